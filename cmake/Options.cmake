@@ -1,0 +1,28 @@
+# Compiler settings shared by every target.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+option(REHEARSE_TESTS "build the tests" ON)
+option(REHEARSE_BENCH "build the Google Benchmark programs" OFF)
+option(REHEARSE_WERROR "warnings are errors (CI)" OFF)
+set(REHEARSE_SANITIZE "" CACHE STRING "sanitizers for every target, e.g. address,undefined or thread")
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+# Same scenario, same bytes in any build type: no contraction, no fast-math.
+add_compile_options(-ffp-contract=off -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion)
+if(REHEARSE_WERROR)
+  add_compile_options(-Werror)
+endif()
+if(REHEARSE_SANITIZE)
+  add_compile_options(-fsanitize=${REHEARSE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${REHEARSE_SANITIZE})
+endif()
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()

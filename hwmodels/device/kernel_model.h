@@ -1,0 +1,35 @@
+// What a kernel costs on a GPU when it runs alone, and which share of the GPU it then uses.
+// Leaves out launch cost on the host (framework profiles) and contention (sim/engine).
+#pragma once
+
+#include "hwmodels/device/gpu.h"
+#include "sim/model/kernel.h"
+
+namespace rehearse::hwmodels {
+
+enum class Bound : std::uint8_t { compute, memory, latency };
+
+/// Cost of one kernel alone on the GPU.
+///   duration       device time from start to end
+///   sm_share       share of the SMs it keeps busy, 0..1
+///   hbm_share      share of the achievable HBM bandwidth it uses, 0..1
+///   extrapolated   outside the range that the parameters were measured on
+struct KernelCost {
+  Duration duration{};
+  double sm_share = 1;
+  double hbm_share = 0;
+  Bound bound = Bound::compute;
+  bool extrapolated = false;
+};
+
+class KernelModel {
+ public:
+  explicit KernelModel(Gpu gpu);
+  KernelCost cost(const model::KernelSpec& kernel) const;
+  const Gpu& gpu() const { return gpu_; }
+
+ private:
+  Gpu gpu_;
+};
+
+}  // namespace rehearse::hwmodels

@@ -1,0 +1,71 @@
+// What communication costs on a cluster: collectives and point-to-point messages, alone and as loads on shared links.
+// Leaves out when they start and what they wait for (sim/executor).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hwmodels/device/gpu.h"
+#include "sim/core/communication.h"
+#include "sim/core/units.h"
+
+namespace rehearse::hwmodels {
+
+enum class Algorithm : std::uint8_t { none, ring, tree, nvls, nvls_tree, collnet, pat, direct };
+enum class Protocol : std::uint8_t { none, ll, ll128, simple };
+std::string_view name_of(Algorithm a);
+std::string_view name_of(Protocol p);
+
+/// Shared things a communication uses, as shares (0..1) of what one GPU (or its node, per GPU) has, while it runs alone.
+///   nvlink    of the GPU's NVLink (or PCIe peer) bandwidth
+///   nic       of the NIC bandwidth that belongs to this GPU's share of the node
+///   fabric    of the fabric above the NIC (leaf-spine), 0 when it never limits
+///   pcie      of the GPU's PCIe link to the host
+///   hbm       of the GPU's HBM bandwidth
+///   sms       streaming multiprocessors occupied by the channels
+struct CommunicationUse {
+  double nvlink = 0, nic = 0, fabric = 0, pcie = 0, hbm = 0;
+  int sms = 0;
+};
+
+struct CommunicationCost {
+  Duration duration{};        // alone, from the last arrival to the end
+  Algorithm algorithm = Algorithm::none;
+  Protocol protocol = Protocol::none;
+  int channels = 0;
+  CommunicationUse use;
+};
+
+/// What a job may force or has measured (NCCL_ALGO, NCCL_PROTO, NVLS off, measured bus bandwidths).
+struct CommunicationOptions {
+  bool nvls = true;
+  bool forced_algorithm = false;
+  Algorithm algorithm = Algorithm::none;
+  bool forced_protocol = false;
+  Protocol protocol = Protocol::none;
+  std::string backend = "nccl";   // nccl, gloo, mpi
+};
+
+/// Bytes on the device (or the host) outside the caching allocator for one communicator.
+struct CommunicatorMemory {
+  Bytes device;
+};
+
+class Network {
+ public:
+  virtual ~Network() = default;
+
+  /// Closed form: what NCCL would choose, and its time when no other traffic shares the links.
+  ///   bytes   nccl-tests' size: per-rank buffer for all-reduce and broadcast; the total (n x shard) for all-gather and
+  ///           reduce-scatter; per-rank total send for all-to-all
+  virtual CommunicationCost collective(CollectiveKind kind, Bytes bytes, const GroupShape& group) const = 0;
+
+  /// One message between two GPUs. `same_node`, or `hops` node steps apart; `concurrent` messages of this node share its NICs.
+  virtual CommunicationCost point_to_point(Bytes bytes, bool same_node, int concurrent_per_node) const = 0;
+
+  /// Buffers NCCL keeps for a communicator of this shape once `kinds` have run on it.
+  virtual CommunicatorMemory communicator_memory(const GroupShape& group, const std::vector<CollectiveKind>& kinds) const = 0;
+};
+
+}  // namespace rehearse::hwmodels

@@ -1,0 +1,42 @@
+// What a collective is, apart from how it is carried out: its kind and the shape of the group that runs it.
+// Plans write these; hwmodels say what they cost.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace rehearse {
+
+enum class CollectiveKind : std::uint8_t { all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send_recv };
+
+constexpr std::string_view name_of(CollectiveKind k) {
+  switch (k) {
+    case CollectiveKind::all_reduce: return "all_reduce";
+    case CollectiveKind::all_gather: return "all_gather";
+    case CollectiveKind::reduce_scatter: return "reduce_scatter";
+    case CollectiveKind::all_to_all: return "all_to_all";
+    case CollectiveKind::broadcast: return "broadcast";
+    case CollectiveKind::reduce: return "reduce";
+    case CollectiveKind::send_recv: return "send_recv";
+  }
+  return "?";
+}
+
+/// How one communicator lies on the machines, and how many like it run at the same moment.
+///   ranks              members; 1 costs nothing
+///   nodes              nodes that hold a member
+///   ranks_per_node     members on one node (the largest number where it is uneven)
+///   groups_per_node    communicators of the same axis that share a node, this one included: they share its NICs
+///   stride             distance between neighbouring members in local GPU numbers (1 = adjacent GPUs)
+///   node_stride        distance between neighbouring member nodes, in nodes
+struct GroupShape {
+  int ranks = 1;
+  int nodes = 1;
+  int ranks_per_node = 1;
+  int groups_per_node = 1;
+  int stride = 1;
+  int node_stride = 1;
+  friend bool operator==(const GroupShape&, const GroupShape&) = default;
+};
+
+}  // namespace rehearse

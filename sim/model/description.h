@@ -1,0 +1,101 @@
+// A transformer as its configuration file describes it, in one normal form for every family.
+// Leaves out how it is trained and sharded (strategies) and the operators it consists of (model/graph.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/core/dtype.h"
+
+namespace rehearse::model {
+
+enum class Norm : std::uint8_t { layer_norm, rms_norm };
+enum class Position : std::uint8_t { rotary, learned, alibi, none };
+enum class Activation : std::uint8_t { gelu, gelu_tanh, silu, relu, squared_relu };
+
+/// Multi-head latent attention (DeepSeek-V2/V3). All zero when absent.
+struct LatentAttention {
+  std::int64_t q_lora_rank = 0, kv_lora_rank = 0, qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
+  bool present() const { return kv_lora_rank > 0; }
+  friend bool operator==(const LatentAttention&, const LatentAttention&) = default;
+};
+
+/// Mixture of experts. `experts` = 0 when the layer is dense.
+struct Experts {
+  std::int64_t experts = 0;           // routed experts
+  std::int64_t top_k = 0;
+  std::int64_t ffn_hidden = 0;        // width of one routed expert
+  std::int64_t shared_ffn_hidden = 0; // total width of the shared experts, 0 = none
+  bool shared_gate = false;           // a 1-wide gate on the shared expert (Qwen2-MoE)
+  bool router_bias = false;
+  friend bool operator==(const Experts&, const Experts&) = default;
+};
+
+/// What differs from layer to layer.
+struct Layer {
+  std::int64_t window = 0;   // sliding-window or chunk width, 0 = full attention
+  bool moe = false;          // uses `experts` instead of the dense MLP
+  bool rotary = true;        // false: a layer without position encoding in a rotary model (Llama 4)
+  friend bool operator==(const Layer&, const Layer&) = default;
+};
+
+struct ModelDescription {
+  std::string name;
+  std::string family;             // "llama", "gpt2", ...
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;      // of q and k; v has the same unless `latent` is present
+  std::int64_t ffn_hidden = 0;    // dense MLP width
+  std::int64_t vocab = 0;         // rows of the embedding as the checkpoint has them (no padding by a framework)
+  std::int64_t max_positions = 0; // rows of a learned position table, 0 when there is none
+  std::int64_t embedding_width = 0;  // width of the token embedding if it is not `hidden` (OPT-350m), else 0
+  bool gated_mlp = true;
+  Activation activation = Activation::silu;
+  Norm norm = Norm::rms_norm;
+  bool norm_bias = false;         // LayerNorm with a bias
+  int norms_per_layer = 2;        // 1 (shared, parallel residual), 2, or 4 (Gemma 2/3)
+  bool embedding_norm = false;    // LayerNorm after the embedding (BLOOM)
+  bool final_norm = true;
+  bool qk_norm = false;           // per-head norms of width head_dim on q and k
+  bool parallel_residual = false; // attention and MLP read the same input (GPT-NeoX, Falcon, Phi)
+  Position position = Position::rotary;
+  std::int64_t rotary_dim = 0;    // rotated part of head_dim
+  bool qkv_bias = false, attention_output_bias = false, mlp_bias = false, head_bias = false;
+  bool tied_embeddings = false;
+  bool attention_sinks = false;   // one learned logit per head (GPT-OSS)
+  bool scaled_embedding = false;  // embeddings are multiplied by a constant (Gemma): one more kernel
+  double dropout = 0;             // residual/hidden dropout probability that training uses
+  double attention_dropout = 0;
+  LatentAttention latent;
+  Experts experts;
+  std::int64_t mtp_layers = 0;    // multi-token-prediction layers (DeepSeek-V3), beyond `layers`
+  std::vector<Layer> layers;      // one entry per transformer layer
+
+  std::int64_t layer_count() const { return static_cast<std::int64_t>(layers.size()); }
+  std::int64_t query_width() const { return heads * (latent.present() ? latent.qk_nope_head_dim + latent.qk_rope_head_dim : head_dim); }
+  std::int64_t kv_width() const { return kv_heads * head_dim; }
+  friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
+};
+
+/// Parameters by part. Every count is of the whole, unsharded model.
+struct ParameterCount {
+  std::int64_t embedding = 0;        // token table (and its up-projection where there is one)
+  std::int64_t position = 0;
+  std::int64_t attention = 0;        // all layers
+  std::int64_t mlp = 0;              // dense MLPs, all layers
+  std::int64_t experts = 0;          // routed experts, all layers
+  std::int64_t shared_experts = 0;
+  std::int64_t router = 0;
+  std::int64_t norms = 0;
+  std::int64_t head = 0;             // 0 when tied
+  std::int64_t total = 0;
+  std::int64_t active = 0;           // touched by one token: total - experts * (1 - top_k / experts)
+};
+ParameterCount count_parameters(const ModelDescription& model);
+
+/// Problems that make the description unusable, in the user's words ("hidden 100 is not a multiple of heads 3").
+std::vector<std::string> problems_of(const ModelDescription& model);
+
+}  // namespace rehearse::model

@@ -1,0 +1,70 @@
+// One GPU kernel as the cost model needs to know it: what it computes, in which number formats, on which shapes.
+// Leaves out how long it takes (hwmodels/device) and where in a program it runs (sim/plan).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "sim/core/dtype.h"
+#include "sim/core/units.h"
+
+namespace rehearse::model {
+
+enum class KernelKind : std::uint8_t {
+  gemm,               // C[b,m,n] (+)= A[b,m,k] * B[b,k,n]
+  grouped_gemm,       // `batch` independent GEMMs of mean size m x n x k (experts)
+  attention_forward,  // fused (flash / cuDNN) attention
+  attention_backward,
+  elementwise,        // add, copy, cast, activation, dropout, rope: reads and writes streams
+  normalization,      // LayerNorm, RMSNorm: row reductions and a stream
+  softmax,            // unfused attention scores
+  cross_entropy,      // loss over the vocabulary
+  embedding,          // gather (forward) or scatter-add (backward)
+  permute,            // MoE token permutation and un-permutation
+  optimizer,          // fused or multi-tensor parameter update
+  reduction,          // norms of gradients, sums
+  memset,
+};
+
+/// Which GEMM of a linear layer this is: they differ in layout, accumulation and achieved speed.
+enum class GemmRole : std::uint8_t { forward, data_gradient, weight_gradient };
+
+/// Which implementation of fused attention runs.
+enum class AttentionKernel : std::uint8_t { flash1, flash2, flash3, cudnn, sdpa_math, mem_efficient };
+
+/// Shapes and traffic of one kernel launch. Sizes are of one rank.
+///   gemm / grouped_gemm    batch, m, n, k; dtype = operands, output_dtype = C; accumulate: C is also read
+///   attention              batch, heads, kv_heads, query_length, key_length, head_dim, value_head_dim, causal, window
+///   everything else        bytes_read, bytes_written (HBM traffic if nothing stays in L2), flops
+struct KernelSpec {
+  KernelKind kind = KernelKind::elementwise;
+  GemmRole role = GemmRole::forward;
+  AttentionKernel attention = AttentionKernel::flash2;
+  DType dtype = DType::bf16;
+  DType output_dtype = DType::bf16;
+  bool accumulate = false;
+  bool causal = true;
+  std::int64_t batch = 1, m = 0, n = 0, k = 0;
+  std::int64_t heads = 0, kv_heads = 0, query_length = 0, key_length = 0, head_dim = 0, value_head_dim = 0, window = 0;
+  std::int64_t bytes_read = 0, bytes_written = 0;
+  double flops = 0;  // used by the non-GEMM, non-attention kinds; see flops_of() for all kinds
+  std::string name;  // for traces: "fc1", "rms_norm backward"
+
+  friend bool operator==(const KernelSpec&, const KernelSpec&) = default;
+};
+
+/// Operations the kernel executes: GEMM 2*batch*m*n*k; attention forward 2*batch*heads*area*(d+dv), where area is the
+/// number of (query, key) pairs that are computed (half for causal, less with a window); backward 2.5 times that when
+/// the scores are recomputed (flash), 2 times otherwise; `flops` for the rest.
+/// Source: Dao 2023 (FlashAttention-2), section 4, for the factor 2.5.
+Flops flops_of(const KernelSpec& kernel);
+
+/// HBM bytes the kernel moves if every operand is read once and every result written once.
+Bytes traffic_of(const KernelSpec& kernel);
+
+/// (query, key) pairs of one head and one batch element under the causal mask and the sliding window.
+double attention_area(std::int64_t query_length, std::int64_t key_length, bool causal, std::int64_t window);
+
+std::string_view name_of(KernelKind kind);
+
+}  // namespace rehearse::model
