@@ -2,8 +2,12 @@
 // kernels reach. Every number comes from hwmodels/data/gpu/<name>.yaml, where it carries its source.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sim/core/dtype.h"
@@ -17,7 +21,7 @@ struct Gpu {
   std::string name;           // "h100-sxm": the name users write
   std::string title;          // "NVIDIA H100 SXM5 80 GB"
   Architecture architecture = Architecture::hopper;
-  int compute_capability = 90;  // 70, 80, 86, 89, 90, 100
+  int compute_capability = 90;  // 70, 80, 86, 89, 90, 100; 94 = gfx94x
   int sms = 0;
   double boost_clock_mhz = 0;
   double tdp_watts = 0;
@@ -30,14 +34,33 @@ struct Gpu {
   int pcie_generation = 4;
   BytesPerSecond host_to_device, device_to_host;  // achieved with pinned memory
 
-  /// The kernel model's parameters for this GPU (hwmodels/device/kernel_model.h names and documents them).
+  /// What others measured, beside the datasheet: largest GEMM rates, and copies. For reading and tests; the kernel
+  /// model uses its own fractions.
+  std::map<DType, FlopsPerSecond> measured_peak;
+  std::optional<BytesPerSecond> measured_hbm_bandwidth;
+
+  /// The kernel model's parameters: hwmodels/data/kernel/<architecture>.yaml, overridden by the GPU's own file.
+  /// Names and meanings: hwmodels/device/kernel_parameters.h.
   std::map<std::string, double> kernel_parameters;
-  /// Data file and the sources it names, for provenance.
+
+  /// For provenance: the data file, and where each number comes from ("sms", "peak.bf16", "peak.bf16.measured",
+  /// "kernel.sustained_clock").
   std::string file;
+  std::map<std::string, std::string> sources;
 };
 
-/// Reads hwmodels/data/gpu/<name>.yaml. Throws ConfigError: unknown names list the valid ones.
+/// Reads hwmodels/data/gpu/<name>.yaml and the parameters of its architecture. Throws ConfigError with every mistake:
+/// unknown name (lists the valid ones), unknown or missing key, wrong unit, number without a source, fraction above 1.
 Gpu load_gpu(const std::string& name);
+
+/// The same from a file that the user names, with <architecture>.yaml in `parameters_folder`; an empty folder: without
+/// parameters.
+Gpu load_gpu_file(const std::filesystem::path& file, const std::filesystem::path& parameters_folder);
+
+/// All names that load_gpu knows, sorted.
 std::vector<std::string> gpu_names();
+
+std::string_view name_of(Architecture architecture);
+std::optional<Architecture> architecture_named(std::string_view name);
 
 }  // namespace rehearse::hwmodels

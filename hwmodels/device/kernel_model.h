@@ -2,6 +2,7 @@
 // Leaves out launch cost on the host (framework profiles) and contention (sim/engine).
 #pragma once
 
+#include "hwmodels/device/device_rates.h"
 #include "hwmodels/device/gpu.h"
 #include "sim/model/kernel.h"
 
@@ -12,7 +13,7 @@ enum class Bound : std::uint8_t { compute, memory, latency };
 /// Cost of one kernel alone on the GPU.
 ///   duration       device time from start to end
 ///   sm_share       share of the SMs it keeps busy, 0..1
-///   hbm_share      share of the achievable HBM bandwidth it uses, 0..1
+///   hbm_share      share of the datasheet HBM bandwidth it uses, 0..1
 ///   extrapolated   outside the range that the parameters were measured on
 struct KernelCost {
   Duration duration{};
@@ -22,14 +23,19 @@ struct KernelCost {
   bool extrapolated = false;
 };
 
+/// Prices kernels on one GPU. Constant after construction: threads may share it.
+/// `clock`: training by default (power-limited); burst is what published microbenchmarks of short kernels see.
 class KernelModel {
  public:
-  explicit KernelModel(Gpu gpu);
+  explicit KernelModel(Gpu gpu, ClockState clock = ClockState::sustained);
+  /// Preconditions: sizes >= 0 (contract). About 0.1 us per call: tests/bench/kernel_model_bench.cpp.
   KernelCost cost(const model::KernelSpec& kernel) const;
   const Gpu& gpu() const { return gpu_; }
+  const DeviceRates& rates() const { return rates_; }
 
  private:
   Gpu gpu_;
+  DeviceRates rates_;
 };
 
 }  // namespace rehearse::hwmodels

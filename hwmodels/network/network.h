@@ -3,7 +3,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hwmodels/device/gpu.h"
@@ -37,14 +39,30 @@ struct CommunicationCost {
   CommunicationUse use;
 };
 
+/// Bus bandwidths (GB/s, as nccl-tests counts them) that a job measured with one large message before it trained. They
+/// describe that day's network: the part of a time that is not latency is scaled so that the model meets them.
+///   *_world   over all GPUs of the job: applies to groups that span nodes
+///   *_node    over the GPUs of one node: applies to groups inside a node
+/// 0 = not measured.
+struct MeasuredBandwidth {
+  double all_reduce_world = 0, all_gather_world = 0, reduce_scatter_world = 0;
+  double all_reduce_node = 0, all_gather_node = 0, reduce_scatter_node = 0;
+  GroupShape world;                    // the shape that measured it
+  Bytes message = Bytes{1LL << 30};    // nccl-tests size of the message
+  /// Gathered into (scattered from) a list of tensors, which costs a copy of the whole message that training does not make.
+  bool through_lists = true;
+};
+
 /// What a job may force or has measured (NCCL_ALGO, NCCL_PROTO, NVLS off, measured bus bandwidths).
 struct CommunicationOptions {
   bool nvls = true;
+  bool sharp = false;                  // reduction in the fabric's switches (CollNet) is installed and enabled
   bool forced_algorithm = false;
   Algorithm algorithm = Algorithm::none;
   bool forced_protocol = false;
   Protocol protocol = Protocol::none;
-  std::string backend = "nccl";   // nccl, gloo, mpi
+  std::string backend = "nccl";        // nccl, gloo, mpi
+  std::optional<MeasuredBandwidth> measured;
 };
 
 /// Bytes on the device (or the host) outside the caching allocator for one communicator.
@@ -67,5 +85,11 @@ class Network {
   /// Buffers NCCL keeps for a communicator of this shape once `kinds` have run on it.
   virtual CommunicatorMemory communicator_memory(const GroupShape& group, const std::vector<CollectiveKind>& kinds) const = 0;
 };
+
+struct ClusterDescription;
+
+/// The network of a cluster. Cheap: builds no graph unless the fabric is oversubscribed or written by hand.
+/// Throws ConfigError for an unknown backend.
+std::unique_ptr<Network> make_network(const ClusterDescription& cluster, const CommunicationOptions& options = {});
 
 }  // namespace rehearse::hwmodels

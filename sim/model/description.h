@@ -29,6 +29,8 @@ struct Experts {
   std::int64_t shared_ffn_hidden = 0; // total width of the shared experts, 0 = none
   bool shared_gate = false;           // a 1-wide gate on the shared expert (Qwen2-MoE)
   bool router_bias = false;
+  std::int64_t groups = 0;            // group-limited routing (DeepSeek): experts lie in this many groups, and
+  std::int64_t groups_per_token = 0;  // a token visits this many of them; 0 = any expert
   friend bool operator==(const Experts&, const Experts&) = default;
 };
 
@@ -37,6 +39,7 @@ struct Layer {
   std::int64_t window = 0;   // sliding-window or chunk width, 0 = full attention
   bool moe = false;          // uses `experts` instead of the dense MLP
   bool rotary = true;        // false: a layer without position encoding in a rotary model (Llama 4)
+  bool chunked = false;      // `window` is a chunk (Llama 4): keys of the query's own chunk, half of a window's area
   friend bool operator==(const Layer&, const Layer&) = default;
 };
 
@@ -59,6 +62,7 @@ struct ModelDescription {
   bool embedding_norm = false;    // LayerNorm after the embedding (BLOOM)
   bool final_norm = true;
   bool qk_norm = false;           // per-head norms of width head_dim on q and k
+  bool qk_norm_weight = true;     // false: those norms only divide by the length, nothing is learned (Llama 4)
   bool parallel_residual = false; // attention and MLP read the same input (GPT-NeoX, Falcon, Phi)
   Position position = Position::rotary;
   std::int64_t rotary_dim = 0;    // rotated part of head_dim
@@ -89,13 +93,24 @@ struct ParameterCount {
   std::int64_t shared_experts = 0;
   std::int64_t router = 0;
   std::int64_t norms = 0;
-  std::int64_t head = 0;             // 0 when tied
-  std::int64_t total = 0;
+  std::int64_t head = 0;             // 0 when tied (but for the down-projection of OPT-350m)
+  std::int64_t total = 0;            // sum of the above
   std::int64_t active = 0;           // touched by one token: total - experts * (1 - top_k / experts)
+  std::int64_t mtp = 0;              // multi-token-prediction layers; not in `total`, as published totals leave them out
+  friend bool operator==(const ParameterCount&, const ParameterCount&) = default;
 };
+
+/// Exact count of every learned value; buffers (rotary tables, ALiBi slopes, DeepSeek's routing bias) do not count.
+/// `model` must be free of problems_of(). Throws nothing.
 ParameterCount count_parameters(const ModelDescription& model);
 
+/// Learned values of one layer's attention with its biases, sinks and latent norms; qk norms are counted as norms.
+std::int64_t attention_parameters(const ModelDescription& model);
+/// Learned values of one MLP of width `ffn_hidden` (three matrices when gated, else two) with its biases.
+std::int64_t mlp_parameters(const ModelDescription& model, std::int64_t ffn_hidden);
+
 /// Problems that make the description unusable, in the user's words ("hidden 100 is not a multiple of heads 3").
+/// Empty when there is none.
 std::vector<std::string> problems_of(const ModelDescription& model);
 
 }  // namespace rehearse::model

@@ -1,0 +1,61 @@
+#include "hwmodels/collective/direct.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "hwmodels/collective/timing.h"
+
+namespace rehearse::hwmodels {
+
+namespace {
+
+// A GPU's messages use the NICs beside it, but no more of them than make 400 Gb/s: trays with two such NICs per GPU
+// reach the rate of one (OCI GB200 all-to-all tables), nodes with four 100 Gb/s cards per GPU use all four.
+double own_nics(const Group& group) {
+  constexpr double kEnough = 50;
+  double beside = std::max(1.0, 1.0 / group.gpus_per_nic);
+  return group.nic * std::min(beside, std::ceil(kEnough / group.nic));
+}
+
+}  // namespace
+
+// Local and remote parts move at the same time; the slower one decides.
+double all_to_all_time(const Group& group, double bytes) {
+  const GenerationTiming& t = *group.timing;
+  double n = group.ranks, local = group.local;
+  double inside = bytes * (local - 1) / n / (1000 * group.direct_link * t.direct_efficiency);
+  double time = t.direct_launch + t.direct_peer * (local - 1);
+  if (group.nodes == 1) return time + inside + ramp(t.direct_ramp, bytes / kMiB, t.direct_ramp_half);
+  const NetworkTiming& net = *group.network;
+  double per_gpu = std::min(own_nics(group), group.nics * group.nic * group.nic_share / local);
+  double efficiency = net.all_to_all_efficiency * std::pow(group.nodes / 2.0, -net.all_to_all_decline);
+  double through = bytes * (n - local) / n / (1000 * per_gpu * std::min(efficiency, group.nic_efficiency));
+  return time + net.send + net.all_to_all_peer * (n - local) + std::max(inside, through) +
+         ramp(t.direct_ramp, bytes / kMiB, t.direct_ramp_half);
+}
+
+WireBytes all_to_all_wire(const Group& group) {
+  double n = group.ranks, local = group.local;
+  return {(local - 1) / n, group.nodes == 1 ? 0.0 : local * (n - local) / n};
+}
+
+double send_time(const Group& group, double bytes, bool same_domain, int concurrent) {
+  const GenerationTiming& t = *group.timing;
+  if (same_domain) {
+    double bandwidth = group.ring_link * t.send_efficiency;
+    if (t.send_narrow > 0) {
+      // Few channels until the message is large; then wide at once, which is never slower than the last narrow one.
+      double narrow = std::min(bytes, t.send_narrow_until * kMiB) / (1000 * t.send_narrow);
+      return t.direct_launch + std::max(narrow, bytes / (1000 * bandwidth));
+    }
+    double latency = t.direct_launch + ramp(t.direct_ramp / 4, bytes / kMiB, t.send_ramp_half);
+    return latency + bytes / (1000 * bandwidth);
+  }
+  const NetworkTiming& net = *group.network;
+  // One message leaves through the NICs beside its GPU; many share all NICs of the node.
+  double own = own_nics(group);
+  double shared = group.nics * group.nic / std::max(1, concurrent);
+  return net.send + bytes / (1000 * std::min(own, shared) * group.nic_efficiency);
+}
+
+}  // namespace rehearse::hwmodels

@@ -1,0 +1,81 @@
+#include "hwmodels/device/attention_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "hwmodels/device/gemm_cost.h"
+#include "sim/core/contract.h"
+
+namespace rehearse::hwmodels {
+namespace {
+
+using model::AttentionKernel;
+
+constexpr double kTile = 128;        // queries of one tile forward, keys of one tile backward (FlashAttention-2)
+constexpr double kBackwardFlops = 2.5;  // five products for the forward's two (Dao 2023)
+constexpr int kMathLaunches = 6;     // product, scale, mask, softmax, dropout or cast, product
+
+const AttentionParameters& parameters_of(const KernelParameters& p, AttentionKernel wanted, bool& stand_in) {
+  stand_in = false;
+  if (wanted == AttentionKernel::flash3 && p.flash3.forward_fraction > 0) return p.flash3;
+  if (wanted == AttentionKernel::cudnn && p.cudnn.forward_fraction > 0) return p.cudnn;
+  const bool old = wanted == AttentionKernel::flash1 || wanted == AttentionKernel::mem_efficient;
+  if (old && p.flash1.forward_fraction > 0) return p.flash1;
+  stand_in = wanted != AttentionKernel::flash2 || p.flash2.forward_fraction <= 0;
+  if (p.flash2.forward_fraction > 0) return p.flash2;
+  EXPECTS(p.flash1.forward_fraction > 0, "this architecture has no fused attention parameters");
+  return p.flash1;
+}
+
+CostParts math_cost(const DeviceRates& gpu, const model::KernelSpec& s, double scores) {
+  const KernelParameters& p = gpu.p;
+  const bool backward = s.kind == model::KernelKind::attention_backward;
+  const double flops = 2 * scores * static_cast<double>(s.head_dim + s.value_head_dim) * (backward ? 2 : 1);
+  const double passes = backward ? p.math_passes_backward : p.math_passes_forward + (s.causal ? p.math_passes_mask : 0);
+  CostParts c;
+  c.hbm_bytes = passes * scores * bits(s.dtype) / 8.0;
+  c.compute_seconds = flops / gpu.gemm_rate[static_cast<std::size_t>(s.dtype)];
+  c.memory_seconds = c.hbm_bytes / (gpu.hbm * p.softmax_fraction);
+  // The kernels follow one another, so the times add up.
+  c.seconds = kMathLaunches * p.memory_launch_us * 1e-6 + c.compute_seconds + c.memory_seconds;
+  return c;
+}
+
+}  // namespace
+
+CostParts attention_cost(const DeviceRates& gpu, const model::KernelSpec& s, bool* stand_in) {
+  EXPECTS(s.batch >= 0 && s.heads >= 0 && s.query_length >= 0 && s.key_length >= 0 && s.head_dim > 0,
+          "attention " + s.name);
+  const KernelParameters& p = gpu.p;
+  const auto heads = static_cast<double>(s.batch * s.heads), queries = static_cast<double>(s.query_length),
+             keys = static_cast<double>(s.key_length);
+  bool other = false;
+  CostParts c;
+  c.seconds = p.gemm_launch_us * 1e-6;
+  c.sm_share = 0;
+  if (heads == 0 || queries == 0 || keys == 0) return c;
+  if (s.attention == AttentionKernel::sdpa_math) return math_cost(gpu, s, heads * queries * keys);
+
+  const AttentionParameters& a = parameters_of(p, s.attention, other);
+  if (stand_in != nullptr) *stand_in = other;
+  const bool backward = s.kind == model::KernelKind::attention_backward;
+  double fraction = backward ? a.backward_fraction : a.forward_fraction;
+  if (backward && s.head_dim > 128) fraction *= p.wide_head_backward_fraction;
+  const double sm_rate = gpu.peak[static_cast<std::size_t>(s.dtype)] * gpu.attention_clock * fraction / gpu.sms;
+  const double per_score = 2.0 * static_cast<double>(s.head_dim + s.value_head_dim) * (backward ? kBackwardFlops : 1) +
+                           a.softmax_flops * (backward ? 2 : 1);
+  const double ramp = a.key_ramp + (s.causal ? a.causal_waste : 0);
+  const double seen = model::attention_area(s.query_length, s.key_length, s.causal, s.window) / queries;
+  const double most = s.window > 0 ? std::min(keys, static_cast<double>(s.causal ? s.window : 2 * s.window)) : keys;
+  const double tiles = heads * std::ceil(queries / kTile);
+  const double tile_seconds = kTile * (seen + ramp) * per_score / sm_rate;
+  const double longest = kTile * (most + ramp) * per_score / sm_rate;
+  c.hbm_bytes = static_cast<double>(model::traffic_of(s).value);
+  c.memory_seconds = c.hbm_bytes / (gpu.hbm * p.gemm_hbm_fraction);
+  c.compute_seconds = std::max(waves_of(tiles / gpu.sms, a.wave_quantisation) * tile_seconds, longest);
+  c.seconds = p.gemm_launch_us * 1e-6 * (backward ? 2 : 1) + std::max(c.compute_seconds, c.memory_seconds);
+  c.sm_share = std::min(1.0, tiles / gpu.sms);
+  return c;
+}
+
+}  // namespace rehearse::hwmodels

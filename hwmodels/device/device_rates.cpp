@@ -1,0 +1,66 @@
+#include "hwmodels/device/device_rates.h"
+
+#include <cmath>
+
+namespace rehearse::hwmodels {
+namespace {
+
+std::size_t index_of(DType t) { return static_cast<std::size_t>(t); }
+
+DType wider(DType t) {
+  switch (t) {
+    case DType::nvfp4: return DType::mxfp8;
+    case DType::nf4: return DType::bf16;  // dequantised before the product
+    case DType::mxfp8: return DType::fp8;
+    case DType::fp8: case DType::int8: return DType::bf16;
+    case DType::bf16: return DType::fp16;
+    default: return DType::fp32;
+  }
+}
+
+double gemm_fraction(const KernelParameters& p, DType t) {
+  switch (t) {
+    case DType::fp8: case DType::mxfp8: case DType::nvfp4: case DType::int8:
+      return p.gemm_peak_fraction * p.gemm_fp8_fraction;
+    case DType::fp64: case DType::fp32: case DType::tf32:
+      return p.gemm_peak_fraction * p.gemm_fp32_fraction;
+    default:
+      return p.gemm_peak_fraction;
+  }
+}
+
+}  // namespace
+
+void prepare_tiles(DeviceRates& r) {
+  constexpr double kReferenceEdge = 1.0 / 128 + 1.0 / 256;  // of the tile that gemm_peak_fraction is about
+  for (std::size_t i = 0; i < kGemmTiles.size(); ++i) {
+    const auto m = static_cast<double>(kGemmTiles[i].m), n = static_cast<double>(kGemmTiles[i].n);
+    const double fetch = 1 + r.p.tile_fetch * ((1 / m + 1 / n) / kReferenceEdge - 1);
+    r.tile_flops[i] = 2 * m * n * fetch;
+    r.wave_rows[i] = std::sqrt(r.sms * n / m);
+  }
+}
+
+DeviceRates rates_of(const Gpu& gpu, ClockState clock) {
+  DeviceRates r;
+  r.p = kernel_parameters_from(gpu.kernel_parameters);
+  r.sms = gpu.sms;
+  r.hbm = gpu.hbm_bandwidth.value;
+  r.l2_bytes = static_cast<double>(gpu.l2.value) * r.p.l2_share;
+  const double gemm_clock = clock == ClockState::burst ? 1.0 : r.p.sustained_clock;
+  r.attention_clock = 1 - (1 - gemm_clock) * r.p.attention_power_share;
+  for (std::size_t i = 0; i < kDTypes; ++i) {
+    const DType wanted = static_cast<DType>(i);
+    DType runs_as = wanted;
+    for (int step = 0; step < 8 && !gpu.peak.contains(runs_as); ++step) runs_as = wider(runs_as);
+    const auto it = gpu.peak.find(runs_as);
+    if (it == gpu.peak.end()) continue;
+    r.stand_in[index_of(wanted)] = runs_as != wanted;
+    r.peak[index_of(wanted)] = it->second.value;
+    r.gemm_rate[index_of(wanted)] = it->second.value * gemm_clock * gemm_fraction(r.p, runs_as);
+  }
+  prepare_tiles(r);
+  return r;
+}
+
+}  // namespace rehearse::hwmodels

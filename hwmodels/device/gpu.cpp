@@ -1,0 +1,149 @@
+#include "hwmodels/device/gpu.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "hwmodels/device/data_facts.h"
+#include "hwmodels/device/kernel_parameters.h"
+#include "sim/config/document.h"
+#include "sim/core/resources.h"
+
+namespace rehearse::hwmodels {
+namespace {
+
+constexpr const char* kGpuFolder = "hwmodels/data/gpu";
+constexpr const char* kKernelFolder = "hwmodels/data/kernel";
+
+constexpr std::array<std::pair<Architecture, std::string_view>, 7> kArchitectures{{
+    {Architecture::volta, "volta"},
+    {Architecture::turing, "turing"},
+    {Architecture::ampere, "ampere"},
+    {Architecture::ada, "ada"},
+    {Architecture::hopper, "hopper"},
+    {Architecture::blackwell, "blackwell"},
+    {Architecture::cdna3, "cdna3"},
+}};
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string out;
+  for (const std::string& n : names) out += (out.empty() ? "" : ", ") + n;
+  return out;
+}
+
+/// Reads a map of kernel parameters into `out`, over what is there already.
+void read_parameters(const config::Value& map, const config::Value* tags, std::vector<Diagnostic>& problems, Gpu& out) {
+  FactReader reader(map, "kernel.", problems, out.sources);
+  if (tags != nullptr) reader.set_tags(*tags);
+  for (const ParameterField& f : kernel_parameter_fields()) {
+    const std::string name{f.name};
+    const std::optional<double> value = reader.fact(name, &config::parse_number, false);
+    if (!value) continue;
+    out.kernel_parameters[name] = *value;
+    const config::Value& at = *map.find(name);
+    if (*value < 0) reader.complain(at, "is negative", "Write a number >= 0.");
+    if (f.is_fraction && (*value <= 0 || *value > 1))
+      reader.complain(at, "is not in (0, 1] (it is a fraction of a peak)", "Write a fraction, e.g. 0.85.");
+  }
+  reader.refuse_the_rest();
+}
+
+void read_peaks(const config::Value& map, std::vector<Diagnostic>& problems, Gpu& out) {
+  FactReader reader(map, "peak.", problems, out.sources);
+  for (const std::string& name : reader.keys()) {
+    const std::optional<DType> type = dtype_named(name);
+    const auto peak = reader.fact(name, &config::parse_flops_rate);
+    const auto best = reader.measured(name, &config::parse_flops_rate);
+    if (!type) reader.complain(*map.find(name), "unknown number format", "Write fp32, tf32, fp16, bf16, fp8, ….");
+    if (!type || !peak) continue;
+    out.peak[*type] = *peak;
+    if (best) out.measured_peak[*type] = *best;
+  }
+  if (!out.peak.contains(DType::fp32))
+    reader.complain(map, "has no fp32 (what every GPU can compute)", "Add fp32: {value: … TFLOPS, source: …}.");
+}
+
+template <typename Wanted, typename Read>
+void keep(Wanted& into, const std::optional<Read>& read) {
+  if (read) into = static_cast<Wanted>(*read);
+}
+
+Gpu read_gpu(const config::Document& document, std::vector<Diagnostic>& problems) {
+  using namespace config;
+  Gpu out;
+  out.file = document.file;
+  FactReader reader(document.root, "", problems, out.sources);
+  out.title = reader.word("title");
+  const std::string architecture = reader.word("architecture");
+  if (const auto known = architecture_named(architecture)) {
+    out.architecture = *known;
+  } else if (const Value* at = document.root.find("architecture")) {
+    reader.complain(*at, "unknown architecture " + architecture, "Write volta, ampere, ada, hopper, blackwell or cdna3.");
+  }
+  if (const Value* cc = reader.map("compute_capability"))
+    keep(out.compute_capability, parse_at(cc, &parse_integer, problems));
+  keep(out.sms, reader.fact("sms", &parse_integer));
+  if (const auto hertz = reader.fact("boost_clock", &parse_frequency)) out.boost_clock_mhz = *hertz / 1e6;
+  keep(out.tdp_watts, reader.fact("tdp", &parse_power));
+  keep(out.memory, reader.fact("memory", &parse_bytes));
+  keep(out.hbm_bandwidth, reader.fact("hbm_bandwidth", &parse_rate));
+  out.measured_hbm_bandwidth = reader.measured("hbm_bandwidth", &parse_rate);
+  keep(out.l2, reader.fact("l2", &parse_bytes));
+  if (const Value* peaks = reader.map("peak")) read_peaks(*peaks, problems, out);
+  keep(out.nvlink_bandwidth, reader.fact("nvlink", &parse_rate, false));
+  keep(out.nvlink_links, reader.member("nvlink", "links", &parse_integer));
+  keep(out.pcie_generation, reader.fact("pcie_generation", &parse_integer));
+  keep(out.host_to_device, reader.fact("host_to_device", &parse_rate));
+  keep(out.device_to_host, reader.fact("device_to_host", &parse_rate));
+  reader.map("kernel", false);
+  reader.refuse_the_rest();
+  return out;
+}
+
+}  // namespace
+
+std::string_view name_of(Architecture architecture) {
+  for (const auto& [value, name] : kArchitectures)
+    if (value == architecture) return name;
+  return "?";
+}
+
+std::optional<Architecture> architecture_named(std::string_view wanted) {
+  for (const auto& [value, name] : kArchitectures)
+    if (name == wanted) return value;
+  return std::nullopt;
+}
+
+std::vector<std::string> gpu_names() { return resource_names(kGpuFolder, ".yaml"); }
+
+Gpu load_gpu_file(const std::filesystem::path& file, const std::filesystem::path& parameters_folder) {
+  std::vector<Diagnostic> problems;
+  const config::Document document = config::load_document(file);
+  Gpu gpu = read_gpu(document, problems);
+  gpu.name = file.stem().string();
+  if (!parameters_folder.empty() && problems.empty()) {
+    const config::Document parameters =
+        config::load_document(parameters_folder / (std::string{name_of(gpu.architecture)} + ".yaml"));
+    std::map<std::string, std::string> unused;
+    FactReader top(parameters.root, "", problems, unused);
+    const config::Value* tags = top.map("sources");
+    if (const config::Value* map = top.map("parameters")) read_parameters(*map, tags, problems, gpu);
+    top.refuse_the_rest();
+  }
+  if (const config::Value* own = document.root.find("kernel")) read_parameters(*own, nullptr, problems, gpu);
+  if (!problems.empty()) throw ConfigError(std::move(problems));
+  return gpu;
+}
+
+Gpu load_gpu(const std::string& name) {
+  const std::vector<std::string> names = gpu_names();
+  if (std::find(names.begin(), names.end(), name) == names.end()) {
+    const std::optional<std::string> near = nearest_name(name, names);
+    const std::string hint = near ? "Did you mean " + *near + "? " : "";
+    throw ConfigError(Diagnostic{{}, "", "unknown GPU " + name, hint + "Known: " + joined(names) + ".", ""});
+  }
+  const std::filesystem::path& root = resource_root();
+  return load_gpu_file(root / kGpuFolder / (name + ".yaml"), root / kKernelFolder);
+}
+
+}  // namespace rehearse::hwmodels

@@ -1,0 +1,69 @@
+#include "hwmodels/device/kernel_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "hwmodels/device/attention_cost.h"
+#include "hwmodels/device/gemm_cost.h"
+#include "hwmodels/device/memory_cost.h"
+
+namespace rehearse::hwmodels {
+namespace {
+
+using model::KernelKind;
+
+bool within(double value, double least, double most) { return value >= least && value <= most; }
+
+bool fitted(const KernelParameters& p, const model::KernelSpec& s) {
+  switch (s.kind) {
+    case KernelKind::gemm:
+    case KernelKind::grouped_gemm:
+      return p.fitted_gemm_rows > 0 &&
+             within(static_cast<double>(std::min({s.m, s.n, s.k})), p.fitted_gemm_minimum, p.fitted_gemm_maximum) &&
+             within(static_cast<double>(std::max({s.m, s.n, s.k})), p.fitted_gemm_minimum, p.fitted_gemm_maximum);
+    case KernelKind::attention_forward:
+    case KernelKind::attention_backward:
+      return p.fitted_attention_rows > 0 && within(static_cast<double>(std::max(s.query_length, s.key_length)),
+                                                   p.fitted_attention_minimum, p.fitted_attention_maximum);
+    default:
+      return p.fitted_memory_rows > 0 && within(static_cast<double>(s.bytes_read + s.bytes_written),
+                                                p.fitted_memory_minimum, p.fitted_memory_maximum);
+  }
+}
+
+}  // namespace
+
+KernelModel::KernelModel(Gpu gpu, ClockState clock) : gpu_(std::move(gpu)), rates_(rates_of(gpu_, clock)) {}
+
+KernelCost KernelModel::cost(const model::KernelSpec& s) const {
+  bool stand_in = false;
+  CostParts parts;
+  switch (s.kind) {
+    case KernelKind::gemm:
+    case KernelKind::grouped_gemm:
+      parts = gemm_cost(rates_, s);
+      stand_in = rates_.stand_in[static_cast<std::size_t>(s.dtype)];
+      break;
+    case KernelKind::attention_forward:
+    case KernelKind::attention_backward:
+      parts = attention_cost(rates_, s, &stand_in);
+      break;
+    default:
+      parts = memory_cost(rates_, s);
+  }
+  KernelCost out;
+  out.duration = seconds(parts.seconds);
+  out.sm_share = parts.sm_share;
+  const double moved = parts.seconds > 0 ? parts.hbm_bytes / (rates_.hbm * parts.seconds) : 0;
+  out.hbm_share = std::clamp(moved, 0.0, 1.0);
+  const double work = std::max(parts.compute_seconds, parts.memory_seconds);
+  if (work < parts.seconds / 2) {
+    out.bound = Bound::latency;
+  } else {
+    out.bound = parts.compute_seconds >= parts.memory_seconds ? Bound::compute : Bound::memory;
+  }
+  out.extrapolated = stand_in || !fitted(rates_.p, s);
+  return out;
+}
+
+}  // namespace rehearse::hwmodels

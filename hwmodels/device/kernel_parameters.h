@@ -1,0 +1,77 @@
+// The kernel model's parameters: few per architecture, each with a meaning, all from hwmodels/data/kernel/*.yaml.
+// Leaves out the numbers themselves and how they were fitted (hwmodels/data/kernel/README.md).
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "sim/model/kernel.h"
+
+namespace rehearse::hwmodels {
+
+/// One implementation of fused attention on one architecture. All zero: not measured there.
+struct AttentionParameters {
+  double forward_fraction = 0;   // of the tensor peak, while the tiles' matrix products and softmax run; burst clock
+  double backward_fraction = 0;  // the same for backward
+  double softmax_flops = 0;      // what one score costs outside the tensor cores, in tensor-core FLOPs; backward twice
+  double key_ramp = 0;           // prologue and epilogue of one tile, as a number of extra keys
+  double causal_waste = 0;       // masked scores computed on the diagonal, keys per query
+  double wave_quantisation = 0;  // 0: a last partial wave costs its share; 1: it costs a whole wave
+};
+
+struct KernelParameters {
+  // Clock. Burst: a cold microbenchmark. Sustained: minutes of training at the power limit.
+  double sustained_clock = 1;        // GEMM rate sustained / burst
+  double attention_power_share = 1;  // attention loses this share of what GEMMs lose
+
+  // GEMM.
+  double gemm_peak_fraction = 0;            // of the datasheet peak, 128 x 256 tile, infinitely deep, burst clock
+  double gemm_fp8_fraction = 1;             // factors on the above
+  double gemm_fp32_fraction = 1;            // fp32 and tf32
+  double gemm_data_gradient_fraction = 1;
+  double gemm_weight_gradient_fraction = 1;
+  double gemm_unaligned_fraction = 1;       // leading dimension of an operand not a multiple of 16 bytes
+  double tile_fetch = 0;                    // share of a tile's time that grows with its edge-to-area ratio
+  double wave_quantisation = 1;             // as in AttentionParameters
+  double k_ramp_bytes = 0;                  // prologue and epilogue of a tile, as bytes of K
+  double overlap_leak = 0;                  // share of the shorter of compute and HBM time that is not hidden
+  double gemm_hbm_fraction = 1;             // of the datasheet HBM bandwidth
+  double gemm_launch_us = 0;                // device time of an empty kernel
+  double l2_share = 0.5;                    // of the L2 that data survives in
+  double grouped_fraction = 1;              // factor on gemm_peak_fraction
+  double grouped_group_us = 0;              // per group: descriptors, pointers, the streams' hand-over
+
+  AttentionParameters flash1, flash2, flash3, cudnn;
+  double wide_head_backward_fraction = 1;  // factor on backward when head_dim > 128 (registers spill)
+  double math_passes_forward = 0;          // unfused attention: passes over the scores in memory
+  double math_passes_mask = 0;             // more of them when a causal mask is built and added
+  double math_passes_backward = 0;
+
+  // Memory-bound kernels: fractions of the datasheet HBM bandwidth by kind.
+  double elementwise_fraction = 0, normalization_fraction = 0, normalization_backward_fraction = 0;
+  double softmax_fraction = 0, cross_entropy_fraction = 0, embedding_fraction = 0, embedding_backward_fraction = 0;
+  double permute_fraction = 0, optimizer_fraction = 0, reduction_fraction = 0, memset_fraction = 0;
+  double memory_launch_us = 0;     // device time of an empty kernel, with the ramp of the memory system
+  double l2_bandwidth_ratio = 1;   // L2 / HBM bandwidth, for tensors that fit in l2_share of the L2
+  double memory_sm_share = 1;      // SMs that suffice to saturate HBM
+
+  // What the fit has seen: outside it, a cost is marked as extrapolated. Zero rows: everything is.
+  double fitted_gemm_rows = 0, fitted_gemm_minimum = 0, fitted_gemm_maximum = 0;  // smallest, largest of m, n, k
+  double fitted_attention_rows = 0, fitted_attention_minimum = 0, fitted_attention_maximum = 0;  // sequence
+  double fitted_memory_rows = 0, fitted_memory_minimum = 0, fitted_memory_maximum = 0;           // bytes
+};
+
+/// Name in the data files ("flash2_forward_fraction") and the field it fills; a `fraction` lies in (0, 1].
+struct ParameterField {
+  std::string_view name;
+  double& (*field)(KernelParameters&);
+  bool is_fraction;
+};
+std::span<const ParameterField> kernel_parameter_fields();
+
+/// Precondition: every name is one of kernel_parameter_fields() (load_gpu has checked); absent ones keep defaults.
+KernelParameters kernel_parameters_from(const std::map<std::string, double>& values);
+
+}  // namespace rehearse::hwmodels

@@ -1,0 +1,42 @@
+#include "hwmodels/device/memory_cost.h"
+
+#include <algorithm>
+
+#include "sim/core/contract.h"
+
+namespace rehearse::hwmodels {
+
+using model::KernelKind;
+
+double achieved_fraction(const KernelParameters& p, const model::KernelSpec& s) {
+  const bool backward = s.role != model::GemmRole::forward;
+  switch (s.kind) {
+    case KernelKind::normalization: return backward ? p.normalization_backward_fraction : p.normalization_fraction;
+    case KernelKind::softmax: return p.softmax_fraction;
+    case KernelKind::cross_entropy: return p.cross_entropy_fraction;
+    case KernelKind::embedding: return backward ? p.embedding_backward_fraction : p.embedding_fraction;
+    case KernelKind::permute: return p.permute_fraction;
+    case KernelKind::optimizer: return p.optimizer_fraction;
+    case KernelKind::reduction: return p.reduction_fraction;
+    case KernelKind::memset: return p.memset_fraction;
+    default: return p.elementwise_fraction;
+  }
+}
+
+CostParts memory_cost(const DeviceRates& gpu, const model::KernelSpec& s) {
+  EXPECTS(s.bytes_read >= 0 && s.bytes_written >= 0 && s.flops >= 0, "kernel " + s.name);
+  const double bytes = static_cast<double>(s.bytes_read + s.bytes_written);
+  const double bandwidth = gpu.hbm * achieved_fraction(gpu.p, s);
+  const double from_hbm = bytes / bandwidth, from_l2 = from_hbm / gpu.p.l2_bandwidth_ratio;
+  // 0 while the tensors fit, 1 from twice that size on: both ends and the slope between grow with the size.
+  const double outside = gpu.l2_bytes > 0 ? std::clamp(bytes / gpu.l2_bytes - 1, 0.0, 1.0) : 1.0;
+  CostParts c;
+  c.hbm_bytes = bytes * outside;
+  c.memory_seconds = from_l2 + (from_hbm - from_l2) * outside;
+  c.compute_seconds = s.flops / gpu.peak[static_cast<std::size_t>(DType::fp32)];
+  c.seconds = gpu.p.memory_launch_us * 1e-6 + std::max(c.memory_seconds, c.compute_seconds);
+  c.sm_share = gpu.p.memory_sm_share;
+  return c;
+}
+
+}  // namespace rehearse::hwmodels

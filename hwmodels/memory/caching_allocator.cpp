@@ -1,0 +1,317 @@
+#include "hwmodels/memory/caching_allocator.h"
+
+#include <bit>
+
+#include "sim/core/contract.h"
+
+namespace rehearse::hwmodels {
+namespace {
+
+constexpr std::int64_t kMiB = 1 << 20;
+constexpr std::int64_t kGranule = 512;              // every block is a multiple
+constexpr std::int64_t kSmallRequest = kMiB;        // largest request of the small pool
+constexpr std::int64_t kSmallSegment = 2 * kMiB;
+constexpr std::int64_t kLargeRequest = 10 * kMiB;   // from here a request gets a segment of its own
+constexpr std::int64_t kSegmentRounding = 2 * kMiB;
+
+// Looks like a CUDA address in snapshots; any multiple of 2 MiB would do.
+constexpr std::uint64_t kFirstAddress = 0x7f0000000000;
+
+}  // namespace
+
+CachingAllocator::CachingAllocator(const AllocatorSettings& settings) : settings_(settings), next_address_(kFirstAddress) {
+  EXPECTS(settings.limit < 1024_GiB && settings.device_total.value_or(Bytes{}) < 1024_GiB);
+  EXPECTS(settings.large_segment_size.value % kSegmentRounding == 0 && settings.large_segment_size >= 20_MiB);
+  if (settings.max_split_size) max_split_size_ = settings.max_split_size->value;
+  // Whole MiB, as the option is given; then no piece of a split segment can count as unsplittable.
+  EXPECTS(max_split_size_ >= 20 * kMiB && (max_split_size_ == kUnlimited || max_split_size_ % kMiB == 0));
+  for (std::int32_t divisions : settings.roundup_power2_divisions) {
+    EXPECTS(divisions >= 0 && (divisions == 0 || std::has_single_bit(static_cast<std::uint32_t>(divisions))));
+    rounds_to_divisions_ |= divisions > 1;
+  }
+  collects_garbage_ = settings.memory_fraction.has_value() && settings.garbage_collection_threshold > 0;
+  blocks_.resize(1);
+}
+
+Bytes CachingAllocator::round_size(Bytes bytes) const {
+  const std::int64_t size = bytes.value;
+  if (size < kGranule) return Bytes{kGranule};
+  if (rounds_to_divisions_) [[unlikely]] {
+    // One setting per power of two from 1 MiB on; smaller requests use the first, larger than 64 GiB the last.
+    const int magnitude = 63 - std::countl_zero(static_cast<std::uint64_t>(size));
+    const std::int64_t divisions = settings_.roundup_power2_divisions[std::clamp(magnitude - 20, 0, 15)];
+    if (divisions > 1 && size > kGranule * divisions) {
+      const std::int64_t step = (std::int64_t{1} << magnitude) / divisions;
+      return Bytes{(size + step - 1) / step * step};
+    }
+  }
+  return Bytes{(size + kGranule - 1) & ~(kGranule - 1)};
+}
+
+Bytes CachingAllocator::segment_size(Bytes rounded) const {
+  const std::int64_t size = rounded.value;
+  if (size <= kSmallRequest) return Bytes{kSmallSegment};
+  if (size < kLargeRequest) return settings_.large_segment_size;
+  return Bytes{(size + kSegmentRounding - 1) / kSegmentRounding * kSegmentRounding};
+}
+
+bool CachingAllocator::splits(const Block& block, std::int64_t size) const {
+  const std::int64_t remainder = block.size - size;
+  if (is_small(block.pool) || settings_.expandable_segments) return remainder >= kGranule;
+  return size < max_split_size_ && remainder > kSmallRequest;
+}
+
+FreeList::Place CachingAllocator::best_fit(std::uint16_t pool, std::int64_t size) const {
+  const FreeList& list = pools_[pool].free;
+  FreeList::Place place = list.first_fit(size);
+  if (place == list.end()) return place;
+  if (settings_.expandable_segments) {
+    // A block that can grow counts with the room behind it, so a closed gap is used up first.
+    const auto expandable_size = [this](std::uint32_t index) {
+      const Block& block = blocks_[index];
+      const Block& next = blocks_[block.next];
+      return block.size + (next.state == State::unmapped ? next.size : 0);
+    };
+    for (FreeList::Place next = list.next(place);
+         next != list.end() && expandable_size(list.at(next).block()) < expandable_size(list.at(place).block());
+         next = list.next(next)) {
+      place = next;
+    }
+  }
+  const std::int64_t found = list.at(place).size();
+  if (size < max_split_size_) return found >= max_split_size_ ? list.end() : place;
+  return found >= size + settings_.max_non_split_rounding.value ? list.end() : place;
+}
+
+Allocation CachingAllocator::allocate(Bytes bytes, StreamId stream) {
+  EXPECTS(bytes.value >= 0 && stream.value < kMaxStreams);
+  if (events_completed_) process_events();
+  if (bytes.value == 0) return {};
+
+  const std::int64_t size = round_size(bytes).value;
+  const bool small = size <= kSmallRequest;
+  const std::uint16_t pool = pool_of(stream, small);
+  if (pool >= pools_.size()) pools_.resize((pool | 1) + 1);
+  searches_[small] += collects_garbage_;
+
+  FreeList& list = pools_[pool].free;
+  const FreeList::Place place = best_fit(pool, size);
+  std::uint32_t index;
+  bool was_split;
+  std::int64_t remainder = 0;
+  if (place != list.end()) [[likely]] {
+    index = list.at(place).block();
+    was_split = blocks_[index].is_split();
+    if (splits(blocks_[index], size)) {
+      const std::uint32_t rest = index;
+      index = cut(rest, size);
+      list.replace(place, blocks_[rest].entry(rest));
+      blocks_[rest].gc_base = searches_[small];
+      remainder = blocks_[rest].size;
+    } else {
+      list.erase(place);
+    }
+  } else {
+    const Request request{size, segment_size(Bytes{size}).value, pool};
+    index = obtain(request);
+    if (index == 0) return {{}, fail(bytes, request)};
+    was_split = blocks_[index].is_split();
+    if (splits(blocks_[index], size)) {
+      const std::uint32_t rest = index;
+      index = cut(rest, size);
+      insert_free(rest);
+      remainder = blocks_[rest].size;
+    }
+  }
+  return {hand_out(index, bytes.value, was_split, remainder)};
+}
+
+/// Cuts the first `size` bytes off a free block into a new record; the given record keeps the rest. Lists are the caller's.
+std::uint32_t CachingAllocator::cut(std::uint32_t index, std::int64_t size) {
+  const std::uint32_t front = new_record();
+  Block& rest = blocks_[index];
+  Block& block = blocks_[front];
+  block.address = rest.address;
+  block.size = size;
+  block.previous = rest.previous;
+  block.next = index;
+  block.pool = rest.pool;
+  block.range = rest.range;
+  blocks_[block.previous].next = front;
+  rest.previous = front;
+  rest.address += static_cast<std::uint64_t>(size);
+  rest.size -= size;
+  return front;
+}
+
+BlockId CachingAllocator::hand_out(std::uint32_t index, std::int64_t requested, bool was_split, std::int64_t remainder) {
+  Block& block = blocks_[index];
+  AllocatorStatistics& s = statistics_;
+  if (block.range == 0) {
+    if (was_split) {
+      s.inactive_split_bytes.subtract(Bytes{block.size});
+      if (remainder == 0) s.inactive_splits.subtract(1);
+    } else if (remainder > 0) {
+      s.inactive_split_bytes.add(Bytes{remainder});
+      s.inactive_splits.add(1);
+    }
+  }
+  block.state = State::allocated;
+  block.requested = requested;
+  block.other_streams = 0;
+  const BlockId id{index, ++block.generation};
+  s.allocations.add(1);
+  s.active_blocks.add(1);
+  s.allocated_bytes.add(Bytes{block.size});
+  s.active_bytes.add(Bytes{block.size});
+  s.requested_bytes.add(Bytes{requested});
+  tell(AllocatorAction::alloc, block.address, requested, block.pool, id);
+  return id;
+}
+
+std::optional<EventToken> CachingAllocator::free(BlockId id) {
+  if (id == BlockId{}) return std::nullopt;
+  checked(id);
+  Block& block = blocks_[id.index];
+  statistics_.allocations.subtract(1);
+  statistics_.allocated_bytes.subtract(Bytes{block.size});
+  tell(AllocatorAction::free_requested, block.address, block.requested, block.pool, id);
+  if (block.other_streams == 0) [[likely]] {
+    return_to_pool(id.index);
+    return std::nullopt;
+  }
+  block.state = State::pending;
+  ++last_token_.value;
+  for (std::uint64_t left = block.other_streams; left != 0; left &= left - 1) {
+    const auto stream = static_cast<std::size_t>(std::countr_zero(left));
+    if (stream >= queues_.size()) queues_.resize(stream + 1);
+    queues_[stream].events.push_back({last_token_, id.index});
+    ++block.events;
+  }
+  block.other_streams = 0;
+  return last_token_;
+}
+
+/// The free completes: merges with free neighbours and joins the free list.
+void CachingAllocator::return_to_pool(std::uint32_t index) {
+  Block& freed = blocks_[index];
+  AllocatorStatistics& s = statistics_;
+  tell(AllocatorAction::free_completed, freed.address, freed.requested, freed.pool, {index, freed.generation});
+  s.active_blocks.subtract(1);
+  s.active_bytes.subtract(Bytes{freed.size});
+  s.requested_bytes.subtract(Bytes{freed.requested});
+  freed.state = State::free;
+  freed.requested = 0;
+
+  FreeList& list = pools_[freed.pool].free;
+  const std::uint32_t left = freed.previous;
+  const std::uint32_t right = freed.next;
+  const bool joins_left = blocks_[left].state == State::free;
+  const bool joins_right = blocks_[right].state == State::free;
+  std::int64_t split_bytes = 0;  // change of the free bytes in partly used segments
+  std::int64_t splits = 0;
+  std::uint32_t whole = index;
+  if (joins_right) {
+    const Block& r = blocks_[right];
+    split_bytes -= r.size;
+    --splits;
+    if (joins_left) {
+      list.erase(list.find(r.entry(right)));
+      merge_into_left(index, right);
+    } else {
+      const FreeList::Place place = list.find(r.entry(right));
+      merge_into_left(index, right);
+      list.replace(place, freed.entry(index));
+    }
+  }
+  if (joins_left) {
+    const Block& l = blocks_[left];
+    split_bytes -= l.size;
+    --splits;
+    const FreeList::Place place = list.find(l.entry(left));
+    merge_into_left(left, index);
+    list.replace(place, l.entry(left));
+    whole = left;
+  } else if (!joins_right) {
+    list.insert(freed.entry(index));
+  }
+  Block& block = blocks_[whole];
+  block.gc_base = searches_[is_small(block.pool)];
+  if (block.range != 0) return;
+  if (block.is_split()) {
+    split_bytes += block.size;
+    ++splits;
+  }
+  s.inactive_split_bytes.add(Bytes{split_bytes});
+  s.inactive_splits.add(splits);
+}
+
+void CachingAllocator::insert_free(std::uint32_t index) {
+  Block& block = blocks_[index];
+  block.state = State::free;
+  block.gc_base = searches_[is_small(block.pool)];
+  pools_[block.pool].free.insert(block.entry(index));
+}
+
+/// `left` swallows its right neighbour, whose record is then unused. Lists are the caller's.
+void CachingAllocator::merge_into_left(std::uint32_t left, std::uint32_t right) {
+  Block& l = blocks_[left];
+  const Block& r = blocks_[right];
+  l.size += r.size;
+  l.next = r.next;
+  blocks_[l.next].previous = left;
+  recycle(right);
+}
+
+std::uint32_t CachingAllocator::new_record() {
+  if (unused_ == 0) {
+    blocks_.emplace_back();
+    return static_cast<std::uint32_t>(blocks_.size() - 1);
+  }
+  const std::uint32_t index = unused_;
+  unused_ = blocks_[index].next;
+  return index;
+}
+
+void CachingAllocator::recycle(std::uint32_t index) {
+  blocks_[index].state = State::unused;
+  blocks_[index].next = unused_;
+  unused_ = index;
+}
+
+const CachingAllocator::Block& CachingAllocator::checked(BlockId id) const {
+  EXPECTS(id.index < blocks_.size() && blocks_[id.index].state == State::allocated &&
+              blocks_[id.index].generation == id.generation,
+          "block is not live: freed twice, or from another allocator");
+  return blocks_[id.index];
+}
+
+void CachingAllocator::record_stream(BlockId id, StreamId stream) {
+  EXPECTS(stream.value < kMaxStreams);
+  if (id == BlockId{}) return;
+  if (stream_of(checked(id).pool) != stream) blocks_[id.index].other_streams |= std::uint64_t{1} << stream.value;
+}
+
+void CachingAllocator::complete_events(StreamId stream, EventToken up_to) {
+  EXPECTS(up_to <= last_token_, "no free has recorded this event yet");
+  if (stream.value >= queues_.size()) return;
+  EventQueue& queue = queues_[stream.value];
+  if (queue.completed < up_to) queue.completed = up_to;
+  events_completed_ |= queue.head < queue.events.size();
+}
+
+void CachingAllocator::process_events() {
+  events_completed_ = false;
+  for (EventQueue& queue : queues_) {
+    while (queue.head < queue.events.size() && queue.events[queue.head].token <= queue.completed) {
+      const std::uint32_t index = queue.events[queue.head++].block;
+      if (--blocks_[index].events == 0) return_to_pool(index);
+    }
+    if (queue.head * 2 >= queue.events.size()) {  // keeps the queue short at a constant cost per event
+      queue.events.erase(queue.events.begin(), queue.events.begin() + static_cast<std::ptrdiff_t>(queue.head));
+      queue.head = 0;
+    }
+  }
+}
+
+}  // namespace rehearse::hwmodels

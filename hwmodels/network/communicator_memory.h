@@ -1,0 +1,16 @@
+// Device memory that NCCL takes for one communicator, outside PyTorch's caching allocator.
+// Leaves out the CUDA context and user buffers (hwmodels/memory).
+#pragma once
+
+#include <vector>
+
+#include "hwmodels/collective/group.h"
+#include "hwmodels/network/network.h"
+
+namespace rehearse::hwmodels {
+
+/// Connections are made at first use, so only the algorithms that `kinds` lead to are counted.
+/// Sources: NVIDIA/nccl 2.30 src/transport/{p2p,net,nvls}.cc; allocation sizes observed in NVIDIA/nccl #1685.
+Bytes nccl_memory(const Group& group, const std::vector<CollectiveKind>& kinds, const CommunicationOptions& options);
+
+}  // namespace rehearse::hwmodels

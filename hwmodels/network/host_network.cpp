@@ -1,0 +1,43 @@
+#include "hwmodels/network/host_network.h"
+
+#include <algorithm>
+
+#include "hwmodels/collective/closed_forms.h"
+
+namespace rehearse::hwmodels {
+
+BytesPerSecond HostNetwork::bandwidth(bool across_nodes, int sharing) const {
+  if (!across_nodes) return BytesPerSecond{timing_.intra * 1e9};
+  double nics = cluster_.node.nic.bandwidth.value * std::max(1, cluster_.node.nic.count) * timing_.nic_fraction;
+  return BytesPerSecond{std::min(timing_.inter * 1e9, nics) / std::max(1, sharing)};
+}
+
+CommunicationCost HostNetwork::collective(CollectiveKind kind, Bytes bytes, const GroupShape& group) const {
+  CommunicationCost cost;
+  if (group.ranks == 1) return cost;
+  Duration alpha = microseconds(timing_.alpha);
+  BytesPerSecond rate = bandwidth(group.nodes > 1, group.groups_per_node);
+  cost.algorithm = Algorithm::ring;
+  switch (kind) {
+    case CollectiveKind::all_reduce: cost.duration = ring_all_reduce_time(bytes, group.ranks, alpha, rate); break;
+    case CollectiveKind::broadcast:
+    case CollectiveKind::reduce: cost.duration = pipelined_broadcast_time(bytes, group.ranks, alpha, rate); break;
+    default: cost.duration = ring_all_gather_time(bytes, group.ranks, alpha, rate); break;
+  }
+  // Down from the GPU and up again.
+  cost.duration += bytes / cluster_.gpu.device_to_host + bytes / cluster_.gpu.host_to_device;
+  cost.use.pcie = std::min(1.0, 2 * to_seconds(bytes / cluster_.gpu.host_to_device) / to_seconds(cost.duration));
+  if (group.nodes > 1) cost.use.nic = 1;
+  return cost;
+}
+
+CommunicationCost HostNetwork::point_to_point(Bytes bytes, bool same_node, int concurrent_per_node) const {
+  CommunicationCost cost;
+  cost.algorithm = Algorithm::direct;
+  cost.duration = microseconds(timing_.alpha) + bytes / bandwidth(!same_node, concurrent_per_node) +
+                  bytes / cluster_.gpu.device_to_host + bytes / cluster_.gpu.host_to_device;
+  if (!same_node) cost.use.nic = 1;
+  return cost;
+}
+
+}  // namespace rehearse::hwmodels

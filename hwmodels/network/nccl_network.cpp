@@ -1,0 +1,160 @@
+#include "hwmodels/network/nccl_network.h"
+
+#include <algorithm>
+
+#include "hwmodels/collective/closed_forms.h"
+#include "hwmodels/collective/direct.h"
+#include "hwmodels/collective/flow.h"
+#include "hwmodels/network/communicator_memory.h"
+#include "sim/core/contract.h"
+
+namespace rehearse::hwmodels {
+namespace {
+
+constexpr double kCopyEfficiency = 0.9;  // of HBM, device copies: BabelStream 0.87 on H100 and 0.84 on H200, Azure guide
+
+bool direct(CollectiveKind kind) { return kind == CollectiveKind::all_to_all || kind == CollectiveKind::send_recv; }
+
+GroupShape one_node(const ClusterDescription& cluster) {
+  int n = std::max(2, cluster.gpus_per_node);
+  return {n, 1, n, 1, 1, 1};
+}
+
+double bus_factor(CollectiveKind kind, int ranks) {
+  return kind == CollectiveKind::all_reduce ? all_reduce_bus_factor(ranks) : shard_bus_factor(ranks);
+}
+
+double measured_bus(const MeasuredBandwidth& m, CollectiveKind kind, bool world) {
+  switch (kind) {
+    case CollectiveKind::all_reduce: return world ? m.all_reduce_world : m.all_reduce_node;
+    case CollectiveKind::all_gather:
+    case CollectiveKind::broadcast: return world ? m.all_gather_world : m.all_gather_node;
+    case CollectiveKind::reduce_scatter:
+    case CollectiveKind::reduce: return world ? m.reduce_scatter_world : m.reduce_scatter_node;
+    default: return 0;
+  }
+}
+
+}  // namespace
+
+NcclNetwork::NcclNetwork(ClusterDescription cluster, CommunicationOptions options)
+    : cluster_(std::move(cluster)), options_(std::move(options)) {
+  fabric_may_limit_ = cluster_.nodes > 1 && (cluster_.fabric.kind == FabricKind::graph || cluster_.effective_oversubscription() > 1);
+}
+
+Group NcclNetwork::group_for(const GroupShape& shape) const {
+  Group group = make_group(cluster_, shape, collective_parameters());
+  group.sharp = options_.sharp;
+  return group;
+}
+
+CommunicationCost NcclNetwork::alone(CollectiveKind kind, double bytes, const Group& group) const {
+  CommunicationCost cost;
+  double time = 0;
+  WireBytes wire;
+  if (direct(kind)) {
+    cost.algorithm = Algorithm::direct;
+    cost.channels = executed_p2p_channels(group);
+    cost.protocol = bytes <= cost.channels * 16.0 * 1024 ? Protocol::ll : Protocol::simple;
+    time = all_to_all_time(group, bytes);
+    wire = all_to_all_wire(group);
+  } else {
+    Choice choice = choose(group, kind, bytes, options_);
+    cost.algorithm = choice.algorithm->id();
+    cost.protocol = choice.protocol;
+    cost.channels = choice.channels;
+    time = choice.algorithm->time(group, kind, bytes, choice.protocol);
+    wire = choice.algorithm->wire(group, kind);
+  }
+  cost.duration = microseconds(time);
+  double gigabytes_per_second = time > 0 ? bytes / (1000 * time) : 0;
+  cost.use.nvlink = std::min(1.0, wire.scale_up * gigabytes_per_second / group.link);
+  double nics = group.nics * group.nic * group.nic_share;
+  cost.use.nic = nics > 0 ? std::min(1.0, wire.network * gigabytes_per_second / nics) : 0;
+  cost.use.sms = cost.channels;
+  // Each byte on a link is read from and written to HBM at its ends; the reduction reads once more.
+  double hbm = cluster_.gpu.hbm_bandwidth.value * 1e-9;
+  double touches = kind == CollectiveKind::all_reduce || kind == CollectiveKind::reduce_scatter ? 3.0 : 2.0;
+  double per_gpu = std::max(wire.scale_up, wire.network / group.local);
+  if (hbm > 0) cost.use.hbm = std::min(1.0, touches * per_gpu * gigabytes_per_second / hbm);
+  if (!group.nvlink && group.local > 1) cost.use.pcie = cost.use.nvlink;
+  return cost;
+}
+
+// Time beyond the launch is stretched by measured / modelled of the one message that the job measured.
+double NcclNetwork::measured_factor(CollectiveKind kind, const Group& group) const {
+  if (!options_.measured || direct(kind)) return 1;
+  const MeasuredBandwidth& m = *options_.measured;
+  bool world = group.nodes > 1 && m.world.ranks > 1;
+  double bus = measured_bus(m, kind, world);
+  if (bus <= 0) return 1;
+  Group reference = group_for(world ? m.world : one_node(cluster_));
+  double bytes = static_cast<double>(m.message.value);
+  double launch = reference.timing->launch;
+  double modelled = to_seconds(alone(kind, bytes, reference).duration) * 1e6 - launch;
+  double measured = bytes * bus_factor(kind, reference.ranks) / (1000 * bus) - launch;
+  if (m.through_lists && kind != CollectiveKind::all_reduce)
+    measured -= 2 * bytes / (kCopyEfficiency * cluster_.gpu.hbm_bandwidth.value) * 1e6;
+  return measured > 0 && modelled > 0 ? measured / modelled : 1;
+}
+
+const Topology& NcclNetwork::topology() const {
+  std::call_once(topology_built_, [this] { topology_ = std::make_unique<Topology>(make_topology(cluster_)); });
+  return *topology_;
+}
+
+double NcclNetwork::fabric_seconds(CollectiveKind kind, Bytes bytes, const GroupShape& shape, Algorithm algorithm) const {
+  return busiest_link_seconds(topology(), flow_loads(topology(), kind, algorithm, bytes, shape));
+}
+
+CommunicationCost NcclNetwork::collective(CollectiveKind kind, Bytes bytes, const GroupShape& shape) const {
+  EXPECTS(shape.ranks >= 1 && bytes.value >= 0);
+  if (shape.ranks == 1) return {};
+  Group group = group_for(shape);
+  CommunicationCost cost = alone(kind, static_cast<double>(bytes.value), group);
+  double factor = measured_factor(kind, group);
+  if (factor != 1) {
+    Duration launch = microseconds(group.timing->launch);
+    if (cost.duration > launch) cost.duration = launch + seconds(to_seconds(cost.duration - launch) * factor);
+    cost.use.nvlink /= factor, cost.use.nic /= factor, cost.use.hbm /= factor;
+  }
+  if (fabric_may_limit_ && group.nodes > 1) {
+    double limit = fabric_seconds(kind, bytes, shape, cost.algorithm) / group.nic_efficiency;
+    double duration = to_seconds(cost.duration);
+    if (duration > 0) cost.use.fabric = std::min(1.0, limit / std::max(limit, duration));
+    if (limit > duration) {
+      cost.use.nvlink *= duration / limit, cost.use.nic *= duration / limit, cost.use.hbm *= duration / limit;
+      cost.duration = seconds(limit);
+    }
+  }
+  return cost;
+}
+
+CommunicationCost NcclNetwork::point_to_point(Bytes bytes, bool same_node, int concurrent_per_node) const {
+  EXPECTS(bytes.value >= 0 && concurrent_per_node >= 1);
+  GroupShape pair = same_node ? GroupShape{2, 1, 2, 1, 1, 1} : GroupShape{2, 2, 1, 1, 1, 1};
+  Group group = group_for(pair);
+  bool same_domain = group.nodes == 1;  // trays of one rack talk over NVLink
+  group.nics = std::max(1, cluster_.node.nic.count);
+  double time = send_time(group, static_cast<double>(bytes.value), same_domain, concurrent_per_node);
+  CommunicationCost cost;
+  cost.algorithm = Algorithm::direct;
+  cost.channels = std::min(8, executed_p2p_channels(group));
+  cost.protocol = static_cast<double>(bytes.value) <= cost.channels * 16.0 * 1024 ? Protocol::ll : Protocol::simple;
+  cost.duration = microseconds(time);
+  double rate = static_cast<double>(bytes.value) / (1000 * time);
+  if (same_domain) cost.use.nvlink = std::min(1.0, rate / group.link);
+  else cost.use.nic = std::min(1.0, rate / (group.nic * std::max(1.0, 1 / group.gpus_per_nic)));
+  if (same_domain && !group.nvlink) cost.use.pcie = cost.use.nvlink;
+  cost.use.sms = cost.channels;
+  double hbm = cluster_.gpu.hbm_bandwidth.value * 1e-9;
+  if (hbm > 0) cost.use.hbm = std::min(1.0, 2 * rate / hbm);
+  return cost;
+}
+
+CommunicatorMemory NcclNetwork::communicator_memory(const GroupShape& shape, const std::vector<CollectiveKind>& kinds) const {
+  if (shape.ranks < 2) return {};
+  return {nccl_memory(group_for(shape), kinds, options_)};
+}
+
+}  // namespace rehearse::hwmodels

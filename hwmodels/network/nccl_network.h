@@ -1,0 +1,38 @@
+// Network as NCCL drives it: choice by its tuner, time by the measured model, limits of the fabric on top.
+// Leaves out the host backends (host_network.h).
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "hwmodels/collective/group.h"
+#include "hwmodels/collective/tuner.h"
+#include "hwmodels/network/network.h"
+#include "hwmodels/topology/cluster.h"
+#include "hwmodels/topology/topology.h"
+
+namespace rehearse::hwmodels {
+
+class NcclNetwork final : public Network {
+ public:
+  NcclNetwork(ClusterDescription cluster, CommunicationOptions options);
+
+  CommunicationCost collective(CollectiveKind kind, Bytes bytes, const GroupShape& group) const override;
+  CommunicationCost point_to_point(Bytes bytes, bool same_node, int concurrent_per_node) const override;
+  CommunicatorMemory communicator_memory(const GroupShape& group, const std::vector<CollectiveKind>& kinds) const override;
+
+ private:
+  Group group_for(const GroupShape& shape) const;
+  CommunicationCost alone(CollectiveKind kind, double bytes, const Group& group) const;
+  double measured_factor(CollectiveKind kind, const Group& group) const;
+  double fabric_seconds(CollectiveKind kind, Bytes bytes, const GroupShape& shape, Algorithm algorithm) const;
+  const Topology& topology() const;
+
+  ClusterDescription cluster_;
+  CommunicationOptions options_;
+  bool fabric_may_limit_ = false;
+  mutable std::once_flag topology_built_;
+  mutable std::unique_ptr<Topology> topology_;
+};
+
+}  // namespace rehearse::hwmodels

@@ -1,0 +1,64 @@
+#include "sim/executor/costs.h"
+
+#include <algorithm>
+
+namespace rehearse::executor {
+namespace {
+
+Priced priced(const hwmodels::CommunicationCost& cost, int sms, bool free_of_charge) {
+  if (free_of_charge) return {};
+  const auto& u = cost.use;
+  return {cost.duration.count(),
+          {.sm = static_cast<float>(u.sms) / static_cast<float>(std::max(1, sms)), .hbm = static_cast<float>(u.hbm), .nvlink = static_cast<float>(u.nvlink),
+           .nic = static_cast<float>(u.nic), .pcie = static_cast<float>(u.pcie)},
+          true};
+}
+
+bool other_node(const plan::RankClass& c, std::uint16_t peer) {
+  return std::find(c.stage_peers_other_node.begin(), c.stage_peers_other_node.end(), peer) != c.stage_peers_other_node.end();
+}
+
+}  // namespace
+
+CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation& ablation) {
+  CostTable table;
+  const hwmodels::Gpu& gpu = hardware.kernels.gpu();
+  for (const model::KernelSpec& spec : plan.kernels) {
+    const hwmodels::KernelCost cost = hardware.kernels.cost(spec);
+    table.kernel_costs.push_back(cost);
+    Priced p{cost.duration.count(), {.sm = static_cast<float>(cost.sm_share), .hbm = static_cast<float>(cost.hbm_share)}, false};
+    if (!ablation.kernels) p = {};
+    table.kernels.push_back(p);
+  }
+  for (const plan::RankClass& c : plan.classes) {
+    auto& costs = table.collective_costs.emplace_back();
+    auto& loads = table.collectives.emplace_back();
+    for (const plan::CollectiveSpec& spec : plan.collectives) {
+      costs.push_back(hardware.network.collective(spec.kind, spec.bytes, c.groups[static_cast<std::size_t>(spec.axis)]));
+      loads.push_back(priced(costs.back(), gpu.sms, !ablation.communication));
+    }
+    auto& messages = table.messages.emplace_back();
+    for (const plan::MessageSpec& spec : plan.messages) {
+      const bool remote = other_node(c, spec.peer);
+      const int together = std::max(1, c.groups[static_cast<std::size_t>(plan::GroupAxis::pipeline)].groups_per_node);
+      Priced p = priced(hardware.network.point_to_point(spec.bytes, !remote, together), gpu.sms, !ablation.communication);
+      p.load.sm = p.load.hbm = 0;  // a copy engine's worth: does not disturb kernels
+      messages.push_back(p);
+    }
+  }
+  for (const plan::CopySpec& spec : plan.copies) {
+    const BytesPerSecond rate = spec.direction == plan::CopySpec::Direction::host_to_device ? gpu.host_to_device : gpu.device_to_host;
+    const double fraction = spec.pinned ? 1.0 : 0.35;
+    table.copies.push_back({(spec.bytes / (rate * fraction)).count() + 10'000'000, {.pcie = 1.0f}, true});
+  }
+  if (!ablation.contention) {
+    auto clear = [](std::vector<Priced>& all) { for (Priced& p : all) p.load = {}; };
+    clear(table.kernels);
+    clear(table.copies);
+    for (auto& all : table.collectives) clear(all);
+    for (auto& all : table.messages) clear(all);
+  }
+  return table;
+}
+
+}  // namespace rehearse::executor

@@ -1,0 +1,48 @@
+// Runs a plan's allocations in host order through the simulated caching allocator and keeps the ledger by category.
+// Leaves out time, but for what record_stream needs of it, and what lies outside the allocator (hwmodels/memory).
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hwmodels/memory/caching_allocator.h"
+#include "sim/plan/plan.h"
+
+namespace rehearse::executor {
+
+/// A moment of the memory timeline of one rank class, one per call.
+struct MemorySample {
+  std::uint32_t call = 0;
+  std::int64_t allocated = 0, reserved = 0;   // highest during the call, after it
+};
+
+/// The largest live tensors at the peak.
+struct LiveTensor {
+  std::string name;
+  plan::Category category;
+  std::int64_t bytes = 0;
+};
+
+struct ClassMemory {
+  Bytes peak_allocated, peak_reserved, end_allocated;
+  std::array<std::int64_t, plan::kCategories> at_peak{};   // live bytes by category when allocated was highest
+  int peak_step = 0;
+  std::int64_t peak_call = -1;                             // index into the step program, -1: in setup
+  std::optional<hwmodels::OutOfMemory> out_of_memory;      // when the limit did not suffice
+  std::int64_t failed_call = -1;
+  std::vector<MemorySample> timeline;                      // of the last step, if asked for
+  std::vector<LiveTensor> live_at_peak;                    // if asked for, largest first
+  std::int64_t operations = 0;
+};
+
+struct MemoryOptions {
+  hwmodels::AllocatorSettings allocator;
+  int steps = 2;             // the second meets the optimizer states and the cached segments of the first
+  bool timeline = false;
+};
+
+ClassMemory run_memory(const plan::Plan& plan, std::size_t rank_class, const MemoryOptions& options);
+
+}  // namespace rehearse::executor

@@ -1,0 +1,645 @@
+#include "sim/executor/timing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "sim/core/contract.h"
+
+namespace rehearse::executor {
+
+using plan::GroupAxis;
+using plan::Opcode;
+using plan::Stream;
+
+std::string_view name_of(Cause c) {
+  switch (c) {
+    case Cause::gemm: return "matrix products";
+    case Cause::attention: return "attention";
+    case Cause::memory_bound: return "memory-bound kernels";
+    case Cause::optimizer: return "optimizer";
+    case Cause::other_compute: return "other kernels";
+    case Cause::tensor: return "exposed tensor-parallel communication";
+    case Cause::context: return "exposed context-parallel communication";
+    case Cause::expert: return "exposed expert communication";
+    case Cause::data: return "exposed data-parallel communication";
+    case Cause::pipeline_message: return "exposed pipeline messages";
+    case Cause::bubble: return "pipeline bubble";
+    case Cause::host: return "host-bound";
+    case Cause::copy: return "exposed copies";
+    case Cause::idle: return "idle";
+    case Cause::count_: break;
+  }
+  return "?";
+}
+
+namespace {
+
+constexpr std::int64_t kNever = INT64_MAX;
+constexpr std::int64_t kUnset = -1;
+
+struct Item {
+  Opcode op;
+  Stream stream;
+  std::uint32_t index;   // spec, or event instance
+  std::uint32_t call;
+  std::int64_t issue;    // host clock when it was issued
+};
+
+struct Event {
+  std::int64_t time = kUnset;
+  Cause cause = Cause::idle;   // what the recording stream was doing before
+};
+
+struct StreamState {
+  std::vector<Item> fifo;
+  std::size_t head = 0;
+  std::int64_t ready = 0;        // end of the last thing on this stream, waits included
+  std::int64_t busy_until = 0;   // end of the last work on this stream
+  std::int64_t start = kNever;   // when the head may start; kNever: blocked or empty
+  bool running = false;
+  bool arrived = false;          // the head waits for peers
+  std::int64_t arrival = 0;
+  std::int64_t began = 0, finish = 0, updated = 0;
+  double remaining = 0, rate = 1;
+  const Priced* work = nullptr;
+  Cause last = Cause::idle;      // what the last work was, for those who wait for it
+  Cause reason = Cause::host;    // why `ready` lies after `busy_until`
+  bool empty() const { return head == fifo.size(); }
+};
+
+Cause cause_of(GroupAxis axis) {
+  switch (axis) {
+    case GroupAxis::tensor: return Cause::tensor;
+    case GroupAxis::context: return Cause::context;
+    case GroupAxis::expert: return Cause::expert;
+    default: return Cause::data;
+  }
+}
+
+Cause cause_of(const model::KernelSpec& k) {
+  switch (k.kind) {
+    case model::KernelKind::gemm:
+    case model::KernelKind::grouped_gemm: return Cause::gemm;
+    case model::KernelKind::attention_forward:
+    case model::KernelKind::attention_backward: return Cause::attention;
+    case model::KernelKind::optimizer: return Cause::optimizer;
+    default: return Cause::memory_bound;
+  }
+}
+
+class Simulation;
+
+/// One rank (of a class): its host thread and its streams.
+struct RankState {
+  std::array<StreamState, plan::kStreams> streams;
+  std::vector<std::uint32_t> slot_event;   // latest event instance recorded in each slot
+  std::vector<Event> events;
+  std::size_t call = 0;                    // next call of the step
+  std::size_t position = 0;                // next instruction of the call
+  int step = 0;
+  std::int64_t host = 0;
+  std::uint32_t host_waits = UINT32_MAX;
+  bool host_syncs = false, host_done = false;
+  int contenders = 0;                      // running work that can disturb other work
+  std::vector<std::int64_t> step_end;
+  ClassTiming result;
+  std::int64_t measured_from = kNever;
+};
+
+class Simulation {
+ public:
+  Simulation(const plan::Plan& plan, const CostTable& costs, const TimingOptions& options) : plan_(plan), costs_(costs), options_(options), ranks_(plan.classes.size()) {
+    for (const model::KernelSpec& k : plan.kernels) kernel_cause_.push_back(cause_of(k));
+  }
+
+  TimingResult run() {
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      ranks_[r].slot_event.assign(plan_.classes[r].program.slots, UINT32_MAX);
+      ranks_[r].result.call_host.assign(plan_.classes[r].program.step.size(), 0);
+      issue(r);
+      for (int s = 0; s < plan::kStreams; ++s) poll(r, s);
+      settle(r);
+    }
+    // Global order of time: the rank whose next happening is earliest goes on.
+    for (;;) {
+      std::size_t who = 0;
+      std::int64_t when = kNever;
+      for (std::size_t r = 0; r < ranks_.size(); ++r) {
+        const std::int64_t t = next(r);
+        if (t < when) when = t, who = r;
+      }
+      if (when == kNever) break;
+      happen(who, when);
+    }
+    return finish();
+  }
+
+ private:
+  const plan::Program& program(std::size_t r) const { return plan_.classes[r].program; }
+
+  // Host thread -------------------------------------------------------------------------------------------------------
+
+  std::uint32_t slot(const plan::Call& call, const plan::Instruction& i) const { return call.frames[static_cast<std::size_t>(i.frame)] + i.index; }
+
+  std::uint32_t new_event(RankState& rank) {
+    rank.events.emplace_back();
+    return static_cast<std::uint32_t>(rank.events.size() - 1);
+  }
+
+  void push(RankState& rank, Stream s, Opcode op, std::uint32_t index) {
+    rank.streams[static_cast<std::size_t>(s)].fifo.push_back({op, s, index, static_cast<std::uint32_t>(rank.call), rank.host});
+  }
+
+  /// The host runs ahead of the device until it has to wait for it.
+  void issue(std::size_t r) {
+    RankState& rank = ranks_[r];
+    if (rank.host_done || rank.host_waits != UINT32_MAX || rank.host_syncs) return;
+    const auto& calls = program(r).step;
+    for (;;) {
+      if (rank.call == calls.size()) {
+        rank.call = 0;
+        push(rank, Stream::compute, Opcode::host, static_cast<std::uint32_t>(rank.step));  // end-of-step marker
+        if (++rank.step == options_.steps) {
+          rank.host_done = true;
+          return;
+        }
+        if (calls.empty()) continue;
+      }
+      const plan::Call& call = calls[rank.call];
+      const plan::Block& block = plan_.blocks[call.block];
+      if (rank.position == 0) rank.result.call_host[rank.call] = rank.host;
+      while (rank.position < block.timing.size()) {
+        const plan::Instruction& i = block.timing[rank.position++];
+        ++instructions_;
+        switch (i.op) {
+          case Opcode::kernel:
+            rank.host += i.value;
+            push(rank, i.stream, i.op, i.index);
+            break;
+          case Opcode::collective:
+          case Opcode::send:
+          case Opcode::recv:
+          case Opcode::copy:
+            rank.host += i.value;
+            if (i.flags & plan::kAfterCompute) join(rank, Stream::compute, i.stream);
+            push(rank, i.stream, i.op, i.index);
+            if (i.flags & plan::kComputeWaits) join(rank, i.stream, Stream::compute);
+            break;
+          case Opcode::host:
+            rank.host += i.value;
+            break;
+          case Opcode::record: {
+            const std::uint32_t e = new_event(rank);
+            rank.slot_event[slot(call, i)] = e;
+            push(rank, i.stream, Opcode::record, e);
+            break;
+          }
+          case Opcode::wait:
+            if (const std::uint32_t e = rank.slot_event[slot(call, i)]; e != UINT32_MAX) push(rank, i.stream, Opcode::wait, e);
+            break;
+          case Opcode::host_wait:
+            if (const std::uint32_t e = rank.slot_event[slot(call, i)]; e != UINT32_MAX) {
+              rank.host_waits = e;
+              if (!host_resumes(rank)) return;
+            }
+            break;
+          case Opcode::host_sync:
+            rank.host_syncs = true;
+            if (!host_resumes(rank)) return;
+            break;
+          default:
+            EXPECTS(false, "a memory instruction among timing instructions");
+        }
+      }
+      rank.position = 0;
+      ++rank.call;
+    }
+  }
+
+  /// `to` waits for what `from` has been given so far.
+  void join(RankState& rank, Stream from, Stream to) {
+    const std::uint32_t e = new_event(rank);
+    push(rank, from, Opcode::record, e);
+    push(rank, to, Opcode::wait, e);
+  }
+
+  bool host_resumes(RankState& rank) {
+    if (rank.host_waits != UINT32_MAX) {
+      const Event& e = rank.events[rank.host_waits];
+      if (e.time == kUnset) return false;
+      rank.host = std::max(rank.host, e.time);
+      rank.host_waits = UINT32_MAX;
+    }
+    if (rank.host_syncs) {
+      std::int64_t latest = 0;
+      for (const StreamState& s : rank.streams) {
+        if (!s.empty() || s.running) return false;
+        latest = std::max(latest, s.ready);
+      }
+      rank.host = std::max(rank.host, latest);
+      rank.host_syncs = false;
+    }
+    return true;
+  }
+
+  // Streams -----------------------------------------------------------------------------------------------------------
+
+  /// Moves the head of a stream as far as it goes without time passing; sets when the next work may start.
+  void poll(std::size_t r, int stream) {
+    RankState& rank = ranks_[r];
+    StreamState& s = rank.streams[static_cast<std::size_t>(stream)];
+    if (s.running || s.arrived) return;
+    s.start = kNever;
+    while (!s.empty()) {
+      const Item& item = s.fifo[s.head];
+      switch (item.op) {
+        case Opcode::record: {
+          Event& e = rank.events[item.index];
+          e.time = std::max(s.ready, item.issue);
+          e.cause = s.ready > item.issue ? s.last : Cause::host;
+          ++s.head;
+          for (int other = 0; other < plan::kStreams; ++other)
+            if (other != stream && !rank.streams[static_cast<std::size_t>(other)].empty()) poll(r, other);
+          break;
+        }
+        case Opcode::wait: {
+          const Event& e = rank.events[item.index];
+          if (e.time == kUnset) return;
+          if (e.time > s.ready) {
+            s.ready = e.time;
+            s.reason = e.cause;
+          }
+          ++s.head;
+          break;
+        }
+        case Opcode::host: {  // end of step
+          end_of_step(r, s, static_cast<int>(item.index));
+          ++s.head;
+          break;
+        }
+        case Opcode::collective:
+          if (!plan_.classes[r].partners[static_cast<std::size_t>(plan_.collectives[item.index].axis)].empty()) {
+            arrive_collective(r, stream, item);
+            if (s.arrived) return;
+            break;
+          }
+          s.start = std::max(s.ready, item.issue);
+          return;
+        case Opcode::send:
+        case Opcode::recv:
+          arrive_message(r, stream, item);
+          return;
+        default: {
+          const std::int64_t start = std::max(s.ready, item.issue);
+          if (stream == 0 && undisturbed(rank, start, item)) {
+            run_alone(r, s, item, start);
+            break;
+          }
+          s.start = start;
+          return;
+        }
+      }
+    }
+  }
+
+  /// Nothing else on this rank can start or run while this kernel does, so it needs no event and no solver.
+  bool undisturbed(const RankState& rank, std::int64_t start, const Item& item) const {
+    const std::int64_t end = start + costs_.kernels[item.index].duration;
+    for (int k = 1; k < plan::kStreams; ++k) {
+      const StreamState& s = rank.streams[static_cast<std::size_t>(k)];
+      if (s.running && s.work->load.sm + s.work->load.hbm > 0) return false;
+      if (s.start != kNever && s.start < end) return false;
+    }
+    return true;
+  }
+
+  void run_alone(std::size_t r, StreamState& s, const Item& item, std::int64_t start) {
+    RankState& rank = ranks_[r];
+    const std::int64_t duration = costs_.kernels[item.index].duration;
+    account_gap(rank, s, start, item);
+    account(rank, kernel_cause_[item.index], start, start + duration);
+    rank.result.busy[0] += in_window(rank, start, start + duration);
+    trace(r, item, start, start + duration);
+    s.last = kernel_cause_[item.index];
+    s.ready = s.busy_until = start + duration;
+    ++s.head;
+  }
+
+  void arrive_collective(std::size_t r, int stream, const Item& item) {
+    StreamState& s = ranks_[r].streams[static_cast<std::size_t>(stream)];
+    const GroupAxis axis = plan_.collectives[item.index].axis;
+    const auto& partners = plan_.classes[r].partners[static_cast<std::size_t>(axis)];
+    s.arrived = true;
+    s.arrival = std::max(s.ready, item.issue);
+    std::vector<std::uint16_t> members(partners.begin(), partners.end());
+    members.push_back(static_cast<std::uint16_t>(r));
+    std::sort(members.begin(), members.end());
+    auto& waiting = collectives_[{static_cast<int>(axis), members}];
+    waiting.push_back({r, stream});
+    if (waiting.size() < members.size()) return;
+    std::int64_t start = 0;
+    for (const auto& [rank, st] : waiting) start = std::max(start, ranks_[rank].streams[static_cast<std::size_t>(st)].arrival);
+    const auto all = std::exchange(waiting, {});
+    for (const auto& [rank, st] : all) {
+      StreamState& member = ranks_[rank].streams[static_cast<std::size_t>(st)];
+      member.arrived = false;
+      member.start = start;
+      if (member.start > member.ready) member.reason = Cause::bubble;
+    }
+  }
+
+  /// The k-th send on a channel meets the k-th receive.
+  void arrive_message(std::size_t r, int stream, const Item& item) {
+    const plan::MessageSpec& m = plan_.messages[item.index];
+    StreamState& s = ranks_[r].streams[static_cast<std::size_t>(stream)];
+    s.arrived = true;
+    s.arrival = std::max(s.ready, item.issue);
+    const bool sending = item.op == Opcode::send;
+    const auto from = static_cast<std::uint16_t>(sending ? r : m.peer), to = static_cast<std::uint16_t>(sending ? m.peer : r);
+    Rendezvous& meeting = messages_[{from, to, m.channel}];
+    auto& mine = sending ? meeting.senders : meeting.receivers;
+    auto& theirs = sending ? meeting.receivers : meeting.senders;
+    if (theirs.empty()) {
+      mine.push_back({r, stream});
+      return;
+    }
+    const auto [peer, peer_stream] = theirs.front();
+    theirs.erase(theirs.begin());
+    StreamState& p = ranks_[peer].streams[static_cast<std::size_t>(peer_stream)];
+    const std::int64_t start = std::max(s.arrival, p.arrival);
+    for (StreamState* side : {&s, &p}) {
+      side->arrived = false;
+      side->start = start;
+    }
+  }
+
+  // Work --------------------------------------------------------------------------------------------------------------
+
+  std::int64_t next(std::size_t r) const {
+    std::int64_t t = kNever;
+    for (const StreamState& s : ranks_[r].streams) t = std::min(t, s.running ? s.finish : s.start);
+    return t;
+  }
+
+  const Priced& price(std::size_t r, const Item& item) const {
+    switch (item.op) {
+      case Opcode::kernel: return costs_.kernels[item.index];
+      case Opcode::collective: return costs_.collectives[r][item.index];
+      case Opcode::copy: return costs_.copies[item.index];
+      default: return costs_.messages[r][item.index];
+    }
+  }
+
+  /// Completions before starts: what ends at this instant is out of the way of what begins.
+  void happen(std::size_t r, std::int64_t now) {
+    RankState& rank = ranks_[r];
+    bool changed = false;
+    unsigned finished = 0;
+    for (int k = 0; k < plan::kStreams; ++k) {
+      StreamState& s = rank.streams[static_cast<std::size_t>(k)];
+      if (s.running && s.finish == now) {
+        complete(r, k, now);
+        finished |= 1u << k;
+        changed = true;
+      }
+    }
+    for (int k = 0; finished != 0 && k < plan::kStreams; ++k)
+      if (finished >> k & 1u) poll(r, k);
+    for (int k = 0; k < plan::kStreams; ++k) {
+      StreamState& s = rank.streams[static_cast<std::size_t>(k)];
+      if (!s.running && s.start <= now) {
+        begin(r, k, s.start);
+        changed = true;
+      }
+    }
+    if (changed) share(rank, now);
+    settle(r);
+  }
+
+  /// Lets the host thread go on if what it waited for has happened.
+  void settle(std::size_t r) {
+    RankState& rank = ranks_[r];
+    while ((rank.host_waits != UINT32_MAX || rank.host_syncs) && host_resumes(rank)) {
+      issue(r);
+      for (int k = 0; k < plan::kStreams; ++k) poll(r, k);
+    }
+  }
+
+  void begin(std::size_t r, int stream, std::int64_t now) {
+    RankState& rank = ranks_[r];
+    StreamState& s = rank.streams[static_cast<std::size_t>(stream)];
+    const Item& item = s.fifo[s.head];
+    s.running = true;
+    s.work = &price(r, item);
+    s.began = s.updated = now;
+    s.remaining = static_cast<double>(s.work->duration);
+    s.rate = 1;
+    s.finish = now + s.work->duration;
+    s.start = kNever;
+    if (stream == 0) account_gap(rank, s, now, item);
+  }
+
+  void complete(std::size_t r, int stream, std::int64_t now) {
+    RankState& rank = ranks_[r];
+    StreamState& s = rank.streams[static_cast<std::size_t>(stream)];
+    const Item& item = s.fifo[s.head];
+    s.running = false;
+    s.last = cause(item);
+    if (stream == 0) account(rank, s.last, s.began, now);
+    rank.result.busy[static_cast<std::size_t>(stream)] += in_window(rank, s.began, now);
+    // Waiting for a peer is not the message's own time: who waits for it learns which part was which.
+    if ((item.op == Opcode::recv || item.op == Opcode::send) && s.began > s.arrival && now - s.began < s.began - s.arrival) s.last = Cause::bubble;
+    trace(r, item, s.began, now);
+    s.ready = s.busy_until = now;
+    ++s.head;
+  }
+
+  Cause cause(const Item& item) const {
+    switch (item.op) {
+      case Opcode::kernel: return kernel_cause_[item.index];
+      case Opcode::collective: return cause_of(plan_.collectives[item.index].axis);
+      case Opcode::copy: return Cause::copy;
+      default: return Cause::pipeline_message;
+    }
+  }
+
+  /// Max-min fair shares among what runs on this rank now. Collectives hold their SMs; kernels share the rest.
+  void share(RankState& rank, std::int64_t now) {
+    std::array<StreamState*, plan::kStreams> running;
+    int n = 0;
+    for (StreamState& s : rank.streams)
+      if (s.running) running[static_cast<std::size_t>(n++)] = &s;
+    if (n == 0) return;
+    std::array<double, plan::kStreams> rate;
+    if (n == 1) {
+      rate[0] = 1;
+    } else {
+      solve(running.data(), n, rate.data());
+    }
+    for (int i = 0; i < n; ++i) {
+      StreamState& s = *running[static_cast<std::size_t>(i)];
+      if (rate[static_cast<std::size_t>(i)] == s.rate) continue;
+      s.remaining -= static_cast<double>(now - s.updated) * s.rate;
+      s.updated = now;
+      s.rate = rate[static_cast<std::size_t>(i)];
+      s.finish = now + std::llround(std::max(0.0, s.remaining) / s.rate);
+    }
+  }
+
+  static void solve(StreamState* const* running, int n, double* rate) {
+    double held = 0, wanted = 0;
+    for (int i = 0; i < n; ++i) {
+      const Priced& w = *running[i]->work;
+      (w.occupies ? held : wanted) += static_cast<double>(w.load.sm);
+    }
+    const double left = std::max(0.05, 1.0 - held);
+    std::array<double, plan::kStreams> cap;
+    for (int i = 0; i < n; ++i) {
+      const Priced& w = *running[i]->work;
+      cap[static_cast<std::size_t>(i)] = w.occupies || wanted <= left ? 1.0 : left / wanted;
+      rate[i] = -1;
+    }
+    constexpr float Load::* kShared[] = {&Load::hbm, &Load::nvlink, &Load::nic, &Load::pcie};
+    std::array<double, 4> room{1.0, 1.0, 1.0, 1.0};
+    std::array<bool, plan::kStreams> frozen{};
+    for (int open = n; open > 0;) {
+      // The tightest constraint among the open ones: a resource's equal share, or somebody's own cap.
+      double level = 2;
+      for (int j = 0; j < 4; ++j) {
+        double sum = 0;
+        for (int i = 0; i < n; ++i)
+          if (rate[i] < 0) sum += static_cast<double>(running[i]->work->load.*kShared[j]);
+        if (sum > 0) level = std::min(level, room[static_cast<std::size_t>(j)] / sum);
+      }
+      for (int i = 0; i < n; ++i)
+        if (rate[i] < 0) level = std::min(level, cap[static_cast<std::size_t>(i)]);
+      level = std::max(level, 0.02);
+      bool froze = false;
+      for (int i = 0; i < n; ++i) {
+        if (rate[i] >= 0) continue;
+        bool tight = cap[static_cast<std::size_t>(i)] <= level;
+        for (int j = 0; j < 4 && !tight; ++j) {
+          const double mine = static_cast<double>(running[i]->work->load.*kShared[j]);
+          double sum = 0;
+          for (int k = 0; k < n; ++k)
+            if (rate[k] < 0) sum += static_cast<double>(running[k]->work->load.*kShared[j]);
+          tight = mine > 0 && room[static_cast<std::size_t>(j)] / sum <= level * (1 + 1e-12);
+        }
+        if (!tight) continue;
+        frozen[static_cast<std::size_t>(i)] = true;
+        froze = true;
+      }
+      for (int i = 0; i < n; ++i) {
+        if (rate[i] >= 0 || (froze && !frozen[static_cast<std::size_t>(i)])) continue;
+        rate[i] = level;
+        frozen[static_cast<std::size_t>(i)] = false;
+        for (int j = 0; j < 4; ++j) room[static_cast<std::size_t>(j)] = std::max(0.0, room[static_cast<std::size_t>(j)] - level * static_cast<double>(running[i]->work->load.*kShared[j]));
+        --open;
+      }
+    }
+  }
+
+  // Accounts ----------------------------------------------------------------------------------------------------------
+
+  static std::int64_t in_window(const RankState& rank, std::int64_t from, std::int64_t to) {
+    return rank.measured_from == kNever ? 0 : std::max<std::int64_t>(0, to - std::max(from, rank.measured_from));
+  }
+  static void account(RankState& rank, Cause c, std::int64_t from, std::int64_t to) { rank.result.time[static_cast<std::size_t>(c)] += in_window(rank, from, to); }
+
+  void account_gap(RankState& rank, const StreamState& s, std::int64_t start, const Item& item) {
+    if (start == s.busy_until) return;
+    const bool host = item.issue >= start && item.issue > s.ready;
+    if (host && s.ready > s.busy_until) {
+      account(rank, s.reason, s.busy_until, s.ready);
+      account(rank, Cause::host, s.ready, start);
+    } else {
+      account(rank, host ? Cause::host : s.reason, s.busy_until, start);
+    }
+  }
+
+  void end_of_step(std::size_t r, StreamState& compute, int step) {
+    RankState& rank = ranks_[r];
+    const std::int64_t now = compute.ready;
+    account(rank, compute.reason, compute.busy_until, now);
+    compute.busy_until = now;
+    rank.step_end.push_back(now);
+    if (step == options_.steps - 2) rank.measured_from = now;
+    if (options_.steps == 1) rank.measured_from = 0;
+  }
+
+  void trace(std::size_t r, const Item& item, std::int64_t from, std::int64_t to) {
+    const RankState& rank = ranks_[r];
+    if (!options_.trace || (options_.steps > 1 && (rank.measured_from == kNever || from < rank.measured_from))) return;
+    trace_.push_back({static_cast<std::uint16_t>(r), item.stream, item.op, item.index, item.call, from, to});
+  }
+
+  TimingResult finish() {
+    TimingResult result;
+    std::int64_t last = 0, before = 0;
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      RankState& rank = ranks_[r];
+      if (rank.step_end.size() < static_cast<std::size_t>(options_.steps)) {
+        result.deadlock += describe(r);
+        continue;
+      }
+      last = std::max(last, rank.step_end.back());
+      if (options_.steps > 1) before = std::max(before, rank.step_end[rank.step_end.size() - 2]);
+    }
+    result.step = last - before;
+    for (RankState& rank : ranks_) {
+      // Every class's account covers one step; what it waits at the end for slower classes is idle.
+      std::int64_t sum = 0;
+      for (std::int64_t t : rank.result.time) sum += t;
+      rank.result.step = result.step;
+      rank.result.time[static_cast<std::size_t>(Cause::idle)] += result.step - sum;
+      result.classes.push_back(std::move(rank.result));
+    }
+    result.trace = std::move(trace_);
+    for (Slice& slice : result.trace) {
+      slice.start -= before;
+      slice.end -= before;
+    }
+    result.instructions = instructions_;
+    return result;
+  }
+
+  std::string describe(std::size_t r) const {
+    const RankState& rank = ranks_[r];
+    std::string text = plan_.classes[r].name + " stands still";
+    for (int k = 0; k < plan::kStreams; ++k) {
+      const StreamState& s = rank.streams[static_cast<std::size_t>(k)];
+      if (s.empty()) continue;
+      const Item& item = s.fifo[s.head];
+      text += "; stream '" + std::string(name_of(static_cast<Stream>(k))) + "' ";
+      if (item.op == Opcode::wait) text += "waits for an event that is never recorded";
+      else if (item.op == Opcode::send || item.op == Opcode::recv)
+        text += std::string(item.op == Opcode::send ? "sends to " : "receives from ") + plan_.classes[plan_.messages[item.index].peer].name + ", which never answers";
+      else if (item.op == Opcode::collective) text += "waits for the others in " + plan_.collectives[item.index].name;
+      else text += "never starts";
+    }
+    return text + "\n";
+  }
+
+  struct Rendezvous {
+    std::vector<std::pair<std::size_t, int>> senders, receivers;
+  };
+
+  const plan::Plan& plan_;
+  const CostTable& costs_;
+  const TimingOptions& options_;
+  std::vector<RankState> ranks_;
+  std::vector<Cause> kernel_cause_;
+  std::map<std::tuple<std::uint16_t, std::uint16_t, std::uint8_t>, Rendezvous> messages_;
+  std::map<std::pair<int, std::vector<std::uint16_t>>, std::vector<std::pair<std::size_t, int>>> collectives_;
+  std::vector<Slice> trace_;
+  std::int64_t instructions_ = 0;
+};
+
+}  // namespace
+
+TimingResult run_timing(const plan::Plan& plan, const CostTable& costs, const TimingOptions& options) { return Simulation(plan, costs, options).run(); }
+
+}  // namespace rehearse::executor

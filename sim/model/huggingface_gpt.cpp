@@ -1,0 +1,154 @@
+#include "sim/model/huggingface_families.h"
+
+namespace rehearse::model {
+
+namespace {
+
+/// LayerNorm with bias, two-matrix MLP with GELU, biases everywhere.
+ModelDescription gpt_like(const char* family) {
+  ModelDescription model;
+  model.family = family;
+  model.gated_mlp = false;
+  model.activation = Activation::gelu;
+  model.norm = Norm::layer_norm;
+  model.norm_bias = true;
+  model.qkv_bias = model.attention_output_bias = model.mlp_bias = true;
+  return model;
+}
+
+void derive_heads(ModelDescription& model, std::int64_t kv_heads) {
+  model.kv_heads = kv_heads;
+  model.head_dim = derived_head_dim(model);
+}
+
+}  // namespace
+
+ModelDescription read_gpt2(ModelFields& fields) {
+  ModelDescription model = gpt_like("gpt2");
+  model.hidden = fields.integer({"n_embd", "hidden_size"});
+  set_layer_count(model, fields.integer({"n_layer", "num_hidden_layers"}));
+  model.heads = fields.integer({"n_head", "num_attention_heads"}, 12);
+  derive_heads(model, model.heads);
+  model.ffn_hidden = fields.integer({"n_inner"}, 4 * model.hidden);
+  model.vocab = fields.integer({"vocab_size"}, 50257);
+  model.position = Position::learned;
+  model.max_positions = fields.integer({"n_positions", "max_position_embeddings"}, 1024);
+  model.activation = fields.activation({"activation_function"}, Activation::gelu_tanh);
+  model.tied_embeddings = fields.flag({"tie_word_embeddings"}, true);
+  model.dropout = fields.number({"resid_pdrop"}, 0.1);
+  model.attention_dropout = fields.number({"attn_pdrop"}, 0.1);
+  fields.refuse_if_set("add_cross_attention", "cross-attention is not supported (decoder-only models are)");
+  return model;
+}
+
+ModelDescription read_gpt_neox(ModelFields& fields) {
+  ModelDescription model = gpt_like("gpt_neox");
+  model.hidden = fields.integer({"hidden_size"});
+  set_layer_count(model, fields.integer({"num_hidden_layers"}));
+  model.heads = fields.integer({"num_attention_heads"}, 64);
+  derive_heads(model, model.heads);
+  model.ffn_hidden = fields.integer({"intermediate_size"}, 24576);
+  model.vocab = fields.integer({"vocab_size"}, 50432);
+  model.activation = fields.activation({"hidden_act"}, Activation::gelu);
+  model.parallel_residual = fields.flag({"use_parallel_residual"}, true);
+  model.qkv_bias = model.attention_output_bias = fields.flag({"attention_bias"}, true);
+  model.tied_embeddings = fields.flag({"tie_word_embeddings"}, false);
+  model.dropout = fields.number({"hidden_dropout"}, 0);
+  model.attention_dropout = fields.number({"attention_dropout"}, 0);
+  model.rotary_dim = read_rotary_dim(fields, model, 0.25);
+  return model;
+}
+
+ModelDescription read_falcon(ModelFields& fields) {
+  ModelDescription model = gpt_like("falcon");
+  model.hidden = fields.integer({"hidden_size", "n_embed"});
+  set_layer_count(model, fields.integer({"num_hidden_layers", "n_layer"}));
+  model.heads = fields.integer({"num_attention_heads", "n_head"}, 71);
+  const bool new_architecture = fields.flag({"new_decoder_architecture"}, false);
+  const bool multi_query = fields.flag({"multi_query"}, true);
+  // 40B and later: the given number; 7B: one, whatever the file gives (the class writes num_kv_heads 71 for it).
+  const std::int64_t given = fields.integer({"num_kv_heads", "n_head_kv"}, model.heads);
+  derive_heads(model, new_architecture ? given : multi_query ? 1 : given);
+  model.ffn_hidden = fields.integer({"ffn_hidden_size"}, 4 * model.hidden);
+  model.vocab = fields.integer({"vocab_size"}, 65024);
+  model.activation = fields.activation({"activation"}, Activation::gelu);
+  const bool bias = fields.flag({"bias"}, false);
+  model.qkv_bias = model.attention_output_bias = model.mlp_bias = bias;
+  const bool parallel = fields.flag({"parallel_attn"}, true);
+  const std::int64_t norms = fields.integer({"num_ln_in_parallel_attn"}, new_architecture ? 2 : 1);
+  model.parallel_residual = parallel || new_architecture;
+  model.norms_per_layer = !parallel ? 2 : norms == 2 ? 2 : 1;
+  const bool alibi = fields.flag({"alibi"}, false);
+  model.position = alibi ? Position::alibi : Position::rotary;
+  model.rotary_dim = alibi ? 0 : model.head_dim;
+  model.tied_embeddings = fields.flag({"tie_word_embeddings"}, true);
+  model.dropout = fields.number({"hidden_dropout"}, 0);
+  model.attention_dropout = fields.number({"attention_dropout"}, 0);
+  return model;
+}
+
+ModelDescription read_opt(ModelFields& fields) {
+  ModelDescription model = gpt_like("opt");
+  model.hidden = fields.integer({"hidden_size"});
+  set_layer_count(model, fields.integer({"num_hidden_layers"}));
+  model.heads = fields.integer({"num_attention_heads"}, 12);
+  derive_heads(model, model.heads);
+  model.ffn_hidden = fields.integer({"ffn_dim"}, 3072);
+  model.vocab = fields.integer({"vocab_size"}, 50272);
+  model.position = Position::learned;
+  model.max_positions = fields.integer({"max_position_embeddings"}, 2048) + 2;  // two rows before the first position
+  const std::int64_t width = fields.integer({"word_embed_proj_dim"}, model.hidden);
+  model.embedding_width = width == model.hidden ? 0 : width;
+  const bool norm_before = fields.flag({"do_layer_norm_before"}, true);
+  const bool removed = fields.flag({"_remove_final_layer_norm"}, false);
+  model.final_norm = norm_before && !removed;
+  model.activation = fields.activation({"activation_function"}, Activation::relu);
+  const bool bias = fields.flag({"enable_bias"}, true);
+  model.qkv_bias = model.attention_output_bias = model.mlp_bias = bias;
+  if (!fields.flag({"layer_norm_elementwise_affine"}, true))
+    fields.refuse("layer_norm_elementwise_affine", "norms without weights are not supported");
+  model.tied_embeddings = fields.flag({"tie_word_embeddings"}, true);
+  model.dropout = fields.number({"dropout"}, 0.1);
+  model.attention_dropout = fields.number({"attention_dropout"}, 0);
+  return model;
+}
+
+ModelDescription read_bloom(ModelFields& fields) {
+  ModelDescription model = gpt_like("bloom");
+  model.hidden = fields.integer({"hidden_size", "n_embed"});
+  set_layer_count(model, fields.integer({"n_layer", "num_hidden_layers"}));
+  model.heads = fields.integer({"n_head", "num_attention_heads"}, 8);
+  derive_heads(model, model.heads);
+  model.ffn_hidden = 4 * model.hidden;
+  fields.ignore({"n_inner"}, "BLOOM's class always takes 4 * hidden");
+  model.vocab = fields.integer({"vocab_size"}, 250880);
+  model.activation = Activation::gelu_tanh;
+  model.position = Position::alibi;
+  model.embedding_norm = true;
+  model.tied_embeddings = fields.flag({"tie_word_embeddings"}, true);
+  model.dropout = fields.number({"hidden_dropout"}, 0);
+  model.attention_dropout = fields.number({"attention_dropout"}, 0);
+  return model;
+}
+
+ModelDescription read_phi(ModelFields& fields) {
+  ModelDescription model = gpt_like("phi");
+  model.hidden = fields.integer({"hidden_size", "n_embd"});
+  set_layer_count(model, fields.integer({"num_hidden_layers", "n_layer"}));
+  model.heads = fields.integer({"num_attention_heads", "n_head"}, 32);
+  derive_heads(model, fields.integer({"num_key_value_heads", "n_head_kv"}, model.heads));
+  model.ffn_hidden = fields.integer({"intermediate_size", "n_inner"}, 4 * model.hidden);
+  model.vocab = fields.integer({"vocab_size"}, 51200);
+  model.activation = fields.activation({"hidden_act", "activation_function"}, Activation::gelu_tanh);
+  model.parallel_residual = true;
+  model.norms_per_layer = 1;
+  model.head_bias = true;
+  model.qk_norm = fields.flag({"qk_layernorm"}, false);
+  model.tied_embeddings = fields.flag({"tie_word_embeddings"}, false);
+  model.dropout = fields.number({"resid_pdrop"}, 0);
+  model.attention_dropout = fields.number({"attention_dropout", "attn_pdrop"}, 0);
+  model.rotary_dim = read_rotary_dim(fields, model, 0.5);
+  return model;
+}
+
+}  // namespace rehearse::model

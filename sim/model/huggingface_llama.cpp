@@ -1,0 +1,137 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sim/model/huggingface_families.h"
+
+namespace rehearse::model {
+
+namespace {
+
+/// Qwen: a window counts only with use_sliding_window, and then only from layer max_window_layers on.
+void read_qwen_windows(ModelFields& fields, ModelDescription& model) {
+  const bool active = fields.flag({"use_sliding_window"}, false);
+  const std::int64_t first = fields.integer({"max_window_layers"}, 28);
+  const std::int64_t window = active ? fields.integer({"sliding_window"}, 4096) : 0;
+  fields.ignore({"sliding_window"}, "use_sliding_window is false");
+  if (!read_layer_types(fields, model, window))
+    set_windows(model, window, false, [&](std::int64_t i) { return i >= first; });
+}
+
+/// Qwen: which layers have experts.
+void read_qwen_moe_layers(ModelFields& fields, ModelDescription& model) {
+  const std::int64_t step = std::max<std::int64_t>(1, fields.integer({"decoder_sparse_step"}, 1));
+  const std::vector<std::int64_t> dense = fields.integers({"mlp_only_layers"}).value_or(std::vector<std::int64_t>{});
+  for (std::int64_t i = 0; i < model.layer_count(); ++i)
+    model.layers[static_cast<std::size_t>(i)].moe =
+        std::find(dense.begin(), dense.end(), i) == dense.end() && (i + 1) % step == 0;
+}
+
+void all_layers_moe(ModelDescription& model) {
+  for (Layer& layer : model.layers) layer.moe = true;
+}
+
+}  // namespace
+
+ModelDescription read_llama(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {11008, 32, 0, 0, 32000});
+  model.family = "llama";
+  model.qkv_bias = model.attention_output_bias = fields.flag({"attention_bias"}, false);
+  model.mlp_bias = fields.flag({"mlp_bias"}, false);
+  return model;
+}
+
+ModelDescription read_mistral(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {14336, 32, 8, 0, 32000});
+  model.family = "mistral";
+  // Version 0.1 files hold 4096, later ones null; a file without the key predates neither and means the class's 4096.
+  const std::int64_t window = fields.integer_or_zero("sliding_window", 4096);
+  if (!read_layer_types(fields, model, window))
+    set_windows(model, window, false, [](std::int64_t) { return true; });
+  return model;
+}
+
+ModelDescription read_mixtral(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {14336, 32, 8, 0, 32000});
+  model.family = "mixtral";
+  model.experts.experts = fields.integer({"num_local_experts", "num_experts"}, 8);
+  model.experts.top_k = fields.integer({"num_experts_per_tok"}, 2);
+  model.experts.ffn_hidden = model.ffn_hidden;
+  const std::int64_t window = fields.integer_or_zero("sliding_window", 0);
+  set_windows(model, window, false, [](std::int64_t) { return true; });
+  all_layers_moe(model);
+  return model;
+}
+
+ModelDescription read_qwen2(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {22016, 32, 0, 0, 151936});
+  model.family = "qwen2";
+  model.qkv_bias = true;  // fixed in the class; no file says it
+  read_qwen_windows(fields, model);
+  return model;
+}
+
+ModelDescription read_qwen3(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {22016, 32, 0, 128, 151936});
+  model.family = "qwen3";
+  model.qk_norm = true;
+  model.qkv_bias = model.attention_output_bias = fields.flag({"attention_bias"}, false);
+  read_qwen_windows(fields, model);
+  return model;
+}
+
+ModelDescription read_qwen2_moe(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {5632, 16, 0, 0, 151936});
+  model.family = "qwen2_moe";
+  model.qkv_bias = fields.flag({"qkv_bias"}, true);
+  model.experts.experts = fields.integer({"num_experts", "num_local_experts"}, 60);
+  model.experts.top_k = fields.integer({"num_experts_per_tok"}, 4);
+  model.experts.ffn_hidden = fields.integer({"moe_intermediate_size"}, 1408);
+  model.experts.shared_ffn_hidden = fields.integer({"shared_expert_intermediate_size"}, 5632);
+  model.experts.shared_gate = model.experts.shared_ffn_hidden > 0;
+  read_qwen_windows(fields, model);
+  read_qwen_moe_layers(fields, model);
+  return model;
+}
+
+ModelDescription read_qwen3_moe(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {6144, 32, 4, 0, 151936});
+  model.family = "qwen3_moe";
+  model.qk_norm = true;
+  model.qkv_bias = model.attention_output_bias = fields.flag({"attention_bias"}, false);
+  model.experts.experts = fields.integer({"num_local_experts", "num_experts"}, 128);
+  model.experts.top_k = fields.integer({"num_experts_per_tok"}, 8);
+  model.experts.ffn_hidden = fields.integer({"moe_intermediate_size"}, 768);
+  read_qwen_windows(fields, model);
+  read_qwen_moe_layers(fields, model);
+  return model;
+}
+
+ModelDescription read_phi3(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {8192, 32, 0, 0, 32064});
+  model.family = "phi3";
+  model.rotary_dim = read_rotary_dim(fields, model, 1.0);
+  model.dropout = fields.number({"resid_pdrop"}, 0);
+  const std::int64_t window = fields.integer_or_zero("sliding_window", 0);
+  set_windows(model, window, false, [](std::int64_t) { return true; });
+  return model;
+}
+
+ModelDescription read_gpt_oss(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {2880, 64, 8, 64, 201088});
+  model.family = "gpt_oss";
+  model.qkv_bias = model.attention_output_bias = fields.flag({"attention_bias"}, true);
+  model.attention_sinks = true;
+  model.mlp_bias = true;  // experts have biases; no file says it
+  model.experts.router_bias = true;
+  model.experts.experts = fields.integer({"num_local_experts", "num_experts"}, 128);
+  model.experts.top_k = fields.integer({"num_experts_per_tok"}, 4);
+  model.experts.ffn_hidden = model.ffn_hidden;
+  const std::int64_t window = fields.integer_or_zero("sliding_window", 128);
+  if (!read_layer_types(fields, model, window))
+    set_windows(model, window, false, [](std::int64_t i) { return i % 2 == 0; });
+  all_layers_moe(model);
+  return model;
+}
+
+}  // namespace rehearse::model

@@ -1,0 +1,232 @@
+#include "sim/model/model_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sim/core/error.h"
+#include "sim/model/describe.h"
+#include "sim/model/model_fields.h"
+#include "sim/model/shapes.h"
+
+namespace rehearse::model {
+
+namespace {
+
+/// One of an enum's names; the mistake lists them all.
+template <typename Enum, std::size_t n>
+Enum choice(ModelFields& fields, const char* key, Enum fallback, const Enum (&all)[n]) {
+  const config::Value* value = fields.find({key});
+  if (value == nullptr) return fallback;
+  std::vector<std::string> names;
+  for (const Enum candidate : all) {
+    if (value->text() == name_of(candidate)) return candidate;
+    names.emplace_back(name_of(candidate));
+  }
+  fields.complain(key, fmt::format("\"{}\" is unknown", value->text()),
+                  fmt::format("Choose one of {}", fmt::join(names, ", ")));
+  return fallback;
+}
+
+/// An optional whole number.
+std::optional<std::int64_t> maybe(ModelFields& fields, const char* key) {
+  if (fields.find({key}) == nullptr) return std::nullopt;
+  return fields.integer({key});
+}
+
+ModelFields nested(ModelFields& fields, const char* key) {
+  const config::Value* value = fields.find({key});
+  if (value != nullptr && !value->is_map()) fields.complain(key, "is not a map");
+  return ModelFields(value != nullptr ? *value : config::Value());
+}
+
+void complain_about_unknown_keys(ModelFields& fields, std::vector<Diagnostic>& mistakes) {
+  std::vector<std::string> names;
+  for (const ModelKey& key : model_keys()) names.push_back(key.name);
+  const ImportReport report = fields.take_report([](const std::string&) -> const char* { return nullptr; });
+  for (const ImportNote& note : report.not_understood) {
+    const std::size_t dot = note.key.rfind('.');
+    const auto near = nearest_name(note.key.substr(dot == std::string::npos ? 0 : dot + 1), names);
+    mistakes.push_back({note.at, note.key, "unknown key", near ? fmt::format("Did you mean {}?", *near) : "", ""});
+  }
+  for (Diagnostic& mistake : fields.take_mistakes()) mistakes.push_back(std::move(mistake));
+}
+
+void read_experts(ModelFields fields, ModelDescription& model, std::vector<Diagnostic>& mistakes) {
+  if (fields.object().is_null()) return;
+  Experts& moe = model.experts;
+  moe.experts = fields.integer({"count"});
+  moe.top_k = fields.integer({"top_k"}, 1);
+  moe.ffn_hidden = fields.integer({"ffn_hidden"}, model.ffn_hidden);
+  moe.shared_ffn_hidden = fields.integer({"shared_ffn_hidden"}, 0);
+  moe.shared_gate = fields.flag({"shared_gate"}, false);
+  moe.router_bias = fields.flag({"router_bias"}, false);
+  moe.groups = fields.integer({"groups"}, 0);
+  moe.groups_per_token = fields.integer({"groups_per_token"}, 0);
+  const std::int64_t dense_first = fields.integer({"dense_first"}, 0);
+  const std::int64_t every = std::max<std::int64_t>(1, fields.integer({"every"}, 1));
+  for (std::int64_t i = 0; i < model.layer_count(); ++i)
+    model.layers[static_cast<std::size_t>(i)].moe = i >= dense_first && (i + 1) % every == 0;
+  complain_about_unknown_keys(fields, mistakes);
+}
+
+void read_latent_attention(ModelFields fields, ModelDescription& model, std::vector<Diagnostic>& mistakes) {
+  if (fields.object().is_null()) return;
+  LatentAttention& mla = model.latent;
+  mla.q_lora_rank = fields.integer({"q_lora_rank"}, 0);
+  mla.kv_lora_rank = fields.integer({"kv_lora_rank"});
+  mla.qk_nope_head_dim = fields.integer({"qk_nope_head_dim"});
+  mla.qk_rope_head_dim = fields.integer({"qk_rope_head_dim"});
+  mla.v_head_dim = fields.integer({"v_head_dim"});
+  model.head_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim;
+  model.rotary_dim = mla.qk_rope_head_dim;
+  complain_about_unknown_keys(fields, mistakes);
+}
+
+/// windows: {size: 4096, pattern: LG}: one letter per layer, repeated; L local, G global (full attention).
+void read_windows(ModelFields fields, ModelDescription& model, std::vector<Diagnostic>& mistakes) {
+  if (fields.object().is_null()) return;
+  const std::int64_t size = fields.integer({"size"});
+  const std::string pattern = fields.word({"pattern"}, "L");
+  const bool chunked = fields.flag({"chunked"}, false);
+  const bool global_rotary = fields.flag({"global_rotary"}, true);
+  if (size < 1) fields.complain("size", "must be at least 1 token");
+  if (pattern.empty() || pattern.find_first_not_of("LG") != std::string::npos) {
+    fields.complain("pattern", fmt::format("\"{}\" is not made of L (local) and G (global)", pattern));
+  } else {
+    for (std::size_t i = 0; i < model.layers.size(); ++i) {
+      Layer& layer = model.layers[i];
+      const bool local = pattern[i % pattern.size()] == 'L';
+      layer.window = local ? size : 0;
+      layer.chunked = local && chunked;
+      layer.rotary = local || global_rotary;
+    }
+  }
+  complain_about_unknown_keys(fields, mistakes);
+}
+
+void read_biases(ModelFields& fields, ModelDescription& model) {
+  const std::optional<std::vector<std::string>> list = fields.words({"biases"});
+  if (!list) return;
+  model.qkv_bias = model.attention_output_bias = model.mlp_bias = model.head_bias = false;
+  for (const std::string& bias : *list) {
+    if (bias == "qkv") model.qkv_bias = true;
+    else if (bias == "attention_output") model.attention_output_bias = true;
+    else if (bias == "mlp") model.mlp_bias = true;
+    else if (bias == "head") model.head_bias = true;
+    else fields.complain("biases", fmt::format("\"{}\" is unknown", bias), "Choose from qkv, attention_output, mlp, head");
+  }
+}
+
+Shapes read_shapes(ModelFields& fields, const std::string& name) {
+  Shapes shapes;
+  shapes.name = name;
+  const std::string style = fields.word({"style"}, "llama");
+  if (style != "llama" && style != "gpt")
+    fields.complain("style", fmt::format("\"{}\" is unknown", style), "Choose llama or gpt");
+  shapes.layers = std::min<std::int64_t>(fields.integer({"layers"}), 10'001);  // problems_of() names the bound
+  shapes.hidden = fields.integer({"hidden"});
+  shapes.heads = fields.integer({"heads"});
+  shapes.vocab = fields.integer({"vocab"});
+  shapes.kv_heads = maybe(fields, "kv_heads");
+  shapes.head_dim = maybe(fields, "head_dim");
+  shapes.gated = style == "llama";
+  // Llama's rule for a missing width would be applied to a two-matrix MLP when only `gated_mlp` is restated.
+  shapes.ffn_hidden = maybe(fields, "ffn_hidden");
+  shapes.max_positions = fields.integer({"max_positions"}, 0);
+  if (fields.find({"tied_embeddings"}) != nullptr) shapes.tied = fields.flag({"tied_embeddings"}, false);
+  return shapes;
+}
+
+void restate(ModelFields& fields, ModelDescription& model) {
+  constexpr Norm norms[] = {Norm::layer_norm, Norm::rms_norm};
+  constexpr Position positions[] = {Position::rotary, Position::learned, Position::alibi, Position::none};
+  constexpr Activation activations[] = {Activation::gelu, Activation::gelu_tanh, Activation::silu, Activation::relu,
+                                        Activation::squared_relu};
+  model.family = fields.word({"family"}, model.family);
+  model.gated_mlp = fields.flag({"gated_mlp"}, model.gated_mlp);
+  model.activation = choice(fields, "activation", model.activation, activations);
+  model.norm = choice(fields, "norm", model.norm, norms);
+  model.norm_bias = fields.flag({"norm_bias"}, model.norm_bias);
+  model.norms_per_layer = static_cast<int>(
+      std::clamp<std::int64_t>(fields.integer({"norms_per_layer"}, model.norms_per_layer), -1, 99));
+  model.embedding_norm = fields.flag({"embedding_norm"}, false);
+  model.final_norm = fields.flag({"final_norm"}, true);
+  model.qk_norm = fields.flag({"qk_norm"}, false);
+  model.qk_norm_weight = fields.flag({"qk_norm_weight"}, true);
+  model.parallel_residual = fields.flag({"parallel_residual"}, false);
+  model.position = choice(fields, "position", model.position, positions);
+  if (model.position != Position::learned) model.max_positions = 0;
+  model.rotary_dim =
+      fields.integer({"rotary_dim"}, model.position == Position::rotary ? model.head_dim : std::int64_t{0});
+  read_biases(fields, model);
+  model.attention_sinks = fields.flag({"attention_sinks"}, false);
+  model.scaled_embedding = fields.flag({"scaled_embedding"}, false);
+  model.embedding_width = fields.integer({"embedding_width"}, 0);
+  model.mtp_layers = fields.integer({"mtp_layers"}, 0);
+  model.dropout = fields.number({"dropout"}, 0);
+  model.attention_dropout = fields.number({"attention_dropout"}, 0);
+}
+
+}  // namespace
+
+ModelDescription read_model(const config::Value& map, const std::string& name) {
+  if (!map.is_map()) throw ConfigError(map.diagnostic("is not a model", "Write {layers: ..., hidden: ..., ...}"));
+  ModelFields fields(map);
+  std::vector<Diagnostic> mistakes;
+  const std::string stated = fields.word({"name"}, name);
+  ModelDescription model = make_from_shapes(read_shapes(fields, stated));
+  restate(fields, model);
+  read_latent_attention(nested(fields, "latent_attention"), model, mistakes);
+  read_windows(nested(fields, "windows"), model, mistakes);
+  read_experts(nested(fields, "experts"), model, mistakes);
+  fields.ignore({"source", "aliases", "parameters", "published", "note"}, "documentation");
+  complain_about_unknown_keys(fields, mistakes);
+  if (mistakes.empty())
+    for (const std::string& problem : problems_of(model)) mistakes.push_back(map.diagnostic(problem));
+  if (!mistakes.empty()) throw ConfigError(std::move(mistakes));
+  return model;
+}
+
+const std::vector<ModelKey>& model_keys() {
+  static const std::vector<ModelKey> keys = {
+      {"name", "what results call it"},
+      {"style", "llama: RMSNorm, rotary, gated SiLU, no biases, untied; gpt: LayerNorm, learned positions, GELU, biases, tied"},
+      {"layers", "number of transformer layers"},
+      {"hidden", "width of the residual stream"},
+      {"heads", "query heads"},
+      {"kv_heads", "key/value heads; default: heads"},
+      {"head_dim", "width of one head; default: hidden / heads"},
+      {"ffn_hidden", "width of the dense MLP"},
+      {"vocab", "rows of the embedding, without a framework's padding"},
+      {"max_positions", "rows of a learned position table"},
+      {"tied_embeddings", "the head shares the embedding's matrix"},
+      {"family", "label for profiles"},
+      {"gated_mlp", "three matrices instead of two"},
+      {"activation", "gelu, gelu_tanh, silu, relu or squared_relu"},
+      {"norm", "layer_norm or rms_norm"},
+      {"norm_bias", "norms have a bias"},
+      {"norms_per_layer", "1 (parallel residual), 2 or 4"},
+      {"embedding_norm", "a norm after the embedding"},
+      {"final_norm", "a norm before the head"},
+      {"qk_norm", "per-head norms on q and k"},
+      {"qk_norm_weight", "false: those norms have no weight"},
+      {"parallel_residual", "attention and MLP read the same input"},
+      {"position", "rotary, learned, alibi or none"},
+      {"rotary_dim", "rotated part of a head; default: all of it"},
+      {"biases", "list from qkv, attention_output, mlp, head"},
+      {"attention_sinks", "one learned logit per head"},
+      {"scaled_embedding", "the embedding is multiplied by a constant"},
+      {"embedding_width", "width of the token embedding where it is not hidden"},
+      {"windows", "{size, pattern: letters L local / G global repeated, chunked, global_rotary}"},
+      {"experts",
+       "{count, top_k, ffn_hidden, shared_ffn_hidden, shared_gate, router_bias, groups, groups_per_token, dense_first, every}"},
+      {"latent_attention", "{q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim}"},
+      {"mtp_layers", "multi-token-prediction layers beyond `layers`"},
+      {"dropout", "residual dropout probability"},
+      {"attention_dropout", "attention dropout probability"},
+  };
+  return keys;
+}
+
+}  // namespace rehearse::model

@@ -1,0 +1,112 @@
+// Legend: h hidden, d head_dim, a heads, k kv_heads, f MLP width, v vocabulary.
+#include "sim/model/description.h"
+
+namespace rehearse::model {
+
+namespace {
+
+std::int64_t norm_parameters(const ModelDescription& model, std::int64_t width) {
+  return model.norm_bias ? 2 * width : width;
+}
+
+std::int64_t latent_attention_parameters(const ModelDescription& model) {
+  const LatentAttention& mla = model.latent;
+  const std::int64_t h = model.hidden, a = model.heads;
+  const std::int64_t query = a * (mla.qk_nope_head_dim + mla.qk_rope_head_dim);
+  // Without a query rank (V2-Lite) q is one full matrix; with one it is down, norm, up.
+  std::int64_t count = mla.q_lora_rank > 0 ? h * mla.q_lora_rank + mla.q_lora_rank * query : h * query;
+  count += h * (mla.kv_lora_rank + mla.qk_rope_head_dim);
+  count += mla.kv_lora_rank * a * (mla.qk_nope_head_dim + mla.v_head_dim);
+  count += a * mla.v_head_dim * h;
+  // HF puts a bias on the three projections that read or write the hidden state, none on the two that go up.
+  if (model.qkv_bias) count += mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope_head_dim;
+  if (model.attention_output_bias) count += h;
+  return count;
+}
+
+/// Norms inside one layer: those on the residual stream, those on q and k, those on the two latent vectors.
+std::int64_t layer_norm_parameters(const ModelDescription& model) {
+  std::int64_t count = model.norms_per_layer * norm_parameters(model, model.hidden);
+  if (model.qk_norm && model.qk_norm_weight) count += 2 * norm_parameters(model, model.head_dim);
+  if (model.latent.present())
+    count += norm_parameters(model, model.latent.q_lora_rank) + norm_parameters(model, model.latent.kv_lora_rank);
+  return count;
+}
+
+struct MoeParameters {
+  std::int64_t routed = 0, shared = 0, router = 0;
+};
+
+MoeParameters moe_parameters(const ModelDescription& model) {
+  const Experts& moe = model.experts;
+  MoeParameters count;
+  count.routed = moe.experts * mlp_parameters(model, moe.ffn_hidden);
+  if (moe.shared_ffn_hidden > 0) count.shared = mlp_parameters(model, moe.shared_ffn_hidden);
+  count.router = model.hidden * moe.experts + (moe.router_bias ? moe.experts : 0);
+  if (moe.shared_gate) count.router += model.hidden;
+  return count;
+}
+
+}  // namespace
+
+std::int64_t attention_parameters(const ModelDescription& model) {
+  if (model.latent.present()) return latent_attention_parameters(model);
+  const std::int64_t q = model.query_width(), kv = model.kv_width();
+  std::int64_t count = model.hidden * (q + 2 * kv) + q * model.hidden;
+  if (model.qkv_bias) count += q + 2 * kv;
+  if (model.attention_output_bias) count += model.hidden;
+  if (model.attention_sinks) count += model.heads;
+  return count;
+}
+
+std::int64_t mlp_parameters(const ModelDescription& model, std::int64_t ffn_hidden) {
+  const std::int64_t up_matrices = model.gated_mlp ? 2 : 1;
+  std::int64_t count = (up_matrices + 1) * model.hidden * ffn_hidden;
+  if (model.mlp_bias) count += up_matrices * ffn_hidden + model.hidden;
+  return count;
+}
+
+ParameterCount count_parameters(const ModelDescription& model) {
+  const std::int64_t h = model.hidden;
+  const bool narrow = model.embedding_width > 0 && model.embedding_width != h;
+  const std::int64_t width = narrow ? model.embedding_width : h;
+  const MoeParameters moe = moe_parameters(model);
+  ParameterCount count;
+
+  count.embedding = model.vocab * width + (narrow ? width * h : 0);
+  if (model.position == Position::learned) count.position = model.max_positions * h;
+  count.head = (model.tied_embeddings ? 0 : model.vocab * width) + (narrow ? width * h : 0);
+  if (model.head_bias) count.head += model.vocab;
+  if (model.embedding_norm) count.norms += norm_parameters(model, h);
+  if (model.final_norm) count.norms += norm_parameters(model, h);
+
+  for (const Layer& layer : model.layers) {
+    count.attention += attention_parameters(model);
+    count.norms += layer_norm_parameters(model);
+    if (layer.moe) {
+      count.experts += moe.routed;
+      count.shared_experts += moe.shared;
+      count.router += moe.router;
+    } else {
+      count.mlp += mlp_parameters(model, model.ffn_hidden);
+    }
+  }
+
+  count.total = count.embedding + count.position + count.attention + count.mlp + count.experts +
+                count.shared_experts + count.router + count.norms + count.head;
+  const std::int64_t active_experts =
+      count.experts == 0 ? 0 : count.experts / model.experts.experts * model.experts.top_k;
+  count.active = count.total - count.experts + active_experts;
+
+  if (model.mtp_layers > 0 && !model.layers.empty()) {
+    // One more layer like the last, fed by a 2h -> h projection of (hidden state, next embedding) with a norm on each,
+    // and a norm of its own before the shared head. Source: DeepSeek-V3 report, section 2.2.
+    const std::int64_t mlp = model.layers.back().moe ? moe.routed + moe.shared + moe.router
+                                                     : mlp_parameters(model, model.ffn_hidden);
+    count.mtp = model.mtp_layers * (attention_parameters(model) + layer_norm_parameters(model) + mlp + 2 * h * h +
+                                    3 * norm_parameters(model, h));
+  }
+  return count;
+}
+
+}  // namespace rehearse::model

@@ -1,0 +1,182 @@
+#include "sim/model/presets.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+
+#include "sim/config/document.h"
+#include "sim/core/contract.h"
+#include "sim/core/resources.h"
+#include "sim/model/describe.h"
+#include "sim/model/model_fields.h"
+#include "sim/model/model_file.h"
+
+namespace rehearse::model {
+
+namespace {
+
+constexpr const char* kFolder = "sim/model/data";
+
+struct Library {
+  std::map<std::string, config::Value> models;    // by name, file defaults merged in
+  std::map<std::string, std::string> by_spelling;  // normalised name or alias -> name
+};
+
+/// Lower case, brackets and organisation dropped, only letters, digits and dots kept.
+std::string normalised(std::string_view name) {
+  std::string out;
+  int depth = 0;
+  for (const char c : name) {
+    if (c == '(' || c == '[') ++depth;
+    else if (c == ')' || c == ']') depth = std::max(0, depth - 1);
+    else if (depth > 0) continue;
+    else if (c == '/') out.clear();
+    else if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.')
+      out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return out;
+}
+
+/// Own keys over the file's `defaults`; both are one level deep, so a nested map replaces a nested map.
+config::Value with_defaults(const config::Value& model, const config::Value* defaults) {
+  std::vector<config::Value::Entry> entries = model.entries();
+  if (defaults != nullptr)
+    for (const config::Value::Entry& entry : defaults->entries())
+      if (model.find(entry.key) == nullptr) entries.push_back(entry);
+  return config::Value::map(std::move(entries), model.place(), model.path());
+}
+
+void add_spelling(Library& library, const std::string& spelling, const std::string& name) {
+  const auto [it, added] = library.by_spelling.emplace(normalised(spelling), name);
+  EXPECTS(added || it->second == name, fmt::format("presets {} and {} share the name {}", name, it->second, spelling));
+}
+
+void add_file(Library& library, const std::string& stem) {
+  const config::Document document = config::load_document(resource_root() / kFolder / (stem + ".yaml"));
+  const config::Value* models = document.root.find("models");
+  EXPECTS(models != nullptr, document.file + " has no models");
+  for (const config::Value::Entry& entry : models->entries()) {
+    EXPECTS(library.models.count(entry.key) == 0, "preset " + entry.key + " is there twice");
+    library.models[entry.key] = with_defaults(entry.value, document.root.find("defaults"));
+    add_spelling(library, entry.key, entry.key);
+    if (const config::Value* aliases = entry.value.find("aliases"))
+      for (const config::Value& alias : aliases->items()) add_spelling(library, alias.text(), entry.key);
+  }
+}
+
+/// Read once: the files are constant, and a table of a thousand rows asks for every row.
+const Library& library() {
+  static const Library all = [] {
+    Library read;
+    for (const std::string& stem : resource_names(kFolder, ".yaml")) add_file(read, stem);
+    return read;
+  }();
+  return all;
+}
+
+const config::Value& model_named(const std::string& name) {
+  const auto exact = library().models.find(name);
+  if (exact != library().models.end()) return exact->second;
+  const std::optional<std::string> meant = preset_for(name);
+  if (meant) return library().models.at(*meant);
+  const std::optional<std::string> near = nearest_name(name, preset_names());
+  throw ConfigError(Diagnostic{{}, "model", fmt::format("there is no preset \"{}\"", name),
+                               near ? fmt::format("Did you mean {}? `model list` shows all", *near)
+                                    : "`model list` shows all presets",
+                               ""});
+}
+
+}  // namespace
+
+ModelDescription load_preset(const std::string& name) {
+  const config::Value& map = model_named(name);
+  const std::size_t dot = map.path().find('.');  // "models.llama-3-8b"
+  return read_model(map, map.path().substr(dot == std::string::npos ? 0 : dot + 1));
+}
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : library().models) names.push_back(name);
+  return names;
+}
+
+std::optional<std::string> preset_for(std::string_view model_name) {
+  std::string spelling = normalised(model_name);
+  constexpr std::string_view suffixes[] = {"hf", "base", "instruct", "chat", "it"};
+  while (true) {
+    const auto it = library().by_spelling.find(spelling);
+    if (it != library().by_spelling.end()) return it->second;
+    const auto suffix = std::find_if(std::begin(suffixes), std::end(suffixes), [&](std::string_view s) {
+      return spelling.size() > s.size() && spelling.ends_with(s);
+    });
+    if (suffix == std::end(suffixes)) return std::nullopt;
+    spelling.resize(spelling.size() - suffix->size());
+  }
+}
+
+PresetFacts preset_facts(const std::string& name) {
+  const config::Value& map = model_named(name);
+  PresetFacts facts;
+  facts.name = load_preset(name).name;
+  if (const config::Value* source = map.find("source")) facts.source = source->text();
+  if (const config::Value* aliases = map.find("aliases"))
+    for (const config::Value& alias : aliases->items()) facts.aliases.push_back(alias.text());
+  if (const config::Value* parameters = map.find("parameters")) facts.parameters = whole_number(parameters->text());
+  if (const config::Value* published = map.find("published")) {
+    if (const config::Value* total = published->find("total")) facts.published_billions = real_number(total->text());
+    if (const config::Value* active = published->find("active"))
+      facts.published_active_billions = real_number(active->text());
+  }
+  return facts;
+}
+
+std::string describe_difference(const ModelDescription& a, const ModelDescription& b) {
+  std::vector<std::string> list;
+  const auto compare = [&](const char* what, const auto& ours, const auto& theirs) {
+    if (ours != theirs) list.push_back(fmt::format("{} {} / {}", what, ours, theirs));
+  };
+  compare("family", a.family, b.family);
+  compare("hidden", a.hidden, b.hidden);
+  compare("heads", a.heads, b.heads);
+  compare("kv_heads", a.kv_heads, b.kv_heads);
+  compare("head_dim", a.head_dim, b.head_dim);
+  compare("ffn_hidden", a.ffn_hidden, b.ffn_hidden);
+  compare("vocab", a.vocab, b.vocab);
+  compare("max_positions", a.max_positions, b.max_positions);
+  compare("embedding_width", a.embedding_width, b.embedding_width);
+  compare("gated_mlp", a.gated_mlp, b.gated_mlp);
+  compare("activation", name_of(a.activation), name_of(b.activation));
+  compare("norm", name_of(a.norm), name_of(b.norm));
+  compare("norm_bias", a.norm_bias, b.norm_bias);
+  compare("norms_per_layer", a.norms_per_layer, b.norms_per_layer);
+  compare("embedding_norm", a.embedding_norm, b.embedding_norm);
+  compare("final_norm", a.final_norm, b.final_norm);
+  compare("qk_norm", a.qk_norm, b.qk_norm);
+  compare("qk_norm_weight", a.qk_norm_weight, b.qk_norm_weight);
+  compare("parallel_residual", a.parallel_residual, b.parallel_residual);
+  compare("position", name_of(a.position), name_of(b.position));
+  compare("rotary_dim", a.rotary_dim, b.rotary_dim);
+  compare("qkv_bias", a.qkv_bias, b.qkv_bias);
+  compare("attention_output_bias", a.attention_output_bias, b.attention_output_bias);
+  compare("mlp_bias", a.mlp_bias, b.mlp_bias);
+  compare("head_bias", a.head_bias, b.head_bias);
+  compare("tied_embeddings", a.tied_embeddings, b.tied_embeddings);
+  compare("attention_sinks", a.attention_sinks, b.attention_sinks);
+  compare("scaled_embedding", a.scaled_embedding, b.scaled_embedding);
+  compare("dropout", a.dropout, b.dropout);
+  compare("attention_dropout", a.attention_dropout, b.attention_dropout);
+  compare("mtp_layers", a.mtp_layers, b.mtp_layers);
+  compare("layers", a.layer_count(), b.layer_count());
+  compare("pattern", describe_layers(a), describe_layers(b));
+  if (!(a.latent == b.latent)) list.emplace_back("latent attention");
+  if (!(a.experts == b.experts)) list.emplace_back("experts");
+  // A field that this list forgets must not look like agreement.
+  ModelDescription same_name = b;
+  same_name.name = a.name;
+  if (list.empty() && !(a == same_name)) list.emplace_back("a field that describe_difference does not name");
+  return fmt::format("{}", fmt::join(list, "; "));
+}
+
+}  // namespace rehearse::model

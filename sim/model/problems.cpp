@@ -1,0 +1,122 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sim/model/description.h"
+
+namespace rehearse::model {
+
+namespace {
+
+// Far above every model ever described, far below what overflows int64 when three of them are multiplied.
+constexpr std::int64_t kLargestWidth = 1'000'000;
+constexpr std::int64_t kLargestVocabulary = 10'000'000;
+constexpr std::int64_t kMostLayers = 10'000;
+
+class Complaints {
+ public:
+  /// True when the size is usable.
+  bool size(const char* name, std::int64_t value, std::int64_t largest = kLargestWidth) {
+    if (value <= 0) say("{} is {} (it must be at least 1)", name, value);
+    if (value > largest) say("{} is {} (more than {}: no transformer is this large)", name, value, largest);
+    return value > 0 && value <= largest;
+  }
+  void not_negative(const char* name, std::int64_t value, std::int64_t largest = kLargestWidth) {
+    if (value < 0) say("{} is {} (it must not be negative)", name, value);
+    if (value > largest) say("{} is {} (more than {}: no transformer is this large)", name, value, largest);
+  }
+  void probability(const char* name, double value) {
+    if (!(value >= 0 && value < 1)) say("{} is {} (a probability from 0 to below 1)", name, value);
+  }
+  template <typename... Args>
+  void say(fmt::format_string<Args...> text, Args&&... args) {
+    list_.push_back(fmt::format(text, std::forward<Args>(args)...));
+  }
+  std::vector<std::string> take() { return std::move(list_); }
+
+ private:
+  std::vector<std::string> list_;
+};
+
+void check_attention(const ModelDescription& model, Complaints& complaints) {
+  const bool heads = complaints.size("heads", model.heads);
+  if (model.latent.present()) {
+    complaints.not_negative("q_lora_rank", model.latent.q_lora_rank);
+    complaints.size("kv_lora_rank", model.latent.kv_lora_rank);
+    complaints.size("qk_nope_head_dim", model.latent.qk_nope_head_dim);
+    complaints.not_negative("qk_rope_head_dim", model.latent.qk_rope_head_dim);
+    complaints.size("v_head_dim", model.latent.v_head_dim);
+    return;
+  }
+  if (complaints.size("kv_heads", model.kv_heads) && heads && model.heads % model.kv_heads != 0)
+    complaints.say("kv_heads {} does not divide heads {} (each key/value head serves the same number of queries)",
+                   model.kv_heads, model.heads);
+  // A builder leaves head_dim at 0 when hidden / heads is not whole, so the two sizes that clash are named.
+  if (model.head_dim == 0 && heads && model.hidden % model.heads != 0)
+    complaints.say("hidden {} is not a multiple of heads {} and no head_dim is given", model.hidden, model.heads);
+  else
+    complaints.size("head_dim", model.head_dim);
+  if (model.rotary_dim < 0 || model.rotary_dim > model.head_dim)
+    complaints.say("rotary_dim {} is not between 0 and head_dim {}", model.rotary_dim, model.head_dim);
+}
+
+void check_mlp(const ModelDescription& model, Complaints& complaints) {
+  std::int64_t moe_layers = 0;
+  for (const Layer& layer : model.layers) moe_layers += layer.moe ? 1 : 0;
+  if (moe_layers < model.layer_count()) complaints.size("ffn_hidden", model.ffn_hidden);
+  const Experts& moe = model.experts;
+  if (moe_layers == 0) {
+    if (moe.experts > 0) complaints.say("{} experts are given but no layer uses them", moe.experts);
+    return;
+  }
+  if (complaints.size("experts", moe.experts) && complaints.size("top_k", moe.top_k) && moe.top_k > moe.experts)
+    complaints.say("top_k {} is more than the {} experts there are", moe.top_k, moe.experts);
+  complaints.size("moe_ffn_hidden", moe.ffn_hidden);
+  complaints.not_negative("shared_ffn_hidden", moe.shared_ffn_hidden);
+  if (moe.shared_gate && moe.shared_ffn_hidden == 0)
+    complaints.say("there is a gate on the shared expert but no shared expert");
+}
+
+/// Plausible sizes can still multiply to more than int64 holds; checked in floating point, which cannot overflow.
+void check_total(const ModelDescription& model, Complaints& complaints) {
+  constexpr double kMostParameters = 1e17;
+  const double widest = static_cast<double>(std::max(model.ffn_hidden, model.experts.ffn_hidden));
+  const double mlp = 3.0 * static_cast<double>(model.hidden) * widest *
+                     static_cast<double>(std::max<std::int64_t>(1, model.experts.experts));
+  const double attention = 4.0 * static_cast<double>(model.hidden) * static_cast<double>(model.heads) *
+                           static_cast<double>(model.latent.present() ? model.latent.v_head_dim : model.head_dim);
+  const double total = (mlp + attention) * static_cast<double>(model.layer_count());
+  if (total > kMostParameters)
+    complaints.say("these sizes make about {:.1e} parameters (more than {:.0e}: no machine holds them)", total,
+                   kMostParameters);
+}
+
+}  // namespace
+
+std::vector<std::string> problems_of(const ModelDescription& model) {
+  Complaints complaints;
+  complaints.size("hidden", model.hidden);
+  complaints.size("vocab", model.vocab, kLargestVocabulary);
+  complaints.size("layers", model.layer_count(), kMostLayers);
+  check_attention(model, complaints);
+  check_mlp(model, complaints);
+  if (model.norms_per_layer != 1 && model.norms_per_layer != 2 && model.norms_per_layer != 4)
+    complaints.say("norms_per_layer is {} (1, 2 or 4 are known)", model.norms_per_layer);
+  if (model.norms_per_layer == 1 && !model.parallel_residual)
+    complaints.say("norms_per_layer is 1, which only works with parallel_residual");
+  if (model.position == Position::learned)
+    complaints.size("max_positions", model.max_positions, 100 * kLargestWidth);
+  complaints.not_negative("embedding_width", model.embedding_width);
+  complaints.not_negative("mtp_layers", model.mtp_layers, 100);
+  for (const Layer& layer : model.layers)
+    if (layer.window < 0) {
+      complaints.say("a layer's window is {} (0 = full attention, else at least 1 token)", layer.window);
+      break;
+    }
+  complaints.probability("dropout", model.dropout);
+  complaints.probability("attention_dropout", model.attention_dropout);
+  check_total(model, complaints);
+  return complaints.take();
+}
+
+}  // namespace rehearse::model

@@ -1,0 +1,146 @@
+// From the file's sections to a checked scenario.
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/core.h>
+
+#include "sim/config/layers.h"
+#include "sim/model/huggingface.h"
+#include "sim/model/model_file.h"
+#include "sim/model/presets.h"
+#include "sim/scenario/scenario.h"
+#include "sim/scenario/scenario_file.h"
+#include "strategies/plan_writer.h"
+
+namespace rehearse::scenario {
+namespace {
+
+using config::Value;
+namespace st = strategies;
+
+model::ModelDescription read_model_section(const Value& v, const std::string& file, std::vector<std::string>& notes) {
+  if (v.is_scalar()) {
+    try {
+      return model::load_preset(v.text());
+    } catch (const ConfigError& e) {
+      Diagnostic d = e.diagnostics().front();
+      throw ConfigError(v.diagnostic(d.problem, d.fix));
+    }
+  }
+  const Value* from = v.find("from");
+  if (from == nullptr) return model::read_model(v);
+  if (!from->is_scalar() || from->text() != "hf")
+    throw ConfigError(from->diagnostic("models can be read from 'hf' (a Hugging Face config.json)", "Write {from: hf, path: config.json}"));
+  const Value* path = v.find("path");
+  if (path == nullptr || !path->is_scalar()) throw ConfigError(v.diagnostic("a model from hf needs a path", "Write {from: hf, path: config.json}"));
+  for (const Value::Entry& e : v.entries())
+    if (e.key != "from" && e.key != "path") throw ConfigError(e.value.diagnostic("unknown key", "Known: from, path"));
+  std::filesystem::path place = path->text();
+  if (place.is_relative()) place = std::filesystem::path(file).parent_path() / place;
+  model::ImportedModel imported = model::import_huggingface(place);
+  for (const auto& item : imported.report.not_understood) notes.push_back(place.string() + ": '" + item.key + "' is not understood and was left out");
+  return imported.model;
+}
+
+hwmodels::ClusterDescription resolve_cluster(const ClusterSection& c, const config::Provenance& given) {
+  hwmodels::ClusterDescription cluster = hwmodels::load_cluster(c.node, static_cast<int>(c.nodes), c.fabric, c.gpu.value_or(""));
+  if (c.gpus_per_node) {
+    if (*c.gpus_per_node > cluster.node.gpus)
+      throw ConfigError(given.diagnostic("cluster.gpus_per_node", fmt::format("{} GPUs, but a {} has {}", *c.gpus_per_node, c.node, cluster.node.gpus), fmt::format("Use at most {}", cluster.node.gpus)));
+    cluster.gpus_per_node = static_cast<int>(*c.gpus_per_node);
+  }
+  cluster.oversubscription = c.oversubscription;
+  cluster.nic_efficiency = c.nic_efficiency;
+  return cluster;
+}
+
+/// Fills in the data-parallel degree; reports degrees that do not fill the cluster.
+void resolve_degrees(const ParallelismSection& p, Scenario& s, const config::Provenance& given, config::Diagnostics& out) {
+  st::Degrees& d = s.strategy.parallelism.degrees;
+  d.tensor = static_cast<int>(p.tensor);
+  d.context = static_cast<int>(p.context);
+  d.pipeline = static_cast<int>(p.pipeline);
+  d.expert = static_cast<int>(p.expert);
+  d.expert_tensor = static_cast<int>(p.expert_tensor);
+  if (p.data) {
+    d.data = static_cast<int>(*p.data);
+  } else if (const auto fill = st::data_degree_to_fill(d, s.gpus())) {
+    d.data = *fill;
+    if (*fill > 1) s.notes.push_back(fmt::format("parallelism.data: auto became {}", *fill));
+  }
+  if (p.data_shard) d.data_shard = static_cast<int>(*p.data_shard);
+  s.strategy.parallelism.sequence_parallel = p.sequence_parallel;
+  s.strategy.parallelism.order = p.order;
+  for (Diagnostic& problem : st::problems_of(d, s.gpus(), p.order)) out.push_back(given.diagnostic(problem.key, problem.problem, problem.fix));
+}
+
+}  // namespace
+
+Scenario read_scenario(const Value& root, const std::string& file) {
+  config::Diagnostics out;
+  config::Provenance given;
+  ScenarioFile f = config::read(root, scenario_fields(), out, &given);
+  Scenario s;
+  s.file = file;
+  s.title = f.title;
+  auto collect = [&](auto step) {
+    try {
+      step();
+    } catch (const ConfigError& e) {
+      out.insert(out.end(), e.diagnostics().begin(), e.diagnostics().end());
+    }
+  };
+  if (f.model.inline_model) collect([&] { s.model = read_model_section(*f.model.inline_model, file, s.notes); });
+  if (!out.empty()) config::throw_if_any(std::move(out));
+  collect([&] { s.cluster = resolve_cluster(f.cluster, given); });
+  config::throw_if_any(std::move(out));
+  s.communication.nvls = f.cluster.nvls;
+  s.communication.backend = f.cluster.backend;
+  s.strategy.training = f.training;
+  s.strategy.data_parallel = f.data_parallel;
+  s.strategy.pipeline = f.pipeline;
+  s.strategy.memory = f.memory;
+  s.sweep = std::move(f.sweep);
+  std::string framework = f.training.framework;
+  if (f.training.compile.value_or(false) && framework == "torchtitan") framework = "torchtitan-compile";
+  s.profile = st::load_profile(framework);
+  resolve_degrees(f.parallelism, s, given, out);
+  if (!given.given("data_parallel.kind")) {
+    if (s.strategy.parallelism.degrees.data == 1) {
+      s.strategy.data_parallel.kind = st::DataParallelKind::none;
+    } else {
+      s.notes.push_back("data_parallel.kind: not given, taken as ddp");
+    }
+  }
+  if (out.empty())
+    for (Diagnostic& d : problems_of(s)) out.push_back(given.diagnostic(d.key, d.problem, d.fix));
+  config::throw_if_any(std::move(out));
+  return s;
+}
+
+Scenario load_scenario(const std::string& path, const std::vector<std::string>& overrides) {
+  return read_scenario(config::apply_overrides(config::load_layered(path), overrides), path);
+}
+
+std::vector<Diagnostic> problems_of(const Scenario& s) {
+  std::vector<Diagnostic> out = st::problems_of(s.strategy.parallelism.degrees, s.gpus(), s.strategy.parallelism.order);
+  for (const std::string& problem : model::problems_of(s.model)) out.push_back({{}, "model", problem, "", ""});
+  if (!out.empty()) return out;
+  return st::problems_of(s.model, s.strategy, s.profile, s.cluster.gpus_per_node);
+}
+
+std::string scenario_schema() { return config::json_schema(scenario_fields(), "Rehearse scenario"); }
+std::string scenario_reference() { return config::markdown_reference(scenario_fields(), "Scenario file"); }
+
+std::string describe(const Scenario& s) {
+  const st::Degrees& d = s.strategy.parallelism.degrees;
+  std::string text = fmt::format("model: {} ({} layers, hidden {}, {} heads, {} key/value heads, MLP {}, vocabulary {})\n", s.model.name, s.model.layer_count(), s.model.hidden, s.model.heads, s.model.kv_heads,
+                                 s.model.ffn_hidden, s.model.vocab);
+  text += fmt::format("cluster: {} x {} ({} x {}), fabric {}\n", s.cluster.nodes, s.cluster.node.name, s.cluster.gpus_per_node, s.cluster.gpu.name, s.cluster.fabric.name);
+  text += fmt::format("training: sequence {}, global batch {}, micro-batch {}, framework {}\n", s.strategy.training.sequence_length, s.strategy.training.global_batch_size, s.strategy.training.micro_batch_size, s.profile.name);
+  text += fmt::format("parallelism: tensor {}, context {}, pipeline {}, data {}{}\n", d.tensor, d.context, d.pipeline, d.data, s.strategy.parallelism.sequence_parallel ? ", sequence parallel" : "");
+  for (const std::string& note : s.notes) text += "note: " + note + "\n";
+  return text;
+}
+
+}  // namespace rehearse::scenario

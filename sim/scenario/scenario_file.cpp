@@ -1,0 +1,148 @@
+#include "sim/scenario/scenario_file.h"
+
+#include "hwmodels/device/gpu.h"
+#include "hwmodels/topology/cluster.h"
+#include "strategies/data/catalog.h"
+#include "strategies/framework/profile.h"
+#include "strategies/pipeline/catalog.h"
+
+namespace rehearse::scenario {
+
+using config::at_least;
+using config::between;
+using config::positive;
+namespace st = strategies;
+
+namespace {
+
+const config::Fields<ClusterSection>& cluster_fields() {
+  static const config::Fields<ClusterSection> table{
+      config::named("node", &ClusterSection::node, "node design (hardware list)", "node design", hwmodels::node_names).required(),
+      config::integer("nodes", &ClusterSection::nodes, "number of nodes", between(1, 100000)),
+      config::text("fabric", &ClusterSection::fabric, "network between nodes: a name, or a file with a graph written by hand"),
+      config::named("gpu", &ClusterSection::gpu, "GPU in each slot, if not the design's own", "GPU", hwmodels::gpu_names),
+      config::integer("gpus_per_node", &ClusterSection::gpus_per_node, "GPUs used on each node, if not all", between(1, 72)),
+      config::number("oversubscription", &ClusterSection::oversubscription, "bandwidth down : bandwidth up of a leaf switch", at_least(1)),
+      config::fraction("nic_efficiency", &ClusterSection::nic_efficiency, "achieved fraction of the NICs' line rate", between(0.01, 1)),
+      config::boolean("nvls", &ClusterSection::nvls, "NVLink SHARP may be used (NCCL_NVLS_ENABLE)"),
+      config::named("backend", &ClusterSection::backend, "communication library", "backend", [] { return std::vector<std::string>{"nccl", "gloo", "mpi"}; }),
+  };
+  return table;
+}
+
+template <typename T, typename E>
+config::Field<T> from_catalog(const char* name, E T::*member, const char* doc, const Catalog<E>& catalog) {
+  return config::custom<T>(name, doc, doc, "{\"type\": \"string\"}", [member, &catalog](const config::Value& v, T& object, config::FieldReader& reader) {
+    const std::string* word = reader.scalar(v, "a name", true);
+    if (word == nullptr) return;
+    if (const E* found = catalog.find(*word)) {
+      object.*member = *found;
+      return;
+    }
+    const auto near = nearest_name(*word, catalog.names());
+    std::string known;
+    for (const std::string& n : catalog.names()) known += (known.empty() ? "" : ", ") + n;
+    reader.complain(v, "there is no " + catalog.what() + " '" + *word + "'", (near ? "Did you mean " + *near + "? " : "") + "Known: " + known);
+  });
+}
+
+const config::Fields<st::Training>& training_fields() {
+  using T = st::Training;
+  static const config::Fields<T> table{
+      config::integer("sequence_length", &T::sequence_length, "tokens per sample", between(1, 1 << 26)).required(),
+      config::integer("global_batch_size", &T::global_batch_size, "samples per optimizer step", positive).required(),
+      config::integer("micro_batch_size", &T::micro_batch_size, "samples per data-parallel rank per micro-step", positive),
+      config::choice("precision", &T::precision, "number format of matrix products",
+                     {{"fp32", st::Precision::fp32, "32 bit throughout"}, {"tf32", st::Precision::tf32, "fp32 in memory, TF32 products"}, {"fp16", st::Precision::fp16, "with loss scaling"},
+                      {"bf16", st::Precision::bf16, ""}, {"fp8", st::Precision::fp8, "8-bit products, tensor-wide scales"}, {"mxfp8", st::Precision::mxfp8, "8-bit products, scales per 32"},
+                      {"nvfp4", st::Precision::nvfp4, "4-bit products, scales per 16"}}),
+      config::choice("optimizer", &T::optimizer, "parameter update", {{"sgd", st::Optimizer::sgd, "no state"}, {"momentum", st::Optimizer::momentum, "one moment"}, {"adamw", st::Optimizer::adamw, "two moments"}}),
+      config::named("framework", &T::framework, "how a step is carried out", "framework profile", st::profile_names).required(),
+      config::boolean("compile", &T::compile, "torch.compile on each layer; default: the framework's habit"),
+      config::boolean("cuda_graph", &T::cuda_graph, "launches are replayed from a CUDA graph"),
+      config::named("attention", &T::attention, "attention kernel; default: the framework's", "attention kind", [] { return std::vector<std::string>{"flash", "unfused"}; }),
+      config::boolean("clip_gradients", &T::clip_gradients, "the gradient norm is computed and clipped"),
+  };
+  return table;
+}
+
+const config::Fields<ParallelismSection>& parallelism_fields() {
+  using T = ParallelismSection;
+  static const config::Fields<T> table{
+      config::integer("tensor", &T::tensor, "tensor-parallel degree", between(1, 1024)),
+      config::integer("context", &T::context, "context-parallel degree", between(1, 1024)),
+      config::integer("pipeline", &T::pipeline, "pipeline stages", between(1, 1024)),
+      config::integer("expert", &T::expert, "expert-parallel degree", between(1, 4096)),
+      config::integer("expert_tensor", &T::expert_tensor, "tensor-parallel degree of experts", between(1, 1024)),
+      config::integer_or_auto("data", &T::data, "data-parallel degree; auto: what the other degrees leave", between(1, 1 << 20)),
+      config::integer("data_shard", &T::data_shard, "data-parallel ranks that share sharded states (hybrid sharding)", between(1, 1 << 20)).word("all"),
+      config::boolean("sequence_parallel", &T::sequence_parallel, "Megatron sequence parallelism beside tensor parallelism"),
+      config::text("order", &T::order, "how ranks are laid on nodes, fastest first; default tp-cp-ep-dp-pp"),
+  };
+  return table;
+}
+
+const config::Fields<st::DataParallel>& data_parallel_fields() {
+  using T = st::DataParallel;
+  static const config::Fields<T> table{
+      from_catalog("kind", &T::kind, "what data-parallel ranks keep and exchange", st::data_parallel_kinds()),
+      config::boolean("overlap_gradient_reduce", &T::overlap_gradient_reduce, "gradients are reduced under backward; default: the framework's habit"),
+      config::boolean("overlap_parameter_gather", &T::overlap_parameter_gather, "parameters are gathered under the next forward"),
+      config::bytes("bucket", &T::bucket, "gradient bucket, as sent", positive),
+      config::boolean("reshard_after_forward", &T::reshard_after_forward, "FSDP: parameters are dropped after forward (ZeRO-3) or kept (ZeRO-2 like)"),
+      config::choice("parameter_dtype", &T::parameter_dtype, "mixed-precision policy: gathered parameters", {{"fp32", DType::fp32, ""}, {"bf16", DType::bf16, ""}, {"fp16", DType::fp16, ""}}),
+      config::choice("reduce_dtype", &T::reduce_dtype, "mixed-precision policy: gradients on the wire", {{"fp32", DType::fp32, ""}, {"bf16", DType::bf16, ""}, {"fp16", DType::fp16, ""}}),
+  };
+  return table;
+}
+
+const config::Fields<st::Pipeline>& pipeline_fields() {
+  using T = st::Pipeline;
+  static const config::Fields<T> table{
+      config::named("schedule", &T::schedule, "order of forwards and backwards", "pipeline schedule", [] { return st::kPipelineSchedules.names(); }),
+      config::integer("virtual_stages", &T::virtual_stages, "model chunks per rank (interleaving)", between(1, 64)),
+      config::integer("layers_per_stage", &T::layers_per_stage, "layers of each virtual stage; default: even", config::non_negative),
+  };
+  return table;
+}
+
+const config::Fields<st::Memory>& memory_fields() {
+  using T = st::Memory;
+  static const config::Fields<T> table{
+      config::choice("recompute", &T::recompute, "activations that backward makes again", {{"none", st::Recompute::none, "keep all"}, {"selective", st::Recompute::selective, "the framework's cheap ones"},
+                                                                                         {"full", st::Recompute::full, "whole layers"}}),
+      config::integer("recompute_every", &T::recompute_every, "full: every n-th layer", positive),
+      config::text("recompute_modules", &T::recompute_modules, "selective: core_attn, layernorm, mlp_act, mlp, operators"),
+  };
+  return table;
+}
+
+}  // namespace
+
+const config::Fields<ScenarioFile>& scenario_fields() {
+  using T = ScenarioFile;
+  static const config::Fields<T> table{
+      config::text("title", &T::title, "one line that says what this stands for"),
+      config::custom<T>("model", "a preset's name, {from: hf, path: config.json}, or shapes {layers, hidden, heads, vocab, ...}", "name or map", "{\"type\": [\"string\", \"object\"]}",
+                        [](const config::Value& v, T& file, config::FieldReader&) { file.model.inline_model = v; }).required(),
+      config::nested("cluster", &T::cluster, "the machines", cluster_fields()).required(),
+      config::nested("training", &T::training, "batch, precision, framework", training_fields()).required(),
+      config::nested("parallelism", &T::parallelism, "how many ways each thing is split", parallelism_fields()),
+      config::nested("data_parallel", &T::data_parallel, "data-parallel strategy", data_parallel_fields()),
+      config::nested("pipeline", &T::pipeline, "pipeline schedule", pipeline_fields()),
+      config::nested("memory", &T::memory, "what is traded for memory", memory_fields()),
+      config::custom<T>("sweep", "dotted key -> list of values: every combination is simulated by `sweep`", "a map", "{\"type\": \"object\"}",
+                        [](const config::Value& v, T& file, config::FieldReader& reader) {
+                          config::read_map(v, reader, [&](const config::Value::Entry& e) {
+                            if (!e.value.is_list() || e.value.items().empty()) {
+                              reader.complain(e.value, "a swept key needs a list of values", "Write [value, value, ...]");
+                              return;
+                            }
+                            file.sweep.emplace_back(e.key, e.value.items());
+                          });
+                        }),
+  };
+  return table;
+}
+
+}  // namespace rehearse::scenario

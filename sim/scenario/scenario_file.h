@@ -1,0 +1,52 @@
+// The scenario file as the user writes it, and the table of its keys. Leaves out resolving (resolve.cpp).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/config/fields.h"
+#include "sim/config/value.h"
+#include "strategies/spec.h"
+
+namespace rehearse::scenario {
+
+struct ModelSection {
+  std::optional<config::Value> inline_model;   // a preset's name, {from: hf, path: ...}, or shapes
+};
+
+struct ClusterSection {
+  std::string node;
+  std::int64_t nodes = 1;
+  std::string fabric = "rail-fat-tree";
+  std::optional<std::string> gpu;
+  std::optional<std::int64_t> gpus_per_node;
+  std::optional<double> oversubscription, nic_efficiency;
+  bool nvls = true;
+  std::string backend = "nccl";
+};
+
+struct ParallelismSection {
+  std::int64_t tensor = 1, context = 1, pipeline = 1, expert = 1, expert_tensor = 1;
+  std::optional<std::int64_t> data;            // auto
+  std::optional<std::int64_t> data_shard;      // all
+  bool sequence_parallel = false;
+  std::string order;
+};
+
+struct ScenarioFile {
+  std::string title;
+  ModelSection model;
+  ClusterSection cluster;
+  strategies::Training training;
+  ParallelismSection parallelism;
+  strategies::DataParallel data_parallel;
+  bool data_parallel_given = false;
+  strategies::Pipeline pipeline;
+  strategies::Memory memory;
+  std::vector<std::pair<std::string, std::vector<config::Value>>> sweep;
+};
+
+const config::Fields<ScenarioFile>& scenario_fields();
+
+}  // namespace rehearse::scenario

@@ -1,0 +1,161 @@
+#include "sim/scenario/simulate.h"
+
+#include <algorithm>
+
+#include "hwmodels/memory/device_memory.h"
+#include "strategies/plan_writer.h"
+
+namespace rehearse::scenario {
+namespace {
+
+namespace st = strategies;
+
+DType peak_format(st::Precision p) {
+  switch (p) {
+    case st::Precision::fp32: return DType::fp32;
+    case st::Precision::tf32: return DType::tf32;
+    case st::Precision::fp16: return DType::fp16;
+    case st::Precision::bf16: return DType::bf16;
+    case st::Precision::fp8: return DType::fp8;
+    case st::Precision::mxfp8: return DType::mxfp8;
+    case st::Precision::nvfp4: return DType::nvfp4;
+  }
+  return DType::bf16;
+}
+
+double peak_of(const hwmodels::Gpu& gpu, DType t) {
+  for (DType candidate : {t, DType::fp8, DType::bf16, DType::fp16, DType::fp32})
+    if (const auto it = gpu.peak.find(candidate); it != gpu.peak.end()) return it->second.value;
+  return 1;
+}
+
+/// Matrix-product operations of one token's forward pass, and of its attention with all or half of the score square.
+FlopCount count_flops(const Scenario& s, const plan::Plan& plan) {
+  FlopCount count;
+  const auto& m = s.model;
+  const double tokens = static_cast<double>(s.strategy.training.global_batch_size * s.strategy.training.sequence_length);
+  const double sequence = static_cast<double>(s.strategy.training.sequence_length);
+  const double q = static_cast<double>(m.heads * m.head_dim), kv = static_cast<double>(m.kv_width()), h = static_cast<double>(m.hidden);
+  double products = h * static_cast<double>(m.vocab), full = 0, causal = 0;
+  for (const model::Layer& layer : m.layers) {
+    products += h * (q + 2 * kv) + q * h + h * static_cast<double>(m.ffn_hidden) * (m.gated_mlp ? 3 : 2);
+    full += 2 * q * sequence;
+    causal += 2 * q * model::attention_area(s.strategy.training.sequence_length, s.strategy.training.sequence_length, true, layer.window) / sequence;
+  }
+  count.model_full = 3 * 2 * (products + full) * tokens;
+  count.model_causal = 3 * 2 * (products + causal) * tokens;
+  std::vector<double> by_block;
+  for (const plan::Block& b : plan.blocks) {
+    double sum = 0;
+    for (const plan::Instruction& i : b.timing)
+      if (i.op == plan::Opcode::kernel) {
+        const model::KernelSpec& k = plan.kernels[i.index];
+        const bool counted = k.kind == model::KernelKind::gemm || k.kind == model::KernelKind::grouped_gemm || k.kind == model::KernelKind::attention_forward || k.kind == model::KernelKind::attention_backward;
+        if (counted) sum += model::flops_of(k).value;
+      }
+    by_block.push_back(sum);
+  }
+  for (const plan::RankClass& c : plan.classes)
+    for (const plan::Call& call : c.program.step) count.hardware += by_block[call.block] * c.ranks;
+  return count;
+}
+
+/// Communicators that the program really uses, with the collectives it runs on them.
+Bytes communicator_bytes(const plan::Plan& plan, const plan::RankClass& c, const hwmodels::Network& network) {
+  std::array<std::vector<CollectiveKind>, plan::kGroupAxes> kinds;
+  bool messages = false;
+  std::vector<bool> seen(plan.blocks.size(), false);
+  for (const plan::Call& call : c.program.step) {
+    if (std::exchange(seen[call.block], true)) continue;
+    for (const plan::Instruction& i : plan.blocks[call.block].timing) {
+      if (i.op == plan::Opcode::send || i.op == plan::Opcode::recv) messages = true;
+      if (i.op != plan::Opcode::collective) continue;
+      const plan::CollectiveSpec& spec = plan.collectives[i.index];
+      auto& list = kinds[static_cast<std::size_t>(spec.axis)];
+      if (std::find(list.begin(), list.end(), spec.kind) == list.end()) list.push_back(spec.kind);
+    }
+  }
+  if (messages) kinds[static_cast<std::size_t>(plan::GroupAxis::pipeline)].push_back(CollectiveKind::send_recv);
+  Bytes total;
+  for (std::size_t a = 0; a < kinds.size(); ++a)
+    if (!kinds[a].empty() && c.groups[a].ranks > 1) total += network.communicator_memory(c.groups[a], kinds[a]).device;
+  return total;
+}
+
+void simulate_memory(const Scenario& s, const SimulateOptions& options, const hwmodels::Network& network, Result& result) {
+  const hwmodels::DeviceOverheads overheads = hwmodels::device_overheads(s.cluster.gpu);
+  for (std::size_t i = 0; i < result.plan.classes.size(); ++i) {
+    const plan::RankClass& c = result.plan.classes[i];
+    ClassResult& r = result.classes[i];
+    r.context = overheads.context;
+    r.misc = overheads.misc + s.profile.misc_device;
+    r.communicators = communicator_bytes(result.plan, c, network);
+    executor::MemoryOptions memory;
+    memory.timeline = options.timeline;
+    memory.allocator.expandable_segments = s.profile.expandable_segments;
+    // First with all the memory one could wish for: what is needed. Then, if that is too much, with what there is: the
+    // allocator may still manage by giving cached segments back.
+    memory.allocator.limit = Bytes{std::int64_t{1} << 40} - 1_GiB;
+    r.memory = run_memory(result.plan, i, memory);
+    if (r.peak_device() > s.cluster.gpu.memory) {
+      memory.allocator.limit = s.cluster.gpu.memory - r.context - r.misc - r.communicators;
+      executor::ClassMemory tight;
+      if (memory.allocator.limit > Bytes{0} && r.memory.peak_allocated < memory.allocator.limit) {
+        tight = run_memory(result.plan, i, memory);
+        if (!tight.out_of_memory) {
+          r.memory = std::move(tight);
+          continue;
+        }
+        r.memory.out_of_memory = tight.out_of_memory;
+        r.memory.failed_call = tight.failed_call;
+      }
+      result.fits = false;
+    }
+  }
+  for (std::size_t i = 1; i < result.classes.size(); ++i)
+    if (result.classes[i].peak_device() > result.classes[result.fullest_class].peak_device()) result.fullest_class = i;
+}
+
+}  // namespace
+
+Result simulate(const Scenario& s, const SimulateOptions& options) {
+  Result result;
+  result.notes = s.notes;
+  result.plan = st::write_plan(s.model, s.strategy, s.profile, s.cluster.gpus_per_node);
+  const auto network = hwmodels::make_network(s.cluster, s.communication);
+  const hwmodels::KernelModel kernels(s.cluster.gpu);
+  result.classes.resize(result.plan.classes.size());
+  const auto parameters = st::parameters_per_class(s.model, s.strategy, s.profile);
+  for (std::size_t i = 0; i < result.classes.size(); ++i) {
+    result.classes[i].name = result.plan.classes[i].name;
+    result.classes[i].ranks = result.plan.classes[i].ranks;
+    result.classes[i].parameters = parameters[i];
+  }
+  result.flops = count_flops(s, result.plan);
+  const double gpus = static_cast<double>(s.gpus());
+  result.flops.model_causal /= gpus;
+  result.flops.model_full /= gpus;
+  result.flops.hardware /= gpus;
+  result.peak_flops_per_gpu = peak_of(s.cluster.gpu, peak_format(s.strategy.training.precision));
+
+  if (options.time) {
+    const executor::CostTable costs = executor::price(result.plan, {kernels, *network}, options.ablation);
+    executor::TimingResult timing = executor::run_timing(result.plan, costs, {.steps = 2, .trace = options.trace});
+    result.deadlock = timing.deadlock;
+    result.instructions = timing.instructions;
+    result.step_time = to_seconds(Duration{timing.step});
+    result.trace = std::move(timing.trace);
+    for (std::size_t i = 0; i < timing.classes.size(); ++i) result.classes[i].timing = std::move(timing.classes[i]);
+    if (result.step_time > 0) {
+      result.samples_per_second = static_cast<double>(s.strategy.training.global_batch_size) / result.step_time;
+      result.tokens_per_second = result.samples_per_second * static_cast<double>(s.strategy.training.sequence_length);
+    }
+    const auto waiting = [&](std::size_t i) { return result.classes[i].timing.time[static_cast<std::size_t>(executor::Cause::bubble)] + result.classes[i].timing.time[static_cast<std::size_t>(executor::Cause::idle)]; };
+    for (std::size_t i = 1; i < result.classes.size() && i < timing.classes.size(); ++i)
+      if (waiting(i) < waiting(result.critical_class)) result.critical_class = i;
+  }
+  if (options.memory) simulate_memory(s, options, *network, result);
+  return result;
+}
+
+}  // namespace rehearse::scenario

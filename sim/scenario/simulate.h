@@ -1,0 +1,56 @@
+// A whole simulation: scenario -> plan -> costs -> time and memory -> result. A pure function of the scenario.
+// Leaves out reading scenarios (scenario.h) and showing results (sim/report).
+#pragma once
+
+#include <memory>
+
+#include "sim/executor/memory.h"
+#include "sim/executor/timing.h"
+#include "sim/scenario/scenario.h"
+
+namespace rehearse::scenario {
+
+struct ClassResult {
+  std::string name;
+  int ranks = 1;
+  std::int64_t parameters = 0;
+  executor::ClassMemory memory;
+  executor::ClassTiming timing;
+  Bytes context, communicators, misc;      // on the device, outside the caching allocator
+  Bytes peak_device() const { return memory.peak_reserved + context + communicators + misc; }
+};
+
+/// How operations are counted: facts/accounting in the report's legend.
+struct FlopCount {
+  double model_causal = 0;    // per step, all ranks: forward + 2 x backward, attention over the causal half
+  double model_full = 0;      // the same with the whole attention square (PaLM)
+  double hardware = 0;        // what the kernels execute, recomputation included
+};
+
+struct Result {
+  bool fits = true;
+  double step_time = 0;                    // seconds
+  double tokens_per_second = 0, samples_per_second = 0;
+  FlopCount flops;
+  double peak_flops_per_gpu = 0;           // dense peak of the precision used
+  std::vector<ClassResult> classes;
+  std::size_t critical_class = 0, fullest_class = 0;
+  std::string deadlock;
+  std::int64_t instructions = 0;
+  std::vector<std::string> notes;
+  plan::Plan plan;                         // kept for explain and traces
+  std::vector<executor::Slice> trace;
+
+  double mfu() const { return flops.model_causal / step_time / peak_flops_per_gpu; }
+};
+
+struct SimulateOptions {
+  bool time = true, memory = true;
+  bool trace = false, timeline = false;
+  executor::Ablation ablation;
+};
+
+/// Precondition: problems_of(scenario) is empty.
+Result simulate(const Scenario& scenario, const SimulateOptions& options = {});
+
+}  // namespace rehearse::scenario

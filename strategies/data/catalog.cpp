@@ -1,0 +1,33 @@
+// Every data-parallel strategy the program knows.
+#include "strategies/data/catalog.h"
+
+#include "strategies/data/families.h"
+
+namespace rehearse::strategies {
+
+const Catalog<DataParallelKind>& data_parallel_kinds() {
+  static const Catalog<DataParallelKind> kinds{"data-parallel strategy", {
+      {"none", "one replica, nothing to exchange", DataParallelKind::none},
+      {"ddp", "full replicas; gradients are all-reduced in buckets during backward", DataParallelKind::ddp},
+      {"zero1", "DeepSpeed ZeRO-1: optimizer states are sharded", DataParallelKind::zero1},
+      {"zero2", "DeepSpeed ZeRO-2: gradients are sharded as well", DataParallelKind::zero2},
+      {"zero3", "DeepSpeed ZeRO-3: parameters are sharded as well", DataParallelKind::zero3},
+      {"fsdp1", "PyTorch FullyShardedDataParallel: flat parameters gathered per wrapped module", DataParallelKind::fsdp1},
+      {"fsdp2", "PyTorch fully_shard: per-parameter shards gathered per group", DataParallelKind::fsdp2},
+      {"distributed-optimizer", "Megatron: gradients reduce-scattered, states sharded, parameters gathered", DataParallelKind::distributed_optimizer},
+  }};
+  return kinds;
+}
+
+std::unique_ptr<DataParallelWriter> make_data_parallel(Stage& stage) {
+  switch (stage.strategy.data_parallel.kind) {
+    case DataParallelKind::zero3:
+    case DataParallelKind::fsdp1:
+    case DataParallelKind::fsdp2:
+      return make_sharded(stage);
+    default:
+      return make_replicated(stage);
+  }
+}
+
+}  // namespace rehearse::strategies

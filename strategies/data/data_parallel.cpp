@@ -1,0 +1,80 @@
+#include "strategies/data/data_parallel.h"
+
+#include <algorithm>
+
+namespace rehearse::strategies {
+
+using model::KernelKind;
+using plan::Category;
+using plan::GroupAxis;
+using plan::Phase;
+
+std::int64_t Stage::elements() const {
+  std::int64_t n = 0;
+  for (const Unit& u : units) n += u.tape->elements();
+  return n;
+}
+
+std::int64_t Stage::trainable_elements() const {
+  std::int64_t n = 0;
+  for (const Unit& u : units) n += u.tape->trainable_elements();
+  return n;
+}
+
+void DataParallelWriter::persistent(const std::string& name, std::int64_t bytes, Category category) {
+  if (bytes <= 0) return;
+  const std::uint32_t slot = stage_.persistent_slot();
+  stage_.call("allocate " + name + " " + std::to_string(slot) + " " + std::to_string(bytes), Phase::setup, nullptr,
+              [&](plan::BlockWriter& w) { w.alloc(slot, bytes, category); });
+}
+
+std::int64_t DataParallelWriter::state_bytes() const {
+  const std::int64_t e = bits(profile().optimizer_state) / 8;
+  std::int64_t moments = 0;
+  switch (stage_.strategy.training.optimizer) {
+    case Optimizer::sgd: moments = 0; break;
+    case Optimizer::momentum: moments = 1; break;
+    case Optimizer::adamw: moments = 2; break;
+  }
+  return moments * e + (profile().master_parameters ? 4 : 0);
+}
+
+void DataParallelWriter::clip(std::int64_t elements, std::int64_t element_bytes, bool sharded) {
+  if (!stage_.strategy.training.clip_gradients || elements == 0) return;
+  const std::int64_t bytes = elements * element_bytes;
+  const std::string key = "clip gradients " + std::to_string(bytes) + (sharded ? " sharded" : "");
+  stage_.call(key, Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
+    w.kernel(builder().kernel({.kind = KernelKind::reduction, .dtype = DType::fp32, .bytes_read = bytes, .bytes_written = 4096, .name = "gradient norm"}), host());
+    const int both = plan::kAfterCompute | plan::kComputeWaits;
+    auto sum = [&](GroupAxis axis) {
+      w.collective(builder().collective({CollectiveKind::all_reduce, axis, Bytes{4}, "gradient norm"}), plan::Stream::data_reduce, both, profile().collective_host);
+    };
+    if (sharded && stage_.sizes.shard > 1) sum(GroupAxis::data);
+    if (stage_.sizes.tensor * stage_.sizes.pipeline > 1) sum(GroupAxis::model);
+    if (profile().gradient_norm_sync) w.host_sync();
+    w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = bytes, .bytes_written = bytes, .name = "clip gradients"}), host());
+  });
+}
+
+void DataParallelWriter::update(std::int64_t elements, std::int64_t gradient_bytes) {
+  if (elements == 0) return;
+  const std::int64_t stored = stored_bytes(), states = state_bytes();
+  const bool master = profile().master_parameters;
+  const std::int64_t read = elements * (gradient_bytes + states + (master ? 0 : stored));
+  const std::int64_t written = elements * (states + stored);
+  stage_.call("optimizer step " + std::to_string(elements) + " " + std::to_string(gradient_bytes), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
+    const std::uint32_t temporary = w.new_slot("optimizer temporaries");
+    const std::int64_t extra = profile().fused_optimizer ? 0 : elements * stored;
+    const std::uint32_t slot = Stage::kPersistentSlots - 1;
+    (void)temporary;
+    w.alloc(slot, extra, Category::temporary);
+    // Without fusion each of about seven tensor-list operations passes over its operands.
+    const double passes = profile().fused_optimizer ? 1.0 : 2.6;
+    w.kernel(builder().kernel({.kind = KernelKind::optimizer, .dtype = DType::fp32, .bytes_read = static_cast<std::int64_t>(static_cast<double>(read) * passes),
+                               .bytes_written = static_cast<std::int64_t>(static_cast<double>(written) * passes), .flops = 12.0 * static_cast<double>(elements), .name = "optimizer step"}),
+             host());
+    w.free(slot);
+  });
+}
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,51 @@
+// How data-parallel ranks keep parameters, gradients and optimizer states, and what they exchange: hooks that the stage
+// writer calls around each unit. One file per family implements them; catalog.cpp announces them.
+#pragma once
+
+#include <memory>
+
+#include "strategies/layer/tape_emitter.h"
+#include "strategies/stage.h"
+
+namespace rehearse::strategies {
+
+class DataParallelWriter {
+ public:
+  explicit DataParallelWriter(Stage& stage) : stage_(stage) {}
+  virtual ~DataParallelWriter() = default;
+
+  /// Allocates what lives for the whole run.
+  virtual void setup() = 0;
+  /// What backward does with a unit's weight gradients, and their element sizes.
+  virtual WeightGradient gradient_mode(bool first_micro_batch) const = 0;
+  virtual std::int64_t gradient_element_bytes() const = 0;
+  virtual std::int64_t main_gradient_element_bytes() const { return 4; }
+
+  virtual void begin_step() {}
+  virtual void before_forward(std::size_t unit, int micro_batch) { (void)unit, (void)micro_batch; }
+  virtual void after_forward(std::size_t unit, int micro_batch) { (void)unit, (void)micro_batch; }
+  virtual void before_backward(std::size_t unit, int micro_batch) { (void)unit, (void)micro_batch; }
+  /// `last`: the last micro-batch of the step for this unit's chunk.
+  virtual void after_backward(std::size_t unit, int micro_batch, bool first, bool last) = 0;
+  /// Finishes gradient reduction, clips, updates, gathers.
+  virtual void end_step() = 0;
+
+ protected:
+  /// Gradient norm over `elements` local gradients and its clipping: kernels, scalar all-reduces, host synchronisation.
+  void clip(std::int64_t elements, std::int64_t element_bytes, bool sharded);
+  /// The update of `elements` local parameters. `gradient_bytes`: per element, as the optimizer reads it.
+  void update(std::int64_t elements, std::int64_t gradient_bytes);
+  /// Bytes of optimizer state per local element (moments, master copy).
+  std::int64_t state_bytes() const;
+  std::int64_t stored_bytes() const { return bits(stage_.profile.stored_parameter) / 8; }
+  void persistent(const std::string& name, std::int64_t bytes, plan::Category category);
+  plan::PlanBuilder& builder() { return stage_.builder; }
+  const FrameworkProfile& profile() const { return stage_.profile; }
+  Duration host() const { return stage_.profile.kernel_host; }
+
+  Stage& stage_;
+};
+
+std::unique_ptr<DataParallelWriter> make_data_parallel(Stage& stage);
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,11 @@
+// The families of data-parallel writers, one file each; catalog.cpp chooses.
+#pragma once
+
+#include "strategies/data/data_parallel.h"
+
+namespace rehearse::strategies {
+
+std::unique_ptr<DataParallelWriter> make_replicated(Stage& stage);   // replicated.cpp
+std::unique_ptr<DataParallelWriter> make_sharded(Stage& stage);      // sharded.cpp
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,183 @@
+// Parameters whole on every rank: DDP, DeepSpeed ZeRO-1 and ZeRO-2, Megatron's distributed optimizer.
+#include <algorithm>
+
+#include "strategies/data/families.h"
+
+namespace rehearse::strategies {
+
+using model::KernelKind;
+using plan::Category;
+using plan::GroupAxis;
+using plan::Phase;
+using plan::Stream;
+
+namespace {
+
+class Replicated final : public DataParallelWriter {
+ public:
+  explicit Replicated(Stage& stage) : DataParallelWriter(stage), kind_(stage.strategy.data_parallel.kind) {
+    const auto& dp = stage.strategy.data_parallel;
+    overlap_reduce_ = dp.overlap_gradient_reduce.value_or(profile().overlap_gradient_reduce);
+    overlap_gather_ = dp.overlap_parameter_gather.value_or(profile().overlap_parameter_gather) && shards_states();
+    reduce_dtype_ = dp.reduce_dtype.value_or(profile().reduce);
+    bucket_ = dp.bucket ? dp.bucket->value : profile().bucket_elements * reduce_bytes();
+    // Megatron: only the first pipeline rank's first chunk is bucketed, other chunks reduce as one (facts: schedules.md section 5).
+    if (bucket_ <= 0) bucket_ = INT64_MAX;
+  }
+
+  void setup() override {
+    const std::int64_t all = stage_.elements(), trained = stage_.trainable_elements();
+    persistent("parameters", all * stored_bytes(), Category::parameter);
+    if (keeps_main_gradients()) persistent("gradients", trained * main_bytes(), Category::gradient);
+    persistent("optimizer states", divided(trained) * state_bytes(), Category::optimizer);
+    if (reduces_copies() && stage_.sizes.data > 1) persistent("gradient buckets", trained * reduce_bytes(), Category::communication);
+    if (kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2) {
+      // DeepSpeed's contiguous gradient buffer; a second one when reduction overlaps.
+      const std::int64_t bucket = std::min(bucket_, trained * reduce_bytes());
+      if (stage_.sizes.data > 1) persistent("reduce bucket", bucket * (overlap_reduce_ ? 2 : 1), Category::communication);
+    }
+    if (profile().dummy_weight_gradients) dummies();
+  }
+
+  WeightGradient gradient_mode(bool first) const override {
+    if (keeps_main_gradients()) return profile().fused_gradient_accumulation ? WeightGradient::fused_main : WeightGradient::added_main;
+    return first ? WeightGradient::first : WeightGradient::accumulate;
+  }
+  std::int64_t gradient_element_bytes() const override { return keeps_main_gradients() ? 2 : stored_bytes(); }
+  std::int64_t main_gradient_element_bytes() const override { return keeps_main_gradients() ? main_bytes() : stored_bytes(); }
+
+  void begin_step() override {
+    pending_ = 0;
+    if (keeps_main_gradients()) {
+      const std::int64_t bytes = stage_.trainable_elements() * main_bytes();
+      stage_.call("zero gradients", Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
+        w.kernel(builder().kernel({.kind = KernelKind::memset, .dtype = DType::fp32, .bytes_written = bytes, .name = "zero gradients"}), host());
+      });
+    }
+    if (overlap_gather_ && stage_.sizes.shard > 1) gather_ahead();
+  }
+
+  void before_forward(std::size_t unit, int micro_batch) override {
+    if (!overlap_gather_ || stage_.sizes.shard <= 1 || micro_batch != 0) return;
+    const std::uint32_t event = gather_event(unit);
+    stage_.call("wait parameters", Phase::forward, &stage_.units[unit], [&](plan::BlockWriter& w) { w.wait(Stream::compute, event, plan::Frame::unit); });
+  }
+
+  void after_backward(std::size_t unit, int, bool, bool last) override {
+    if (stage_.sizes.data <= 1) return;
+    // ZeRO-2 partitions gradients, so it must reduce every micro-batch; the others only the last.
+    const bool reduce_now = last || kind_ == DataParallelKind::zero2;
+    if (!reduce_now) return;
+    pending_ += stage_.units[unit].tape->trainable_elements() * reduce_bytes();
+    if (!overlap_reduce_) return;
+    while (pending_ >= bucket_) {
+      reduce(bucket_);
+      pending_ -= bucket_;
+    }
+  }
+
+  void end_step() override {
+    const std::int64_t trained = stage_.trainable_elements();
+    if (stage_.sizes.data > 1) {
+      for (; pending_ > 0; pending_ -= std::min(pending_, bucket_)) reduce(std::min(pending_, bucket_));
+      stage_.call("wait gradients", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
+        for (Stream s : {Stream::data_reduce, Stream::data_replicate}) {
+          w.record(s, Stage::kPersistentSlots - 2);
+          w.wait(Stream::compute, Stage::kPersistentSlots - 2);
+        }
+      });
+    }
+    const std::int64_t mine = divided(trained);
+    const std::int64_t gradient = keeps_main_gradients() ? main_bytes() : stored_bytes();
+    clip(mine, gradient, shards_states());
+    update(mine, gradient);
+    if (!keeps_main_gradients()) free_gradients();
+    if (shards_states() && stage_.sizes.shard > 1 && !overlap_gather_) gather_all();
+  }
+
+ private:
+  bool shards_states() const { return kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2 || kind_ == DataParallelKind::distributed_optimizer; }
+  /// Gradients accumulate in one contiguous buffer of their own format (Megatron, nanotron, DeepSpeed bf16).
+  bool keeps_main_gradients() const { return bits(profile().gradient) / 8 != stored_bytes() || profile().fused_gradient_accumulation; }
+  /// DDP reduces copies of the gradients unless they are views of the buckets.
+  bool reduces_copies() const { return kind_ == DataParallelKind::ddp && !keeps_main_gradients(); }
+  std::int64_t main_bytes() const { return bits(profile().gradient) / 8; }
+  std::int64_t reduce_bytes() const { return bits(reduce_dtype_) / 8; }
+  std::int64_t divided(std::int64_t elements) const { return shards_states() ? (elements + stage_.sizes.shard - 1) / stage_.sizes.shard : elements; }
+
+  /// Transformer Engine keeps one 16-bit dummy gradient per distinct weight shape (facts: memory-model.md section 0).
+  void dummies() {
+    std::vector<std::int64_t> shapes;
+    for (const Unit& u : stage_.units)
+      for (const Weight& w : u.tape->weights)
+        if (w.matrix && w.trainable && std::find(shapes.begin(), shapes.end(), w.elements) == shapes.end()) shapes.push_back(w.elements);
+    for (std::int64_t elements : shapes) persistent("dummy weight gradient", elements * 2, Category::temporary);
+  }
+
+  void reduce(std::int64_t bytes) {
+    if (bytes <= 0) return;
+    const bool scatter = kind_ == DataParallelKind::distributed_optimizer;
+    stage_.call("reduce gradients " + std::to_string(bytes), Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
+      if (reduces_copies()) w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "copy to bucket"}), host());
+      if (stage_.sizes.shard > 1)
+        w.collective(builder().collective({scatter ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce, GroupAxis::data, Bytes{bytes}, "gradient reduction"}), Stream::data_reduce,
+                     plan::kAfterCompute, profile().collective_host);
+      if (stage_.sizes.replicate > 1) {
+        w.record(Stream::data_reduce, Stage::kPersistentSlots - 3);
+        w.wait(Stream::data_replicate, Stage::kPersistentSlots - 3);
+        w.collective(builder().collective({CollectiveKind::all_reduce, GroupAxis::data_replicate, Bytes{scatter ? bytes / stage_.sizes.shard : bytes}, "replica reduction"}),
+                     Stream::data_replicate, plan::kAfterCompute, profile().collective_host);
+      }
+    });
+  }
+
+  std::uint32_t gather_event(std::size_t unit) const { return static_cast<std::uint32_t>(stage_.units[unit].tape->weights.size()); }
+
+  /// Updated parameters come back while the forward pass of the next step runs, unit by unit.
+  void gather_ahead() {
+    for (std::size_t u = 0; u < stage_.units.size(); ++u) {
+      const std::int64_t bytes = stage_.units[u].tape->trainable_elements() * stored_bytes();
+      const std::uint32_t event = gather_event(u);
+      stage_.call("gather parameters " + std::to_string(bytes) + " " + std::to_string(event), Phase::parameter_gather, &stage_.units[u], [&](plan::BlockWriter& w) {
+        if (bytes > 0)
+          w.collective(builder().collective({CollectiveKind::all_gather, GroupAxis::data, Bytes{bytes}, "parameter gather"}), Stream::data_gather, plan::kAfterCompute, profile().collective_host);
+        w.record(Stream::data_gather, event, plan::Frame::unit);
+      });
+    }
+  }
+
+  void gather_all() {
+    std::int64_t left = stage_.trainable_elements() * stored_bytes();
+    const std::int64_t chunk = std::max<std::int64_t>(1, bucket_ == INT64_MAX ? left : bucket_ / reduce_bytes() * stored_bytes());
+    for (; left > 0; left -= std::min(left, chunk)) {
+      const std::int64_t bytes = std::min(left, chunk);
+      stage_.call("gather parameters at end " + std::to_string(bytes), Phase::parameter_gather, nullptr, [&](plan::BlockWriter& w) {
+        w.collective(builder().collective({CollectiveKind::all_gather, GroupAxis::data, Bytes{bytes}, "parameter gather"}), Stream::data_gather, plan::kAfterCompute | plan::kComputeWaits,
+                     profile().collective_host);
+      });
+    }
+  }
+
+  /// zero_grad(set_to_none=True): the gradients go until the next backward.
+  void free_gradients() {
+    for (const Unit& u : stage_.units) {
+      std::string key = "free gradients";
+      for (const Weight& w : u.tape->weights) key += w.trainable && !w.gradient_elsewhere ? 'y' : 'n';
+      stage_.call(key, Phase::optimizer, &u, [&](plan::BlockWriter& w) {
+        for (std::size_t i = 0; i < u.tape->weights.size(); ++i)
+          if (u.tape->weights[i].trainable && !u.tape->weights[i].gradient_elsewhere) w.free(static_cast<std::uint32_t>(i), plan::Frame::unit);
+      });
+    }
+  }
+
+  DataParallelKind kind_;
+  bool overlap_reduce_ = true, overlap_gather_ = false;
+  DType reduce_dtype_ = DType::fp32;
+  std::int64_t bucket_ = 0, pending_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<DataParallelWriter> make_replicated(Stage& stage) { return std::make_unique<Replicated>(stage); }
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,167 @@
+// Parameters sharded over the data-parallel group and gathered unit by unit: FSDP1, FSDP2, DeepSpeed ZeRO-3.
+#include <algorithm>
+
+#include "strategies/data/families.h"
+
+namespace rehearse::strategies {
+
+using model::KernelKind;
+using plan::Category;
+using plan::Frame;
+using plan::GroupAxis;
+using plan::Phase;
+using plan::Stream;
+
+namespace {
+
+class Sharded final : public DataParallelWriter {
+ public:
+  explicit Sharded(Stage& stage) : DataParallelWriter(stage), kind_(stage.strategy.data_parallel.kind) {
+    const auto& dp = stage.strategy.data_parallel;
+    const Precision p = stage.strategy.training.precision;
+    const DType compute = p == Precision::fp32 || p == Precision::tf32 ? DType::fp32 : p == Precision::fp16 ? DType::fp16 : DType::bf16;
+    parameter_bytes_ = bits(dp.parameter_dtype.value_or(compute)) / 8;
+    reduce_bytes_ = bits(dp.reduce_dtype.value_or(profile().reduce)) / 8;
+    reshard_ = dp.reshard_after_forward;
+    copies_out_ = kind_ == DataParallelKind::fsdp2;
+  }
+
+  void setup() override {
+    const std::int64_t mine = divided(stage_.elements()), trained = divided(stage_.trainable_elements());
+    persistent("parameter shards", mine * stored_bytes(), Category::parameter);
+    persistent("optimizer states", trained * state_bytes(), Category::optimizer);
+    // Sharded gradients appear with the first backward; with set_to_none they go after the step. They are counted here
+    // because a training loop in steady state holds them at the peak.
+    gathered_.assign(stage_.units.size(), false);
+  }
+
+  WeightGradient gradient_mode(bool) const override { return WeightGradient::first; }
+  std::int64_t gradient_element_bytes() const override { return parameter_bytes_; }
+
+  void begin_step() override { std::fill(gathered_.begin(), gathered_.end(), false); }
+
+  void before_forward(std::size_t unit, int) override {
+    gather(unit, Phase::forward);
+    wait_gather(unit, Phase::forward);
+  }
+  void after_forward(std::size_t unit, int) override {
+    // What backward needs first stays (the last unit of the stage); the rest follows the reshard policy.
+    if (reshard_ && unit + 1 != stage_.units.size()) release(unit, Phase::forward);
+  }
+  void before_backward(std::size_t unit, int) override {
+    gather(unit, Phase::backward);
+    wait_gather(unit, Phase::backward);
+    if (unit > 0) gather(unit - 1, Phase::backward);  // explicit one-ahead prefetch, in backward order
+  }
+  void after_backward(std::size_t unit, int, bool first, bool) override {
+    release(unit, Phase::backward);
+    reduce(unit, first);
+  }
+
+  void end_step() override {
+    stage_.call("wait gradients", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
+      for (Stream s : {Stream::data_reduce, Stream::data_replicate}) {
+        w.record(s, Stage::kPersistentSlots - 2);
+        w.wait(Stream::compute, Stage::kPersistentSlots - 2);
+      }
+      w.free(kReduceInput);
+    });
+    const std::int64_t mine = divided(stage_.trainable_elements());
+    clip(mine, stored_bytes(), true);
+    update(mine, stored_bytes());
+    for (const Unit& u : stage_.units)
+      if (u.trainable())
+        stage_.call("free gradient shard " + std::to_string(u.tape->weights.size()), Phase::optimizer, &u, [&](plan::BlockWriter& w) { w.free(extra(u, kShard), Frame::unit); });
+  }
+
+ private:
+  // Slots of the unit frame beyond one per weight.
+  enum Extra : std::uint32_t { kGathered, kUnsharded, kEvent, kShard };
+  static std::uint32_t extra(const Unit& u, Extra which) { return static_cast<std::uint32_t>(u.tape->weights.size()) + which; }
+  static constexpr std::uint32_t kReduceInput = Stage::kPersistentSlots - 4;  // one reduce-scatter input in flight
+
+  std::int64_t divided(std::int64_t elements) const { return (elements + stage_.sizes.shard - 1) / stage_.sizes.shard; }
+  std::string key(const char* what, const Unit& u) const { return std::string(what) + " " + std::to_string(u.tape->elements()) + " " + std::to_string(u.tape->weights.size()); }
+
+  void gather(std::size_t index, Phase phase) {
+    if (gathered_[index]) return;
+    gathered_[index] = true;
+    const Unit& u = stage_.units[index];
+    const std::int64_t bytes = u.tape->elements() * parameter_bytes_;
+    if (bytes == 0) return;
+    stage_.call(key("gather", u), Phase::parameter_gather, &u, [&](plan::BlockWriter& w) {
+      const std::int64_t shard = divided(u.tape->elements());
+      w.alloc(extra(u, kGathered), bytes, Category::communication, Frame::unit, Stream::data_gather);
+      // copy-in casts the local shard into the all-gather input
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = shard * stored_bytes(), .bytes_written = shard * parameter_bytes_, .name = "gather copy-in"}), host(), Stream::data_gather);
+      if (stage_.sizes.shard > 1)
+        w.collective(builder().collective({CollectiveKind::all_gather, GroupAxis::data, Bytes{bytes}, "parameter gather"}), Stream::data_gather, 0, profile().collective_host);
+      w.record(Stream::data_gather, extra(u, kEvent), Frame::unit);
+    });
+    (void)phase;
+  }
+
+  void wait_gather(std::size_t index, Phase phase) {
+    const Unit& u = stage_.units[index];
+    const std::int64_t bytes = u.tape->elements() * parameter_bytes_;
+    if (bytes == 0 || (phase == Phase::backward && kept_[index])) return;
+    kept_[index] = !reshard_ || index + 1 == stage_.units.size();
+    stage_.call(key("use gathered", u), phase, &u, [&](plan::BlockWriter& w) {
+      w.wait(Stream::compute, extra(u, kEvent), Frame::unit);
+      if (copies_out_) {
+        w.alloc(extra(u, kUnsharded), bytes, Category::parameter, Frame::unit);
+        w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "gather copy-out"}), host());
+        w.free(extra(u, kGathered), Frame::unit);
+      }
+    });
+  }
+
+  void release(std::size_t index, Phase phase) {
+    const Unit& u = stage_.units[index];
+    gathered_[index] = false;
+    kept_[index] = false;
+    if (u.tape->elements() == 0) return;
+    stage_.call(key("reshard", u), phase, &u, [&](plan::BlockWriter& w) { w.free(extra(u, copies_out_ ? kUnsharded : kGathered), Frame::unit); });
+  }
+
+  void reduce(std::size_t index, bool first) {
+    const Unit& u = stage_.units[index];
+    const std::int64_t elements = u.tape->trainable_elements();
+    if (elements == 0) return;
+    const std::int64_t bytes = elements * reduce_bytes_, shard = divided(elements);
+    stage_.call(key(first ? "reduce first" : "reduce", u), Phase::gradient_reduction, &u, [&](plan::BlockWriter& w) {
+      // The previous unit's input is freed once its reduction is through; then this one is filled.
+      w.record(Stream::data_reduce, Stage::kPersistentSlots - 3);
+      w.wait(Stream::compute, Stage::kPersistentSlots - 3);
+      w.free(kReduceInput);
+      w.alloc(kReduceInput, bytes, Category::communication);
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = elements * parameter_bytes_, .bytes_written = bytes, .name = "reduce copy-in"}), host());
+      for (std::size_t i = 0; i < u.tape->weights.size(); ++i)
+        if (u.tape->weights[i].trainable && !u.tape->weights[i].gradient_elsewhere) w.free(static_cast<std::uint32_t>(i), Frame::unit);
+      if (first) w.alloc(extra(u, kShard), shard * stored_bytes(), Category::gradient, Frame::unit, Stream::data_reduce);
+      if (stage_.sizes.shard > 1)
+        w.collective(builder().collective({CollectiveKind::reduce_scatter, GroupAxis::data, Bytes{bytes}, "gradient reduction"}), Stream::data_reduce, plan::kAfterCompute, profile().collective_host);
+      if (stage_.sizes.replicate > 1) {
+        w.record(Stream::data_reduce, Stage::kPersistentSlots - 5);
+        w.wait(Stream::data_replicate, Stage::kPersistentSlots - 5);
+        w.collective(builder().collective({CollectiveKind::all_reduce, GroupAxis::data_replicate, Bytes{shard * reduce_bytes_}, "replica reduction"}), Stream::data_replicate, plan::kAfterCompute,
+                     profile().collective_host);
+      }
+      if (!first)
+        w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = 2 * shard * stored_bytes(), .bytes_written = shard * stored_bytes(), .name = "accumulate shard"}),
+                 host(), Stream::data_reduce);
+    });
+  }
+
+  DataParallelKind kind_;
+  std::int64_t parameter_bytes_ = 2, reduce_bytes_ = 4;
+  bool reshard_ = true, copies_out_ = true;
+  std::vector<bool> gathered_;
+  std::map<std::size_t, bool> kept_;
+};
+
+}  // namespace
+
+std::unique_ptr<DataParallelWriter> make_sharded(Stage& stage) { return std::make_unique<Sharded>(stage); }
+
+}  // namespace rehearse::strategies

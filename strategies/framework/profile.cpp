@@ -1,0 +1,103 @@
+#include "strategies/framework/profile.h"
+
+#include <algorithm>
+
+#include "sim/config/document.h"
+#include "sim/config/fields.h"
+#include "sim/core/error.h"
+#include "sim/core/resources.h"
+
+namespace rehearse::strategies {
+namespace {
+
+constexpr const char* kFolder = "strategies/framework/data";
+using P = FrameworkProfile;
+
+config::Field<P> fusion(const char* name, Fusion P::*member, const char* doc) {
+  return config::choice(name, member, doc, {{"eager", Fusion::eager, "one kernel per tensor operation"},
+                                            {"native", Fusion::native, "PyTorch's own fused operator"},
+                                            {"fused", Fusion::fused, "a hand-written kernel"},
+                                            {"compiled", Fusion::compiled, "TorchInductor; recomputed in backward"}});
+}
+
+config::Field<P> format(const char* name, DType P::*member, const char* doc) {
+  return config::choice(name, member, doc, {{"fp32", DType::fp32, ""}, {"fp16", DType::fp16, ""}, {"bf16", DType::bf16, ""}});
+}
+
+const config::Fields<P>& fields() {
+  using model::AttentionKernel;
+  static const config::Fields<P> table{
+      config::text("title", &P::title, "what this profile stands for").required(),
+      config::text("source", &P::source, "where its values come from").required(),
+      config::custom<P>("sources", "per value: where it comes from", "a map from key to text", "{\"type\": \"object\"}", [](const config::Value&, P&, config::FieldReader&) {}),
+      fusion("norm", &P::norm, "LayerNorm and RMSNorm"),
+      fusion("rope", &P::rope, "rotary embedding"),
+      fusion("activation", &P::activation, "GELU, SwiGLU"),
+      fusion("residual", &P::residual, "bias, dropout and residual add"),
+      config::choice("loss", &P::loss, "cross-entropy over the vocabulary",
+                     {{"upcast", LossKind::upcast, "fp32 copy of the logits"}, {"native", LossKind::native, "in the logits' own format"},
+                      {"vocab-parallel", LossKind::vocab_parallel, "Megatron's fp32 copy, in place"}, {"fused", LossKind::fused, "16-bit logits, gradient in place"},
+                      {"compiled", LossKind::compiled, "statistics only"}}),
+      config::choice("attention", &P::attention, "fused attention kernel",
+                     {{"flash1", AttentionKernel::flash1, ""}, {"flash2", AttentionKernel::flash2, ""}, {"flash3", AttentionKernel::flash3, ""},
+                      {"cudnn", AttentionKernel::cudnn, ""}, {"mem-efficient", AttentionKernel::mem_efficient, ""}, {"math", AttentionKernel::sdpa_math, ""}}),
+      config::boolean("attention_fused", &P::attention_fused, "false: scores in memory"),
+      config::boolean("fused_qkv", &P::fused_qkv, "one product for query, key and value"),
+      config::boolean("fused_gate_up", &P::fused_gate_up, "one product for gate and up"),
+      config::boolean("repeat_kv", &P::repeat_kv, "keys and values are copied to all query heads"),
+      config::boolean("dropout", &P::dropout, "trains with dropout"),
+      config::boolean("compiled", &P::compiled, "torch.compile on each layer"),
+      format("stored_parameter", &P::stored_parameter, "what modules hold"),
+      config::boolean("master_parameters", &P::master_parameters, "fp32 copy beside 16-bit parameters"),
+      format("gradient", &P::gradient, "accumulated gradients"),
+      format("reduce", &P::reduce, "gradient reduction"),
+      format("optimizer_state", &P::optimizer_state, "moments"),
+      config::boolean("autocast", &P::autocast, "16-bit copies of fp32 weights are made per use"),
+      config::boolean("fused_gradient_accumulation", &P::fused_gradient_accumulation, "weight-gradient products add into the main gradient"),
+      config::boolean("dummy_weight_gradients", &P::dummy_weight_gradients, "one 16-bit dummy gradient per weight shape"),
+      config::integer("bucket_elements", &P::bucket_elements, "gradient bucket; 0: one bucket", config::non_negative),
+      config::boolean("overlap_gradient_reduce", &P::overlap_gradient_reduce, "reduction runs under backward"),
+      config::boolean("overlap_parameter_gather", &P::overlap_parameter_gather, "gather runs under the next forward"),
+      config::boolean("fused_optimizer", &P::fused_optimizer, "one pass over the states; false: foreach"),
+      config::boolean("gradient_norm_sync", &P::gradient_norm_sync, "the host reads the gradient norm"),
+      config::boolean("tensor_overlap", &P::tensor_overlap, "user-buffer overlap of tensor-parallel collectives"),
+      config::boolean("pipeline_sync", &P::pipeline_sync, "point-to-point blocks in 1F1B"),
+      config::boolean("early_stop_recompute", &P::early_stop_recompute, "recomputation stops after the last needed tensor"),
+      config::duration("kernel_host", &P::kernel_host, "host time to issue one forward kernel"),
+      config::duration("backward_kernel_host", &P::backward_kernel_host, "host time to issue one backward kernel"),
+      config::duration("collective_host", &P::collective_host, "host time to issue one collective"),
+      config::duration("layer_host", &P::layer_host, "host time per layer beyond its kernels"),
+      config::duration("step_host", &P::step_host, "host time per step: data, logging, scheduler"),
+      config::boolean("expandable_segments", &P::expandable_segments, "allocator setting"),
+      config::bytes("cublas_workspace", &P::cublas_workspace, "workspaces inside the allocator"),
+      config::bytes("misc_device", &P::misc_device, "other device bytes outside the allocator"),
+      config::integer("vocab_multiple", &P::vocab_multiple, "vocabulary rows are padded to a multiple", config::positive),
+      config::boolean("vocab_times_tensor", &P::vocab_times_tensor, "the multiple grows with the tensor degree"),
+      config::text("selective_modules", &P::selective_modules, "what `recompute: selective` recomputes"),
+      config::text("memory_reported", &P::memory_reported, "which number the logs print"),
+  };
+  return table;
+}
+
+}  // namespace
+
+FrameworkProfile load_profile(const std::string& name) {
+  const auto path = resource_root() / kFolder / (name + ".yaml");
+  const auto names = profile_names();
+  if (std::find(names.begin(), names.end(), name) == names.end()) {
+    std::string known;
+    for (const std::string& n : names) known += (known.empty() ? "" : ", ") + n;
+    const auto near = nearest_name(name, names);
+    throw ConfigError(Diagnostic{{}, "training.framework", "there is no framework profile '" + name + "'", (near ? "Did you mean " + *near + "? " : "") + "Known: " + known, ""});
+  }
+  const config::Document document = config::load_document(path);
+  config::Diagnostics problems;
+  FrameworkProfile profile = config::read(document.root, fields(), problems);
+  config::throw_if_any(std::move(problems));
+  profile.name = name;
+  return profile;
+}
+
+std::vector<std::string> profile_names() { return resource_names(kFolder, ".yaml"); }
+
+}  // namespace rehearse::strategies

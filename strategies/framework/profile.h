@@ -1,0 +1,85 @@
+// How a framework carries out a layer and a step: which operators are fused, which number formats it keeps, what its
+// host thread costs, how its allocator is set. Data: strategies/framework/data/<name>.yaml, each value with a source.
+// Leaves out what the user chooses (spec.h) and what kernels cost (hwmodels).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/core/dtype.h"
+#include "sim/core/units.h"
+#include "sim/model/kernel.h"
+
+namespace rehearse::strategies {
+
+/// How pointwise operators are carried out.
+///   eager     one kernel per tensor operation, each intermediate in memory (Hugging Face modelling code)
+///   native    PyTorch's own fused operator where it has one (nn.LayerNorm, nn.RMSNorm, F.silu ...)
+///   fused     a hand-written kernel per operator (Transformer Engine, Apex, Liger, Triton)
+///   compiled  TorchInductor: chains of pointwise operators become one kernel and are recomputed in backward
+enum class Fusion : std::uint8_t { eager, native, fused, compiled };
+
+enum class LossKind : std::uint8_t {
+  upcast,          // logits.float(), then PyTorch's cross-entropy (Hugging Face, nanotron, torchtitan eager)
+  native,          // PyTorch's cross-entropy on logits as they are
+  vocab_parallel,  // Megatron's: fp32 copy of the logits shard, softmax in place
+  fused,           // logits stay in 16 bit, gradient in place (Transformer Engine, Liger without the head)
+  compiled,        // softmax statistics only; gradient fused into the backward
+};
+
+struct FrameworkProfile {
+  std::string name, title, source;
+
+  // Kernels
+  Fusion norm = Fusion::native;
+  Fusion rope = Fusion::eager;
+  Fusion activation = Fusion::native;
+  Fusion residual = Fusion::native;
+  LossKind loss = LossKind::upcast;
+  model::AttentionKernel attention = model::AttentionKernel::flash2;
+  bool attention_fused = true;            // false: scores in memory (2021 Megatron)
+  bool fused_qkv = true, fused_gate_up = true;
+  bool repeat_kv = false;                 // keys and values are copied to all query heads before attention
+  bool dropout = false;                   // trains with dropout masks by default
+  bool compiled = false;                  // torch.compile on each layer by default
+
+  // Number formats
+  DType stored_parameter = DType::bf16;   // what the module holds (fp32 under autocast / FSDP)
+  bool master_parameters = true;          // fp32 copy beside 16-bit parameters
+  DType gradient = DType::fp32;           // accumulated gradient
+  DType reduce = DType::fp32;             // gradient reduction on the wire
+  DType optimizer_state = DType::fp32;
+  bool autocast = false;                  // 16-bit copies of fp32 weights are made per use
+  bool fused_gradient_accumulation = false;  // weight-gradient GEMM adds into the fp32 gradient
+  bool dummy_weight_gradients = false;    // Transformer Engine keeps one 16-bit dummy per weight shape
+  bool head_weight_gradient_fp32 = false;
+
+  // Data parallelism and step
+  std::int64_t bucket_elements = 0;       // gradient bucket in elements (0: one bucket)
+  bool overlap_gradient_reduce = true;
+  bool overlap_parameter_gather = false;
+  bool fused_optimizer = true;            // one multi-tensor kernel without temporaries; false: foreach
+  bool gradient_norm_sync = true;         // the host reads the norm before the optimizer step
+  bool tensor_overlap = false;            // user-buffer overlap of tensor-parallel collectives with GEMMs
+  bool pipeline_sync = true;              // blocking point-to-point in non-interleaved 1F1B
+  bool early_stop_recompute = false;      // non-reentrant checkpoint stops after the last needed tensor
+
+  // Host thread (per call, on the issuing thread)
+  Duration kernel_host{}, backward_kernel_host{}, collective_host{}, layer_host{}, step_host{};
+
+  // Allocator and surroundings
+  bool expandable_segments = false;
+  Bytes cublas_workspace{};
+  Bytes misc_device{};
+
+  int vocab_multiple = 1;                 // padding multiple, times tensor degree when vocab_times_tensor
+  bool vocab_times_tensor = false;
+  std::vector<std::string> selective_modules;  // what `recompute: selective` means here
+  std::string memory_reported = "allocated";   // which number its logs print
+};
+
+/// Reads strategies/framework/data/<name>.yaml. Throws ConfigError; unknown names list the valid ones.
+FrameworkProfile load_profile(const std::string& name);
+std::vector<std::string> profile_names();
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,80 @@
+// Scaled dot-product attention, fused (flash) and unfused (scores in memory).
+#include "strategies/layer/operators.h"
+
+namespace rehearse::strategies {
+
+using model::KernelKind;
+
+TensorId Operators::attention(TensorId q, TensorId k, TensorId v, const model::Layer& layer) {
+  if (c_.attention == "unfused") return attention_unfused(q, k, v, layer);
+  const auto& m = c_.model;
+  const std::int64_t e = c_.element(), t = c_.tensor;
+  const bool repeated = c_.profile.repeat_kv && m.kv_heads < m.heads;
+  const std::int64_t heads = m.heads / t, kv_heads = repeated ? heads : std::max<std::int64_t>(1, m.kv_heads / t);
+  const std::int64_t value_dim = m.latent.present() ? m.latent.v_head_dim : m.head_dim;
+  const std::int64_t head_dim = m.query_width() / m.heads;
+  const TensorId out = tape_.tensor("attention output", c_.tokens * heads * value_dim * e);
+  const TensorId lse = tape_.tensor("attention log-sum-exp", c_.tokens * heads * 4, false);
+
+  // Context parallelism splits the queries; every rank meets all keys (ring or gathered): balanced, so each rank computes
+  // 1/c of the causal area.
+  const std::int64_t context = c_.strategy.parallelism.degrees.context;
+  model::KernelSpec spec{.kind = KernelKind::attention_forward, .attention = c_.profile.attention, .dtype = c_.activation, .output_dtype = c_.activation,
+                         .causal = true, .batch = c_.batch, .heads = heads, .kv_heads = kv_heads, .query_length = c_.sequence,
+                         .key_length = c_.sequence * (context > 1 ? (context + 1) / 2 : 1), .head_dim = head_dim, .value_head_dim = value_dim,
+                         .window = layer.window < c_.sequence ? layer.window : 0, .name = "attention"};
+  Node node{.name = "attention", .inputs = {q, k, v}, .outputs = {out}, .saved = {q, k, v, out, lse}, .intermediates = {lse}};
+  node.forward = {{.kind = Item::Kind::kernel, .spec = c_.builder.kernel(spec)}};
+  spec.kind = KernelKind::attention_backward;
+  spec.name = "attention backward";
+  // The fp32 accumulator of dQ and the row sums live while the kernel runs (facts: SDPA-flash backward).
+  const std::int64_t accumulator = c_.tokens * heads * head_dim * 4, sums = c_.tokens * heads * 4;
+  node.backward = {Operators::alloc(0, accumulator), Operators::alloc(1, sums), {.kind = Item::Kind::kernel, .spec = c_.builder.kernel(spec)},
+                   Operators::free(0), Operators::free(1)};
+  tape_.nodes.push_back(std::move(node));
+  return out;
+}
+
+/// QK^T, scale + mask + softmax, dropout, times V: Megatron-LM's attention of 2021 and "eager" attention elsewhere.
+TensorId Operators::attention_unfused(TensorId q, TensorId k, TensorId v, const model::Layer&) {
+  const auto& m = c_.model;
+  const std::int64_t e = c_.element();
+  const std::int64_t heads = m.heads / c_.tensor, head_dim = m.query_width() / m.heads;
+  const std::int64_t s = c_.sequence, batches = c_.batch * heads;
+  const std::int64_t scores_elements = batches * s * s, scores_bytes = scores_elements * e;
+  auto product = [&](const std::string& name, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
+    return Item{.kind = Item::Kind::kernel, .spec = c_.builder.kernel({.kind = KernelKind::gemm, .dtype = c_.activation, .output_dtype = c_.activation, .batch = batches,
+                                                                       .m = rows, .n = columns, .k = depth, .name = name})};
+  };
+  const TensorId scores = tape_.tensor("scores", scores_bytes);
+  tape_.nodes.push_back({.name = "scores", .inputs = {q, k}, .outputs = {scores}, .saved = {q, k}, .forward = {product("scores", s, s, head_dim)},
+                         .backward = {product("scores query gradient", s, head_dim, s), product("scores key gradient", s, head_dim, s)}});
+  TensorId probabilities = tape_.tensor("softmax", scores_bytes);
+  Node softmax{.name = "softmax", .inputs = {scores}, .outputs = {probabilities}, .saved = {probabilities}};
+  if (c_.profile.activation == Fusion::fused) {
+    softmax.forward = {kernel("scale mask softmax", scores_bytes, scores_bytes, KernelKind::softmax)};
+    softmax.backward = {kernel("scale mask softmax backward", 2 * scores_bytes, scores_bytes, KernelKind::softmax)};
+    softmax.gradient_in_place = true;  // Megatron's fused softmax writes over the incoming gradient
+  } else {
+    const std::int64_t wide = scores_elements * 4;
+    softmax.forward = {kernel("add mask", scores_bytes, scores_bytes), alloc(0, wide), kernel("softmax", scores_bytes, wide, KernelKind::softmax),
+                       kernel("cast", wide, scores_bytes), free(0)};
+    softmax.backward = {alloc(0, wide), kernel("cast", scores_bytes, wide), kernel("softmax backward", 2 * wide, wide, KernelKind::softmax), free(0)};
+  }
+  tape_.nodes.push_back(std::move(softmax));
+  if (c_.profile.dropout && m.attention_dropout > 0) {
+    const TensorId mask = tape_.tensor("attention dropout mask", scores_elements, false);
+    const TensorId dropped = tape_.tensor("attention dropout", scores_bytes);
+    tape_.nodes.push_back({.name = "attention dropout", .inputs = {probabilities}, .outputs = {dropped}, .saved = {mask}, .intermediates = {mask},
+                           .forward = {kernel("dropout", scores_bytes, scores_bytes + scores_elements)},
+                           .backward = {kernel("dropout backward", scores_bytes + scores_elements, scores_bytes)}});
+    probabilities = dropped;
+  }
+  const TensorId out = tape_.tensor("attention output", c_.tokens * heads * head_dim * e);
+  tape_.nodes.push_back({.name = "attention values", .inputs = {probabilities, v}, .outputs = {out}, .saved = {probabilities, v},
+                         .forward = {product("attention values", s, head_dim, s)},
+                         .backward = {product("attention probabilities gradient", s, s, head_dim), product("attention value gradient", s, head_dim, s)}});
+  return out;
+}
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,158 @@
+// Both ends of a transformer: the embedding that makes the residual stream, the head and the loss that consume it.
+#include <algorithm>
+
+#include "strategies/layer/transformer_layer.h"
+
+namespace rehearse::strategies {
+
+using model::KernelKind;
+
+std::int64_t padded_vocabulary(const LowerContext& c) {
+  const std::int64_t multiple = static_cast<std::int64_t>(c.profile.vocab_multiple) * (c.profile.vocab_times_tensor ? c.tensor : 1);
+  return (c.model.vocab + multiple - 1) / multiple * multiple;
+}
+
+Tape embedding_tape(const LowerContext& c, bool tied_here) {
+  Tape tape;
+  tape.name = "embedding";
+  Operators op(c, tape);
+  const auto& m = c.model;
+  const std::int64_t width = m.embedding_width > 0 ? m.embedding_width : m.hidden;
+  const std::int64_t e = c.element(), whole = c.tokens * m.hidden * e, bytes = c.stream_tokens() * m.hidden * e;
+  const std::int64_t rows = padded_vocabulary(c) / c.tensor;
+  const int both = plan::kAfterCompute | plan::kComputeWaits;
+
+  const TensorId ids = tape.tensor("token ids", c.tokens * 8, false);
+  TensorId x = tape.tensor("embedding", bytes);
+  const int w = tape.weight({.name = "word_embeddings.weight", .elements = rows * width, .trainable = !c.frozen_weights, .matrix = false, .gradient_elsewhere = tied_here,
+                              .replicated_over_tensor = c.tensor == 1});
+  Node node{.name = "embedding", .outputs = {x}, .saved = {ids}, .intermediates = {ids}};
+  if (c.tensor > 1) node.forward.push_back(Operators::alloc(0, whole));
+  node.forward.push_back(op.kernel("embedding", whole, whole, KernelKind::embedding));
+  if (c.tensor > 1) {
+    node.forward.push_back(op.collective(c.sequence_parallel ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce, "embedding reduce", whole, both));
+    node.forward.push_back(Operators::free(0));
+    if (c.sequence_parallel)
+      node.backward.insert(node.backward.end(), {Operators::alloc(1, whole), op.collective(CollectiveKind::all_gather, "embedding gather gradient", whole, both)});
+  }
+  node.backward.push_back(op.weight_gradient(w, op.kernel("embedding backward", whole, rows * width * e / 8 + whole, KernelKind::embedding)));
+  if (c.tensor > 1 && c.sequence_parallel) node.backward.push_back(Operators::free(1));
+  tape.nodes.push_back(std::move(node));
+
+  auto pointwise = [&](const std::string& name, std::vector<TensorId> saved) {
+    const TensorId y = tape.tensor(name, bytes);
+    Node n{.name = name, .inputs = {x}, .outputs = {y}, .saved = std::move(saved), .forward = {op.kernel(name, bytes, bytes)}, .backward = {op.kernel(name + " backward", bytes, bytes)}};
+    tape.nodes.push_back(std::move(n));
+    x = y;
+  };
+  if (width != m.hidden) x = op.linear(x, "embedding projection", width, m.hidden, false, Operators::Split::none);
+  if (m.scaled_embedding) pointwise("embedding scale", {});
+  if (m.position == model::Position::learned) {
+    const int p = tape.weight({.name = "position_embeddings.weight", .elements = m.max_positions * m.hidden, .trainable = !c.frozen_weights, .matrix = false, .replicated_over_tensor = true});
+    const TensorId y = tape.tensor("embedding with positions", bytes);
+    tape.nodes.push_back({.name = "add positions", .inputs = {x}, .outputs = {y}, .forward = {op.kernel("add positions", 2 * bytes, bytes)},
+                          .backward = {op.weight_gradient(p, op.kernel("position gradient", bytes, m.max_positions * m.hidden * e, KernelKind::reduction))}, .passed_inputs = 1});
+    x = y;
+  }
+  if (m.embedding_norm) x = op.norm(x, "embedding norm", c.stream_tokens(), m.hidden);
+  if (c.profile.dropout && m.dropout > 0) {
+    const TensorId mask = tape.tensor("embedding dropout mask", c.stream_tokens() * m.hidden, false);
+    pointwise("embedding dropout", {mask});
+    tape.nodes.back().intermediates = {mask};
+  }
+  tape.output = x;
+  return tape;
+}
+
+namespace {
+
+/// The loss over logits [tokens, vocabulary / t]; what it keeps and makes depends on who wrote it.
+void add_loss(const LowerContext& c, Operators& op, Tape& tape, TensorId logits, std::int64_t columns) {
+  const std::int64_t elements = c.tokens * columns, narrow = elements * c.element(), wide = elements * 4, row = c.tokens * 4;
+  const int both = plan::kAfterCompute | plan::kComputeWaits;
+  auto statistics = [&](Node& n, int reductions) {  // maximum, target logit, sum of exponentials over the tensor group
+    if (c.tensor == 1) return;
+    for (int i = 0; i < reductions; ++i) n.forward.push_back(op.collective(CollectiveKind::all_reduce, "loss statistics", row, both));
+  };
+  const KernelKind ce = KernelKind::cross_entropy;
+  const TensorId loss_rows = tape.tensor("loss per token", row, false);
+  switch (c.profile.loss) {
+    case LossKind::upcast: {
+      const bool cast = c.element() != 4;
+      TensorId wide_logits = logits;
+      if (cast) {
+        wide_logits = tape.tensor("logits fp32", wide);
+        tape.nodes.push_back({.name = "logits float", .inputs = {logits}, .outputs = {wide_logits}, .forward = {op.kernel("cast", narrow, wide)},
+                              .backward = {op.kernel("cast", wide, narrow)}});
+      }
+      const TensorId log_softmax = tape.tensor("log softmax", wide);
+      tape.nodes.push_back({.name = "log softmax", .inputs = {wide_logits}, .outputs = {log_softmax}, .saved = {log_softmax},
+                            .forward = {op.kernel("log softmax", wide, wide, KernelKind::softmax)}, .backward = {op.kernel("log softmax backward", 2 * wide, wide, KernelKind::softmax)}});
+      tape.nodes.push_back({.name = "nll loss", .inputs = {log_softmax}, .saved = {log_softmax, loss_rows}, .intermediates = {loss_rows},
+                            .forward = {op.kernel("nll loss", row, row)}, .backward = {op.kernel("zero fill", 0, wide, KernelKind::memset), op.kernel("nll loss backward", row, row)}});
+      return;
+    }
+    case LossKind::native: {
+      const TensorId log_softmax = tape.tensor("log softmax", narrow);
+      tape.nodes.push_back({.name = "log softmax", .inputs = {logits}, .outputs = {log_softmax}, .saved = {log_softmax},
+                            .forward = {op.kernel("log softmax", narrow, narrow, KernelKind::softmax)}, .backward = {op.kernel("log softmax backward", 2 * narrow, narrow, KernelKind::softmax)}});
+      tape.nodes.push_back({.name = "nll loss", .inputs = {log_softmax}, .saved = {log_softmax, loss_rows}, .intermediates = {loss_rows},
+                            .forward = {op.kernel("nll loss", row, row)}, .backward = {op.kernel("zero fill", 0, narrow, KernelKind::memset), op.kernel("nll loss backward", row, row)}});
+      return;
+    }
+    case LossKind::vocab_parallel: {
+      // fp32 copy, maximum subtracted in place, exponentials written over it, softmax kept; the gradient is made in place.
+      const TensorId softmax = tape.tensor("softmax fp32", wide);
+      tape.nodes.push_back({.name = "logits float", .inputs = {logits}, .outputs = {softmax}, .forward = {op.kernel("cast", narrow, wide)}, .backward = {op.kernel("cast", wide, narrow)}});
+      Node n{.name = "vocabulary-parallel loss", .inputs = {softmax}, .saved = {softmax, loss_rows}, .intermediates = {loss_rows}, .gradient_in_place = true};
+      n.forward = {op.kernel("max", wide, row, KernelKind::reduction), op.kernel("subtract", wide, wide), op.kernel("exp", wide, wide), op.kernel("sum", wide, row, KernelKind::reduction),
+                   op.kernel("divide", wide, wide)};
+      statistics(n, 3);
+      n.backward = {op.kernel("subtract one-hot", row, row), op.kernel("scale gradient", wide, wide)};
+      tape.nodes.push_back(std::move(n));
+      return;
+    }
+    case LossKind::fused: {
+      Node n{.name = "fused loss", .inputs = {logits}, .saved = {logits, loss_rows}, .intermediates = {loss_rows}, .gradient_in_place = true};
+      n.forward = {op.kernel("cross entropy", 2 * narrow, narrow, ce)};
+      statistics(n, 2);
+      n.backward = {op.kernel("scale gradient", narrow, narrow)};
+      tape.nodes.push_back(std::move(n));
+      return;
+    }
+    case LossKind::compiled: {
+      Node n{.name = "compiled loss", .inputs = {logits}, .saved = {logits, loss_rows}, .intermediates = {loss_rows}};
+      n.forward = {op.kernel("cross entropy", 2 * narrow, row, ce)};
+      statistics(n, 3);
+      n.backward = {op.kernel("cross entropy backward", narrow, narrow, ce)};
+      tape.nodes.push_back(std::move(n));
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+Tape head_tape(const LowerContext& c, bool tied_here) {
+  Tape tape;
+  tape.name = "head";
+  Operators op(c, tape);
+  const auto& m = c.model;
+  TensorId x = tape.tensor("final hidden", c.stream_tokens() * m.hidden * c.element());
+  tape.input = x;
+  if (m.final_norm) x = op.norm(x, "final norm", c.stream_tokens(), m.hidden);
+  const std::int64_t width = m.embedding_width > 0 ? m.embedding_width : m.hidden;
+  if (width != m.hidden) x = op.linear(x, "output projection", m.hidden, width, false, Operators::Split::none);
+  const std::int64_t vocabulary = padded_vocabulary(c);
+  LowerContext head = c;  // the output layer stays in 16 bit under fp8 recipes
+  if (bits(head.gemm) <= 8) head.gemm = c.activation;
+  Operators head_op(head, tape);
+  const TensorId logits = head_op.linear(x, "lm_head", width, vocabulary, m.head_bias, Operators::Split::column);
+  if (tied_here)
+    for (Weight& w : tape.weights)
+      if (w.name == "lm_head.weight") w.parameter_elsewhere = true;
+  add_loss(head, head_op, tape, logits, vocabulary / c.tensor);
+  return tape;
+}
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,254 @@
+#include "strategies/layer/operators.h"
+
+#include <algorithm>
+
+namespace rehearse::strategies {
+
+using model::KernelKind;
+
+LowerContext make_context(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, plan::PlanBuilder& builder) {
+  LowerContext c{model, strategy, profile, builder};
+  const Degrees& d = strategy.parallelism.degrees;
+  c.batch = strategy.training.micro_batch_size;
+  c.sequence = strategy.training.sequence_length / d.context;
+  c.tokens = c.batch * c.sequence;
+  c.tensor = d.tensor;
+  c.sequence_parallel = strategy.parallelism.sequence_parallel && d.tensor > 1;
+  switch (strategy.training.precision) {
+    case Precision::fp32: c.activation = DType::fp32; c.gemm = DType::fp32; break;
+    case Precision::tf32: c.activation = DType::fp32; c.gemm = DType::tf32; break;
+    case Precision::fp16: c.activation = DType::fp16; c.gemm = DType::fp16; break;
+    case Precision::bf16: c.activation = DType::bf16; c.gemm = DType::bf16; break;
+    case Precision::fp8: c.activation = DType::bf16; c.gemm = DType::fp8; break;
+    case Precision::mxfp8: c.activation = DType::bf16; c.gemm = DType::mxfp8; break;
+    case Precision::nvfp4: c.activation = DType::bf16; c.gemm = DType::nvfp4; break;
+  }
+  c.attention = strategy.training.attention.value_or(profile.attention_fused ? "flash" : "unfused");
+  return c;
+}
+
+Item Operators::kernel(const std::string& name, std::int64_t read, std::int64_t written, KernelKind kind) const {
+  const std::int64_t elements = (read + written) / std::max<std::int64_t>(1, c_.element());
+  return {.kind = Item::Kind::kernel,
+          .spec = c_.builder.kernel({.kind = kind, .dtype = c_.activation, .output_dtype = c_.activation, .bytes_read = read, .bytes_written = written,
+                                     .flops = static_cast<double>(elements), .name = name})};
+}
+
+Item Operators::gemm(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k, DType output, bool accumulate) const {
+  return {.kind = Item::Kind::kernel,
+          .spec = c_.builder.kernel({.kind = KernelKind::gemm, .role = role, .dtype = c_.gemm, .output_dtype = output, .accumulate = accumulate,
+                                     .m = m, .n = n, .k = k, .name = name})};
+}
+
+Item Operators::collective(CollectiveKind kind, const std::string& name, std::int64_t bytes, int sync) const {
+  return {.kind = Item::Kind::collective, .stream = plan::Stream::tensor, .sync = sync,
+          .spec = c_.builder.collective({kind, plan::GroupAxis::tensor, Bytes{bytes}, name})};
+}
+
+Item Operators::weight_gradient(int weight, Item made_by) const {
+  made_by.kind = Item::Kind::weight_gradient;
+  made_by.weight = weight;
+  return made_by;
+}
+
+// Normalisation ------------------------------------------------------------------------------------------------------
+
+TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows, std::int64_t width, bool replicated) {
+  const std::int64_t elements = rows * width, bytes = elements * c_.element();
+  const TensorId y = tape_.tensor(name, bytes);
+  const bool layer_norm = c_.model.norm == model::Norm::layer_norm;
+  const int w = tape_.weight({.name = name + ".weight", .elements = width * (layer_norm && c_.model.norm_bias ? 2 : 1),
+                              .trainable = !c_.frozen_weights, .matrix = false, .replicated_over_tensor = replicated});
+  Node node{.name = name, .inputs = {x}, .outputs = {y}};
+  if (c_.profile.norm == Fusion::eager && !layer_norm) {
+    norm_eager(node, x, y, name, elements, rows, w);
+  } else {
+    const TensorId statistics = tape_.tensor(name + " statistics", rows * 4 * (layer_norm ? 2 : 1), false);
+    node.intermediates = {statistics};
+    node.saved = {x, statistics};
+    node.forward = {kernel(name, bytes, bytes, KernelKind::normalization)};
+    node.backward = {kernel(name + " backward", 2 * bytes, bytes, KernelKind::normalization),
+                     weight_gradient(w, kernel(name + " weight gradient", 2 * bytes, width * 4, KernelKind::reduction))};
+    node.discard_output = c_.profile.norm == Fusion::compiled;
+  }
+  tape_.nodes.push_back(std::move(node));
+  return y;
+}
+
+/// x.float(), pow, mean, rsqrt, multiply, cast back, times weight: as Hugging Face's RMSNorm modules compute it.
+void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& name, std::int64_t elements, std::int64_t rows, int w) {
+  const std::int64_t wide = elements * 4, narrow = elements * c_.element();
+  const bool cast = c_.element() != 4;
+  const TensorId x32 = cast ? tape_.tensor(name + " input fp32", wide) : x;
+  const TensorId normalised = tape_.tensor(name + " normalised", narrow);
+  const TensorId statistics = tape_.tensor(name + " rsqrt", rows * 4, false);
+  node.intermediates = {statistics, normalised};
+  if (cast) node.intermediates.push_back(x32);
+  node.saved = {x32, statistics, normalised};
+  if (cast) node.forward.push_back(kernel("cast", narrow, wide));
+  node.forward.insert(node.forward.end(), {alloc(0, wide), kernel("pow", wide, wide), kernel("mean", wide, rows * 4, KernelKind::reduction), free(0),
+                                           kernel("rsqrt", rows * 4, rows * 4)});
+  if (cast) node.forward.insert(node.forward.end(), {alloc(1, wide), kernel("mul", wide, wide), kernel("cast", wide, narrow), free(1)});
+  else node.forward.push_back(kernel("mul", wide, wide));
+  node.forward.push_back(kernel("mul weight", narrow, narrow));
+
+  // d(weight * n): one product per operand, the weight's is summed over rows.
+  auto& b = node.backward;
+  b = {alloc(0, narrow), kernel("mul backward", 2 * narrow, narrow), alloc(1, narrow), kernel("mul backward", 2 * narrow, narrow),
+       weight_gradient(w, kernel("sum rows", narrow, 4096, KernelKind::reduction)), free(1), {.kind = Item::Kind::release_output_gradients}};
+  if (cast) b.insert(b.end(), {alloc(2, wide), kernel("cast", narrow, wide), free(0)});
+  const int g = cast ? 2 : 0;
+  b.insert(b.end(), {alloc(3, wide), kernel("mul backward", wide, wide), alloc(4, wide), kernel("mul backward", 2 * wide, wide), free(g),
+                     kernel("sum columns", wide, rows * 4, KernelKind::reduction), free(4), alloc(5, wide), kernel("pow backward", wide, wide),
+                     kernel("gradient add", 2 * wide, wide), free(5)});
+  b.insert(b.end(), {{.kind = Item::Kind::produce_input_gradients}, kernel("cast", wide, narrow), free(3)});
+}
+
+// Linear layers -------------------------------------------------------------------------------------------------------
+
+TensorId Operators::linear(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split) {
+  const std::int64_t t = c_.tensor;
+  const bool sharded = split != Split::none && t > 1;
+  const std::int64_t k = split == Split::row ? in / t : in, n = split == Split::column ? out / t : out;
+  const std::int64_t m = split == Split::none ? c_.stream_tokens() : c_.tokens;
+  const bool gather = sharded && split == Split::column && c_.sequence_parallel;
+  const bool scatter = sharded && split == Split::row && c_.sequence_parallel;
+  const bool reduce = sharded && split == Split::row && !c_.sequence_parallel;
+  const std::int64_t e = c_.element();
+  const std::int64_t out_rows = scatter ? m / t : m;
+  const bool low_precision = bits(c_.gemm) <= 8;
+  const std::int64_t whole_in = m * k * e, whole_out = m * n * e;
+
+  const TensorId y = tape_.tensor(name, out_rows * n * e);
+  const int w = tape_.weight({.name = name + ".weight", .elements = k * n, .trainable = !c_.frozen_weights, .replicated_over_tensor = !sharded});
+  Node node{.name = name, .inputs = {x}, .outputs = {y}};
+  if (!c_.frozen_weights) node.saved.push_back(x);
+  if (c_.profile.autocast && c_.profile.stored_parameter == DType::fp32 && e == 2 && c_.strategy.data_parallel.kind != DataParallelKind::fsdp1 &&
+      c_.strategy.data_parallel.kind != DataParallelKind::fsdp2) {
+    // Autocast copies the fp32 weight; the copy is what backward reads.
+    const TensorId copy = tape_.tensor(name + " weight copy", k * n * 2, false);
+    node.intermediates.push_back(copy);
+    node.saved.push_back(copy);
+    node.forward.push_back(kernel("cast weight", k * n * 4, k * n * 2));
+  }
+
+  // Forward
+  auto& f = node.forward;
+  const int both = plan::kAfterCompute | plan::kComputeWaits;
+  if (gather) f.insert(f.end(), {alloc(0, whole_in), collective(CollectiveKind::all_gather, name + " gather input", whole_in, both)});
+  if (low_precision) f.push_back(kernel(name + " cast input", m * k * e, m * k));
+  if (scatter || reduce) f.push_back(alloc(1, whole_out));
+  f.push_back(gemm(name, model::GemmRole::forward, m, n, k, c_.activation, false));
+  if (gather) f.push_back(free(0));
+  if (scatter) f.push_back(collective(CollectiveKind::reduce_scatter, name + " scatter output", whole_out, both));
+  if (reduce) f.push_back(collective(CollectiveKind::all_reduce, name + " reduce output", whole_out, both));
+  if (scatter || reduce) f.push_back(free(1));
+  if (bias && !low_precision && c_.profile.norm == Fusion::eager && split == Split::row && sharded) f.push_back(kernel("bias add", whole_out, whole_out));
+
+  // Backward: the gradient of the input, then of the weight; collectives overlap with the other GEMM.
+  auto& b = node.backward;
+  if (scatter) b.insert(b.end(), {alloc(2, whole_out), collective(CollectiveKind::all_gather, name + " gather gradient", whole_out, both)});
+  if (low_precision) b.push_back(kernel(name + " cast gradient", m * n * e, 2 * m * n));
+  if (gather && !c_.frozen_weights)
+    b.insert(b.end(), {alloc(0, whole_in), collective(CollectiveKind::all_gather, name + " gather input", whole_in, plan::kAfterCompute)});
+  if (gather) b.push_back(alloc(3, whole_in));
+  else b.push_back({.kind = Item::Kind::produce_input_gradients});
+  b.push_back(gemm(name + " data gradient", model::GemmRole::data_gradient, m, k, n, c_.activation, false));
+  if (gather && !c_.frozen_weights) b.push_back(wait(plan::Stream::tensor));
+  if (gather) b.insert(b.end(), {{.kind = Item::Kind::produce_input_gradients},
+                                 collective(CollectiveKind::reduce_scatter, name + " scatter gradient", whole_in, plan::kAfterCompute)});
+  else if (sharded && split == Split::column) b.push_back(collective(CollectiveKind::all_reduce, name + " reduce gradient", whole_in, plan::kAfterCompute));
+  const bool fused = c_.profile.fused_gradient_accumulation;
+  if (!c_.frozen_weights)
+    b.push_back(weight_gradient(w, gemm(name + " weight gradient", model::GemmRole::weight_gradient, n, k, m, fused ? DType::fp32 : c_.activation, fused)));
+  if (bias) {
+    const int bw = tape_.weight({.name = name + ".bias", .elements = n, .trainable = !c_.frozen_weights, .matrix = false,
+                                 .replicated_over_tensor = !sharded || split == Split::row});
+    b.push_back(weight_gradient(bw, kernel(name + " bias gradient", m * n * e, n * 4, KernelKind::reduction)));
+  }
+  if (sharded && split == Split::column) b.push_back(wait(plan::Stream::tensor));
+  if (gather && !c_.frozen_weights) b.push_back(free(0));
+  if (gather) b.push_back(free(3));
+  if (scatter) b.push_back(free(2));
+  tape_.nodes.push_back(std::move(node));
+  return y;
+}
+
+// Pointwise operators --------------------------------------------------------------------------------------------------
+
+TensorId Operators::rope(TensorId x, const std::string& name, std::int64_t width) {
+  const std::int64_t bytes = c_.tokens * width * c_.element();
+  const TensorId y = tape_.tensor(name, bytes);
+  Node node{.name = name, .inputs = {x}, .outputs = {y}};
+  if (c_.profile.rope == Fusion::eager) {
+    // x * cos + cat(-x2, x1) * sin
+    node.forward = {alloc(0, bytes), kernel("mul cos", bytes, bytes), alloc(1, bytes / 2), kernel("neg", bytes / 2, bytes / 2), alloc(2, bytes),
+                    kernel("cat", bytes, bytes), free(1), alloc(3, bytes), kernel("mul sin", bytes, bytes), free(2), kernel("add", 2 * bytes, bytes), free(0), free(3)};
+    node.backward = {alloc(0, bytes), kernel("mul sin backward", bytes, bytes), alloc(1, bytes), kernel("slice backward", bytes, bytes),
+                     kernel("neg", bytes / 2, bytes / 2), kernel("slice backward", bytes, bytes), kernel("add", 2 * bytes, bytes), free(0),
+                     kernel("mul cos backward", bytes, bytes), kernel("gradient add", 2 * bytes, bytes), free(1)};
+  } else {
+    node.forward = {kernel(name, bytes, bytes)};
+    node.backward = {kernel(name + " backward", bytes, bytes)};
+  }
+  tape_.nodes.push_back(std::move(node));
+  return y;
+}
+
+TensorId Operators::repeat(TensorId x, const std::string& name, std::int64_t from_width, std::int64_t to_width) {
+  const std::int64_t from = c_.tokens * from_width * c_.element(), to = c_.tokens * to_width * c_.element();
+  const TensorId y = tape_.tensor(name, to);
+  tape_.nodes.push_back({.name = name, .inputs = {x}, .outputs = {y}, .forward = {kernel(name, to, to)},
+                         .backward = {kernel(name + " backward", to, from, KernelKind::reduction)}});
+  return y;
+}
+
+TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t width) {
+  const std::int64_t bytes = c_.tokens * width * c_.element();
+  const TensorId y = tape_.tensor("activation", bytes);
+  if (!c_.model.gated_mlp) {
+    Node node{.name = "gelu", .inputs = {gate_or_fused}, .outputs = {y}, .saved = {gate_or_fused}, .forward = {kernel("gelu", bytes, bytes)},
+              .backward = {kernel("gelu backward", 2 * bytes, bytes)}};
+    node.discard_output = c_.profile.activation == Fusion::compiled;
+    tape_.nodes.push_back(std::move(node));
+    return y;
+  }
+  if (c_.profile.activation == Fusion::eager || c_.profile.activation == Fusion::native) {
+    const TensorId silu = tape_.tensor("silu", bytes);
+    tape_.nodes.push_back({.name = "silu", .inputs = {gate_or_fused}, .outputs = {silu}, .saved = {gate_or_fused}, .forward = {kernel("silu", bytes, bytes)},
+                           .backward = {kernel("silu backward", 2 * bytes, bytes)}});
+    std::vector<TensorId> inputs{silu, up == kNoTensor ? gate_or_fused : up};
+    tape_.nodes.push_back({.name = "gate product", .inputs = inputs, .outputs = {y}, .saved = inputs, .forward = {kernel("gate product", 2 * bytes, bytes)},
+                           .backward = {kernel("gate product backward", 2 * bytes, bytes), kernel("gate product backward", 2 * bytes, bytes)}});
+    return y;
+  }
+  std::vector<TensorId> inputs{gate_or_fused};
+  if (up != kNoTensor) inputs.push_back(up);
+  Node node{.name = "swiglu", .inputs = inputs, .outputs = {y}, .saved = inputs, .forward = {kernel("swiglu", 2 * bytes, bytes)},
+            .backward = {kernel("swiglu backward", 3 * bytes, 2 * bytes)}};
+  node.discard_output = c_.profile.activation == Fusion::compiled;
+  tape_.nodes.push_back(std::move(node));
+  return y;
+}
+
+TensorId Operators::residual(TensorId stream, TensorId branch, const std::string& name) {
+  const std::int64_t elements = c_.stream_tokens() * c_.model.hidden, bytes = elements * c_.element();
+  const TensorId y = tape_.tensor(name, bytes);
+  if (c_.profile.dropout && c_.model.dropout > 0) {
+    const TensorId mask = tape_.tensor(name + " dropout mask", elements, false);
+    if (c_.profile.residual == Fusion::fused) {  // bias, dropout and add in one kernel
+      tape_.nodes.push_back({.name = name, .inputs = {stream, branch}, .outputs = {y}, .saved = {mask}, .intermediates = {mask},
+                             .forward = {kernel("bias dropout add", 2 * bytes, bytes + elements)},
+                             .backward = {kernel("dropout backward", bytes + elements, bytes)}, .passed_inputs = 1});
+      return y;
+    }
+    const TensorId dropped = tape_.tensor(name + " dropout", bytes);
+    tape_.nodes.push_back({.name = name + " dropout", .inputs = {branch}, .outputs = {dropped}, .saved = {mask}, .intermediates = {mask},
+                           .forward = {kernel("dropout", bytes, bytes + elements)}, .backward = {kernel("dropout backward", bytes + elements, bytes)}});
+    branch = dropped;
+  }
+  tape_.nodes.push_back({.name = name, .inputs = {stream, branch}, .outputs = {y}, .forward = {kernel(name, 2 * bytes, bytes)}, .passed_inputs = 2});
+  return y;
+}
+
+}  // namespace rehearse::strategies

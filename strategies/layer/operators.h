@@ -1,0 +1,77 @@
+// The operators that layers are made of, each lowered to kernels, collectives and kept tensors as a framework profile
+// says. Leaves out which operators a layer has (transformer_layer.cpp, head.cpp) and lifetimes (tape_emitter.h).
+#pragma once
+
+#include <string>
+
+#include "sim/model/description.h"
+#include "sim/plan/builder.h"
+#include "strategies/framework/profile.h"
+#include "strategies/layer/tape.h"
+#include "strategies/spec.h"
+
+namespace rehearse::strategies {
+
+/// Everything that lowering needs to know, with shapes of one rank and one micro-batch.
+struct LowerContext {
+  const model::ModelDescription& model;
+  const Strategy& strategy;
+  const FrameworkProfile& profile;
+  plan::PlanBuilder& builder;
+
+  std::int64_t batch = 1;          // samples
+  std::int64_t sequence = 0;       // tokens of one sample on this rank (context parallelism divides)
+  std::int64_t tokens = 0;         // batch * sequence
+  std::int64_t tensor = 1;         // tensor-parallel degree
+  bool sequence_parallel = false;
+  DType activation = DType::bf16;  // of the residual stream
+  DType gemm = DType::bf16;        // operands of linear layers
+  bool frozen_weights = false;
+  std::string attention;           // "flash" or "unfused"
+
+  std::int64_t element() const { return bits(activation) / 8; }
+  /// Tokens of the residual stream on this rank: split over the tensor group with sequence parallelism.
+  std::int64_t stream_tokens() const { return sequence_parallel ? tokens / tensor : tokens; }
+};
+
+/// Fills a context from a strategy. Shapes that do not divide are reported by problems_of (strategies/rules.h) before.
+LowerContext make_context(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, plan::PlanBuilder& builder);
+
+class Operators {
+ public:
+  Operators(const LowerContext& context, Tape& tape) : c_(context), tape_(tape) {}
+
+  /// Pointwise row normalisation of `rows` x `width`. Returns the normalised tensor.
+  TensorId norm(TensorId x, const std::string& name, std::int64_t rows, std::int64_t width, bool replicated = true);
+
+  enum class Split { column, row, none };
+  /// A linear layer in -> out (unsharded widths). `column`: out is divided over the tensor group and x is gathered
+  /// (sequence parallel) or whole; `row`: in is divided, the result is reduced.
+  TensorId linear(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
+
+  /// Rotary embedding of a tensor of `width` elements per token. Returns the rotated tensor.
+  TensorId rope(TensorId x, const std::string& name, std::int64_t width);
+  /// Copies keys or values to all query heads.
+  TensorId repeat(TensorId x, const std::string& name, std::int64_t from_width, std::int64_t to_width);
+  TensorId attention(TensorId q, TensorId k, TensorId v, const model::Layer& layer);
+  TensorId activation(TensorId gate_up, TensorId up, std::int64_t width);
+  TensorId residual(TensorId stream, TensorId branch, const std::string& name);
+
+  // Building bricks, also used by head.cpp
+  Item kernel(const std::string& name, std::int64_t read, std::int64_t written, model::KernelKind kind = model::KernelKind::elementwise) const;
+  Item gemm(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k, DType output, bool accumulate) const;
+  Item collective(CollectiveKind kind, const std::string& name, std::int64_t bytes, int sync) const;
+  static Item alloc(int temporary, std::int64_t bytes) { return {.kind = Item::Kind::alloc, .temporary = temporary, .bytes = bytes}; }
+  static Item free(int temporary) { return {.kind = Item::Kind::free, .temporary = temporary}; }
+  static Item wait(plan::Stream stream) { return {.kind = Item::Kind::wait, .stream = stream}; }
+  Item weight_gradient(int weight, Item made_by) const;
+
+ private:
+  void norm_eager(Node& node, TensorId x, TensorId y, const std::string& name, std::int64_t elements, std::int64_t rows, int weight);
+  TensorId attention_unfused(TensorId q, TensorId k, TensorId v, const model::Layer& layer);
+
+  const LowerContext& c_;
+  Tape& tape_;
+};
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,96 @@
+// A tape: the operators of one layer in forward order, each with the kernels of its forward and backward and the tensors
+// that backward keeps, as an autograd engine records them. Lifetimes follow from it (tape_emitter.h); nobody counts bytes
+// by formula. Leaves out which operators a layer has (transformer_layer.cpp) and when gradients are reduced (data/).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/plan/plan.h"
+
+namespace rehearse::strategies {
+
+using TensorId = int;
+constexpr TensorId kNoTensor = -1;
+
+/// A tensor of the tape. Views share the storage of `alias_of` and own no bytes.
+struct TapeTensor {
+  std::string name;
+  std::int64_t bytes = 0;
+  std::int64_t gradient_bytes = -1;  // -1: as `bytes`; differs where the gradient has another format
+  bool needs_gradient = true;        // false: ids, masks, statistics
+  TensorId alias_of = kNoTensor;
+};
+
+/// A trainable or frozen parameter tensor of the layer, as one rank holds it (tensor-parallel shard).
+struct Weight {
+  std::string name;
+  std::int64_t elements = 0;
+  bool trainable = true;
+  bool matrix = true;                // used by a GEMM (Transformer Engine's dummy gradients, Muon, fp8 copies)
+  bool parameter_elsewhere = false;  // tied: another unit of this rank owns the parameter
+  bool gradient_elsewhere = false;   // tied: another unit's gradient is added to
+  bool replicated_over_tensor = false;  // every tensor rank holds all of it (norms): its gradient may need a reduction
+};
+
+/// One thing a node's forward or backward does, in order.
+struct Item {
+  enum class Kind : std::uint8_t {
+    kernel,           // spec, stream
+    collective,       // spec, stream, sync
+    wait,             // compute waits for everything given to `stream`
+    alloc,            // temporary number `temporary`, bytes
+    free,             // temporary
+    weight_gradient,  // kernels that make the gradient of weight `weight`: spec is the GEMM or reduction
+    release_output_gradients,  // the gradients of the outputs are not needed from here on
+    produce_input_gradients,   // the gradients of the inputs are allocated here (else: before the first item)
+  } kind = Kind::kernel;
+  plan::Stream stream = plan::Stream::compute;
+  int sync = 0;
+  std::uint32_t spec = 0;
+  int temporary = 0;
+  int weight = -1;
+  std::int64_t bytes = 0;
+};
+
+struct Node {
+  std::string name;
+  std::vector<TensorId> inputs, outputs;
+  std::vector<TensorId> saved;        // what backward reads; inputs, outputs or intermediates of this node
+  std::vector<TensorId> intermediates;  // made by forward besides the outputs, kept only if saved
+  std::vector<Item> forward, backward;
+  int passed_inputs = 0;              // leading inputs whose gradient is the output's gradient itself (residual add)
+  bool gradient_in_place = false;     // the input gradient is written over the output gradient or a saved buffer
+  int region = -1;                    // checkpoint region; -1: none
+  bool cached = false;                // inside a region: its output is kept, not recomputed (selective policies)
+  bool discard_output = false;        // outputs are dropped after use and recomputed on demand in backward
+};
+
+struct Tape {
+  std::string name;
+  std::vector<TapeTensor> tensors;
+  std::vector<Weight> weights;
+  std::vector<Node> nodes;
+  TensorId input = kNoTensor, output = kNoTensor;   // the residual stream; input may be kNoTensor (embedding)
+  int regions = 0;
+
+  TensorId tensor(std::string tensor_name, std::int64_t bytes, bool needs_gradient = true) {
+    tensors.push_back({std::move(tensor_name), bytes, -1, needs_gradient, kNoTensor});
+    return static_cast<TensorId>(tensors.size()) - 1;
+  }
+  TensorId view(std::string tensor_name, TensorId base) {
+    tensors.push_back({std::move(tensor_name), 0, -1, tensors[base].needs_gradient, root(base)});
+    return static_cast<TensorId>(tensors.size()) - 1;
+  }
+  TensorId root(TensorId t) const { return tensors[t].alias_of == kNoTensor ? t : tensors[t].alias_of; }
+  int weight(Weight w) {
+    weights.push_back(std::move(w));
+    return static_cast<int>(weights.size()) - 1;
+  }
+  /// Elements that this tape owns; tied weights count where they are stored.
+  std::int64_t trainable_elements() const;
+  std::int64_t elements() const;
+};
+
+}  // namespace rehearse::strategies

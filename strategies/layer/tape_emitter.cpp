@@ -1,0 +1,457 @@
+#include "strategies/layer/tape_emitter.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "sim/core/contract.h"
+
+namespace rehearse::strategies {
+
+std::int64_t Tape::trainable_elements() const {
+  std::int64_t n = 0;
+  for (const Weight& w : weights) n += w.trainable && !w.parameter_elsewhere ? w.elements : 0;
+  return n;
+}
+
+std::int64_t Tape::elements() const {
+  std::int64_t n = 0;
+  for (const Weight& w : weights) n += w.parameter_elsewhere ? 0 : w.elements;
+  return n;
+}
+
+namespace {
+
+using plan::BlockWriter;
+using plan::Category;
+using plan::Frame;
+
+/// Where a tensor's storage is and who still needs it.
+struct Storage {
+  Frame frame = Frame::own;
+  std::uint32_t slot = 0;
+  int refs = 0;
+};
+
+class Emitter {
+ public:
+  Emitter(const Tape& tape, const EmitOptions& options, const FrameworkProfile& profile, plan::PlanBuilder& builder)
+      : tape_(tape), options_(options), profile_(profile), builder_(builder), tensors_(tape.tensors.size()), gradient_of_(tape.tensors.size(), -1) {
+    for (std::size_t t = 0; t < tensors_.size(); ++t) tensors_[t].slot = kUnassigned;
+    producer_.assign(tape.tensors.size(), -1);
+    for (int n = 0; n < node_count(); ++n) {
+      for (TensorId t : tape_.nodes[n].outputs) producer_[t] = n;
+      for (TensorId t : tape_.nodes[n].intermediates) producer_[t] = n;
+    }
+    if (tape_.input != kNoTensor) tensors_[tape_.root(tape_.input)] = {true, Frame::below, kOutputSlot, 0, 0};
+    if (tape_.output != kNoTensor) tensors_[tape_.root(tape_.output)].slot = kOutputSlot;
+    region_done_.assign(static_cast<std::size_t>(tape_.regions) + 1, false);
+    next_slot_ = 2;
+    names_ = {"output", "input gradient"};
+  }
+
+  TapeBlocks run() {
+    TapeBlocks blocks;
+    count_saved();
+    BlockWriter forward(tape_.name + " forward");
+    out_ = &forward;
+    out_->reserve_slots(2);
+    out_->host(profile_.layer_host);
+    emit_forward();
+    plan::Block forward_block = forward.take();
+
+    BlockWriter backward(tape_.name + " backward");
+    out_ = &backward;
+    backward_ = true;
+    emit_backward();
+    plan::Block backward_block = backward.take();
+
+    blocks.slots = next_slot_;
+    for (plan::Block* b : {&forward_block, &backward_block}) {
+      b->slots = next_slot_;
+      b->slot_names = names_;
+    }
+    blocks.forward = builder_.add_block(std::move(forward_block));
+    blocks.backward = builder_.add_block(std::move(backward_block));
+    return blocks;
+  }
+
+ private:
+  static constexpr std::uint32_t kUnassigned = 0xffffffff;
+  struct Tensor {
+    bool live = false;
+    Frame frame = Frame::own;
+    std::uint32_t slot = kUnassigned;
+    int uses = 0;    // consumers still to come in the running forward
+    int saved = 0;   // backward nodes that still need it
+  };
+
+  int node_count() const { return static_cast<int>(tape_.nodes.size()); }
+  const Node& node(int n) const { return tape_.nodes[static_cast<std::size_t>(n)]; }
+  Tensor& tensor(TensorId t) { return tensors_[static_cast<std::size_t>(tape_.root(t))]; }
+  int region_of(int n) const { return options_.checkpoint ? 0 : node(n).region; }
+  std::uint32_t new_slot(const std::string& name) {
+    names_.push_back(name);
+    return next_slot_++;
+  }
+
+  /// Reasons to keep tensors from forward to backward.
+  void count_saved() {
+    std::map<std::pair<int, TensorId>, bool> held_by_region;
+    for (int n = 0; n < node_count(); ++n) {
+      const int region = region_of(n);
+      if (region < 0) {
+        for (TensorId t : node(n).saved)
+          if (!discarded(t)) ++tensor(t).saved;
+        if (node(n).discard_output)
+          for (TensorId t : node(n).inputs) ++tensor(t).saved;  // to make the output again
+        continue;
+      }
+      // A region keeps what enters it, and what its cached nodes made.
+      for (TensorId t : node(n).inputs) {
+        const TensorId root = tape_.root(t);
+        const int maker = producer_[static_cast<std::size_t>(root)];
+        const bool outside = maker < 0 || region_of(maker) != region || node(maker).cached;
+        if (outside && !std::exchange(held_by_region[{region, root}], true)) ++tensor(root).saved;
+      }
+    }
+    for (const auto& [key, held] : held_by_region) region_inputs_.push_back(key);
+  }
+
+  bool discarded(TensorId t) const {
+    const int maker = producer_[static_cast<std::size_t>(tape_.root(t))];
+    return maker >= 0 && region_of(maker) < 0 && node(maker).discard_output;
+  }
+
+  void allocate(TensorId t, Category category) {
+    const TensorId root = tape_.root(t);
+    Tensor& state = tensor(root);
+    if (state.live) return;
+    const TapeTensor& info = tape_.tensors[static_cast<std::size_t>(root)];
+    if (state.slot == kUnassigned) state.slot = new_slot(info.name);
+    state.frame = Frame::own;
+    state.live = true;
+    out_->alloc(state.slot, info.bytes, category);
+  }
+
+  void release_if_unused(TensorId t) {
+    Tensor& state = tensor(t);
+    const bool is_output = !backward_ && tape_.output != kNoTensor && tape_.root(t) == tape_.root(tape_.output);
+    if (!state.live || state.uses > 0 || state.saved > 0 || is_output) return;
+    out_->free(state.slot, state.frame);
+    state.live = false;
+  }
+
+  void kernel(std::uint32_t spec, plan::Stream stream = plan::Stream::compute) {
+    out_->kernel(spec, in_backward_node_ ? profile_.backward_kernel_host : profile_.kernel_host, stream);
+  }
+
+  void items(const std::vector<Item>& list, const Node* of, std::vector<int>* output_gradients) {
+    std::map<int, std::uint32_t> temporaries;
+    for (const Item& item : list) {
+      switch (item.kind) {
+        case Item::Kind::kernel:
+          kernel(item.spec, item.stream);
+          break;
+        case Item::Kind::collective:
+          out_->collective(item.spec, item.stream, item.sync, profile_.collective_host);
+          break;
+        case Item::Kind::wait: {
+          const std::uint32_t event = new_slot("");
+          out_->record(item.stream, event);
+          out_->wait(plan::Stream::compute, event);
+          break;
+        }
+        case Item::Kind::alloc: {
+          const std::uint32_t slot = temporaries.contains(item.temporary) ? temporaries[item.temporary] : new_slot(of->name + " temporary");
+          temporaries[item.temporary] = slot;
+          out_->alloc(slot, item.bytes, Category::temporary);
+          break;
+        }
+        case Item::Kind::free:
+          out_->free(temporaries.at(item.temporary));
+          break;
+        case Item::Kind::weight_gradient:
+          weight_gradient(item);
+          break;
+        case Item::Kind::release_output_gradients:
+          release(*output_gradients);
+          break;
+        case Item::Kind::produce_input_gradients:
+          produce_input_gradients(*of);
+          break;
+      }
+    }
+  }
+
+  void forward_node(int n, bool keep_outputs) {
+    const Node& it = node(n);
+    for (TensorId t : it.outputs) allocate(t, keep_outputs ? Category::activation : Category::temporary);
+    for (TensorId t : it.intermediates) allocate(t, keep_outputs ? Category::activation : Category::temporary);
+    items(it.forward, &it, nullptr);
+    for (TensorId t : it.inputs) --tensor(t).uses;
+    for (TensorId t : it.intermediates) release_if_unused(t);
+    for (TensorId t : it.inputs) release_if_unused(t);
+    for (TensorId t : it.outputs) release_if_unused(t);  // nobody reads it (a statistic)
+  }
+
+  void emit_forward() {
+    for (int n = 0; n < node_count(); ++n)
+      for (TensorId t : node(n).inputs) ++tensor(t).uses;
+    for (int n = 0; n < node_count(); ++n) forward_node(n, region_of(n) < 0 || node(n).cached);
+  }
+
+  /// Runs a region's forward again, now keeping what its backward needs.
+  void recompute_region(int region) {
+    region_done_[static_cast<std::size_t>(region)] = true;
+    std::vector<int> members;
+    for (int n = 0; n < node_count(); ++n)
+      if (region_of(n) == region) members.push_back(n);
+    for (int n : members)
+      for (TensorId t : node(n).saved) ++tensor(t).saved;
+    const int last_needed = last_recomputed(members);
+    for (int n : members)
+      if (n <= last_needed && !node(n).cached)
+        for (TensorId t : node(n).inputs) ++tensor(t).uses;
+    const bool was = std::exchange(in_backward_node_, false);
+    for (int n : members) {
+      if (n > last_needed || node(n).cached) continue;
+      forward_node(n, true);
+    }
+    in_backward_node_ = was;
+    for (const auto& [owner, t] : region_inputs_)
+      if (owner == region) {
+        --tensor(t).saved;
+        pending_release_.push_back(t);
+      }
+  }
+
+  /// Non-reentrant checkpoints stop after the last tensor that backward asked for; reentrant ones run to the end.
+  int last_recomputed(const std::vector<int>& members) const {
+    if (!profile_.early_stop_recompute) return members.back();
+    int last = -1;
+    for (int n : members) {
+      auto made_here = [&](TensorId t) { return producer_[static_cast<std::size_t>(tape_.root(t))] == n; };
+      for (int user : members) {
+        for (TensorId t : node(user).saved)
+          if (made_here(t)) last = std::max(last, n);
+      }
+    }
+    return last;
+  }
+
+  /// Makes a discarded tensor again, and whatever that needs.
+  void require(TensorId t) {
+    if (tensor(t).live) return;
+    const int maker = producer_[static_cast<std::size_t>(tape_.root(t))];
+    EXPECTS(maker >= 0, tape_.name + ": " + tape_.tensors[static_cast<std::size_t>(t)].name + " is needed by backward but was not kept");
+    for (TensorId input : node(maker).inputs) require(input);
+    for (TensorId output : node(maker).outputs) allocate(output, Category::temporary);
+    const bool was = std::exchange(in_backward_node_, false);
+    items(node(maker).forward, &node(maker), nullptr);
+    in_backward_node_ = was;
+    // It stays until the last backward node that reads it has run.
+    for (TensorId output : node(maker).outputs)
+      for (int n = 0; n < node_count(); ++n)
+        if (!node_done(n))
+          for (TensorId s : node(n).saved)
+            if (tape_.root(s) == tape_.root(output)) ++tensor(output).saved;
+    for (TensorId output : node(maker).outputs) release_if_unused(output);
+  }
+
+  bool node_done(int n) const { return n > backward_position_; }
+
+  // Gradients -------------------------------------------------------------------------------------------------------
+  int new_gradient(const std::string& name, std::int64_t bytes) {
+    Storage s{Frame::own, new_slot(name), 1};
+    out_->alloc(s.slot, bytes, Category::temporary);
+    storages_.push_back(s);
+    return static_cast<int>(storages_.size()) - 1;
+  }
+  void unref(int storage) {
+    Storage& s = storages_[static_cast<std::size_t>(storage)];
+    if (--s.refs == 0) out_->free(s.slot, s.frame);
+  }
+  std::int64_t gradient_bytes(TensorId t) const {
+    const TapeTensor& info = tape_.tensors[static_cast<std::size_t>(tape_.root(t))];
+    return info.gradient_bytes >= 0 ? info.gradient_bytes : info.bytes;
+  }
+  bool wants_gradient(TensorId t) const {
+    if (!tape_.tensors[static_cast<std::size_t>(t)].needs_gradient) return false;
+    return tape_.input == kNoTensor || options_.input_gradient || tape_.root(t) != tape_.root(tape_.input);
+  }
+
+  /// The loss writes its gradient over the tensor it kept.
+  int take_over(TensorId t) {
+    Tensor& state = tensor(t);
+    EXPECTS(state.live, "a gradient in place needs the tensor");
+    state.live = false;
+    storages_.push_back({state.frame, state.slot, 1});
+    return static_cast<int>(storages_.size()) - 1;
+  }
+
+  void add_kernel(std::int64_t bytes) {
+    kernel(builder_.kernel({.kind = model::KernelKind::elementwise, .bytes_read = 2 * bytes, .bytes_written = bytes, .name = "gradient add"}));
+  }
+
+  /// A second gradient for the same tensor is summed, in place when nobody else holds the first.
+  void give_gradient(TensorId t, int storage) {
+    int& slot = gradient_of_[static_cast<std::size_t>(tape_.root(t))];
+    if (slot < 0) {
+      slot = storage;
+      return;
+    }
+    const std::int64_t bytes = gradient_bytes(t);
+    if (storages_[static_cast<std::size_t>(slot)].refs == 1) {
+      add_kernel(bytes);
+      unref(storage);
+      return;
+    }
+    const int sum = new_gradient("gradient sum", bytes);
+    add_kernel(bytes);
+    unref(slot);
+    unref(storage);
+    slot = sum;
+  }
+
+  void produce_input_gradients(const Node& it) {
+    if (produced_) return;
+    produced_ = true;
+    for (std::size_t i = static_cast<std::size_t>(it.passed_inputs); i < it.inputs.size(); ++i) {
+      const TensorId t = it.inputs[i];
+      if (!wants_gradient(t)) continue;
+      // Views of one storage share one gradient buffer: made once per node.
+      const TensorId root = tape_.root(t);
+      if (std::any_of(made_.begin(), made_.end(), [&](const auto& m) { return m.first == root; })) continue;
+      made_.emplace_back(root, new_gradient(tape_.tensors[static_cast<std::size_t>(root)].name + " gradient", gradient_bytes(t)));
+    }
+  }
+
+  void release(std::vector<int>& gradients) {
+    for (int g : gradients) unref(g);
+    gradients.clear();
+  }
+
+  void weight_gradient(const Item& item) {
+    const Weight& w = tape_.weights[static_cast<std::size_t>(item.weight)];
+    if (!w.trainable) return;
+    const std::int64_t bytes = w.elements * options_.gradient_element_bytes;
+    const auto slot = static_cast<std::uint32_t>(item.weight);
+    WeightGradient mode = options_.gradient;
+    if (w.gradient_elsewhere && mode == WeightGradient::first) mode = WeightGradient::accumulate;
+    switch (mode) {
+      case WeightGradient::fused_main:
+        if (w.matrix) {
+          kernel(item.spec);
+          return;
+        }
+        [[fallthrough]];  // vectors have no GEMM to fuse into
+      case WeightGradient::added_main:
+      case WeightGradient::accumulate: {
+        const std::uint32_t temporary = new_slot(w.name + " gradient");
+        out_->alloc(temporary, bytes, Category::temporary);
+        kernel(item.spec);
+        const std::int64_t main = w.elements * options_.main_gradient_element_bytes;
+        kernel(builder_.kernel({.kind = model::KernelKind::elementwise, .bytes_read = bytes + main, .bytes_written = main, .name = "gradient accumulate"}));
+        out_->free(temporary);
+        return;
+      }
+      case WeightGradient::first:
+        out_->alloc(slot, bytes, Category::gradient, Frame::unit);
+        kernel(item.spec);
+        return;
+    }
+  }
+
+  void backward_node(int n) {
+    const Node& it = node(n);
+    backward_position_ = n;
+    const int region = region_of(n);
+    if (region >= 0 && !region_done_[static_cast<std::size_t>(region)]) recompute_region(region);
+    for (TensorId t : it.saved) require(t);
+    in_backward_node_ = true;
+
+    std::vector<int> output_gradients;
+    for (TensorId t : it.outputs) {
+      int& g = gradient_of_[static_cast<std::size_t>(tape_.root(t))];
+      if (g >= 0) output_gradients.push_back(std::exchange(g, -1));
+    }
+    const bool is_loss = it.outputs.empty();
+    const bool reached = is_loss || !output_gradients.empty();
+    if (reached) {
+      produced_ = false;
+      made_.clear();
+      const std::size_t sharing = it.gradient_in_place ? it.inputs.size() : static_cast<std::size_t>(it.passed_inputs);
+      const bool shares = sharing > 0;
+      const bool explicit_produce = std::any_of(it.backward.begin(), it.backward.end(), [](const Item& i) { return i.kind == Item::Kind::produce_input_gradients; });
+      if (sharing < it.inputs.size() && !explicit_produce) produce_input_gradients(it);
+      const int shared = is_loss ? (shares ? take_over(it.inputs.front()) : -1) : output_gradients.front();
+      items(it.backward, &it, &output_gradients);
+      if (shares) {
+        for (std::size_t i = 0; i < sharing; ++i)
+          if (wants_gradient(it.inputs[i])) {
+            ++storages_[static_cast<std::size_t>(shared)].refs;
+            give_gradient(it.inputs[i], shared);
+          }
+        if (is_loss) unref(shared);
+      }
+      // Autograd drops the incoming gradients before it sums what it made.
+      release(output_gradients);
+      for (const auto& [root, storage] : made_) give_gradient(root, storage);
+    }
+    for (TensorId t : it.saved) --tensor(t).saved;
+    if (it.discard_output && region < 0)
+      for (TensorId t : it.inputs) --tensor(t).saved;
+    for (TensorId t : it.saved) release_if_unused(t);
+    for (TensorId t : it.inputs) release_if_unused(t);
+    for (TensorId t : it.outputs) release_if_unused(t);
+    for (TensorId t : std::exchange(pending_release_, {})) release_if_unused(t);
+    in_backward_node_ = false;
+  }
+
+  void emit_backward() {
+    out_->reserve_slots(2);
+    if (tape_.output != kNoTensor) {
+      storages_.push_back({Frame::above, kInputGradientSlot, 1});
+      gradient_of_[static_cast<std::size_t>(tape_.root(tape_.output))] = 0;
+    }
+    for (std::size_t t = 0; t < tensors_.size(); ++t) tensors_[t].uses = 0;
+    // The layer's output belongs to the layer above, which has freed it.
+    if (tape_.output != kNoTensor && tensor(tape_.output).saved == 0) tensor(tape_.output).live = false;
+    for (int n = node_count() - 1; n >= 0; --n) backward_node(n);
+    if (tape_.input == kNoTensor) return;
+    const int g = gradient_of_[static_cast<std::size_t>(tape_.root(tape_.input))];
+    if (g >= 0) {
+      const Storage& s = storages_[static_cast<std::size_t>(g)];
+      out_->move(kInputGradientSlot, s.slot, s.frame);
+    }
+  }
+
+  const Tape& tape_;
+  const EmitOptions& options_;
+  const FrameworkProfile& profile_;
+  plan::PlanBuilder& builder_;
+  BlockWriter* out_ = nullptr;
+  std::vector<Tensor> tensors_;
+  std::vector<int> gradient_of_;   // storage of each root's gradient, -1: none yet
+  std::vector<int> producer_;
+  std::vector<Storage> storages_;
+  std::vector<std::pair<TensorId, int>> made_;
+  std::vector<std::pair<int, TensorId>> region_inputs_;
+  std::vector<TensorId> pending_release_;
+  std::vector<bool> region_done_;
+  std::vector<std::string> names_;
+  std::uint32_t next_slot_ = 0;
+  int backward_position_ = 1 << 30;
+  bool produced_ = false;
+  bool backward_ = false;
+  bool in_backward_node_ = false;
+};
+
+}  // namespace
+
+TapeBlocks emit(const Tape& tape, const EmitOptions& options, const FrameworkProfile& profile, plan::PlanBuilder& builder) {
+  return Emitter(tape, options, profile, builder).run();
+}
+
+}  // namespace rehearse::strategies

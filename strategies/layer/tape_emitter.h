@@ -1,0 +1,46 @@
+// Turns a tape into a forward and a backward block: when each tensor is allocated, used, kept and freed, in host order,
+// as PyTorch's autograd engine would do it. Leaves out what surrounds the layer (parameters, pipeline messages).
+//
+// Frame convention: slot 0 of the own frame is the layer's output, slot 1 the gradient of its input; the layer reads its
+// input from slot 0 of the frame below and the gradient of its output from slot 1 of the frame above. The unit frame has
+// one slot per weight, for its gradient.
+#pragma once
+
+#include <vector>
+
+#include "sim/plan/builder.h"
+#include "strategies/framework/profile.h"
+#include "strategies/layer/tape.h"
+
+namespace rehearse::strategies {
+
+constexpr std::uint32_t kOutputSlot = 0;
+constexpr std::uint32_t kInputGradientSlot = 1;
+
+/// What becomes of a weight gradient when backward has made it.
+enum class WeightGradient : std::uint8_t {
+  fused_main,    // the GEMM adds into a persistent buffer (Megatron gradient accumulation fusion)
+  added_main,    // made in 16 bit, added to a persistent buffer, freed
+  first,         // becomes .grad: allocated in the unit frame (first micro-batch)
+  accumulate,    // made as a temporary, added to .grad, freed
+};
+
+struct EmitOptions {
+  plan::Phase phase = plan::Phase::forward;
+  bool checkpoint = false;            // the whole tape is one checkpoint: only its input is kept
+  WeightGradient gradient = WeightGradient::first;
+  bool input_gradient = true;         // false: nothing trainable below
+  std::int64_t gradient_element_bytes = 2;   // of a gradient as the weight-gradient kernel writes it
+  std::int64_t main_gradient_element_bytes = 4;
+};
+
+/// Blocks of one tape for one micro-batch and the frame they share.
+struct TapeBlocks {
+  std::uint32_t forward = 0, backward = 0;
+  std::uint32_t slots = 0;
+};
+
+/// Precondition: nodes are in topological order and every tensor but `input` is the output or intermediate of one node.
+TapeBlocks emit(const Tape& tape, const EmitOptions& options, const FrameworkProfile& profile, plan::PlanBuilder& builder);
+
+}  // namespace rehearse::strategies

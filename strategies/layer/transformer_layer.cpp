@@ -1,0 +1,145 @@
+#include "strategies/layer/transformer_layer.h"
+
+#include <algorithm>
+#include <set>
+
+namespace rehearse::strategies {
+namespace {
+
+/// Which nodes a selective policy recomputes, by module name (Megatron's recompute_modules; torchtitan's operator policy).
+void apply_selective(const LowerContext& c, Tape& tape) {
+  const Memory& memory = c.strategy.memory;
+  if (memory.recompute != Recompute::selective) return;
+  const auto& names = memory.recompute_modules.empty() ? c.profile.selective_modules : memory.recompute_modules;
+  const std::set<std::string> modules(names.begin(), names.end());
+  auto has = [&](const Node& n, std::initializer_list<const char*> words) {
+    return std::any_of(words.begin(), words.end(), [&](const char* w) { return n.name.find(w) != std::string::npos; });
+  };
+  if (modules.contains("operators")) {
+    // torchtitan: the whole layer is one checkpoint whose matrix products (every second one) and attention are kept.
+    int products = 0;
+    for (Node& n : tape.nodes) {
+      n.region = 0;
+      const bool product = !n.backward.empty() && std::any_of(n.backward.begin(), n.backward.end(), [&](const Item& i) {
+        return i.kind == Item::Kind::weight_gradient && tape.weights[static_cast<std::size_t>(i.weight)].matrix;
+      });
+      n.cached = n.name == "attention" || (product && products++ % 2 == 0);
+      n.discard_output = false;
+    }
+    tape.regions = 1;
+    return;
+  }
+  int region = 0;
+  for (Node& n : tape.nodes) {
+    const bool core = has(n, {"scores", "softmax", "attention dropout", "attention values"}) || n.name == "attention";
+    if (modules.contains("core_attn") && core && c.attention == "unfused") {
+      n.region = 0;
+      region = 1;
+    }
+    if (modules.contains("layernorm") && has(n, {"norm"})) n.discard_output = true;
+    if (modules.contains("mlp_act") && has(n, {"gelu", "swiglu"})) n.discard_output = true;
+  }
+  if (modules.contains("mlp"))
+    for (Node& n : tape.nodes)
+      if (has(n, {"fc1", "fc2", "gate", "up", "down", "gelu", "swiglu", "silu"})) {
+        n.region = region;
+      }
+  tape.regions = region + (modules.contains("mlp") ? 1 : 0);
+}
+
+TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, TensorId x, const model::Layer& layer) {
+  const auto& m = c.model;
+  const std::int64_t q_width = m.heads * m.head_dim, kv_width = m.kv_heads * m.head_dim;
+  using Split = Operators::Split;
+  TensorId q, k, v;
+  if (c.profile.fused_qkv) {
+    const TensorId qkv = op.linear(x, "qkv", m.hidden, q_width + 2 * kv_width, m.qkv_bias, Split::column);
+    const bool rotates = m.position == model::Position::rotary && layer.rotary;
+    if (rotates || c.profile.norm == Fusion::fused) {
+      // Rotary embedding (or the kernel's layout) makes q, k and v tensors of their own.
+      const std::int64_t e = c.element(), per = c.tokens / c.tensor;
+      const TensorId nq = tape.tensor("query", per * q_width * e), nk = tape.tensor("key", per * kv_width * e), nv = tape.tensor("value", per * kv_width * e);
+      const std::int64_t bytes = per * (q_width + 2 * kv_width) * e;
+      tape.nodes.push_back({.name = "split and rope", .inputs = {qkv}, .outputs = {nq, nk, nv}, .forward = {op.kernel("rope", bytes, bytes)},
+                            .backward = {op.kernel("rope backward", bytes, bytes)}});
+      q = nq, k = nk, v = nv;
+      if (m.qk_norm) {
+        q = op.norm(q, "q_norm", c.tokens * m.heads / c.tensor, m.head_dim);
+        k = op.norm(k, "k_norm", c.tokens * std::max<std::int64_t>(1, m.kv_heads / c.tensor), m.head_dim);
+      }
+    } else {
+      q = tape.view("query", qkv), k = tape.view("key", qkv), v = tape.view("value", qkv);
+    }
+  } else {
+    q = op.linear(x, "q_proj", m.hidden, q_width, m.qkv_bias, Split::column);
+    k = op.linear(x, "k_proj", m.hidden, kv_width, m.qkv_bias, Split::column);
+    v = op.linear(x, "v_proj", m.hidden, kv_width, m.qkv_bias, Split::column);
+    if (m.qk_norm) {
+      q = op.norm(q, "q_norm", c.tokens * m.heads / c.tensor, m.head_dim);
+      k = op.norm(k, "k_norm", c.tokens * std::max<std::int64_t>(1, m.kv_heads / c.tensor), m.head_dim);
+    }
+    if (m.position == model::Position::rotary && layer.rotary) {
+      q = op.rope(q, "query rope", q_width / c.tensor);
+      k = op.rope(k, "key rope", kv_width / c.tensor);
+    }
+    if (c.profile.repeat_kv && m.kv_heads < m.heads) {
+      k = op.repeat(k, "repeat keys", kv_width / c.tensor, q_width / c.tensor);
+      v = op.repeat(v, "repeat values", kv_width / c.tensor, q_width / c.tensor);
+    }
+  }
+  TensorId out = op.attention(q, k, v, layer);
+  if (c.profile.repeat_kv) {  // Hugging Face: transpose back needs a contiguous copy before the projection
+    const std::int64_t bytes = c.tokens * q_width / c.tensor * c.element();
+    const TensorId copy = tape.tensor("contiguous attention output", bytes);
+    tape.nodes.push_back({.name = "contiguous", .inputs = {out}, .outputs = {copy}, .forward = {op.kernel("contiguous", bytes, bytes)}, .passed_inputs = 1});
+    out = copy;
+  }
+  return op.linear(out, "o_proj", q_width, m.hidden, m.attention_output_bias, Split::row);
+}
+
+TensorId mlp_block(const LowerContext& c, Operators& op, TensorId x) {
+  const auto& m = c.model;
+  using Split = Operators::Split;
+  if (!m.gated_mlp) {
+    const TensorId h = op.linear(x, "fc1", m.hidden, m.ffn_hidden, m.mlp_bias, Split::column);
+    return op.linear(op.activation(h, kNoTensor, m.ffn_hidden / c.tensor), "fc2", m.ffn_hidden, m.hidden, m.mlp_bias, Split::row);
+  }
+  TensorId gate, up = kNoTensor;
+  if (c.profile.fused_gate_up) {
+    gate = op.linear(x, "gate_up", m.hidden, 2 * m.ffn_hidden, m.mlp_bias, Split::column);
+  } else {
+    gate = op.linear(x, "gate_proj", m.hidden, m.ffn_hidden, m.mlp_bias, Split::column);
+    up = op.linear(x, "up_proj", m.hidden, m.ffn_hidden, m.mlp_bias, Split::column);
+  }
+  return op.linear(op.activation(gate, up, m.ffn_hidden / c.tensor), "down_proj", m.ffn_hidden, m.hidden, m.mlp_bias, Split::row);
+}
+
+}  // namespace
+
+Tape layer_tape(const LowerContext& c, const model::Layer& layer) {
+  Tape tape;
+  tape.name = "layer";
+  Operators op(c, tape);
+  const auto& m = c.model;
+  const std::int64_t rows = c.stream_tokens();
+  const TensorId x = tape.tensor("layer input", rows * m.hidden * c.element());
+  tape.input = x;
+  if (m.parallel_residual) {
+    const TensorId n1 = op.norm(x, "input norm", rows, m.hidden);
+    const TensorId n2 = m.norms_per_layer == 1 ? n1 : op.norm(x, "mlp norm", rows, m.hidden);
+    const TensorId a = attention_block(c, op, tape, n1, layer);
+    const TensorId f = mlp_block(c, op, n2);
+    tape.output = op.residual(op.residual(a, f, "branches add"), x, "residual add");
+  } else {
+    TensorId a = attention_block(c, op, tape, op.norm(x, "input norm", rows, m.hidden), layer);
+    if (m.norms_per_layer == 4) a = op.norm(a, "post attention norm", rows, m.hidden);
+    const TensorId y = op.residual(x, a, "attention residual");
+    TensorId f = mlp_block(c, op, op.norm(y, "mlp norm", rows, m.hidden));
+    if (m.norms_per_layer == 4) f = op.norm(f, "post mlp norm", rows, m.hidden);
+    tape.output = op.residual(y, f, "mlp residual");
+  }
+  apply_selective(c, tape);
+  return tape;
+}
+
+}  // namespace rehearse::strategies

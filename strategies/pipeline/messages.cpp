@@ -1,0 +1,102 @@
+#include "strategies/pipeline/messages.h"
+
+#include "sim/core/contract.h"
+#include "strategies/pipeline/matching.h"
+
+namespace rehearse::strategies {
+namespace {
+
+/// What has reached (rank, chunk, micro-batch) so far: inputs to compute on, from another rank or from this one.
+class Arrived {
+ public:
+  explicit Arrived(const PipelineProgram& program) : program_(program) {
+    int chunks = 0;
+    for (int r = 0; r < program.stages(); ++r) {
+      first_.push_back(chunks);
+      chunks += program.chunks(r);
+    }
+    activation_.resize(static_cast<std::size_t>(chunks) * program.micro_batches);
+    gradient_ = activation_;
+  }
+  std::vector<char>::reference activation(int rank, int chunk, int mb) { return activation_[at(rank, chunk, mb)]; }
+  std::vector<char>::reference gradient(int rank, int chunk, int mb) { return gradient_[at(rank, chunk, mb)]; }
+
+ private:
+  std::size_t at(int rank, int chunk, int mb) const {
+    return static_cast<std::size_t>(first_[rank] + chunk) * program_.micro_batches + mb;
+  }
+  const PipelineProgram& program_;
+  std::vector<int> first_;
+  std::vector<char> activation_, gradient_;
+};
+
+/// One computation that reads or writes across stages; `overlapped` is two of them.
+struct Part {
+  bool is_forward;
+  int chunk, micro_batch;
+};
+
+std::vector<Part> parts_of(const Action& a) {
+  switch (a.kind) {
+    case ActionKind::forward: return {{true, a.chunk, a.micro_batch}};
+    case ActionKind::backward:
+    case ActionKind::backward_input: return {{false, a.chunk, a.micro_batch}};
+    case ActionKind::overlapped: return {{true, a.chunk, a.micro_batch}, {false, a.under_chunk, a.under_micro_batch}};
+    default: return {};
+  }
+}
+
+}  // namespace
+
+std::variant<PipelineProgram, std::string> try_with_messages(const PipelineProgram& in) {
+  PipelineProgram out = in;
+  for (auto& actions : out.ranks) actions.clear();
+  out.channels = Channels::per_rank;
+  Arrived arrived(in);
+  std::vector<std::size_t> done(in.ranks.size(), 0);
+  std::vector<int> batches(in.ranks.size(), 0);
+
+  const auto ready = [&](int rank, const Part& part) {
+    if (part.is_forward) return in.is_first(rank, part.chunk) || arrived.activation(rank, part.chunk, part.micro_batch);
+    return in.is_last(rank, part.chunk) || arrived.gradient(rank, part.chunk, part.micro_batch);
+  };
+  const auto hand_on = [&](int rank, const Part& part) {
+    const auto to = part.is_forward ? in.next(rank, part.chunk) : in.previous(rank, part.chunk);
+    if (to.rank < 0) return;
+    (part.is_forward ? arrived.activation(to.rank, to.chunk, part.micro_batch) : arrived.gradient(to.rank, to.chunk, part.micro_batch)) = 1;
+    if (to.rank == rank) return;
+    Action send{.kind = part.is_forward ? ActionKind::send_forward : ActionKind::send_backward, .chunk = part.chunk, .micro_batch = part.micro_batch};
+    Action recv{.kind = part.is_forward ? ActionKind::recv_forward : ActionKind::recv_backward, .chunk = to.chunk, .micro_batch = part.micro_batch};
+    send.batch = batches[rank]++;
+    recv.batch = batches[to.rank]++;
+    out.ranks[rank].push_back(send);
+    out.ranks[to.rank].push_back(recv);
+  };
+
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (int rank = 0; rank < in.stages(); ++rank) {
+      if (done[rank] == in.ranks[rank].size()) continue;
+      const Action& a = in.ranks[rank][done[rank]];
+      const auto parts = parts_of(a);
+      bool can_run = true;
+      for (const Part& part : parts) can_run = can_run && ready(rank, part);
+      if (!can_run) continue;
+      out.ranks[rank].push_back(a);
+      for (const Part& part : parts) hand_on(rank, part);
+      ++done[rank];
+      progress = true;
+    }
+  }
+  for (int rank = 0; rank < in.stages(); ++rank)
+    if (done[rank] < in.ranks[rank].size()) return describe(in, rank, static_cast<int>(done[rank]));
+  return out;
+}
+
+PipelineProgram with_messages(const PipelineProgram& in) {
+  auto result = try_with_messages(in);
+  EXPECTS(std::holds_alternative<PipelineProgram>(result), in.name + ": can never run " + std::get<std::string>(result));
+  return std::get<PipelineProgram>(std::move(result));
+}
+
+}  // namespace rehearse::strategies

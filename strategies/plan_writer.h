@@ -1,0 +1,29 @@
+// From a model and a strategy to the plan of the whole job: rank classes, their programs and their process groups.
+// Leaves out costs and machines; it knows only how many GPUs share a node.
+#pragma once
+
+#include <vector>
+
+#include "sim/core/error.h"
+#include "sim/model/description.h"
+#include "sim/plan/plan.h"
+#include "strategies/framework/profile.h"
+#include "strategies/layout.h"
+#include "strategies/pipeline/schedule.h"
+#include "strategies/spec.h"
+
+namespace rehearse::strategies {
+
+/// Every reason why this strategy cannot train this model, in the user's words and keys, each with a fix. Empty: it can.
+std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int gpus_per_node);
+
+/// Precondition: problems_of(...) is empty.
+plan::Plan write_plan(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int gpus_per_node);
+
+/// Parameters of each rank class after tensor and pipeline splitting, for reports: index = rank class.
+std::vector<std::int64_t> parameters_per_class(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile);
+
+/// The schedule that write_plan follows.
+PipelineProgram schedule_of(const Strategy& strategy);
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,100 @@
+// The one place that says which combinations cannot be, why, and what is near.
+#include <algorithm>
+
+#include "strategies/pipeline/catalog.h"
+#include "strategies/plan_writer.h"
+
+namespace rehearse::strategies {
+namespace {
+
+class Rules {
+ public:
+  void forbid(bool broken, const char* key, std::string problem, std::string fix) {
+    if (broken) out_.push_back({{}, key, std::move(problem), std::move(fix), ""});
+  }
+  std::vector<Diagnostic> take() { return std::move(out_); }
+
+ private:
+  std::vector<Diagnostic> out_;
+};
+
+std::string text(std::int64_t n) { return std::to_string(n); }
+
+/// "Use 1, 2, 4 or 8": the divisors of n up to a limit.
+std::string use_divisor(std::int64_t n, std::int64_t limit) {
+  std::vector<std::int64_t> all;
+  for (std::int64_t d = 1; d <= std::min(n, limit); ++d)
+    if (n % d == 0) all.push_back(d);
+  std::string out = "Use ";
+  for (std::size_t i = 0; i < all.size(); ++i) out += (i == 0 ? "" : i + 1 == all.size() ? " or " : ", ") + text(all[i]);
+  return out;
+}
+
+}  // namespace
+
+std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, int gpus_per_node) {
+  Rules rules;
+  const Degrees& d = s.parallelism.degrees;
+  const Training& t = s.training;
+  (void)gpus_per_node;
+  rules.forbid(model.heads % d.tensor != 0, "parallelism.tensor", text(d.tensor) + " does not divide " + text(model.heads) + " attention heads (each rank owns whole heads)", use_divisor(model.heads, 64));
+  rules.forbid(model.heads % d.tensor == 0 && model.kv_heads % d.tensor != 0 && d.tensor % std::max<std::int64_t>(1, model.kv_heads) != 0, "parallelism.tensor",
+               text(d.tensor) + " and " + text(model.kv_heads) + " key/value heads do not divide each other", use_divisor(model.kv_heads, 64));
+  rules.forbid(!model.experts.experts && model.ffn_hidden % d.tensor != 0, "parallelism.tensor", text(d.tensor) + " does not divide the MLP width " + text(model.ffn_hidden), use_divisor(model.ffn_hidden, 64));
+  rules.forbid(s.parallelism.sequence_parallel && t.sequence_length / d.context % d.tensor != 0, "parallelism.sequence_parallel",
+               "the sequence of " + text(t.sequence_length / d.context) + " tokens cannot be split over " + text(d.tensor) + " tensor ranks", "Use a sequence length that " + text(d.tensor) + " divides");
+  rules.forbid(d.context > 1 && t.sequence_length % (2LL * d.context) != 0, "parallelism.context", "the sequence of " + text(t.sequence_length) + " tokens cannot be cut into 2 x " + text(d.context) + " balanced chunks",
+               "Use a sequence length that " + text(2LL * d.context) + " divides");
+  const std::int64_t per_step = t.micro_batch_size * d.data;
+  rules.forbid(t.global_batch_size % per_step != 0, "training.global_batch_size",
+               text(t.global_batch_size) + " is not a multiple of micro-batch " + text(t.micro_batch_size) + " x data-parallel degree " + text(d.data),
+               "Use " + text(std::max<std::int64_t>(1, t.global_batch_size / per_step) * per_step) + " or " + text((t.global_batch_size / per_step + 1) * per_step));
+  const bool experts = std::any_of(model.layers.begin(), model.layers.end(), [](const model::Layer& l) { return l.moe; });
+  rules.forbid(experts, "model", "mixture-of-experts layers cannot be simulated yet", "Use a dense model");
+  rules.forbid(model.latent.present(), "model", "multi-head latent attention cannot be simulated yet", "Use a model with MHA, GQA or MQA");
+  rules.forbid(!experts && (d.expert > 1 || d.expert_tensor > 1), "parallelism.expert", "the model has no experts to split", "Use 1");
+
+  const std::int64_t layers = model.layer_count();
+  if (d.pipeline > 1) {
+    const PipelineSchedule* schedule = kPipelineSchedules.find(s.pipeline.schedule);
+    rules.forbid(schedule == nullptr, "pipeline.schedule", "there is no pipeline schedule '" + s.pipeline.schedule + "'", "");
+    if (schedule != nullptr && t.global_batch_size % per_step == 0) {
+      PipelineShape shape;
+      shape.stages = d.pipeline;
+      shape.micro_batches = static_cast<int>(s.micro_batches());
+      shape.chunks = s.pipeline.virtual_stages;
+      for (const std::string& p : schedule->problems(shape)) rules.forbid(true, "pipeline.schedule", p, "");
+      if (schedule->problems(shape).empty()) {
+        const PipelineProgram program = schedule->make(shape);
+        bool whole = program.replicas == 1;
+        for (const auto& rank : program.ranks)
+          for (const Action& a : rank)
+            whole = whole && a.kind != ActionKind::backward_input && a.kind != ActionKind::backward_weight && a.kind != ActionKind::overlapped && a.kind != ActionKind::unshard &&
+                    a.kind != ActionKind::reshard && a.kind != ActionKind::reduce_gradient;
+        for (int r = 0; r < program.stages(); ++r)
+          for (int k = 0; k < program.chunks(r); ++k) whole = whole && program.next(r, k).rank != r;
+        rules.forbid(!whole, "pipeline.schedule", "'" + s.pipeline.schedule + "' splits backward or puts neighbouring stages on one rank, which cannot be simulated yet", "Use naive, gpipe, 1f1b or an interleaved schedule");
+        const auto stages = static_cast<std::size_t>(program.virtual_stages);
+        if (!s.pipeline.layers_per_stage.empty()) {
+          std::int64_t sum = 0;
+          for (std::int64_t n : s.pipeline.layers_per_stage) sum += n;
+          rules.forbid(s.pipeline.layers_per_stage.size() != stages || sum != layers, "pipeline.layers_per_stage",
+                       text(static_cast<std::int64_t>(s.pipeline.layers_per_stage.size())) + " entries with " + text(sum) + " layers", "Write " + text(program.virtual_stages) + " entries that sum to " + text(layers));
+        } else {
+          rules.forbid(layers < program.virtual_stages, "parallelism.pipeline", text(layers) + " layers cannot fill " + text(program.virtual_stages) + " virtual stages", "Use fewer stages");
+        }
+      }
+    }
+  } else {
+    rules.forbid(s.pipeline.virtual_stages > 1, "pipeline.virtual_stages", "interleaving needs pipeline stages", "Use 1, or parallelism.pipeline > 1");
+  }
+  const DataParallelKind kind = s.data_parallel.kind;
+  rules.forbid(kind == DataParallelKind::none && d.data > 1, "data_parallel.kind", "none cannot keep " + text(d.data) + " replicas equal", "Use ddp, or parallelism.data 1");
+  const bool sharded = kind == DataParallelKind::zero3 || kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2;
+  rules.forbid(sharded && profile.fused_gradient_accumulation, "data_parallel.kind", "the framework profile '" + profile.name + "' accumulates into whole gradients, which sharded parameters do not have",
+               "Use distributed-optimizer, or another framework");
+  rules.forbid(d.shard() > 0 && d.data % d.shard() != 0, "parallelism.data_shard", text(d.shard()) + " does not divide the data-parallel degree " + text(d.data), use_divisor(d.data, 1 << 16));
+  return rules.take();
+}
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,80 @@
+// What a user decides about training: batch, precision, how the work is spread out and what is traded for memory.
+// Leaves out the model (sim/model), the machines (hwmodels) and how a framework carries it out (framework/profile.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/core/dtype.h"
+#include "sim/core/units.h"
+#include "strategies/layout.h"
+
+namespace rehearse::strategies {
+
+enum class Optimizer : std::uint8_t { sgd, momentum, adamw };
+enum class Precision : std::uint8_t { fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4 };
+
+/// How data-parallel replicas keep parameters, gradients and optimizer states.
+enum class DataParallelKind : std::uint8_t { none, ddp, zero1, zero2, zero3, fsdp1, fsdp2, distributed_optimizer };
+
+enum class Recompute : std::uint8_t { none, selective, full };
+
+struct Training {
+  std::int64_t sequence_length = 0;
+  std::int64_t global_batch_size = 0;    // samples per optimizer step
+  std::int64_t micro_batch_size = 1;     // samples per data-parallel rank per micro-step
+  Precision precision = Precision::bf16;
+  Optimizer optimizer = Optimizer::adamw;
+  std::string framework;                 // name of a framework profile
+  std::optional<bool> compile;           // torch.compile; unset: the profile's habit
+  std::optional<bool> cuda_graph;
+  std::optional<std::string> attention;  // flash | unfused | ...; unset: the profile's habit
+  bool clip_gradients = true;
+};
+
+struct Parallelism {
+  Degrees degrees;
+  bool sequence_parallel = false;
+  std::string order;                     // rank order, "" = the usual tp-cp-ep-dp-pp
+};
+
+struct DataParallel {
+  DataParallelKind kind = DataParallelKind::ddp;
+  std::optional<bool> overlap_gradient_reduce;    // unset: the profile's habit
+  std::optional<bool> overlap_parameter_gather;
+  std::optional<Bytes> bucket;                   // gradient bucket as sent; unset: the framework's default
+  bool reshard_after_forward = true;              // FSDP: ZeRO-3 (true) or ZeRO-2 like (false)
+  std::optional<DType> parameter_dtype;           // mixed-precision policy; unset: from `precision` and the profile
+  std::optional<DType> reduce_dtype;
+};
+
+struct Pipeline {
+  std::string schedule = "1f1b";
+  int virtual_stages = 1;                         // model chunks per rank
+  std::vector<std::int64_t> layers_per_stage;     // empty: even
+};
+
+struct Memory {
+  Recompute recompute = Recompute::none;
+  int recompute_every = 1;                        // every n-th layer when full
+  std::vector<std::string> recompute_modules;     // selective: core_attn, mlp, layernorm, ...; empty: the profile's habit
+};
+
+struct Strategy {
+  Training training;
+  Parallelism parallelism;
+  DataParallel data_parallel;
+  Pipeline pipeline;
+  Memory memory;
+
+  /// Micro-batches that one pipeline runs per step. Precondition: the batch divides (checked by problems_of).
+  std::int64_t micro_batches() const {
+    return training.global_batch_size / (training.micro_batch_size * parallelism.degrees.data);
+  }
+  /// Tokens of one micro-batch on one rank, sequence dimension split by context parallelism.
+  std::int64_t tokens() const { return training.micro_batch_size * training.sequence_length / parallelism.degrees.context; }
+};
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,83 @@
+// One rank's share of the model and the program being written for it: units (embedding, layers, head), frames, calls.
+// The pipeline schedule drives it (stage_writer.h); data-parallel strategies hook into it (data/data_parallel.h).
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "sim/plan/builder.h"
+#include "strategies/framework/profile.h"
+#include "strategies/layer/tape.h"
+#include "strategies/spec.h"
+
+namespace rehearse::strategies {
+
+/// Parameters that are kept, gathered and reduced together: one layer, the embedding, or norm + head.
+struct Unit {
+  const Tape* tape = nullptr;
+  int layer = -1;               // global layer number, -1 for embedding and head
+  std::uint32_t frame = 0;      // unit frame: one slot per weight (its gradient), then kUnitExtraSlots
+  bool trainable() const { return tape->trainable_elements() > 0; }
+};
+constexpr std::uint32_t kUnitExtraSlots = 8;
+
+/// How many ranks share what. `shard` divides optimizer states (and more); `replicate` repeats the shards.
+struct GroupSizes {
+  int tensor = 1;
+  int data = 1;        // data x context: everybody whose gradients are summed
+  int shard = 1;
+  int replicate = 1;
+  int pipeline = 1;
+};
+
+class Stage {
+ public:
+  Stage(const Strategy& strategy, const FrameworkProfile& profile, plan::PlanBuilder& builder, plan::RankClass& rank_class, GroupSizes sizes)
+      : strategy(strategy), profile(profile), builder(builder), rank_class(rank_class), sizes(sizes) {}
+
+  const Strategy& strategy;
+  const FrameworkProfile& profile;
+  plan::PlanBuilder& builder;
+  plan::RankClass& rank_class;
+  GroupSizes sizes;
+  std::vector<Unit> units;      // all chunks, in forward order of the chunks
+  plan::FrameAllocator frames;
+  std::uint32_t persistent = 0; // first slot of this rank's persistent tensors
+
+  bool in_setup = false;
+
+  /// Appends a call of `block`; blocks with the same key are written once.
+  template <typename Write>
+  void call(const std::string& key, plan::Phase phase, const Unit* unit, Write write, int micro_batch = -1) {
+    auto it = blocks_.find(key);
+    if (it == blocks_.end()) {
+      plan::BlockWriter writer(key);
+      write(writer);
+      const std::uint32_t id = writer.empty() ? plan::kNoFrame : builder.add_block(writer.take());
+      it = blocks_.emplace(key, id).first;
+    }
+    if (it->second == plan::kNoFrame) return;
+    plan::Call c{.block = it->second, .phase = phase, .micro_batch = micro_batch};
+    c.frames[static_cast<std::size_t>(plan::Frame::own)] = persistent;
+    if (unit != nullptr) {
+      c.frames[static_cast<std::size_t>(plan::Frame::unit)] = unit->frame;
+      c.layer = static_cast<std::int16_t>(unit->layer);
+    }
+    append(c);
+  }
+  void append(const plan::Call& c) { (in_setup ? rank_class.program.setup : rank_class.program.step).push_back(c); }
+
+  /// A persistent tensor of this rank: a slot in the persistent frame.
+  std::uint32_t persistent_slot() { return persistent_used_++; }
+  static constexpr std::uint32_t kPersistentSlots = 256;
+
+  std::int64_t elements() const;            // parameters of this rank's units (after tensor and pipeline splitting)
+  std::int64_t trainable_elements() const;
+
+ private:
+  std::map<std::string, std::uint32_t> blocks_;
+  std::uint32_t persistent_used_ = 0;
+};
+
+}  // namespace rehearse::strategies

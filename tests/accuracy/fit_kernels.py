@@ -1,0 +1,199 @@
+"""Fits the kernel model's parameters, per architecture, to all published kernel tables at once.
+
+Usage: fit_kernels.py [--without TABLE] [ARCHITECTURE ...]. Prints parameters for hwmodels/data/kernel/*.yaml and errors
+by table, GPU and operation. Nuisance parameters (a harness's floor, how fast a loop of long kernels reaches the power
+limit) belong to a table and stay out of the model. What each number means: hwmodels/device/kernel_parameters.h.
+"""
+import argparse
+import pathlib
+
+import numpy as np
+import yaml
+from scipy.optimize import least_squares
+
+import kernel_formulas as F
+import kernel_tables as T
+
+GPU_FILES = pathlib.Path(__file__).parents[2] / "hwmodels" / "data" / "gpu"
+BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp32": 4}
+SCALE = {"GB/s": 1e9, "MB": 1e6, "TFLOPS": 1e12}
+ATTENTION_POWER_SHARE = 0.65  # B200: long attention kernels lose 0.17 of their speed, long GEMMs 0.26 (SimuMax)
+ATTENTION_FIELDS = ["forward_fraction", "backward_fraction", "softmax_flops", "key_ramp", "causal_waste", "wave_quantisation"]
+
+
+def number(text):
+    value, unit = text.split()
+    return float(value) * SCALE[unit]
+
+
+def load_gpus():
+    out = {}
+    for path in GPU_FILES.glob("*.yaml"):
+        data = yaml.safe_load(path.read_text())
+        out[path.stem] = dict(architecture=data["architecture"], sms=data["sms"]["value"], l2=number(data["l2"]["value"]),
+                              hbm=number(data["hbm_bandwidth"]["value"]),
+                              peak={t: number(v["value"]) for t, v in data["peak"].items()})
+    return out
+
+
+def balanced_weights(groups, count, without):
+    """Each (table, GPU, operation) counts as the square root of its rows: big tables do not drown small ones."""
+    w = np.zeros(count)
+    for key, index in groups.items():
+        w[index] = 0.0 if key[0] == without else len(index) ** -0.25
+    return w
+
+
+def report(title, groups, predicted, measured):
+    print(f"  {title}")
+    for key, index in sorted(groups.items(), key=str):
+        e = predicted[index] / measured[index] - 1
+        print(f"    {' '.join(map(str, key)):58s} n={len(index):4d} MAPE {100 * np.mean(abs(e)):5.1f} % bias {100 * np.mean(e):+5.1f} %")
+
+
+def grouped_by(rows, *columns):
+    groups = {}
+    for i, r in enumerate(rows):
+        groups.setdefault(tuple(r[c] for c in columns), []).append(i)
+    return {key: np.array(index) for key, index in groups.items()}
+
+
+def fit_gemm(gpus, architecture, without=None):
+    rows = [r for r in T.gemm_rows() if gpus.get(r["gpu"], {}).get("architecture") == architecture and r["dtype"] in BYTES]
+    if not rows:
+        return None
+    y = np.array([r["us"] for r in rows])
+    groups = grouped_by(rows, "table", "gpu", "op", "dtype")
+    seen = {r["role"] for r in rows} | {r["op"] for r in rows} | {r["dtype"] for r in rows} | {r["state"] for r in rows}
+    # name: start, least, most, and what must be in the tables for it to be fitted (else the start stays)
+    table = {"gemm_peak_fraction": (.88, .4, 1, None), "tile_fetch": (.15, 0, 1, None), "wave_quantisation": (.5, 0, 1, None),
+             "k_ramp_bytes": (200, 0, 1500, None), "overlap_leak": (.15, 0, .6, None), "gemm_hbm_fraction": (.85, .5, .95, None),
+             "gemm_launch_us": (4, 1.5, 8, None), "gemm_data_gradient_fraction": (.98, .7, 1, "data_gradient"),
+             "gemm_weight_gradient_fraction": (.95, .7, 1, "weight_gradient"), "gemm_fp8_fraction": (.95, .6, 1, "fp8"),
+             "grouped_fraction": (.95, .4, 1, "grouped_gemm"), "grouped_group_us": (2, 0, 20, "grouped_gemm"),
+             "throttle_us": (150, 20, 5000, "loop")}
+    for g in sorted({r["gpu"] for r in rows if r["state"] != "burst"}):
+        table["clock " + g] = (.85, .4, 1, None)
+    free = [n for n, v in table.items() if v[3] is None or v[3] in seen]
+    fixed = {n: v[0] for n, v in table.items() if n not in free}
+
+    def predict(x):
+        p = dict(fixed, l2_share=0.5, **dict(zip(free, x)))
+        out = np.zeros(len(rows))
+        for (_, g, op, dtype), index in groups.items():
+            rr = [rows[i] for i in index]
+            role = {"forward": 1, "data_gradient": p["gemm_data_gradient_fraction"], "weight_gradient": p["gemm_weight_gradient_fraction"]}
+            rate = gpus[g]["peak"][dtype] * p["gemm_peak_fraction"] * (p["gemm_fp8_fraction"] if dtype == "fp8" else 1)
+            rate = rate * np.array([role[r["role"]] for r in rr]) * (p["grouped_fraction"] if op == "grouped_gemm" else 1)
+            shape = [np.array([r[c] for r in rr], float) for c in "bmnk"]
+            result = np.array([BYTES[r["out"]] * (2 if r["accumulate"] else 1) for r in rr], float)
+            clock = p.get("clock " + g, 1.0)
+            burst, hot = (F.gemm_us(gpus[g], p, rate * c, *shape, BYTES[dtype], result, op == "grouped_gemm") for c in (1, clock))
+            state = rr[0]["state"]
+            cold = np.exp(-hot / p["throttle_us"]) if state == "loop" else float(state == "burst")
+            out[index] = burst * cold + hot * (1 - cold)
+        return out
+
+    w = balanced_weights(groups, len(rows), without)
+    start, least, most = (np.array([table[n][i] for n in free], float) for i in range(3))
+    fit = least_squares(lambda x: 10 * w * np.log(predict(x) / y), start, bounds=(least, most), loss="soft_l1", f_scale=.5,
+                        diff_step=1e-3)
+    report("GEMM" + (f" fitted without {without}" if without else ""), groups, predict(fit.x), y)
+    return dict(fixed, **dict(zip(free, map(float, fit.x))))
+
+
+def fit_attention(gpus, architecture, gemm):
+    out = {}
+    p = dict(gemm_launch_us=gemm["gemm_launch_us"])
+    for impl in ("flash1", "flash2", "flash3", "cudnn"):
+        rows = [r for r in T.attention_rows() if gpus[r["gpu"]]["architecture"] == architecture and r["impl"] == impl]
+        if not rows:
+            continue
+        y = np.array([r["us"] for r in rows])
+        groups = grouped_by(rows, "table", "gpu", "impl", "direction")
+        names = ATTENTION_FIELDS + ["wide"] + [f"floor {d}" for d in ("fwd", "bwd") if any(r["table"] == "simumax" for r in rows)]
+        start = [.6, .5, 100, 50, 64, .5, .85] + [20] * (len(names) - 7)
+        least = [.1, .1, 0, 0, 0, 0, .5] + [0] * (len(names) - 7)
+        most = [1, 1, 300, 300, 130, 1, 1] + [120] * (len(names) - 7)
+
+        def predict(x):
+            a = dict(zip(names, x))
+            q = dict(p, wide_head_backward_fraction=a["wide"])
+            values = []
+            for r in rows:
+                g = gpus[r["gpu"]]
+                hot = r["table"] == "simumax"
+                clock = 1 - (1 - gemm.get("clock " + r["gpu"], 1.0)) * ATTENTION_POWER_SHARE if hot else 1.0
+                us = sum(F.attention_us(g, q, a, g["peak"]["bf16"], clock, r, back)
+                         for back, word in ((False, "fwd"), (True, "bwd")) if word in r["direction"])
+                values.append(us + (a.get("floor " + r["direction"], 0) if hot else 0))
+            return np.array(values)
+
+        w = balanced_weights(groups, len(rows), None)
+        fit = least_squares(lambda x: 10 * w * np.log(predict(x) / y), start, bounds=(least, most), diff_step=1e-3)
+        report(f"attention {impl}", groups, predict(fit.x), y)
+        out.update({f"{impl}_{n}": float(v) for n, v in zip(names, fit.x)})
+    return out
+
+
+def fit_math(gpus, architecture, gemm, softmax_fraction):
+    rows = [r for r in T.attention_rows() if gpus[r["gpu"]]["architecture"] == architecture and r["impl"] == "math"]
+    if not rows:
+        return {}
+    y = np.array([r["us"] for r in rows])
+    groups = grouped_by(rows, "table", "gpu", "impl", "direction")
+    names = ["math_passes_forward", "math_passes_mask", "math_passes_backward"]
+
+    def predict(x):
+        p = dict(zip(names, x), memory_launch_us=4, softmax_fraction=softmax_fraction)
+        return np.array([sum(F.math_us(gpus[r["gpu"]], p, gpus[r["gpu"]]["peak"]["bf16"] * gemm["gemm_peak_fraction"], r, back)
+                             for back, word in ((False, "fwd"), (True, "bwd")) if word in r["direction"]) for r in rows])
+
+    fit = least_squares(lambda x: np.log(predict(x) / y), [4.5, 4.7, 8.5], bounds=(0, 30))
+    report("unfused attention", groups, predict(fit.x), y)
+    return dict(zip(names, map(float, fit.x)))
+
+
+def fit_memory(gpus, architecture):
+    rows = [r for r in T.memory_rows() if gpus[r["gpu"]]["architecture"] == architecture]
+    if not rows:
+        return {}
+    y = np.array([r["us"] for r in rows])
+    groups = grouped_by(rows, "table", "gpu", "kind", "backward")
+    names = [f"{k[2]}{'_backward' if k[3] else ''}" for k in groups]
+    names = sorted(set(names))
+    slot = np.array([names.index(r["kind"] + ("_backward" if r["backward"] else "")) for r in rows])
+    size = np.array([r["bytes"] for r in rows])
+    hbm = np.array([gpus[r["gpu"]]["hbm"] for r in rows])
+    w = balanced_weights(groups, len(rows), None)
+
+    def predict(x):  # x[0]: floor with the harness; others: fractions
+        return x[0] + 1e6 * size / hbm / x[1:][slot]
+
+    # Least absolute-like loss: some backward rows are bound by the harness's host, not by the kernel.
+    fit = least_squares(lambda x: 10 * w * np.log(predict(x) / y), [5.0] + [.75] * len(names),
+                        bounds=([1] + [.1] * len(names), [12] + [.95] * len(names)), loss="soft_l1", f_scale=.3)
+    report("memory-bound", groups, predict(fit.x), y)
+    return dict(zip(["floor with harness"] + [n + "_fraction" for n in names], map(float, fit.x)))
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--without", help="leave this table out of the GEMM fit, and report its errors")
+    arguments.add_argument("architectures", nargs="*", default=["ampere", "hopper", "blackwell", "cdna3"])
+    options = arguments.parse_args()
+    gpus = load_gpus()
+    for architecture in options.architectures:
+        print(architecture)
+        gemm = fit_gemm(gpus, architecture, options.without)
+        found = dict(gemm)
+        if not options.without:
+            found.update(fit_attention(gpus, architecture, gemm))
+            found.update(fit_math(gpus, architecture, gemm, 0.8))
+            found.update(fit_memory(gpus, architecture))
+        for name, value in found.items():
+            print(f"    {name}: {value:.4g}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Counts the parameters of public models with the transformers library, as answers for the model room's tests.
+
+Builds each configuration on the meta device (no weights, no network), writes its config.json to data/hf/ in the form
+the library itself saves, and the counts to data/transformers_parameters.json. Tied matrices count once, because
+torch's Module.parameters() yields a shared tensor once. Buffers do not count. Multi-token-prediction layers do not
+count: the library's DeepSeek classes drop them.
+
+Run with any Python that has torch and transformers:  python tests/oracles/transformers_parameters.py
+"""
+
+import json
+import pathlib
+import sys
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM
+
+HERE = pathlib.Path(__file__).resolve().parent
+CONFIGS = HERE / "data" / "hf"
+ANSWERS = HERE / "data" / "transformers_parameters.json"
+
+# Module-path fragments that identify a part; the first that matches wins. Names differ from family to family.
+PARTS = [
+    ("router", [".router.weight", ".router.bias", "mlp.gate.weight", "block_sparse_moe.gate.", "feed_forward.router.",
+                "shared_expert_gate"]),
+    ("shared_experts", ["shared_expert"]),
+    ("experts", [".experts."]),
+    ("norms", ["norm", "ln_"]),
+    ("position", ["wpe", "embed_positions"]),
+    ("embedding", ["embed_tokens", "wte", "embed_in", "word_embeddings", "project_in"]),
+    ("head", ["lm_head", "embed_out", "project_out"]),
+    ("attention", ["attn", "attention"]),
+    ("mlp", ["mlp", "fc1", "fc2", "feed_forward"]),
+]
+
+
+def llama(hidden, ffn, layers, heads, kv_heads, vocab, **more):
+    return dict(hidden_size=hidden, intermediate_size=ffn, num_hidden_layers=layers, num_attention_heads=heads,
+                num_key_value_heads=kv_heads, vocab_size=vocab, **more)
+
+
+def gpt2(hidden, layers, heads):
+    return dict(n_embd=hidden, n_layer=layers, n_head=heads)
+
+
+def opt(hidden, ffn, layers, heads, **more):
+    return dict(hidden_size=hidden, ffn_dim=ffn, num_hidden_layers=layers, num_attention_heads=heads, **more)
+
+
+def neox(hidden, ffn, layers, heads, vocab, **more):
+    return dict(hidden_size=hidden, intermediate_size=ffn, num_hidden_layers=layers, num_attention_heads=heads,
+                vocab_size=vocab, **more)
+
+
+def bloom(hidden, layers, heads):
+    return dict(hidden_size=hidden, n_layer=layers, n_head=heads, vocab_size=250880)
+
+
+def qwen_moe(hidden, ffn, layers, heads, kv_heads, experts, expert_ffn, **more):
+    return llama(hidden, ffn, layers, heads, kv_heads, 151936, num_experts=experts, num_experts_per_tok=8,
+                 moe_intermediate_size=expert_ffn, tie_word_embeddings=False, **more)
+
+
+def deepseek(hidden, ffn, layers, heads, vocab, experts, shared, top_k, expert_ffn, q_lora, dense_layers, **more):
+    return llama(hidden, ffn, layers, heads, heads, vocab, n_routed_experts=experts, n_shared_experts=shared,
+                 num_experts_per_tok=top_k, moe_intermediate_size=expert_ffn, q_lora_rank=q_lora, kv_lora_rank=512,
+                 qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, first_k_dense_replace=dense_layers,
+                 tie_word_embeddings=False, **more)
+
+
+def gpt_oss(layers, experts):
+    return llama(2880, 2880, layers, 64, 8, 201088, head_dim=64, num_local_experts=experts, num_experts_per_tok=4)
+
+
+MODELS = {
+    "llama-2-7b": ("llama", llama(4096, 11008, 32, 32, 32, 32000)),
+    "llama-2-13b": ("llama", llama(5120, 13824, 40, 40, 40, 32000)),
+    "llama-2-70b": ("llama", llama(8192, 28672, 80, 64, 8, 32000)),
+    "llama-3-8b": ("llama", llama(4096, 14336, 32, 32, 8, 128256)),
+    "llama-3-70b": ("llama", llama(8192, 28672, 80, 64, 8, 128256)),
+    "llama-3.1-405b": ("llama", llama(16384, 53248, 126, 128, 8, 128256)),
+    "llama-3.2-1b": ("llama", llama(2048, 8192, 16, 32, 8, 128256, head_dim=64, tie_word_embeddings=True)),
+    "llama-3.2-3b": ("llama", llama(3072, 8192, 28, 24, 8, 128256, head_dim=128, tie_word_embeddings=True)),
+    "llama-biased": ("llama", llama(1024, 2816, 4, 16, 4, 32000, attention_bias=True, mlp_bias=True)),
+    "tinyllama-1.1b": ("llama", llama(2048, 5632, 22, 32, 4, 32000)),
+    "mistral-7b": ("mistral", llama(4096, 14336, 32, 32, 8, 32000, sliding_window=4096)),
+    "mistral-nemo": ("mistral", llama(5120, 14336, 40, 32, 8, 131072, head_dim=128, sliding_window=None)),
+    "mixtral-8x7b": ("mixtral", llama(4096, 14336, 32, 32, 8, 32000, num_local_experts=8, num_experts_per_tok=2)),
+    "mixtral-8x22b": ("mixtral", llama(6144, 16384, 56, 48, 8, 32000, num_local_experts=8, num_experts_per_tok=2)),
+    "qwen2-7b": ("qwen2", llama(3584, 18944, 28, 28, 4, 152064)),
+    "qwen2.5-0.5b": ("qwen2", llama(896, 4864, 24, 14, 2, 151936, tie_word_embeddings=True)),
+    "qwen2.5-32b": ("qwen2", llama(5120, 27648, 64, 40, 8, 152064)),
+    "qwen3-0.6b": ("qwen3", llama(1024, 3072, 28, 16, 8, 151936, head_dim=128, tie_word_embeddings=True)),
+    "qwen3-4b": ("qwen3", llama(2560, 9728, 36, 32, 8, 151936, head_dim=128, tie_word_embeddings=True)),
+    "qwen3-8b": ("qwen3", llama(4096, 12288, 36, 32, 8, 151936, head_dim=128)),
+    "qwen3-32b": ("qwen3", llama(5120, 25600, 64, 64, 8, 151936, head_dim=128)),
+    "qwen3-30b-a3b": ("qwen3_moe", qwen_moe(2048, 6144, 48, 32, 4, 128, 768, head_dim=128)),
+    "qwen3-235b-a22b": ("qwen3_moe", qwen_moe(4096, 12288, 94, 64, 4, 128, 1536, head_dim=128)),
+    "qwen3-moe-sparse-step": ("qwen3_moe", qwen_moe(512, 1536, 9, 8, 4, 16, 192, head_dim=64, decoder_sparse_step=2,
+                                                    mlp_only_layers=[3])),
+    "qwen2-57b-a14b": ("qwen2_moe", qwen_moe(3584, 18944, 28, 28, 4, 64, 2560, shared_expert_intermediate_size=20480)),
+    "gemma-2b": ("gemma", llama(2048, 16384, 18, 8, 1, 256000, head_dim=256)),
+    "gemma-7b": ("gemma", llama(3072, 24576, 28, 16, 16, 256000, head_dim=256)),
+    "gemma-2-2b": ("gemma2", llama(2304, 9216, 26, 8, 4, 256000, head_dim=256)),
+    "gemma-2-9b": ("gemma2", llama(3584, 14336, 42, 16, 8, 256000, head_dim=256)),
+    "gemma-2-27b": ("gemma2", llama(4608, 36864, 46, 32, 16, 256000, head_dim=128)),
+    "gemma-3-1b": ("gemma3_text", llama(1152, 6912, 26, 4, 1, 262144, head_dim=256, sliding_window=512)),
+    "gemma-3-27b": ("gemma3_text", llama(5376, 21504, 62, 32, 16, 262208, head_dim=128, sliding_window=1024)),
+    "gpt2": ("gpt2", gpt2(768, 12, 12)),
+    "gpt2-medium": ("gpt2", gpt2(1024, 24, 16)),
+    "gpt2-large": ("gpt2", gpt2(1280, 36, 20)),
+    "gpt2-xl": ("gpt2", gpt2(1600, 48, 25)),
+    "pythia-1.4b": ("gpt_neox", neox(2048, 8192, 24, 16, 50304)),
+    "pythia-6.9b": ("gpt_neox", neox(4096, 16384, 32, 32, 50432)),
+    "gpt-neox-20b": ("gpt_neox", neox(6144, 24576, 44, 64, 50432)),
+    "falcon-rw-1b": ("falcon", dict(hidden_size=2048, num_hidden_layers=24, num_attention_heads=32, vocab_size=50304,
+                                    alibi=True, bias=True, multi_query=False, new_decoder_architecture=False,
+                                    parallel_attn=False)),
+    "falcon-7b": ("falcon", dict(hidden_size=4544, num_hidden_layers=32, num_attention_heads=71, vocab_size=65024,
+                                 alibi=False, bias=False, multi_query=True, new_decoder_architecture=False,
+                                 parallel_attn=True)),
+    "falcon-40b": ("falcon", dict(hidden_size=8192, num_hidden_layers=60, num_attention_heads=128, num_kv_heads=8,
+                                  vocab_size=65024, alibi=False, bias=False, new_decoder_architecture=True,
+                                  parallel_attn=True)),
+    "falcon-180b": ("falcon", dict(hidden_size=14848, num_hidden_layers=80, num_attention_heads=232, num_kv_heads=8,
+                                   vocab_size=65024, alibi=False, bias=False, new_decoder_architecture=True,
+                                   parallel_attn=True)),
+    "falcon2-11b": ("falcon", dict(hidden_size=4096, num_hidden_layers=60, num_attention_heads=32, num_kv_heads=8,
+                                   vocab_size=65024, alibi=False, bias=False, new_decoder_architecture=True,
+                                   parallel_attn=True, num_ln_in_parallel_attn=1, ffn_hidden_size=16384)),
+    "opt-350m": ("opt", opt(1024, 4096, 24, 16, word_embed_proj_dim=512, do_layer_norm_before=False)),
+    "opt-1.3b": ("opt", opt(2048, 8192, 24, 32)),
+    "opt-66b": ("opt", opt(9216, 36864, 64, 72)),
+    "opt-175b": ("opt", opt(12288, 49152, 96, 96)),
+    "bloom-560m": ("bloom", bloom(1024, 24, 16)),
+    "bloom-7b1": ("bloom", bloom(4096, 30, 32)),
+    "bloom-176b": ("bloom", bloom(14336, 70, 112)),
+    "phi-1.5": ("phi", llama(2048, 8192, 24, 32, None, 51200)),
+    "phi-2": ("phi", llama(2560, 10240, 32, 32, 32, 51200, partial_rotary_factor=0.4)),
+    "phi-qk-norm": ("phi", llama(512, 2048, 3, 8, 8, 51200, qk_layernorm=True)),
+    "phi-3-mini": ("phi3", llama(3072, 8192, 32, 32, 32, 32064)),
+    "phi-3-medium": ("phi3", llama(5120, 17920, 40, 40, 10, 32064)),
+    "deepseek-v2-lite": ("deepseek_v2", deepseek(2048, 10944, 27, 16, 102400, 64, 2, 6, 1408, None, 1, n_group=1,
+                                                 topk_group=1)),
+    "deepseek-v2": ("deepseek_v2", deepseek(5120, 12288, 60, 128, 102400, 160, 2, 6, 1536, 1536, 1, n_group=8,
+                                            topk_group=3, topk_method="group_limited_greedy")),
+    "deepseek-v3": ("deepseek_v3", deepseek(7168, 18432, 61, 128, 129280, 256, 1, 8, 2048, 1536, 3)),
+    "gpt-oss-20b": ("gpt_oss", gpt_oss(24, 32)),
+    "gpt-oss-120b": ("gpt_oss", gpt_oss(36, 128)),
+    "llama-4-scout": ("llama4_text", llama(5120, 8192, 48, 40, 8, 202048, head_dim=128, intermediate_size_mlp=16384,
+                                           num_local_experts=16, num_experts_per_tok=1, interleave_moe_layer_step=1)),
+    "llama-4-maverick": ("llama4_text", llama(5120, 8192, 48, 40, 8, 202048, head_dim=128, intermediate_size_mlp=16384,
+                                              num_local_experts=128, num_experts_per_tok=1,
+                                              interleave_moe_layer_step=2, use_qk_norm=False)),
+}
+
+
+def part_of(name):
+    return next((part for part, fragments in PARTS if any(f in name for f in fragments)), "other")
+
+
+def count(model_type, fields):
+    config = AutoConfig.for_model(model_type, **fields)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    parts = {}
+    for name, parameter in model.named_parameters():
+        part = part_of(name)
+        if part == "other":
+            raise SystemExit(f"{model_type}: no part is known for {name}")
+        parts[part] = parts.get(part, 0) + parameter.numel()
+    return config, {"total": sum(parts.values()), "parts": parts}
+
+
+def main():
+    CONFIGS.mkdir(parents=True, exist_ok=True)
+    only = sys.argv[1:]
+    answers = {}
+    for name, (model_type, fields) in MODELS.items():
+        if only and name not in only:
+            continue
+        config, answers[name] = count(model_type, fields)
+        (CONFIGS / f"{name}.json").write_text(config.to_json_string())
+        print(f"{name:24} {answers[name]['total']:>16,} {answers[name]['parts']}", flush=True)
+    if not only:
+        versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+        ANSWERS.write_text(json.dumps({"versions": versions, "models": answers}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+// Attention and memory-bound kernels: limits, ratios that follow from counting scores and bytes, and monotonicity.
+#include <gtest/gtest.h>
+
+#include "hwmodels/device/attention_cost.h"
+#include "hwmodels/device/kernel_model.h"
+#include "hwmodels/device/memory_cost.h"
+#include "sim/core/contract.h"
+
+namespace rehearse::hwmodels {
+namespace {
+
+using model::AttentionKernel;
+using model::KernelKind;
+
+model::KernelSpec attention(std::int64_t batch, std::int64_t heads, std::int64_t length, std::int64_t dim = 128) {
+  model::KernelSpec s;
+  s.kind = KernelKind::attention_forward;
+  s.batch = batch, s.heads = s.kv_heads = heads, s.query_length = s.key_length = length;
+  s.head_dim = s.value_head_dim = dim;
+  return s;
+}
+
+model::KernelSpec stream(KernelKind kind, std::int64_t read, std::int64_t written) {
+  model::KernelSpec s;
+  s.kind = kind, s.bytes_read = read, s.bytes_written = written;
+  return s;
+}
+
+TEST(AttentionCost, NeverFasterThanPeakOrMemoryAllow) {
+  for (const std::string& name : gpu_names()) {
+    const KernelModel gpu(load_gpu(name), ClockState::burst);
+    for (const std::int64_t length : {128, 1000, 4096, 32768})
+      for (const std::int64_t heads : {1, 4, 32})
+        for (const auto kernel : {AttentionKernel::flash1, AttentionKernel::flash2, AttentionKernel::flash3,
+                                  AttentionKernel::cudnn, AttentionKernel::sdpa_math, AttentionKernel::mem_efficient})
+          for (const bool backward : {false, true}) {
+            model::KernelSpec s = attention(1, heads, length);
+            s.dtype = s.output_dtype = DType::fp16;
+            s.attention = kernel;
+            if (backward) s.kind = KernelKind::attention_backward;
+            const double t = to_seconds(gpu.cost(s).duration);
+            ASSERT_GE(t, model::flops_of(s).value / gpu.gpu().peak.at(DType::fp16).value) << name << " " << length;
+            if (kernel == AttentionKernel::sdpa_math) continue;  // its traffic is the scores, not the operands
+            ASSERT_GE(t, static_cast<double>(model::traffic_of(s).value) / gpu.gpu().hbm_bandwidth.value) << name;
+          }
+  }
+}
+
+// A causal mask leaves half of the scores, so a long sequence takes a little more than half of the time; a window of
+// 1/16 of a long sequence takes less than a quarter of the causal time.
+TEST(AttentionCost, TimeFollowsTheScoresThatAreComputed) {
+  const KernelModel h100(load_gpu("h100-sxm"));
+  model::KernelSpec causal = attention(1, 32, 32768), full = causal, window = causal;
+  full.causal = false;
+  window.window = 2048;
+  const auto time = [&](const model::KernelSpec& s) { return to_seconds(h100.cost(s).duration); };
+  EXPECT_NEAR(time(causal) / time(full), 0.5, 0.05);
+  EXPECT_LT(time(window), time(causal) / 4);
+}
+
+TEST(AttentionCost, MoreHeadsOrKeysAreNeverFaster) {
+  for (const char* name : {"a100-80gb-sxm", "h100-sxm", "b200-sxm"}) {
+    const KernelModel gpu(load_gpu(name));
+    Duration before{};
+    for (std::int64_t heads = 1; heads <= 200; ++heads) {
+      const Duration now = gpu.cost(attention(1, heads, 2048)).duration;
+      ASSERT_GE(now, before) << name << " heads " << heads;
+      before = now;
+    }
+    before = {};
+    for (std::int64_t keys = 128; keys <= 65536; keys *= 2) {
+      model::KernelSpec s = attention(2, 16, 4096);
+      s.causal = false;
+      s.key_length = keys;
+      const Duration now = gpu.cost(s).duration;
+      ASSERT_GE(now, before) << name << " keys " << keys;
+      before = now;
+    }
+  }
+}
+
+TEST(AttentionCost, NewerKernelsAreFasterAndMissingOnesAreSaid) {
+  const KernelModel h100(load_gpu("h100-sxm")), a100(load_gpu("a100-80gb-sxm"));
+  model::KernelSpec s = attention(2, 32, 8192);
+  Duration before = seconds(1);
+  for (const auto kernel : {AttentionKernel::sdpa_math, AttentionKernel::flash1, AttentionKernel::flash2,
+                            AttentionKernel::flash3}) {
+    s.attention = kernel;
+    const KernelCost c = h100.cost(s);
+    EXPECT_LT(c.duration, before);
+    EXPECT_FALSE(c.extrapolated);
+    before = c.duration;
+  }
+  EXPECT_TRUE(a100.cost(s).extrapolated) << "FlashAttention-3 has no Ampere kernels: flash2 stands in";
+}
+
+TEST(MemoryCost, BytesOverBandwidthPlusFloor) {
+  const KernelModel h100(load_gpu("h100-sxm"));
+  const KernelParameters& p = h100.rates().p;
+  const std::int64_t gigabyte = 1'000'000'000;
+  const double expected = p.memory_launch_us * 1e-6 + 2e9 / (3.35e12 * p.elementwise_fraction);
+  EXPECT_NEAR(to_seconds(h100.cost(stream(KernelKind::elementwise, gigabyte, gigabyte)).duration), expected, 1e-12);
+  EXPECT_EQ(h100.cost(stream(KernelKind::elementwise, 0, 0)).duration, microseconds(p.memory_launch_us));
+}
+
+TEST(MemoryCost, NeverFasterThanMemoryAndNeverFasterWithMoreBytes) {
+  for (const std::string& name : gpu_names()) {
+    const KernelModel gpu(load_gpu(name));
+    for (int kind = static_cast<int>(KernelKind::elementwise); kind <= static_cast<int>(KernelKind::memset); ++kind) {
+      Duration before{};
+      for (double bytes = 1e4; bytes < 2e10; bytes *= 1.3) {
+        const auto s = stream(static_cast<KernelKind>(kind), static_cast<std::int64_t>(bytes), 0);
+        const KernelCost c = gpu.cost(s);
+        ASSERT_GE(c.duration, before) << name;
+        before = c.duration;
+        ASSERT_LE(c.hbm_share, 1);
+        ASSERT_LE(c.sm_share, 1);
+        if (bytes <= 2 * gpu.rates().l2_bytes) continue;
+        ASSERT_GE(to_seconds(c.duration), bytes / gpu.gpu().hbm_bandwidth.value);
+      }
+    }
+  }
+}
+
+TEST(MemoryCost, SmallTensorsComeFromTheL2) {
+  const KernelModel rtx(load_gpu("rtx-4090"));  // 72 MB of L2
+  const double small = to_seconds(rtx.cost(stream(KernelKind::elementwise, 15'000'000, 15'000'000)).duration);
+  EXPECT_LT(small, 30e6 / rtx.gpu().hbm_bandwidth.value);
+  EXPECT_EQ(rtx.cost(stream(KernelKind::elementwise, 15'000'000, 15'000'000)).hbm_share, 0);
+}
+
+TEST(KernelModel, NegativeSizesAreOurBug) {
+  const KernelModel gpu(load_gpu("h100-sxm"));
+  EXPECT_THROW(gpu.cost(stream(KernelKind::elementwise, -1, 0)), ContractViolation);
+  model::KernelSpec s;
+  s.kind = KernelKind::gemm;
+  s.m = -1, s.n = 8, s.k = 8;
+  EXPECT_THROW(gpu.cost(s), ContractViolation);
+}
+
+}  // namespace
+}  // namespace rehearse::hwmodels

@@ -1,0 +1,148 @@
+// GEMM cost: an example counted by hand, limits that physics sets, and monotonicity that holds for every shape.
+#include "hwmodels/device/gemm_cost.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "hwmodels/device/kernel_model.h"
+
+namespace rehearse::hwmodels {
+namespace {
+
+model::KernelSpec gemm(std::int64_t m, std::int64_t n, std::int64_t k, DType type = DType::bf16) {
+  model::KernelSpec s;
+  s.kind = model::KernelKind::gemm;
+  s.m = m, s.n = n, s.k = k, s.dtype = type;
+  return s;
+}
+
+/// A GPU of 4 SMs at 1 TFLOP/s each without overheads: what remains is counting tiles.
+DeviceRates plain_gpu() {
+  DeviceRates r;
+  r.sms = 4;
+  r.hbm = 1e15;
+  r.l2_bytes = 1e15;
+  r.peak.fill(4e12);
+  r.gemm_rate.fill(4e12);
+  prepare_tiles(r);
+  return r;
+}
+
+// 128 x 128 and larger tiles of a 512 x 512 result, k = 1000: with 256 x 128 there are 8 tiles, 2 waves of 4 SMs; the
+// work 2 * 512 * 512 * 1000 FLOP = 524.288 MFLOP on 4 TFLOP/s takes 131.072 us, and no tile shape wastes any.
+// 640 x 512: the best shapes are 128 x 128 (20 tiles, 5 full waves): 163.84 us, again without waste.
+// 576 x 512: 64 x 256 (18 tiles, 4.5 waves -> 5) needs 5 * 64 * 256 * 2 * 1000 / 1e12 = 163.84 us; 64 x 64 (72 tiles,
+// 18 waves) fits exactly: 18 * 64 * 64 * 2 * 1000 / 1e12 = 147.456 us.
+TEST(GemmCost, WavesCountedByHand) {
+  const DeviceRates gpu = plain_gpu();
+  EXPECT_NEAR(gemm_cost(gpu, gemm(512, 512, 1000)).seconds * 1e6, 131.072, 1e-6);
+  EXPECT_NEAR(gemm_cost(gpu, gemm(640, 512, 1000)).seconds * 1e6, 163.840, 1e-6);
+  EXPECT_NEAR(gemm_cost(gpu, gemm(576, 512, 1000)).seconds * 1e6, 147.456, 1e-6);
+}
+
+// One row still costs a tile's 64 rows: 1 x 256 x 1000 has tiles of 64 x 64 on 4 SMs; splitting K would only help if
+// SMs were idle. 64 * 64 * 2 * 1000 / 1e12 = 8.192 us.
+TEST(GemmCost, APartialTileCostsAWholeOne) {
+  EXPECT_NEAR(gemm_cost(plain_gpu(), gemm(1, 256, 1000)).seconds * 1e6, 8.192, 1e-6);
+  EXPECT_NEAR(gemm_cost(plain_gpu(), gemm(64, 256, 1000)).seconds * 1e6, 8.192, 1e-6);
+}
+
+// 64 x 64 x 8000 is one tile: seven of eight K-slices would wait for SMs, so four slices run at once:
+// 64 * 64 * 2 * 2000 / 1e12 = 16.384 us, against 65.536 us on one SM.
+TEST(GemmCost, SplitsKOverIdleSms) {
+  EXPECT_NEAR(gemm_cost(plain_gpu(), gemm(64, 64, 8000)).seconds * 1e6, 16.384, 1e-3);
+}
+
+TEST(GemmCost, WavesRoundUpOrSpread) {
+  EXPECT_DOUBLE_EQ(waves_of(9.0 / 4, 1), 3);
+  EXPECT_DOUBLE_EQ(waves_of(9.0 / 4, 0), 2.25);
+  EXPECT_DOUBLE_EQ(waves_of(1.0 / 4, 0), 1);
+}
+
+TEST(GemmCost, NothingToDoCostsTheLaunch) {
+  const KernelModel h100(load_gpu("h100-sxm"));
+  EXPECT_EQ(h100.cost(gemm(0, 128, 128)).duration, microseconds(h100.rates().p.gemm_launch_us));
+  EXPECT_EQ(h100.cost(gemm(0, 128, 128)).bound, Bound::latency);
+}
+
+TEST(GemmCost, NeverFasterThanPeakOrMemoryAllow) {
+  std::mt19937_64 random(7);
+  const auto size = [&] { return std::int64_t{8} << (random() % 12); };
+  for (const std::string& name : gpu_names()) {
+    const KernelModel gpu(load_gpu(name), ClockState::burst);
+    for (int i = 0; i < 300; ++i) {
+      model::KernelSpec s = gemm(size(), size(), size(), i % 3 == 0 ? DType::fp8 : DType::bf16);
+      s.batch = 1 + static_cast<std::int64_t>(random() % 4);
+      s.accumulate = i % 2 == 0;
+      const double t = to_seconds(gpu.cost(s).duration);
+      const double peak = gpu.rates().peak[static_cast<std::size_t>(s.dtype)];
+      ASSERT_GE(t, model::flops_of(s).value / peak) << name << " " << s.m << "x" << s.n << "x" << s.k;
+      ASSERT_GE(t, static_cast<double>(model::traffic_of(s).value) / gpu.gpu().hbm_bandwidth.value) << name;
+    }
+  }
+}
+
+// Each candidate (tile, split) grows with k and with the batch, candidates only disappear, so the least grows too.
+TEST(GemmCost, MoreDepthOrMoreProductsAreNeverFaster) {
+  std::mt19937_64 random(11);
+  const auto size = [&] { return static_cast<std::int64_t>(64 + random() % 4096 * 8); };
+  for (const char* name : {"a100-80gb-sxm", "h100-sxm", "b200-sxm"}) {
+    const KernelModel gpu(load_gpu(name));
+    for (int i = 0; i < 2000; ++i) {
+      model::KernelSpec s = gemm(size(), size(), size());
+      const Duration base = gpu.cost(s).duration;
+      model::KernelSpec deeper = s, more = s;
+      deeper.k += 8 * static_cast<std::int64_t>(random() % 512);
+      more.batch += static_cast<std::int64_t>(random() % 5);
+      ASSERT_LE(base, gpu.cost(deeper).duration) << s.m << "x" << s.n << "x" << s.k << " -> k=" << deeper.k;
+      ASSERT_LE(base, gpu.cost(more).duration) << s.m << "x" << s.n << "x" << s.k << " batch " << more.batch;
+    }
+  }
+}
+
+TEST(GemmCost, SustainedClockOnlySlowsDown) {
+  const KernelModel burst(load_gpu("h100-sxm"), ClockState::burst), hot(load_gpu("h100-sxm"));
+  const model::KernelSpec large = gemm(8192, 8192, 8192), skinny = gemm(16, 8192, 8192);
+  EXPECT_LT(burst.cost(large).duration, hot.cost(large).duration);
+  // Reading 134 MB of weights takes the same time at any clock, up to the part that compute leaks out of the overlap.
+  EXPECT_NEAR(to_seconds(hot.cost(skinny).duration) / to_seconds(burst.cost(skinny).duration), 1, 0.05);
+  EXPECT_EQ(hot.cost(large).bound, Bound::compute);
+  EXPECT_EQ(hot.cost(skinny).bound, Bound::memory);
+}
+
+TEST(GemmCost, SmallerFormatsAreFasterAndMissingOnesAreSaid) {
+  const KernelModel h100(load_gpu("h100-sxm")), v100(load_gpu("v100-32gb-sxm2"));
+  EXPECT_LT(h100.cost(gemm(8192, 8192, 8192, DType::fp8)).duration, h100.cost(gemm(8192, 8192, 8192)).duration);
+  EXPECT_FALSE(h100.cost(gemm(8192, 8192, 8192)).extrapolated);
+  EXPECT_TRUE(h100.cost(gemm(8192, 8192, 8192, DType::nvfp4)).extrapolated);  // runs as fp8
+  EXPECT_TRUE(h100.cost(gemm(8, 8192, 8192)).extrapolated);                   // smaller than any table
+  EXPECT_TRUE(v100.cost(gemm(4096, 4096, 4096, DType::fp16)).extrapolated);   // no table at all
+  EXPECT_TRUE(KernelModel(load_gpu("rtx-a6000")).cost(gemm(4096, 4096, 4096)).extrapolated);  // Ampere, but no A100
+}
+
+TEST(GemmCost, UnalignedVocabularyIsSlowWhereItIsALeadingDimension) {
+  const KernelModel a100(load_gpu("a100-80gb-sxm"));
+  const auto ratio = [&](model::GemmRole role, model::KernelSpec odd, model::KernelSpec even) {
+    odd.role = even.role = role;
+    return to_seconds(a100.cost(odd).duration) / to_seconds(a100.cost(even).duration);
+  };
+  using model::GemmRole;
+  EXPECT_LT(ratio(GemmRole::forward, gemm(8192, 50257, 768), gemm(8192, 50304, 768)), 1.05);  // only the result's
+  EXPECT_GT(ratio(GemmRole::data_gradient, gemm(8192, 768, 50257), gemm(8192, 768, 50304)), 1.5);
+  EXPECT_GT(ratio(GemmRole::weight_gradient, gemm(50257, 768, 8192), gemm(50304, 768, 8192)), 1.5);
+  EXPECT_LT(ratio(GemmRole::weight_gradient, gemm(768, 768, 8190), gemm(768, 768, 8192)), 1.05);  // K is rows
+}
+
+TEST(GemmCost, GroupsCostMoreThanOneProductOfTheirSum) {
+  for (const char* name : {"a100-80gb-sxm", "h100-sxm", "b200-sxm"}) {
+    const KernelModel gpu(load_gpu(name));
+    model::KernelSpec groups = gemm(256, 4096, 2048);
+    groups.kind = model::KernelKind::grouped_gemm;
+    groups.batch = 32;
+    EXPECT_GT(gpu.cost(groups).duration, gpu.cost(gemm(256 * 32, 4096, 2048)).duration) << name;
+  }
+}
+
+}  // namespace
+}  // namespace rehearse::hwmodels

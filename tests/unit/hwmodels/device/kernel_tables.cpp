@@ -1,0 +1,248 @@
+#include "kernel_tables.h"
+
+#include <cctype>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <tuple>
+
+namespace rehearse::hwmodels::testing {
+namespace {
+
+using model::GemmRole;
+using model::KernelKind;
+using model::KernelSpec;
+
+std::vector<std::string> cells_of(const std::string& line) {
+  std::vector<std::string> out(1);
+  bool quoted = false;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (c == '"' && quoted && i + 1 < line.size() && line[i + 1] == '"') {
+      out.back() += '"';
+      ++i;
+    } else if (c == '"') {
+      quoted = !quoted;
+    } else if (c == ',' && !quoted) {
+      out.emplace_back();
+    } else if (c != '\r') {
+      out.back() += c;
+    }
+  }
+  return out;
+}
+
+/// "b=1, m=4096, layout=TN" or {"B": 8, "dtype": "x"} as words by lower-case key.
+std::map<std::string, std::string> fields_of(const std::string& text) {
+  std::map<std::string, std::string> out;
+  std::string key, word;
+  const auto close = [&] {
+    if (!key.empty()) out[key] = word;
+    key.clear();
+    word.clear();
+  };
+  for (const char c : text) {
+    if (c == '=' || c == ':') {
+      key = word;
+      for (char& k : key) k = static_cast<char>(std::tolower(k));
+      word.clear();
+    } else if (c == ',') {
+      close();
+    } else if (c != ' ' && c != '"' && c != '{' && c != '}') {
+      word += c;
+    }
+  }
+  close();
+  return out;
+}
+
+std::string gpu_named(const std::string& title) {
+  static const std::map<std::string, std::string> names{
+      {"A100-SXM4-80GB", "a100-80gb-sxm"}, {"A100 SXM", "a100-80gb-sxm"},   {"A100-80GB", "a100-80gb-sxm"},
+      {"A100-PCIe-80GB", "a100-80gb-pcie"}, {"A100 PCIe", "a100-80gb-pcie"}, {"H100-SXM5-80GB", "h100-sxm"},
+      {"H100 SXM", "h100-sxm"},            {"H200-SXM-141GB", "h200-sxm"},  {"H200 SXM", "h200-sxm"},
+      {"H800-SXM", "h800-sxm"},            {"B200-SXM", "b200-sxm"},        {"B200 SXM", "b200-sxm"},
+      {"B300 SXM", "b300-sxm"},            {"GB200", "gb200-nvl72"},        {"GB200 SXM", "gb200-nvl72"},
+      {"AMD MI300X", "mi300x"},            {"MI300X", "mi300x"}};
+  const auto it = names.find(title);
+  return it == names.end() ? "" : it->second;
+}
+
+KernelSpec gemm(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k, DType type) {
+  KernelSpec s;
+  s.kind = KernelKind::gemm;
+  s.batch = batch, s.m = m, s.n = n, s.k = k, s.dtype = type;
+  return s;
+}
+
+void add_simumax_gemms(std::vector<MeasuredKernel>& out) {
+  for (CsvRow& r : read_table("simumax_kernel_efficiency")) {
+    const bool grouped = r["op"] == "group_matmul";
+    if (!grouped && r["op"] != "matmul") continue;
+    auto f = fields_of(r["shape"]);
+    std::int64_t m = std::stoll(f["m"]), n = std::stoll(f["n"]), k = std::stoll(f["k"]);
+    const std::string stage = grouped ? f["stage"] : f["layout"];
+    const GemmRole role = stage == "fwd" || stage == "TN"            ? GemmRole::forward
+                          : stage == "bwd_grad_act" || stage == "NN" ? GemmRole::data_gradient
+                                                                     : GemmRole::weight_gradient;
+    // Grouped rows give the forward shape for all three products.
+    if (grouped && role == GemmRole::data_gradient) std::swap(n, k);
+    if (grouped && role == GemmRole::weight_gradient) std::tie(m, n, k) = std::tuple(n, k, m);
+    KernelSpec s = gemm(std::stoll(f[grouped ? "ng" : "b"]), m, n, k, DType::bf16);
+    s.kind = grouped ? KernelKind::grouped_gemm : KernelKind::gemm;
+    s.role = role;
+    s.accumulate = f["accumulate"] == "True";
+    s.output_dtype = *dtype_named(grouped ? (s.accumulate ? f["main_grad_dtype"] : "bf16") : f["out_dtype"]);
+    out.push_back({"simumax", gpu_named(r["gpu"]), grouped ? "grouped_gemm bf16" : "gemm bf16", {s},
+                   std::stod(r["time_us_derived"]), Harness::loop, 0});
+  }
+}
+
+void add_other_gemms(std::vector<MeasuredKernel>& out) {
+  std::set<std::string> seen;  // one source repeats the other's tables
+  for (CsvRow& r : read_table("kernels_gemm_attention")) {
+    const std::string gpu = gpu_named(r["gpu"]), op = r["op"];
+    const bool best = op == "gemm (best shape found)", grouped = op.rfind("grouped gemm (", 0) == 0;
+    if (gpu.empty() || (!best && !grouped && op != "gemm")) continue;
+    KernelSpec s;
+    const DType type = *dtype_named(r["dtype"].substr(0, r["dtype"].find(' ')));
+    auto f = fields_of(r["shape"]);
+    if (best) {
+      std::istringstream shape(r["shape"].substr(r["shape"].find('=') + 1));
+      char x = 0;
+      std::int64_t m = 0, n = 0, k = 0;
+      shape >> m >> x >> n >> x >> k;
+      s = gemm(1, m, n, k, type);
+    } else {
+      s = gemm(grouped ? std::stoll(f["groups"]) : 1, std::stoll(f[grouped ? "m_per_group" : "m"]), std::stoll(f["n"]),
+               std::stoll(f["k"]), type);
+    }
+    s.kind = grouped ? KernelKind::grouped_gemm : KernelKind::gemm;
+    const bool deep = r["impl"] == "DeepGEMM";
+    const std::string table = best ? "mamf" : deep ? "deepgemm" : "azure";
+    if (!seen.insert(table + gpu + op + r["dtype"] + r["shape"] + r["tflops"]).second) continue;
+    const double us = model::flops_of(s).value / std::stod(r["tflops"]) * 1e-6;
+    out.push_back({table, gpu, (grouped ? "grouped_gemm " : "gemm ") + std::string(name_of(type)), {s}, us,
+                   best || deep ? Harness::burst : Harness::sustained, 0});
+  }
+}
+
+MeasuredKernel attention_row(std::string table, std::string gpu, model::AttentionKernel kernel, const std::string& impl,
+                             const std::string& direction, KernelSpec s, double us) {
+  s.attention = kernel;
+  MeasuredKernel out{std::move(table), std::move(gpu), impl + " " + direction, {}, us, Harness::burst, 0};
+  for (const bool backward : {false, true}) {
+    if (direction.find(backward ? "bwd" : "fwd") == std::string::npos) continue;
+    s.kind = backward ? KernelKind::attention_backward : KernelKind::attention_forward;
+    out.kernels.push_back(s);
+  }
+  return out;
+}
+
+KernelSpec heads(std::int64_t batch, std::int64_t count, std::int64_t kv, std::int64_t length, std::int64_t d, std::int64_t dv) {
+  KernelSpec s;
+  s.batch = batch, s.heads = count, s.kv_heads = kv, s.query_length = s.key_length = length;
+  s.head_dim = d, s.value_head_dim = dv;
+  return s;
+}
+
+}  // namespace
+
+std::vector<CsvRow> read_table(const std::string& name) {
+  std::ifstream in(std::string(REHEARSE_SOURCE_DIR) + "/tests/accuracy/tables/" + name + ".csv");
+  if (!in) throw std::runtime_error("no table " + name);
+  std::string line;
+  std::getline(in, line);
+  const std::vector<std::string> header = cells_of(line);
+  std::vector<CsvRow> out;
+  while (std::getline(in, line)) {
+    const std::vector<std::string> cells = cells_of(line);
+    CsvRow& row = out.emplace_back();
+    for (std::size_t i = 0; i < header.size() && i < cells.size(); ++i) row[header[i]] = cells[i];
+  }
+  return out;
+}
+
+std::vector<MeasuredKernel> measured_gemms() {
+  std::vector<MeasuredKernel> out;
+  add_simumax_gemms(out);
+  add_other_gemms(out);
+  return out;
+}
+
+std::vector<MeasuredKernel> measured_attention() {
+  using model::AttentionKernel;
+  static const std::map<std::string, std::pair<AttentionKernel, std::string>> names{
+      {"FlashAttention-1", {AttentionKernel::flash1, "flash1"}}, {"FlashAttention-2", {AttentionKernel::flash2, "flash2"}},
+      {"FlashAttention-3", {AttentionKernel::flash3, "flash3"}}, {"cuDNN", {AttentionKernel::cudnn, "cudnn"}},
+      {"PyTorch unfused", {AttentionKernel::sdpa_math, "math"}}};
+  std::vector<MeasuredKernel> out;
+  for (CsvRow& r : read_table("kernels_gemm_attention")) {
+    const auto impl = names.find(r["impl"]);
+    if (r["op"] != "attention" || impl == names.end() || r["heads"].empty() || r["tflops"].empty()) continue;
+    const std::int64_t b = std::stoll(r["batch"]), s = std::stoll(r["seq_len"]), h = std::stoll(r["heads"]),
+                       d = std::stoll(r["head_dim"]);
+    KernelSpec spec = heads(b, h, h, s, d, d);
+    spec.causal = r["causal"] == "y";
+    const double flops = 4.0 * static_cast<double>(b * h * s * s * d) * (spec.causal ? 0.5 : 1) *
+                         (r["direction"] == "fwd+bwd" ? 3.5 : 1);
+    out.push_back(attention_row("flash", gpu_named(r["gpu"]), impl->second.first, impl->second.second, r["direction"],
+                                spec, flops / std::stod(r["tflops"]) * 1e-6));
+  }
+  for (CsvRow& r : read_table("simumax_kernel_efficiency")) {
+    if (r["op"] != "sdp_fwd" && r["op"] != "sdp_bwd") continue;
+    auto f = fields_of(r["shape"]);
+    const bool b200 = r["gpu"] == "B200-SXM";
+    MeasuredKernel m = attention_row(
+        "simumax", gpu_named(r["gpu"]), b200 ? AttentionKernel::cudnn : AttentionKernel::flash2, b200 ? "cudnn" : "flash2",
+        r["op"].substr(4), heads(std::stoll(f["batch"]), std::stoll(f["head_num"]), std::stoll(f["kv_head_num"]),
+                                 std::stoll(f["seq_len"]), std::stoll(f["qk_head_dim"]), std::stoll(f["v_head_dim"])),
+        std::stod(r["time_us_derived"]));
+    m.harness = Harness::sustained;
+    m.floor_us = r["op"] == "sdp_fwd" ? 50 : 3;  // fitted by tests/accuracy/fit_kernels.py
+    out.push_back(m);
+  }
+  for (CsvRow& r : read_table("context_parallel_attention"))
+    if (r["n_gpus"] == "1" && r["api"] == "batch")
+      out.push_back(attention_row("ring-flash", gpu_named(r["gpu"]), AttentionKernel::flash2, "flash2", r["phase"],
+                                  heads(1, std::stoll(r["heads"]), std::stoll(r["kv_heads"]), 8192, 128, 128),
+                                  1e3 * std::stod(r["ms_per_iter"])));
+  return out;
+}
+
+std::vector<MeasuredKernel> measured_memory_kernels() {
+  std::vector<MeasuredKernel> out;
+  for (CsvRow& r : read_table("liger_kernels")) {
+    if (r["metric"] != "speed" || r["provider"] != "liger" || r["mode"] != "forward") continue;
+    auto c = fields_of(r["config"]);
+    const auto get = [&](const char* key) { return std::stod(c.at(key)); };
+    const double x = std::stod(r["x_value"]), size = c["dtype"] == "torch.float32" ? 4 : 2;
+    const std::string kernel = r["kernel"];
+    KernelSpec s;
+    double bytes = 0;
+    if (kernel == "layer_norm" || kernel == "rms_norm") {
+      s.kind = KernelKind::normalization, bytes = 2 * size * get("m") * x;
+    } else if (kernel == "megatron_rms_norm") {
+      s.kind = KernelKind::normalization, bytes = 2 * 2 * get("s") * get("b") * x;
+    } else if (kernel == "relu_squared") {
+      s.kind = KernelKind::elementwise, bytes = 2 * size * get("m") * x;
+    } else if (kernel == "megatron_swiglu") {
+      s.kind = KernelKind::elementwise, bytes = 3 * 2 * get("s") * get("b") * x;
+    } else if (kernel == "megatron_cross_entropy") {
+      s.kind = KernelKind::cross_entropy, bytes = 3 * 2 * get("s") * get("b") * x;
+    } else if (kernel == "rope") {
+      const double length = c.contains("seq_len") ? get("seq_len") : x, width = c.contains("hidden_size") ? get("hidden_size") : x;
+      s.kind = KernelKind::elementwise;
+      bytes = 2 * 2 * length * width * (get("num_q_heads") + get("num_kv_heads")) / get("num_q_heads");
+    } else {
+      continue;
+    }
+    s.bytes_read = static_cast<std::int64_t>(bytes);
+    out.push_back({"liger", gpu_named(r["gpu"]), std::string(name_of(s.kind)), {s}, 1e3 * std::stod(r["median"]),
+                   Harness::burst, 3});  // 3 us of event timing and a cold cache
+  }
+  return out;
+}
+
+}  // namespace rehearse::hwmodels::testing

@@ -1,0 +1,167 @@
+// The fast allocator against the slow one: after each of a million random operations per setting, the same address and the
+// same statistics; now and then the same map of every block.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "hwmodels/memory/caching_allocator.h"
+#include "random_program.h"
+#include "reference_allocator.h"
+
+namespace rehearse::hwmodels {
+namespace {
+
+struct Case {
+  std::string name;
+  AllocatorSettings settings;
+  int operations = 1'000'000;
+  bool move_limit = false;
+};
+
+std::string differences(const AllocatorStatistics& a, const AllocatorStatistics& b) {
+  std::string out;
+  const auto gauge = [&out](const char* name, const auto& x, const auto& y) {
+    if (x.current != y.current || x.peak != y.peak) out += std::string(" ") + name;
+  };
+  const auto number = [&out](const char* name, std::int64_t x, std::int64_t y) {
+    if (x != y) out += std::string(" ") + name;
+  };
+  gauge("allocated_bytes", a.allocated_bytes, b.allocated_bytes);
+  gauge("active_bytes", a.active_bytes, b.active_bytes);
+  gauge("reserved_bytes", a.reserved_bytes, b.reserved_bytes);
+  gauge("inactive_split_bytes", a.inactive_split_bytes, b.inactive_split_bytes);
+  gauge("requested_bytes", a.requested_bytes, b.requested_bytes);
+  gauge("allocations", a.allocations, b.allocations);
+  gauge("active_blocks", a.active_blocks, b.active_blocks);
+  gauge("inactive_splits", a.inactive_splits, b.inactive_splits);
+  gauge("segments", a.segments, b.segments);
+  number("device_allocs", a.device_allocs, b.device_allocs);
+  number("device_frees", a.device_frees, b.device_frees);
+  number("retries", a.retries, b.retries);
+  number("ooms", a.ooms, b.ooms);
+  number("synchronizations", a.synchronizations, b.synchronizations);
+  return out;
+}
+
+std::vector<BlockSnapshot> mapped_blocks(const testing::ReferenceAllocator& reference) {
+  using State = testing::ReferenceAllocator::State;
+  std::vector<BlockSnapshot> out;
+  for (const auto& [address, b] : reference.blocks()) {
+    if (b.state == State::unmapped) continue;
+    out.push_back({address, Bytes{b.size}, Bytes{b.requested},
+                   b.state == State::free        ? BlockState::inactive
+                   : b.state == State::allocated ? BlockState::active_allocated
+                                                 : BlockState::active_pending_free});
+  }
+  return out;
+}
+
+void expect_same_blocks(const CachingAllocator& fast, const testing::ReferenceAllocator& slow) {
+  const std::vector<BlockSnapshot> expected = mapped_blocks(slow);
+  std::size_t i = 0;
+  for (const SegmentSnapshot& segment : fast.snapshot()) {
+    std::uint64_t address = segment.address;  // blocks tile their segment
+    for (const BlockSnapshot& b : segment.blocks) {
+      ASSERT_LT(i, expected.size());
+      ASSERT_EQ(b.address, address);
+      ASSERT_EQ(b.address, expected[i].address);
+      ASSERT_EQ(b.size.value, expected[i].size.value);
+      ASSERT_EQ(b.requested.value, expected[i].requested.value);
+      ASSERT_EQ(b.state, expected[i].state);
+      address += static_cast<std::uint64_t>(b.size.value);
+      ++i;
+    }
+    ASSERT_EQ(address, segment.address + static_cast<std::uint64_t>(segment.total.value));
+  }
+  ASSERT_EQ(i, expected.size());
+}
+
+class RandomAllocations : public ::testing::TestWithParam<Case> {};
+
+TEST_P(RandomAllocations, AgreeWithTheReference) {
+  const Case& c = GetParam();
+  CachingAllocator fast(c.settings);
+  testing::ReferenceAllocator slow(c.settings);
+  testing::RandomProgram program(c.settings.limit, c.move_limit);
+  struct Live { BlockId block; std::uint64_t address; };
+  std::vector<Live> live;
+  int failures = 0;
+  for (int i = 0; i < c.operations; ++i) {
+    using Kind = testing::RandomOperation::Kind;
+    const testing::RandomOperation o = program.next(live.size());
+    switch (o.kind) {
+      case Kind::allocate: {
+        const Allocation a = fast.allocate(o.bytes, o.stream);
+        const std::optional<std::uint64_t> expected = slow.allocate(o.bytes.value, o.stream.value);
+        ASSERT_EQ(bool(a), expected.has_value()) << "operation " << i;
+        if (a) {
+          ASSERT_EQ(fast.address_of(a.block), *expected) << "operation " << i;
+          live.push_back({a.block, *expected});
+        } else {
+          ++failures;
+          ASSERT_EQ(a.out_of_memory->asked, o.bytes);
+          ASSERT_EQ(a.out_of_memory->reserved, slow.statistics.reserved_bytes.current);
+        }
+        break;
+      }
+      case Kind::free: {
+        const std::optional<EventToken> t = fast.free(live[o.which].block);
+        ASSERT_EQ(t.value_or(EventToken{}).value, slow.free(live[o.which].address)) << "operation " << i;
+        program.freed(t);
+        live[o.which] = live.back();
+        live.pop_back();
+        break;
+      }
+      case Kind::record_stream:
+        fast.record_stream(live[o.which].block, o.stream), slow.record_stream(live[o.which].address, o.stream.value);
+        break;
+      case Kind::complete_events:
+        fast.complete_events(o.stream, o.token), slow.complete_events(o.stream.value, o.token.value);
+        break;
+      case Kind::empty_cache: fast.empty_cache(), slow.empty_cache(); break;
+      case Kind::reset_peak: fast.reset_peak(), slow.reset_peak(); break;
+      case Kind::set_limit: fast.set_limit(o.bytes), slow.set_limit(o.bytes); break;
+      case Kind::nothing: break;
+    }
+    const std::string different = differences(fast.statistics(), slow.statistics);
+    ASSERT_EQ(different, "") << "operation " << i;
+    if (i % 20'000 == 0) {
+      ASSERT_NO_FATAL_FAILURE(expect_same_blocks(fast, slow));
+    }
+  }
+  RecordProperty("out_of_memory", failures);
+  RecordProperty("retries", static_cast<int>(fast.statistics().retries));
+  if (c.settings.limit < 8_GiB) {
+    EXPECT_GT(failures, 0);  // these settings are here to reach the retry path
+    EXPECT_GT(fast.statistics().retries, failures);
+  }
+}
+
+std::array<std::int32_t, 16> divisions(std::int32_t all) {
+  std::array<std::int32_t, 16> out{};
+  out.fill(all);
+  return out;
+}
+
+const Case kCases[] = {
+    {"roomy", {.limit = 80_GiB}, 400'000},
+    {"tight", {.limit = 900_MiB}},
+    {"tight_moving_limit", {.limit = 1000_MiB}, 300'000, true},
+    {"expandable", {.limit = 80_GiB, .expandable_segments = true}, 200'000},
+    {"expandable_tight", {.limit = 800_MiB, .expandable_segments = true}, 600'000},
+    {"expandable_moving_limit", {.limit = 900_MiB, .device_total = 2_GiB, .expandable_segments = true}, 300'000, true},
+    {"max_split", {.limit = 80_GiB, .max_split_size = 21_MiB}, 400'000},
+    {"max_split_tight", {.limit = 1000_MiB, .max_split_size = 24_MiB, .max_non_split_rounding = 30_MiB}, 600'000},
+    {"divisions", {.limit = 80_GiB, .roundup_power2_divisions = divisions(8)}, 400'000},
+    {"divisions_mixed", {.limit = 1000_MiB, .roundup_power2_divisions = {0, 4, 2, 1, 16, 8}}, 300'000},
+    {"garbage_collection",
+     {.limit = 2_GiB, .device_total = 2_GiB, .memory_fraction = 0.5, .garbage_collection_threshold = 0.6}, 400'000},
+    {"fraction_expandable", {.limit = 2_GiB, .expandable_segments = true, .memory_fraction = 0.5}, 300'000},
+    {"large_segments", {.limit = 1500_MiB, .large_segment_size = 64_MiB}, 300'000},
+};
+
+INSTANTIATE_TEST_SUITE_P(Settings, RandomAllocations, ::testing::ValuesIn(kCases),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace rehearse::hwmodels

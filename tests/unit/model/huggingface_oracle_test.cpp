@@ -1,0 +1,77 @@
+// Every config.json that transformers wrote, imported and counted, against transformers' own count.
+// Regenerate the data with tests/oracles/transformers_parameters.py.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <map>
+
+#include "sim/config/document.h"
+#include "sim/model/huggingface.h"
+#include "sim/model/presets.h"
+
+namespace rehearse::model {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kData = fs::path(REHEARSE_SOURCE_DIR) / "tests" / "oracles" / "data";
+
+const config::Value& answers() {
+  static const config::Document document = config::load_document(kData / "transformers_parameters.json");
+  return *document.root.find("models");
+}
+
+std::vector<std::string> names() {
+  std::vector<std::string> list;
+  for (const auto& entry : answers().entries()) list.push_back(entry.key);
+  return list;
+}
+
+class HuggingFaceOracle : public testing::TestWithParam<std::string> {};
+
+TEST_P(HuggingFaceOracle, CountsWhatTransformersCounts) {
+  const ImportedModel imported = import_huggingface(kData / "hf" / (GetParam() + ".json"));
+  const ParameterCount count = count_parameters(imported.model);
+  const config::Value& answer = *answers().find(GetParam());
+  EXPECT_EQ(std::to_string(count.total), answer.find("total")->text());
+
+  // Our parts carry the same names; a part that transformers does not have is 0 with us too.
+  const std::map<std::string, std::int64_t> ours = {
+      {"embedding", count.embedding}, {"position", count.position}, {"attention", count.attention},
+      {"mlp", count.mlp},             {"experts", count.experts},   {"shared_experts", count.shared_experts},
+      {"router", count.router},       {"norms", count.norms},       {"head", count.head}};
+  for (const auto& [part, value] : ours) {
+    const config::Value* theirs = answer.find("parts")->find(part);
+    EXPECT_EQ(std::to_string(value), theirs == nullptr ? "0" : theirs->text()) << part;
+  }
+}
+
+TEST_P(HuggingFaceOracle, UnderstandsEveryFieldThatTransformersWrites) {
+  const ImportReport report = import_huggingface(kData / "hf" / (GetParam() + ".json")).report;
+  for (const ImportNote& note : report.not_understood) ADD_FAILURE() << note.key << ": " << note.note;
+  for (const ImportNote& note : report.used) EXPECT_GT(note.at.line, 0) << note.key;
+}
+
+// A preset with the oracle's name restates the same model, so the two readings must be one description.
+TEST_P(HuggingFaceOracle, AgreesWithThePresetOfTheSameName) {
+  const std::vector<std::string> presets = preset_names();
+  if (std::find(presets.begin(), presets.end(), GetParam()) == presets.end())
+    GTEST_SKIP() << "no preset of this name";
+  ModelDescription preset = load_preset(GetParam());
+  const ModelDescription imported = import_huggingface(kData / "hf" / (GetParam() + ".json")).model;
+  EXPECT_EQ(describe_difference(preset, imported), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Transformers, HuggingFaceOracle, testing::ValuesIn(names()), [](const auto& param) {
+  std::string name = param.param;
+  for (char& c : name)
+    if (!isalnum(static_cast<unsigned char>(c))) c = '_';
+  return name;
+});
+
+TEST(HuggingFaceOracleData, CoversWhatWasAskedFor) { EXPECT_GE(names().size(), 50u); }
+
+}  // namespace
+}  // namespace rehearse::model

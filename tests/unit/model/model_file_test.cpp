@@ -1,0 +1,96 @@
+#include "sim/model/model_file.h"
+
+#include <gtest/gtest.h>
+
+#include "sim/config/document.h"
+#include "sim/core/error.h"
+#include "sim/model/describe.h"
+#include "sim/model/presets.h"
+#include "tests/unit/model/text_checks.h"
+
+namespace rehearse::model {
+namespace {
+
+ModelDescription read(const std::string& yaml) {
+  return read_model(config::parse_document(yaml, "m.yaml").root, "m");
+}
+std::string mistakes_in(const std::string& yaml) {
+  try {
+    read(yaml);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no mistake";
+}
+
+TEST(ModelFile, FourSizesAreEnough) {
+  const ModelDescription model = read("{layers: 32, hidden: 4096, heads: 32, vocab: 32000}");
+  EXPECT_EQ(describe_difference(model, load_preset("llama-2-7b")), "");
+  EXPECT_EQ(model.name, "m");
+}
+
+TEST(ModelFile, WindowPatternRepeats) {
+  const ModelDescription model =
+      read("{layers: 5, hidden: 64, heads: 4, vocab: 100, windows: {size: 16, pattern: LLG}}");
+  std::string seen;
+  for (const Layer& layer : model.layers) seen += layer.window == 16 ? 'L' : 'G';
+  EXPECT_EQ(seen, "LLGLL");
+}
+
+TEST(ModelFile, ExpertsEverySecondLayerAfterTheDenseOnes) {
+  const ModelDescription model =
+      read("{layers: 6, hidden: 64, heads: 4, vocab: 100, experts: {count: 4, dense_first: 2, every: 2}}");
+  std::string seen;
+  for (const Layer& layer : model.layers) seen += layer.moe ? 'M' : 'd';
+  EXPECT_EQ(seen, "dddMdM");
+  EXPECT_EQ(model.experts.ffn_hidden, model.ffn_hidden);
+}
+
+TEST(ModelFile, MistakesAllAtOnce) {
+  const std::string said = mistakes_in(R"(layers: 2
+hiden: 64
+hidden: 64
+heads: 4
+vocab: 100
+activation: selu
+experts: {count: 4, topk: 2}
+windows: {size: 16, pattern: LX}
+biases: [qkv, output]
+)");
+  EXPECT_TRUE(says(said, "m.yaml:2:8: hiden: unknown key. Did you mean hidden?"));
+  EXPECT_TRUE(says(said, "\"selu\" is unknown"));
+  EXPECT_TRUE(says(said, "experts.topk: unknown key"));
+  EXPECT_TRUE(says(said, "\"LX\" is not made of L (local) and G (global)"));
+  EXPECT_TRUE(says(said, "\"output\" is unknown"));
+}
+
+TEST(ModelFile, ProblemsOfTheShapes) {
+  EXPECT_TRUE(says(mistakes_in("{layers: 2, hidden: 100, heads: 3, vocab: 10}"), "not a multiple of heads 3"));
+  EXPECT_TRUE(says(mistakes_in("{layers: 400000000, hidden: 64, heads: 4, vocab: 10}"), "layers"));
+  EXPECT_TRUE(says(mistakes_in("{layers: 2, hidden: 64, heads: 4}"), "vocab: missing"));
+}
+
+TEST(Describe, NamesShapesAndCounts) {
+  const std::vector<std::string> lines = describe(load_preset("gemma-3-27b"));
+  EXPECT_TRUE(has_line(lines, "62: 10 x (5 x window 1024; 1 x full attention); 2 x window 1024"));
+  EXPECT_TRUE(has_line(lines, "32 heads of 128, 16 key/value heads (grouped), q/k norm"));
+  EXPECT_TRUE(has_line(lines, "27009346304  27.01 B"));
+}
+
+TEST(Describe, ExpertsAndLatentAttention) {
+  const std::vector<std::string> lines = describe(load_preset("deepseek-v3"));
+  EXPECT_TRUE(has_line(lines, "61: 3 x dense, full attention; 58 x experts, full attention"));
+  EXPECT_TRUE(has_line(lines, "256 experts of width 2048, 8 per token, shared 2048, 4 of 8 groups"));
+  EXPECT_TRUE(has_line(lines, "active"));
+  EXPECT_TRUE(has_line(lines, "1 multi-token-prediction layers"));
+}
+
+TEST(Describe, HumanCounts) {
+  EXPECT_EQ(human_count(4096), "4096");
+  EXPECT_EQ(human_count(124'439'808), "124.4 M");
+  EXPECT_EQ(human_count(8'030'261'248), "8.03 B");
+  EXPECT_EQ(human_count(1'026'000'000'000), "1.03 T");
+}
+
+}  // namespace
+}  // namespace rehearse::model

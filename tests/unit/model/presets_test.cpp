@@ -1,0 +1,112 @@
+#include "sim/model/presets.h"
+
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <cmath>
+
+#include "sim/core/error.h"
+#include "sim/model/describe.h"
+#include "tests/unit/model/text_checks.h"
+
+namespace rehearse::model {
+namespace {
+
+class Presets : public testing::TestWithParam<std::string> {};
+
+TEST_P(Presets, LoadsAndHasASource) {
+  const ModelDescription model = load_preset(GetParam());
+  EXPECT_EQ(model.name, GetParam());
+  EXPECT_FALSE(model.family.empty());
+  EXPECT_TRUE(problems_of(model).empty()) << testing::PrintToString(problems_of(model));
+  EXPECT_FALSE(preset_facts(GetParam()).source.empty());
+  EXPECT_FALSE(describe(model).empty());
+}
+
+// Exact totals must be exact. Rounded ones may be off by 2 % (papers round to one or two digits and differ in whether
+// biases and positions count); active ones by 10 %, because half of the publishers leave the embedding out. A preset
+// without either would be unchecked.
+TEST_P(Presets, CountsWhatWasPublished) {
+  const PresetFacts facts = preset_facts(GetParam());
+  const ParameterCount count = count_parameters(load_preset(GetParam()));
+  ASSERT_TRUE(facts.parameters || facts.published_billions) << "nothing to check the shapes against";
+  if (facts.parameters) {
+    EXPECT_EQ(count.total, *facts.parameters);
+  }
+  if (facts.published_billions) {
+    EXPECT_NEAR(1e-9 * static_cast<double>(count.total) / *facts.published_billions, 1, 0.02);
+  }
+  if (facts.published_active_billions) {
+    const double all = 1e-9 * static_cast<double>(count.active);
+    const double without_embedding = all - 1e-9 * static_cast<double>(count.embedding);
+    const double published = *facts.published_active_billions;
+    EXPECT_TRUE(std::abs(all / published - 1) < 0.1 || std::abs(without_embedding / published - 1) < 0.1)
+        << all << " or " << without_embedding << ", published " << published;
+  }
+}
+
+TEST_P(Presets, EveryAliasFindsIt) {
+  EXPECT_EQ(preset_for(GetParam()), GetParam());
+  for (const std::string& alias : preset_facts(GetParam()).aliases) EXPECT_EQ(preset_for(alias), GetParam()) << alias;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Presets, testing::ValuesIn(preset_names()), [](const auto& param) {
+  std::string name = param.param;
+  for (char& c : name)
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  return name;
+});
+
+TEST(PresetNames, AsTablesWriteThem) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"Llama-3.1-8B", "llama-3-8b"},
+      {"Llama-2-7b-hf", "llama-2-7b"},
+      {"meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"},
+      {"llama3-70b (12 layers)", "llama-3-70b"},
+      {"GPT-OSS-120B", "gpt-oss-120b"},
+      {"Qwen-7B", "qwen-7b"},
+      {"Qwen3-30B-A3B (tokendrop)", "qwen3-30b-a3b"},
+      {"DeepSeek-V3 671B (37B active)", "deepseek-v3"},
+      {"Mixtral 8x22B", "mixtral-8x22b"},
+      {"MPT-7b", "mpt-7b"},
+      {"MT-NLG 530B", "mt-nlg-530b"},
+      {"Gemma-2-9b", "gemma-2-9b"},
+      {"phi-1_5", "phi-1.5"},
+      {"bigscience/bloomz-7b1", "bloom-7b1"},
+      {"GPT-2-style 52B", "bigscience-gpt2-52b"},
+      {"Pythia 1.4B", "pythia-1.4b"},
+      {"Kimi-K2", "kimi-k2"},
+      {"Llama-4-Scout", "llama-4-scout"},
+      {"stablelm-base-alpha-3b", "stablelm-base-alpha-3b"},
+  };
+  for (const auto& [written, preset] : cases) EXPECT_EQ(preset_for(written), preset) << written;
+}
+
+// A near name is another model: never a guess.
+TEST(PresetNames, NoGuessing) {
+  for (const char* name : {"Llama-3-9B", "GPT 400B", "", "(7B)", "llama", "hf"}) EXPECT_EQ(preset_for(name), std::nullopt);
+}
+
+TEST(PresetNames, UnknownNamesAreRefusedWithTheNearest) {
+  try {
+    load_preset("llama-3-8c");
+    FAIL() << "no error";
+  } catch (const ConfigError& error) {
+    EXPECT_TRUE(says(error.what(), "Did you mean llama-3-8b"));
+  }
+}
+
+TEST(PresetDifference, SeesEveryField) {
+  const ModelDescription model = load_preset("llama-3-8b");
+  ModelDescription other = model;
+  other.name = "something else";
+  EXPECT_EQ(describe_difference(model, other), "");
+  other.layers[5].window = 7;
+  EXPECT_TRUE(says(describe_difference(model, other), "pattern"));
+  other = model;
+  other.tied_embeddings = true;
+  EXPECT_EQ(describe_difference(model, other), "tied_embeddings false / true");
+}
+
+}  // namespace
+}  // namespace rehearse::model
