@@ -13,26 +13,42 @@ namespace rehearse::strategies {
 
 std::string_view name_of(Axis axis) {
   switch (axis) {
-    case Axis::tensor: return "tensor";
-    case Axis::context: return "context";
-    case Axis::data: return "data";
-    case Axis::data_shard: return "data_shard";
-    case Axis::data_replicate: return "data_replicate";
-    case Axis::data_context: return "data_context";
-    case Axis::data_shard_context: return "data_shard_context";
-    case Axis::pipeline: return "pipeline";
-    case Axis::model: return "model";
-    case Axis::expert: return "expert";
-    case Axis::expert_tensor: return "expert_tensor";
-    case Axis::expert_data: return "expert_data";
-    case Axis::embedding: return "embedding";
-    case Axis::world: return "world";
-    case Axis::count_: break;
+    case Axis::tensor:
+      return "tensor";
+    case Axis::context:
+      return "context";
+    case Axis::data:
+      return "data";
+    case Axis::data_shard:
+      return "data_shard";
+    case Axis::data_replicate:
+      return "data_replicate";
+    case Axis::data_context:
+      return "data_context";
+    case Axis::data_shard_context:
+      return "data_shard_context";
+    case Axis::pipeline:
+      return "pipeline";
+    case Axis::model:
+      return "model";
+    case Axis::expert:
+      return "expert";
+    case Axis::expert_tensor:
+      return "expert_tensor";
+    case Axis::expert_data:
+      return "expert_data";
+    case Axis::embedding:
+      return "embedding";
+    case Axis::world:
+      return "world";
+    case Axis::count_:
+      break;
   }
   return "?";
 }
 
-Layout::Layout(const Degrees& degrees, std::string_view order) : degrees_(degrees), world_size_(degrees.world()) {
+Layout::Layout(const Degrees& degrees, std::string_view order)
+    : degrees_(degrees), world_size_(degrees.world()) {
   const auto problems = problems_of(degrees, world_size_, order);
   EXPECTS(problems.empty(), problems.empty() ? "" : problems.front().problem);
 
@@ -62,7 +78,8 @@ Layout::Layout(const Degrees& degrees, std::string_view order) : degrees_(degree
   }
 
   axes_.resize(static_cast<std::size_t>(Axis::count_));
-  const auto axis = [&](Axis a, const std::vector<Dimension>& from, std::initializer_list<std::string_view> names) {
+  const auto axis = [&](Axis a, const std::vector<Dimension>& from,
+                        std::initializer_list<std::string_view> names) {
     auto& dimensions = axes_[static_cast<std::size_t>(a)];
     for (const Dimension& d : from)
       if (std::ranges::find(names, d.name) != names.end() && d.size > 1) dimensions.push_back(d);
@@ -100,22 +117,24 @@ Coordinates Layout::coordinates_of(Rank rank) const {
 }
 
 Rank Layout::rank_of(const Coordinates& at) const {
-  return at.tensor * dense("tp").stride + at.context * dense("cp").stride + at.data_shard * dense("dp_shard").stride +
-         at.data_replicate * dense("dp_replicate").stride + at.pipeline * dense("pp").stride;
+  return at.tensor * dense("tp").stride + at.context * dense("cp").stride +
+         at.data_shard * dense("dp_shard").stride + at.data_replicate * dense("dp_replicate").stride +
+         at.pipeline * dense("pp").stride;
 }
 
 ExpertCoordinates Layout::expert_coordinates_of(Rank rank) const {
   EXPECTS(rank >= 0 && rank < world_size_, fmt::format("rank {} of {}", rank, world_size_));
   const Dimension& shard = folded("edp_shard");
   return {folded("etp").index_of(rank), folded("ep").index_of(rank),
-          folded("dp_replicate").index_of(rank) * shard.size + shard.index_of(rank), folded("pp").index_of(rank)};
+          folded("dp_replicate").index_of(rank) * shard.size + shard.index_of(rank),
+          folded("pp").index_of(rank)};
 }
 
 Rank Layout::rank_of(const ExpertCoordinates& at) const {
   const Dimension& shard = folded("edp_shard");
   return at.expert_tensor * folded("etp").stride + at.expert * folded("ep").stride +
-         at.expert_data % shard.size * shard.stride + at.expert_data / shard.size * folded("dp_replicate").stride +
-         at.pipeline * folded("pp").stride;
+         at.expert_data % shard.size * shard.stride +
+         at.expert_data / shard.size * folded("dp_replicate").stride + at.pipeline * folded("pp").stride;
 }
 
 bool Layout::is_member(Axis axis, Rank rank) const {
@@ -160,7 +179,8 @@ Rank Layout::pipeline_neighbour(Rank rank, int offset) const {
 }
 
 GroupShape Layout::shape_of(Axis axis, Rank rank, int gpus_per_node) const {
-  EXPECTS(gpus_per_node >= 1 && rank >= 0 && rank < world_size_, fmt::format("rank {} of {}", rank, world_size_));
+  EXPECTS(gpus_per_node >= 1 && rank >= 0 && rank < world_size_,
+          fmt::format("rank {} of {}", rank, world_size_));
   if (!is_member(axis, rank) || size_of(axis) == 1) {
     GroupShape alone;
     alone.groups_per_node = std::min(gpus_per_node, world_size_);
@@ -170,11 +190,17 @@ GroupShape Layout::shape_of(Axis axis, Rank rank, int gpus_per_node) const {
   return counted_shape(axis, rank, gpus_per_node);
 }
 
-/// The same for every group when each dimension lies wholly inside a node, wholly across nodes, or fills the node's end.
+/// The same for every group when each dimension lies wholly inside a node, wholly across nodes, or fills the
+/// node's end.
 std::optional<GroupShape> Layout::nested_shape(Axis axis, int g) const {
   if (axis == Axis::embedding) return std::nullopt;  // not every rank is in a group: count
   if (world_size_ % g != 0) return std::nullopt;
-  GroupShape shape{.ranks = size_of(axis), .nodes = 1, .ranks_per_node = 1, .groups_per_node = 1, .stride = 1, .node_stride = 1};
+  GroupShape shape{.ranks = size_of(axis),
+                   .nodes = 1,
+                   .ranks_per_node = 1,
+                   .groups_per_node = 1,
+                   .stride = 1,
+                   .node_stride = 1};
   for (const Dimension& d : axes_[static_cast<std::size_t>(axis)]) {
     const int extent = d.stride * d.size;
     int inside = 1, across = 1, across_stride = 1;
@@ -202,7 +228,7 @@ GroupShape Layout::counted_shape(Axis axis, Rank rank, int g) const {
   std::map<int, int> members_on;  // node -> members of this group
   GroupShape shape;
   shape.ranks = size_of(axis);
-  int first_pair = 0;             // distance of the first two members that share a node
+  int first_pair = 0;  // distance of the first two members that share a node
   Rank previous = -1;
   for (const Rank r : group_of(axis, rank)) {
     ++members_on[r / g];

@@ -1,5 +1,6 @@
-// How the ranks of a job are laid out: the world size factored into axes, the order of the axes, and every process group.
-// Leaves out which collectives run on the groups (data/, layer/, pipeline/) and what the links between nodes can do (hwmodels).
+// How the ranks of a job are laid out: the world size factored into axes, the order of the axes, and every
+// process group. Leaves out which collectives run on the groups (data/, layer/, pipeline/) and what the links
+// between nodes can do (hwmodels).
 #pragma once
 
 #include <cstdint>
@@ -15,11 +16,12 @@ namespace rehearse::strategies {
 
 using Rank = int;
 
-/// How many ways each thing is split. world = tensor x context x data x pipeline; the experts' axes are folded inside
-/// tensor x context x data ("parallel folding": Megatron-Core MoE README).
+/// How many ways each thing is split. world = tensor x context x data x pipeline; the experts' axes are
+/// folded inside tensor x context x data ("parallel folding": Megatron-Core MoE README).
 struct Degrees {
   int tensor = 1, context = 1, data = 1, pipeline = 1, expert = 1, expert_tensor = 1;
-  int data_shard = 0;  // ranks of one data-parallel group that share a sharded state; 0: all of `data` (no replicas)
+  int data_shard =
+      0;  // ranks of one data-parallel group that share a sharded state; 0: all of `data` (no replicas)
 
   int world() const { return tensor * context * data * pipeline; }
   int shard() const { return data_shard > 0 ? data_shard : data; }
@@ -30,13 +32,20 @@ struct Degrees {
 
 /// Who talks to whom. The groups of one axis are disjoint and cover the world, except `embedding`.
 enum class Axis : std::uint8_t {
-  tensor, context, data, data_shard, data_replicate,
-  data_context,        // data x context: gradients are summed over it, Megatron's distributed optimizer shards over it
+  tensor,
+  context,
+  data,
+  data_shard,
+  data_replicate,
+  data_context,  // data x context: gradients are summed over it, Megatron's distributed optimizer shards over
+                 // it
   data_shard_context,  // FSDP shards over it
   pipeline,
-  model,               // tensor x pipeline: the gradient norm is summed over it
-  expert, expert_tensor, expert_data,
-  embedding,           // first and last stage, which share tied embeddings; ranks of other stages are in no group
+  model,  // tensor x pipeline: the gradient norm is summed over it
+  expert,
+  expert_tensor,
+  expert_data,
+  embedding,  // first and last stage, which share tied embeddings; ranks of other stages are in no group
   world,
   count_
 };
@@ -54,12 +63,14 @@ struct ExpertCoordinates {
 
 /// Orders are written fastest axis first: ranks that differ only in the first axis are neighbours.
 ///   Megatron's default "tp-cp-ep-dp-pp" (megatron/core/parallel_state.py, RankGenerator);
-///   torchtitan's mesh pp, dp_replicate, dp_shard, cp, tp (distributed/parallel_dims.py, slowest first) nests the same way.
+///   torchtitan's mesh pp, dp_replicate, dp_shard, cp, tp (distributed/parallel_dims.py, slowest first) nests
+///   the same way.
 inline constexpr std::string_view kMegatronOrder = "tp-cp-ep-dp-pp";
 inline constexpr std::string_view kTorchtitanOrder = "tp-cp-ep-dp_shard-dp_replicate-pp";
 
-/// Every reason why these degrees cannot be laid out on `world_size` ranks, with the nearest legal values as the fix.
-/// Keys are the scenario's ("parallelism.tensor"); the caller fills in where they stand. `order` "" means Megatron's.
+/// Every reason why these degrees cannot be laid out on `world_size` ranks, with the nearest legal values as
+/// the fix. Keys are the scenario's ("parallelism.tensor"); the caller fills in where they stand. `order` ""
+/// means Megatron's.
 std::vector<Diagnostic> problems_of(const Degrees& degrees, int world_size, std::string_view order = {});
 
 /// The data-parallel degree that fills the world, if tensor x context x pipeline divides it.
@@ -78,17 +89,19 @@ class Layout {
   ExpertCoordinates expert_coordinates_of(Rank rank) const;
   Rank rank_of(const ExpertCoordinates& at) const;
 
-  /// Members in ascending order; empty when the rank is in no group of that axis (middle stages and `embedding`).
+  /// Members in ascending order; empty when the rank is in no group of that axis (middle stages and
+  /// `embedding`).
   std::vector<Rank> group_of(Axis axis, Rank rank) const;
   int size_of(Axis axis) const;
   bool is_member(Axis axis, Rank rank) const;
 
-  /// How the rank's group lies on nodes of `gpus_per_node` consecutive ranks. Constant time where axes and nodes nest
-  /// (every usual layout), else in the size of the group. A rank outside gets the shape of a group of one.
+  /// How the rank's group lies on nodes of `gpus_per_node` consecutive ranks. Constant time where axes and
+  /// nodes nest (every usual layout), else in the size of the group. A rank outside gets the shape of a group
+  /// of one.
   GroupShape shape_of(Axis axis, Rank rank, int gpus_per_node) const;
 
-  /// The rank of the stage `offset` stages later in the same pipeline, wrapping around at the ends: chunks of an
-  /// interleaved schedule go from the last stage back to the first.
+  /// The rank of the stage `offset` stages later in the same pipeline, wrapping around at the ends: chunks of
+  /// an interleaved schedule go from the last stage back to the first.
   Rank pipeline_neighbour(Rank rank, int offset) const;
   static bool share_node(Rank a, Rank b, int gpus_per_node) { return a / gpus_per_node == b / gpus_per_node; }
 

@@ -23,7 +23,8 @@ AxisOrder read_order(std::string_view order) {
     if (word == "dp") {
       add("dp_shard");
       add("dp_replicate");
-    } else if (word == "tp" || word == "cp" || word == "ep" || word == "dp_shard" || word == "dp_replicate" || word == "pp") {
+    } else if (word == "tp" || word == "cp" || word == "ep" || word == "dp_shard" || word == "dp_replicate" ||
+               word == "pp") {
       add(word);
     } else {
       out.unknown.push_back(word);
@@ -32,9 +33,12 @@ AxisOrder read_order(std::string_view order) {
   for (const char* axis : {"tp", "cp", "dp_shard", "dp_replicate", "pp", "ep"}) {
     if (has(axis)) continue;
     if (std::string_view{axis} != "ep") out.left_out.push_back(axis);
-    // The experts' axis moves no dense rank, so leaving it out is usual; everything else goes to the slow end.
-    const auto at = std::string_view{axis} == "ep" ? std::ranges::find_if(out.axes, [](const std::string& a) { return a.starts_with("dp"); })
-                                                   : out.axes.end();
+    // The experts' axis moves no dense rank, so leaving it out is usual; everything else goes to the slow
+    // end.
+    const auto at =
+        std::string_view{axis} == "ep"
+            ? std::ranges::find_if(out.axes, [](const std::string& a) { return a.starts_with("dp"); })
+            : out.axes.end();
     out.axes.insert(at, axis);
   }
   return out;

@@ -58,15 +58,24 @@ void check_order(const Degrees& d, std::string_view order, std::vector<Diagnosti
   const AxisOrder read = read_order(order);
   const std::string usual = fmt::format("Write the axes fastest first, as in {}.", kMegatronOrder);
   for (const std::string& word : read.unknown)
-    out.push_back(problem("parallelism.order", fmt::format("\"{}\" is no axis (tp, cp, ep, dp, dp_shard, dp_replicate, pp)", word), usual));
+    out.push_back(problem("parallelism.order",
+                          fmt::format("\"{}\" is no axis (tp, cp, ep, dp, dp_shard, dp_replicate, pp)", word),
+                          usual));
   for (const std::string& word : read.repeated)
     out.push_back(problem("parallelism.order", fmt::format("{} stands there twice", word), usual));
   for (const std::string& axis : read.left_out) {
-    const int degree = axis == "tp" ? d.tensor : axis == "cp" ? d.context : axis == "pp" ? d.pipeline : axis == "dp_shard" ? d.shard() : d.replicate();
-    if (degree > 1) out.push_back(problem("parallelism.order", fmt::format("{} is missing, but its degree is {}", axis, degree), usual));
+    const int degree = axis == "tp"         ? d.tensor
+                       : axis == "cp"       ? d.context
+                       : axis == "pp"       ? d.pipeline
+                       : axis == "dp_shard" ? d.shard()
+                                            : d.replicate();
+    if (degree > 1)
+      out.push_back(problem("parallelism.order",
+                            fmt::format("{} is missing, but its degree is {}", axis, degree), usual));
   }
-  // Attention and experts must agree on who is in which stage: the axes faster than pp must have equal extents in both
-  // foldings (Megatron asserts that the order ends with pp, or that expert and dense data degrees are equal).
+  // Attention and experts must agree on who is in which stage: the axes faster than pp must have equal
+  // extents in both foldings (Megatron asserts that the order ends with pp, or that expert and dense data
+  // degrees are equal).
   if (d.pipeline == 1) return;
   int dense = 1, folded = 1;
   for (const std::string& axis : read.axes) {
@@ -78,52 +87,65 @@ void check_order(const Degrees& d, std::string_view order, std::vector<Diagnosti
     if (axis == "dp_replicate") dense *= d.replicate(), folded *= d.replicate();
   }
   if (dense != folded)
-    out.push_back(problem("parallelism.order",
-                          fmt::format("stages of the experts and of attention would be different ranks ({} and {} ranks apart)", folded, dense),
-                          "Put pp last, or make expert x expert_tensor equal to the dense degrees that come before pp."));
+    out.push_back(problem(
+        "parallelism.order",
+        fmt::format("stages of the experts and of attention would be different ranks ({} and {} ranks apart)",
+                    folded, dense),
+        "Put pp last, or make expert x expert_tensor equal to the dense degrees that come before pp."));
 }
 
 }  // namespace
 
 std::vector<Diagnostic> problems_of(const Degrees& d, int world_size, std::string_view order) {
   std::vector<Diagnostic> out;
-  const std::array<Factor, 6> all{{{"tensor", d.tensor}, {"context", d.context}, {"data", d.data}, {"pipeline", d.pipeline},
-                                   {"expert", d.expert}, {"expert_tensor", d.expert_tensor}}};
+  const std::array<Factor, 6> all{{{"tensor", d.tensor},
+                                   {"context", d.context},
+                                   {"data", d.data},
+                                   {"pipeline", d.pipeline},
+                                   {"expert", d.expert},
+                                   {"expert_tensor", d.expert_tensor}}};
   for (const Factor& f : all)
     if (f.value < 1)
-      out.push_back(problem(fmt::format("parallelism.{}", f.name), fmt::format("{} is not a degree", f.value), "Use 1 or more."));
+      out.push_back(problem(fmt::format("parallelism.{}", f.name), fmt::format("{} is not a degree", f.value),
+                            "Use 1 or more."));
   if (d.data_shard < 0)
-    out.push_back(problem("parallelism.data_shard", fmt::format("{} is not a degree", d.data_shard), "Use 1 or more, or leave it out."));
+    out.push_back(problem("parallelism.data_shard", fmt::format("{} is not a degree", d.data_shard),
+                          "Use 1 or more, or leave it out."));
   if (!out.empty()) return out;
 
   const std::vector<Factor> model{{"tensor", d.tensor}, {"context", d.context}, {"pipeline", d.pipeline}};
   const int per_replica = d.tensor * d.context * d.pipeline;
   if (world_size % per_replica != 0) {
-    out.push_back(problem("parallelism", fmt::format("{} does not divide {} GPUs", product_of(model), world_size),
+    out.push_back(problem("parallelism",
+                          fmt::format("{} does not divide {} GPUs", product_of(model), world_size),
                           fmt::format("Use {}.", ways_to_divide(model, world_size))));
   } else if (d.data != world_size / per_replica) {
     const std::string rest = product_of(model);
-    out.push_back(problem("parallelism.data",
-                          fmt::format("{} x data {} are {} GPUs, not {}", rest, d.data, per_replica * d.data, world_size),
-                          fmt::format("Use data {}, or auto.", world_size / per_replica)));
+    out.push_back(problem(
+        "parallelism.data",
+        fmt::format("{} x data {} are {} GPUs, not {}", rest, d.data, per_replica * d.data, world_size),
+        fmt::format("Use data {}, or auto.", world_size / per_replica)));
   }
   if (d.data % d.shard() != 0)
-    out.push_back(problem("parallelism.data_shard", fmt::format("{} does not divide data {}", d.shard(), d.data),
+    out.push_back(problem("parallelism.data_shard",
+                          fmt::format("{} does not divide data {}", d.shard(), d.data),
                           fmt::format("Use {}.", fmt::join(nearest_divisors(d.data, d.shard()), " or "))));
 
   const int stage_ranks = d.tensor * d.context * d.data;
   if (d.expert > 1 || d.expert_tensor > 1) {
     const std::vector<Factor> experts{{"expert", d.expert}, {"expert_tensor", d.expert_tensor}};
     if (stage_ranks % (d.expert * d.expert_tensor) != 0)
-      out.push_back(problem("parallelism.expert",
-                            fmt::format("{} does not divide the {} ranks of a stage (tensor {} x context {} x data {})", product_of(experts),
-                                        stage_ranks, d.tensor, d.context, d.data),
-                            fmt::format("Use {}.", ways_to_divide(experts, stage_ranks))));
+      out.push_back(
+          problem("parallelism.expert",
+                  fmt::format("{} does not divide the {} ranks of a stage (tensor {} x context {} x data {})",
+                              product_of(experts), stage_ranks, d.tensor, d.context, d.data),
+                  fmt::format("Use {}.", ways_to_divide(experts, stage_ranks))));
     else if (d.data % d.shard() == 0 && d.expert_data() % d.replicate() != 0)
-      out.push_back(problem("parallelism.expert",
-                            fmt::format("{} replicas cannot each hold all experts: {} fits only {} times into a stage", d.replicate(),
-                                        product_of(experts), d.expert_data()),
-                            fmt::format("Use {}.", ways_to_divide(experts, stage_ranks / d.replicate()))));
+      out.push_back(
+          problem("parallelism.expert",
+                  fmt::format("{} replicas cannot each hold all experts: {} fits only {} times into a stage",
+                              d.replicate(), product_of(experts), d.expert_data()),
+                  fmt::format("Use {}.", ways_to_divide(experts, stage_ranks / d.replicate()))));
   }
   if (out.empty()) check_order(d, order, out);
   return out;

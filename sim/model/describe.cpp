@@ -9,9 +9,9 @@ namespace {
 std::string layer_text(const Layer& layer, bool model_has_experts, bool rotary_model) {
   std::string text;
   if (model_has_experts) text = layer.moe ? "experts" : "dense";
-  const std::string attention =
-      layer.window == 0 ? "full attention"
-                        : fmt::format("{} {}", layer.chunked ? "chunk" : "window", layer.window);
+  const std::string attention = layer.window == 0
+                                    ? "full attention"
+                                    : fmt::format("{} {}", layer.chunked ? "chunk" : "window", layer.window);
   text += text.empty() ? attention : ", " + attention;
   if (rotary_model && !layer.rotary) text += ", no positions";
   return text;
@@ -24,13 +24,17 @@ std::string attention_text(const ModelDescription& model) {
                        mla.q_lora_rank > 0 ? std::to_string(mla.q_lora_rank) : "none", mla.kv_lora_rank,
                        mla.qk_nope_head_dim, mla.qk_rope_head_dim, mla.v_head_dim);
   }
-  const char* kind = model.kv_heads == model.heads ? "multi-head" : model.kv_heads == 1 ? "multi-query" : "grouped";
-  return fmt::format("{} heads of {}, {} key/value heads ({}){}{}", model.heads, model.head_dim, model.kv_heads, kind,
-                     model.qk_norm ? ", q/k norm" : "", model.attention_sinks ? ", sinks" : "");
+  const char* kind = model.kv_heads == model.heads ? "multi-head"
+                     : model.kv_heads == 1         ? "multi-query"
+                                                   : "grouped";
+  return fmt::format("{} heads of {}, {} key/value heads ({}){}{}", model.heads, model.head_dim,
+                     model.kv_heads, kind, model.qk_norm ? ", q/k norm" : "",
+                     model.attention_sinks ? ", sinks" : "");
 }
 
 std::string experts_text(const Experts& moe) {
-  std::string text = fmt::format("{} experts of width {}, {} per token", moe.experts, moe.ffn_hidden, moe.top_k);
+  std::string text =
+      fmt::format("{} experts of width {}, {} per token", moe.experts, moe.ffn_hidden, moe.top_k);
   if (moe.shared_ffn_hidden > 0)
     text += fmt::format(", shared {}{}", moe.shared_ffn_hidden, moe.shared_gate ? " (gated)" : "");
   if (moe.groups > 0) text += fmt::format(", {} of {} groups", moe.groups_per_token, moe.groups);
@@ -60,21 +64,30 @@ std::string_view name_of(Norm norm) { return norm == Norm::rms_norm ? "rms_norm"
 
 std::string_view name_of(Position position) {
   switch (position) {
-    case Position::rotary: return "rotary";
-    case Position::learned: return "learned";
-    case Position::alibi: return "alibi";
-    case Position::none: return "none";
+    case Position::rotary:
+      return "rotary";
+    case Position::learned:
+      return "learned";
+    case Position::alibi:
+      return "alibi";
+    case Position::none:
+      return "none";
   }
   return {};
 }
 
 std::string_view name_of(Activation activation) {
   switch (activation) {
-    case Activation::gelu: return "gelu";
-    case Activation::gelu_tanh: return "gelu_tanh";
-    case Activation::silu: return "silu";
-    case Activation::relu: return "relu";
-    case Activation::squared_relu: return "squared_relu";
+    case Activation::gelu:
+      return "gelu";
+    case Activation::gelu_tanh:
+      return "gelu_tanh";
+    case Activation::silu:
+      return "silu";
+    case Activation::relu:
+      return "relu";
+    case Activation::squared_relu:
+      return "squared_relu";
   }
   return {};
 }
@@ -100,7 +113,8 @@ std::string describe_layers(const ModelDescription& model) {
   std::size_t at = 0;
   if (runs.size() >= 4) {
     std::size_t pairs = 1;
-    while (2 * pairs + 1 < runs.size() && runs[2 * pairs] == runs[0] && runs[2 * pairs + 1] == runs[1]) ++pairs;
+    while (2 * pairs + 1 < runs.size() && runs[2 * pairs] == runs[0] && runs[2 * pairs + 1] == runs[1])
+      ++pairs;
     if (pairs > 1) {
       group = fmt::format("{} x ({} x {}; {} x {})", pairs, runs[0].second, runs[0].first, runs[1].second,
                           runs[1].first);
@@ -125,14 +139,16 @@ std::vector<std::string> describe(const ModelDescription& model) {
   say("hidden", std::to_string(model.hidden));
   say("attention", attention_text(model));
   if (model.ffn_hidden > 0)
-    say("mlp", fmt::format("{}, {}{}", model.ffn_hidden, model.gated_mlp ? "gated " : "", name_of(model.activation)));
+    say("mlp", fmt::format("{}, {}{}", model.ffn_hidden, model.gated_mlp ? "gated " : "",
+                           name_of(model.activation)));
   if (model.experts.experts > 0) say("experts", experts_text(model.experts));
   say("norms", fmt::format("{}{}, {} per layer{}", name_of(model.norm), model.norm_bias ? " with bias" : "",
                            model.norms_per_layer, model.parallel_residual ? ", parallel residual" : ""));
   say("positions", position_text(model));
   say("biases", biases_text(model));
-  say("vocabulary", fmt::format("{}, {}{}", model.vocab, model.tied_embeddings ? "tied" : "untied",
-                                model.embedding_width > 0 ? fmt::format(", width {}", model.embedding_width) : ""));
+  say("vocabulary",
+      fmt::format("{}, {}{}", model.vocab, model.tied_embeddings ? "tied" : "untied",
+                  model.embedding_width > 0 ? fmt::format(", width {}", model.embedding_width) : ""));
   if (model.dropout > 0 || model.attention_dropout > 0)
     say("dropout", fmt::format("{} residual, {} attention", model.dropout, model.attention_dropout));
 
@@ -156,8 +172,8 @@ std::vector<std::string> describe(const ModelDescription& model) {
   if (count.active != count.total)
     lines.push_back(fmt::format("  {:<16}{:>18}  {}", "active", count.active, human_count(count.active)));
   if (count.mtp > 0)
-    lines.push_back(fmt::format("  {:<16}{:>18}  {} multi-token-prediction layers, beyond the total", "mtp", count.mtp,
-                                model.mtp_layers));
+    lines.push_back(fmt::format("  {:<16}{:>18}  {} multi-token-prediction layers, beyond the total", "mtp",
+                                count.mtp, model.mtp_layers));
   return lines;
 }
 

@@ -23,49 +23,50 @@ struct LatentAttention {
 
 /// Mixture of experts. `experts` = 0 when the layer is dense.
 struct Experts {
-  std::int64_t experts = 0;           // routed experts
+  std::int64_t experts = 0;  // routed experts
   std::int64_t top_k = 0;
-  std::int64_t ffn_hidden = 0;        // width of one routed expert
-  std::int64_t shared_ffn_hidden = 0; // total width of the shared experts, 0 = none
-  bool shared_gate = false;           // a 1-wide gate on the shared expert (Qwen2-MoE)
+  std::int64_t ffn_hidden = 0;         // width of one routed expert
+  std::int64_t shared_ffn_hidden = 0;  // total width of the shared experts, 0 = none
+  bool shared_gate = false;            // a 1-wide gate on the shared expert (Qwen2-MoE)
   bool router_bias = false;
-  std::int64_t groups = 0;            // group-limited routing (DeepSeek): experts lie in this many groups, and
+  std::int64_t groups = 0;  // group-limited routing (DeepSeek): experts lie in this many groups, and
   std::int64_t groups_per_token = 0;  // a token visits this many of them; 0 = any expert
   friend bool operator==(const Experts&, const Experts&) = default;
 };
 
 /// What differs from layer to layer.
 struct Layer {
-  std::int64_t window = 0;   // sliding-window or chunk width, 0 = full attention
-  bool moe = false;          // uses `experts` instead of the dense MLP
-  bool rotary = true;        // false: a layer without position encoding in a rotary model (Llama 4)
-  bool chunked = false;      // `window` is a chunk (Llama 4): keys of the query's own chunk, half of a window's area
+  std::int64_t window = 0;  // sliding-window or chunk width, 0 = full attention
+  bool moe = false;         // uses `experts` instead of the dense MLP
+  bool rotary = true;       // false: a layer without position encoding in a rotary model (Llama 4)
+  bool chunked =
+      false;  // `window` is a chunk (Llama 4): keys of the query's own chunk, half of a window's area
   friend bool operator==(const Layer&, const Layer&) = default;
 };
 
 struct ModelDescription {
   std::string name;
-  std::string family;             // "llama", "gpt2", ...
+  std::string family;  // "llama", "gpt2", ...
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
-  std::int64_t head_dim = 0;      // of q and k; v has the same unless `latent` is present
-  std::int64_t ffn_hidden = 0;    // dense MLP width
-  std::int64_t vocab = 0;         // rows of the embedding as the checkpoint has them (no padding by a framework)
-  std::int64_t max_positions = 0; // rows of a learned position table, 0 when there is none
+  std::int64_t head_dim = 0;    // of q and k; v has the same unless `latent` is present
+  std::int64_t ffn_hidden = 0;  // dense MLP width
+  std::int64_t vocab = 0;  // rows of the embedding as the checkpoint has them (no padding by a framework)
+  std::int64_t max_positions = 0;    // rows of a learned position table, 0 when there is none
   std::int64_t embedding_width = 0;  // width of the token embedding if it is not `hidden` (OPT-350m), else 0
   bool gated_mlp = true;
   Activation activation = Activation::silu;
   Norm norm = Norm::rms_norm;
-  bool norm_bias = false;         // LayerNorm with a bias
-  int norms_per_layer = 2;        // 1 (shared, parallel residual), 2, or 4 (Gemma 2/3)
-  bool embedding_norm = false;    // LayerNorm after the embedding (BLOOM)
+  bool norm_bias = false;       // LayerNorm with a bias
+  int norms_per_layer = 2;      // 1 (shared, parallel residual), 2, or 4 (Gemma 2/3)
+  bool embedding_norm = false;  // LayerNorm after the embedding (BLOOM)
   bool final_norm = true;
-  bool qk_norm = false;           // per-head norms of width head_dim on q and k
-  bool qk_norm_weight = true;     // false: those norms only divide by the length, nothing is learned (Llama 4)
-  bool parallel_residual = false; // attention and MLP read the same input (GPT-NeoX, Falcon, Phi)
+  bool qk_norm = false;        // per-head norms of width head_dim on q and k
+  bool qk_norm_weight = true;  // false: those norms only divide by the length, nothing is learned (Llama 4)
+  bool parallel_residual = false;  // attention and MLP read the same input (GPT-NeoX, Falcon, Phi)
   Position position = Position::rotary;
-  std::int64_t rotary_dim = 0;    // rotated part of head_dim
+  std::int64_t rotary_dim = 0;  // rotated part of head_dim
   bool qkv_bias = false, attention_output_bias = false, mlp_bias = false, head_bias = false;
   bool tied_embeddings = false;
   bool attention_sinks = false;   // one learned logit per head (GPT-OSS)
@@ -74,43 +75,46 @@ struct ModelDescription {
   double attention_dropout = 0;
   LatentAttention latent;
   Experts experts;
-  std::int64_t mtp_layers = 0;    // multi-token-prediction layers (DeepSeek-V3), beyond `layers`
-  std::vector<Layer> layers;      // one entry per transformer layer
+  std::int64_t mtp_layers = 0;  // multi-token-prediction layers (DeepSeek-V3), beyond `layers`
+  std::vector<Layer> layers;    // one entry per transformer layer
 
   std::int64_t layer_count() const { return static_cast<std::int64_t>(layers.size()); }
-  std::int64_t query_width() const { return heads * (latent.present() ? latent.qk_nope_head_dim + latent.qk_rope_head_dim : head_dim); }
+  std::int64_t query_width() const {
+    return heads * (latent.present() ? latent.qk_nope_head_dim + latent.qk_rope_head_dim : head_dim);
+  }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
   friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
 };
 
 /// Parameters by part. Every count is of the whole, unsharded model.
 struct ParameterCount {
-  std::int64_t embedding = 0;        // token table (and its up-projection where there is one)
+  std::int64_t embedding = 0;  // token table (and its up-projection where there is one)
   std::int64_t position = 0;
-  std::int64_t attention = 0;        // all layers
-  std::int64_t mlp = 0;              // dense MLPs, all layers
-  std::int64_t experts = 0;          // routed experts, all layers
+  std::int64_t attention = 0;  // all layers
+  std::int64_t mlp = 0;        // dense MLPs, all layers
+  std::int64_t experts = 0;    // routed experts, all layers
   std::int64_t shared_experts = 0;
   std::int64_t router = 0;
   std::int64_t norms = 0;
-  std::int64_t head = 0;             // 0 when tied (but for the down-projection of OPT-350m)
-  std::int64_t total = 0;            // sum of the above
-  std::int64_t active = 0;           // touched by one token: total - experts * (1 - top_k / experts)
-  std::int64_t mtp = 0;              // multi-token-prediction layers; not in `total`, as published totals leave them out
+  std::int64_t head = 0;    // 0 when tied (but for the down-projection of OPT-350m)
+  std::int64_t total = 0;   // sum of the above
+  std::int64_t active = 0;  // touched by one token: total - experts * (1 - top_k / experts)
+  std::int64_t mtp = 0;  // multi-token-prediction layers; not in `total`, as published totals leave them out
   friend bool operator==(const ParameterCount&, const ParameterCount&) = default;
 };
 
-/// Exact count of every learned value; buffers (rotary tables, ALiBi slopes, DeepSeek's routing bias) do not count.
-/// `model` must be free of problems_of(). Throws nothing.
+/// Exact count of every learned value; buffers (rotary tables, ALiBi slopes, DeepSeek's routing bias) do not
+/// count. `model` must be free of problems_of(). Throws nothing.
 ParameterCount count_parameters(const ModelDescription& model);
 
-/// Learned values of one layer's attention with its biases, sinks and latent norms; qk norms are counted as norms.
+/// Learned values of one layer's attention with its biases, sinks and latent norms; qk norms are counted as
+/// norms.
 std::int64_t attention_parameters(const ModelDescription& model);
 /// Learned values of one MLP of width `ffn_hidden` (three matrices when gated, else two) with its biases.
 std::int64_t mlp_parameters(const ModelDescription& model, std::int64_t ffn_hidden);
 
-/// Problems that make the description unusable, in the user's words ("hidden 100 is not a multiple of heads 3").
-/// Empty when there is none.
+/// Problems that make the description unusable, in the user's words ("hidden 100 is not a multiple of heads
+/// 3"). Empty when there is none.
 std::vector<std::string> problems_of(const ModelDescription& model);
 
 }  // namespace rehearse::model

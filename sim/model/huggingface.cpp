@@ -58,7 +58,8 @@ void report_wrapper(const config::Value& top, ImportReport& report) {
   for (const config::Value::Entry& entry : top.entries()) {
     const ImportNote note{entry.value.at(), entry.value.path(), ""};
     if (entry.key == "text_config")
-      report.used.push_back({note.at, note.key, "the language model; everything else in the file is around it"});
+      report.used.push_back(
+          {note.at, note.key, "the language model; everything else in the file is around it"});
     else if (entry.key == "vision_config" || entry.key == "audio_config")
       report.ignored.push_back({note.at, note.key, "only the language model is simulated"});
     else if (entry.key == "tie_word_embeddings" && top.find("text_config")->find(entry.key) == nullptr)
@@ -75,10 +76,11 @@ Diagnostic unknown_family(const config::Value& object, const std::string& model_
   const std::string problem = model_type.empty()
                                   ? "missing (the field names mean different things in different families)"
                                   : fmt::format("\"{}\" is not a supported family", model_type);
-  Diagnostic diagnostic = (value != nullptr ? *value : object)
-                              .diagnostic(problem, fmt::format("{}Supported: {}",
-                                                               near ? fmt::format("Did you mean {}? ", *near) : "",
-                                                               fmt::join(names, ", ")));
+  Diagnostic diagnostic =
+      (value != nullptr ? *value : object)
+          .diagnostic(problem,
+                      fmt::format("{}Supported: {}", near ? fmt::format("Did you mean {}? ", *near) : "",
+                                  fmt::join(names, ", ")));
   if (value == nullptr) diagnostic.key = config::child_path(object.path(), "model_type");
   return diagnostic;
 }
@@ -100,7 +102,8 @@ ImportedModel import_huggingface(const config::Value& config, const std::string&
   ModelFields fields(object);
   ImportedModel result;
   result.model = (*reader)(fields);
-  fields.refuse_if_set("per_layer_config", "per-layer overrides are not supported (layers would differ in shape)");
+  fields.refuse_if_set("per_layer_config",
+                       "per-layer overrides are not supported (layers would differ in shape)");
   fields.refuse_if_set("is_encoder_decoder", "encoder-decoder models are not supported");
   // A wrapper may hold the tying for the part inside; the class of the text part would otherwise decide.
   if (nested != nullptr && object.find("tie_word_embeddings") == nullptr) {
@@ -111,7 +114,8 @@ ImportedModel import_huggingface(const config::Value& config, const std::string&
 
   std::vector<Diagnostic> mistakes = fields.take_mistakes();
   if (mistakes.empty())
-    for (const std::string& problem : problems_of(result.model)) mistakes.push_back(object.diagnostic(problem));
+    for (const std::string& problem : problems_of(result.model))
+      mistakes.push_back(object.diagnostic(problem));
   if (!mistakes.empty()) throw ConfigError(std::move(mistakes));
   result.report = fields.take_report(reason_to_ignore);
   if (nested != nullptr) report_wrapper(config, result.report);

@@ -17,12 +17,14 @@ struct ImportedModel {
   ImportReport report;
 };
 
-/// The description of the language model in a config.json. A file that keeps it under `text_config` is followed there.
+/// The description of the language model in a config.json. A file that keeps it under `text_config` is
+/// followed there.
 ///   config   the whole file; transformers 4 and 5 spellings are both read
 ///   name     becomes ModelDescription::name; empty = `_name_or_path`, else the file's stem
-/// Throws ConfigError with every mistake: unknown model_type (lists the known), missing or unusable sizes, and
-/// features that would change the answer but that we cannot state (linear attention, per-layer overrides, encoders).
-/// Source: the configuration classes of transformers 5.23, whose defaults stand in for absent fields.
+/// Throws ConfigError with every mistake: unknown model_type (lists the known), missing or unusable sizes,
+/// and features that would change the answer but that we cannot state (linear attention, per-layer overrides,
+/// encoders). Source: the configuration classes of transformers 5.23, whose defaults stand in for absent
+/// fields.
 ImportedModel import_huggingface(const config::Value& config, const std::string& name = {});
 
 /// The same for a file. Throws also when it cannot be read or is not JSON.

@@ -8,7 +8,8 @@ namespace rehearse::model {
 
 namespace {
 
-// Beyond this a count is a slip or an attack: one entry is stored per layer. problems_of() names the same bound.
+// Beyond this a count is a slip or an attack: one entry is stored per layer. problems_of() names the same
+// bound.
 constexpr std::int64_t kMostLayers = 10'001;
 
 }  // namespace
@@ -54,7 +55,8 @@ bool read_layer_types(ModelFields& fields, ModelDescription& model, std::int64_t
   const std::optional<std::vector<std::string>> types = fields.words({"layer_types"});
   if (!types) return false;
   if (types->size() != model.layers.size()) {
-    fields.complain("layer_types", fmt::format("has {} entries for {} layers", types->size(), model.layers.size()));
+    fields.complain("layer_types",
+                    fmt::format("has {} entries for {} layers", types->size(), model.layers.size()));
     return true;
   }
   for (std::size_t i = 0; i < types->size(); ++i) {

@@ -6,8 +6,10 @@ namespace rehearse::model {
 
 namespace {
 
-ModelDescription read_deepseek(ModelFields& fields, const FamilyDefaults& defaults, std::int64_t q_lora_rank) {
-  // The class sets head_dim to the rotary part alone, and num_key_value_heads means nothing with latent attention.
+ModelDescription read_deepseek(ModelFields& fields, const FamilyDefaults& defaults,
+                               std::int64_t q_lora_rank) {
+  // The class sets head_dim to the rotary part alone, and num_key_value_heads means nothing with latent
+  // attention.
   fields.ignore({"head_dim"}, "latent attention has its own head sizes");
   fields.ignore({"num_key_value_heads"}, "latent attention has no key/value heads");
   ModelDescription model = read_llama_like(fields, defaults);
@@ -32,8 +34,7 @@ void read_experts(ModelFields& fields, ModelDescription& model, const Experts& d
   moe.ffn_hidden = fields.integer({"moe_intermediate_size"}, defaults.ffn_hidden);
   moe.shared_ffn_hidden = moe.ffn_hidden * fields.integer({"n_shared_experts"}, shared_experts);
   const std::int64_t groups = fields.integer_or_zero("n_group", defaults.groups);
-  const std::int64_t visited =
-      fields.integer_or_zero("topk_group", defaults.groups_per_token);
+  const std::int64_t visited = fields.integer_or_zero("topk_group", defaults.groups_per_token);
   // One group, or visiting all of them, limits nothing: one normal form for "any expert".
   if (groups > 1 && visited > 0 && visited < groups) {
     moe.groups = groups;
@@ -70,7 +71,8 @@ ModelDescription read_deepseek_v3(ModelFields& fields) {
 ModelDescription read_llama4(ModelFields& fields) {
   ModelDescription model = read_llama_like(fields, {8192, 40, 8, 128, 202048});
   model.family = "llama4";
-  // intermediate_size is the width of one expert and of the shared expert; dense layers have a field of their own.
+  // intermediate_size is the width of one expert and of the shared expert; dense layers have a field of their
+  // own.
   Experts& moe = model.experts;
   moe.ffn_hidden = moe.shared_ffn_hidden = model.ffn_hidden;
   model.ffn_hidden = fields.integer({"intermediate_size_mlp"}, 16384);
@@ -94,10 +96,10 @@ ModelDescription read_llama4(ModelFields& fields) {
     const std::size_t at = static_cast<std::size_t>(i);
     layer.rotary = rope_listed ? at < rope->size() && (*rope)[at] != 0 : (i + 1) % interval != 0;
   }
-  const std::int64_t chunk =
-      fields.integer_or_zero("attention_chunk_size", 8192);
+  const std::int64_t chunk = fields.integer_or_zero("attention_chunk_size", 8192);
   if (!read_layer_types(fields, model, chunk))
-    set_windows(model, chunk, true, [&](std::int64_t i) { return model.layers[static_cast<std::size_t>(i)].rotary; });
+    set_windows(model, chunk, true,
+                [&](std::int64_t i) { return model.layers[static_cast<std::size_t>(i)].rotary; });
   return model;
 }
 

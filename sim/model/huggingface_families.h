@@ -12,11 +12,12 @@ using FamilyReader = ModelDescription (*)(ModelFields&);
 /// Every model_type that is understood.
 extern const Catalog<FamilyReader> kHuggingFaceFamilies;
 
-/// Why a field of any family's config.json does not matter to training cost; null pointer when it is not known.
+/// Why a field of any family's config.json does not matter to training cost; null pointer when it is not
+/// known.
 const char* reason_to_ignore(const std::string& key);
 
-/// What a family's configuration class takes for absent fields. 0 = derived: kv_heads from heads, head_dim from
-/// hidden / heads, ffn_hidden from 4 * hidden.
+/// What a family's configuration class takes for absent fields. 0 = derived: kv_heads from heads, head_dim
+/// from hidden / heads, ffn_hidden from 4 * hidden.
 struct FamilyDefaults {
   std::int64_t ffn_hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0;
   bool tied = false;

@@ -12,7 +12,8 @@ ModelDescription read_any_gemma(ModelFields& fields, const char* family, const F
   model.activation = Activation::gelu_tanh;
   model.scaled_embedding = true;
   model.qkv_bias = model.attention_output_bias = fields.flag({"attention_bias"}, false);
-  fields.refuse_if_set("use_bidirectional_attention", "bidirectional attention is not a decoder's (not supported)");
+  fields.refuse_if_set("use_bidirectional_attention",
+                       "bidirectional attention is not a decoder's (not supported)");
   return model;
 }
 

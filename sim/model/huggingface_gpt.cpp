@@ -66,7 +66,8 @@ ModelDescription read_falcon(ModelFields& fields) {
   model.heads = fields.integer({"num_attention_heads", "n_head"}, 71);
   const bool new_architecture = fields.flag({"new_decoder_architecture"}, false);
   const bool multi_query = fields.flag({"multi_query"}, true);
-  // 40B and later: the given number; 7B: one, whatever the file gives (the class writes num_kv_heads 71 for it).
+  // 40B and later: the given number; 7B: one, whatever the file gives (the class writes num_kv_heads 71 for
+  // it).
   const std::int64_t given = fields.integer({"num_kv_heads", "n_head_kv"}, model.heads);
   derive_heads(model, new_architecture ? given : multi_query ? 1 : given);
   model.ffn_hidden = fields.integer({"ffn_hidden_size"}, 4 * model.hidden);
@@ -96,7 +97,8 @@ ModelDescription read_opt(ModelFields& fields) {
   model.ffn_hidden = fields.integer({"ffn_dim"}, 3072);
   model.vocab = fields.integer({"vocab_size"}, 50272);
   model.position = Position::learned;
-  model.max_positions = fields.integer({"max_position_embeddings"}, 2048) + 2;  // two rows before the first position
+  model.max_positions =
+      fields.integer({"max_position_embeddings"}, 2048) + 2;  // two rows before the first position
   const std::int64_t width = fields.integer({"word_embed_proj_dim"}, model.hidden);
   model.embedding_width = width == model.hidden ? 0 : width;
   const bool norm_before = fields.flag({"do_layer_norm_before"}, true);

@@ -126,7 +126,8 @@ constexpr auto kIgnored = std::to_array<Ignored>({
 }  // namespace
 
 const char* reason_to_ignore(const std::string& key) {
-  const auto it = std::find_if(kIgnored.begin(), kIgnored.end(), [&](const Ignored& i) { return i.key == key; });
+  const auto it =
+      std::find_if(kIgnored.begin(), kIgnored.end(), [&](const Ignored& i) { return i.key == key; });
   return it == kIgnored.end() ? nullptr : it->reason;
 }
 

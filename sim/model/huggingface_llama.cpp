@@ -21,7 +21,8 @@ void read_qwen_windows(ModelFields& fields, ModelDescription& model) {
 /// Qwen: which layers have experts.
 void read_qwen_moe_layers(ModelFields& fields, ModelDescription& model) {
   const std::int64_t step = std::max<std::int64_t>(1, fields.integer({"decoder_sparse_step"}, 1));
-  const std::vector<std::int64_t> dense = fields.integers({"mlp_only_layers"}).value_or(std::vector<std::int64_t>{});
+  const std::vector<std::int64_t> dense =
+      fields.integers({"mlp_only_layers"}).value_or(std::vector<std::int64_t>{});
   for (std::int64_t i = 0; i < model.layer_count(); ++i)
     model.layers[static_cast<std::size_t>(i)].moe =
         std::find(dense.begin(), dense.end(), i) == dense.end() && (i + 1) % step == 0;
@@ -44,7 +45,8 @@ ModelDescription read_llama(ModelFields& fields) {
 ModelDescription read_mistral(ModelFields& fields) {
   ModelDescription model = read_llama_like(fields, {14336, 32, 8, 0, 32000});
   model.family = "mistral";
-  // Version 0.1 files hold 4096, later ones null; a file without the key predates neither and means the class's 4096.
+  // Version 0.1 files hold 4096, later ones null; a file without the key predates neither and means the
+  // class's 4096.
   const std::int64_t window = fields.integer_or_zero("sliding_window", 4096);
   if (!read_layer_types(fields, model, window))
     set_windows(model, window, false, [](std::int64_t) { return true; });

@@ -13,10 +13,14 @@ namespace {
 std::string shown(const config::Value& value) {
   using Kind = config::Value::Kind;
   switch (value.kind()) {
-    case Kind::null: return "null";
-    case Kind::scalar: return value.text();
-    case Kind::list: return fmt::format("a list of {}", value.items().size());
-    case Kind::map: return "an object";
+    case Kind::null:
+      return "null";
+    case Kind::scalar:
+      return value.text();
+    case Kind::list:
+      return fmt::format("a list of {}", value.items().size());
+    case Kind::map:
+      return "an object";
   }
   return {};
 }
@@ -37,7 +41,8 @@ std::optional<std::int64_t> whole_number(const std::string& text) {
   const auto [stop, error] = std::from_chars(text.data(), end, value);
   if (error == std::errc() && stop == end && !text.empty()) return value;
   const std::optional<double> real = real_number(text);  // 5e8, 4096.0
-  if (real && std::nearbyint(*real) == *real && std::abs(*real) < 9e15) return static_cast<std::int64_t>(*real);
+  if (real && std::nearbyint(*real) == *real && std::abs(*real) < 9e15)
+    return static_cast<std::int64_t>(*real);
   return std::nullopt;
 }
 
@@ -74,20 +79,26 @@ void ModelFields::wrong(const config::Value& value, const std::string& wanted) {
 std::int64_t ModelFields::integer(Names names, std::optional<std::int64_t> fallback) {
   const config::Value* value = find(names);
   if (value == nullptr) {
-    if (fallback) assume(names, std::to_string(*fallback));
-    else complain(*names.begin(), "missing (the shape cannot be guessed)", "State it");
+    if (fallback)
+      assume(names, std::to_string(*fallback));
+    else
+      complain(*names.begin(), "missing (the shape cannot be guessed)", "State it");
     return fallback.value_or(0);
   }
   return whole_size(*value);
 }
 
 std::int64_t ModelFields::whole_size(const config::Value& value) {
-  // No size of a model comes near a billion; within it, products of two sizes cannot overflow before they are checked.
+  // No size of a model comes near a billion; within it, products of two sizes cannot overflow before they are
+  // checked.
   constexpr std::int64_t kLargest = 1'000'000'000;
   const std::optional<std::int64_t> whole = value.is_scalar() ? whole_number(value.text()) : std::nullopt;
-  if (!whole) wrong(value, "a whole number");
-  else if (*whole > kLargest || *whole < -kLargest) wrong(value, "a size that a model can have");
-  else return *whole;
+  if (!whole)
+    wrong(value, "a whole number");
+  else if (*whole > kLargest || *whole < -kLargest)
+    wrong(value, "a size that a model can have");
+  else
+    return *whole;
   return 0;
 }
 
@@ -173,8 +184,10 @@ void ModelFields::refuse_if_set(const char* name, const std::string& problem) {
   const config::Value* value = object_.find(name);
   if (value == nullptr) return;
   const bool set = value->text() == "true" || !value->items().empty() || !value->entries().empty();
-  if (set) refuse(name, problem);
-  else ignore({name}, "switched off");
+  if (set)
+    refuse(name, problem);
+  else
+    ignore({name}, "switched off");
 }
 
 void ModelFields::complain(const std::string& key, const std::string& problem, const std::string& fix) {
@@ -187,7 +200,8 @@ ImportReport ModelFields::take_report(const char* (*reason_to_ignore)(const std:
   for (const config::Value::Entry& entry : object_.entries()) {
     if (seen_.count(entry.key) > 0) continue;
     const char* reason = reason_to_ignore(entry.key);
-    const ImportNote note{entry.value.at(), entry.value.path(), reason != nullptr ? reason : shown(entry.value)};
+    const ImportNote note{entry.value.at(), entry.value.path(),
+                          reason != nullptr ? reason : shown(entry.value)};
     (reason != nullptr ? report_.ignored : report_.not_understood).push_back(note);
   }
   return std::move(report_);

@@ -1,5 +1,5 @@
-// The fields of one map (a config.json, a model of ours), read by name with defaults; remembers what was read.
-// Leaves out which fields there are (huggingface_*.cpp, model_file.cpp). Internal to this room.
+// The fields of one map (a config.json, a model of ours), read by name with defaults; remembers what was
+// read. Leaves out which fields there are (huggingface_*.cpp, model_file.cpp). Internal to this room.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ namespace rehearse::model {
 
 class ModelFields {
  public:
-  /// Spellings of one field, newest first. All that are present count as used; the first that is not null wins.
+  /// Spellings of one field, newest first. All that are present count as used; the first that is not null
+  /// wins.
   using Names = std::initializer_list<const char*>;
 
   explicit ModelFields(config::Value object) : object_(std::move(object)) {}
@@ -47,7 +48,8 @@ class ModelFields {
   /// A mistake about several fields at once; reported at the object.
   void complain(const std::string& key, const std::string& problem, const std::string& fix = {});
 
-  /// Sorts the fields that nobody asked for into ignored (those with a reason) and not understood, and hands over.
+  /// Sorts the fields that nobody asked for into ignored (those with a reason) and not understood, and hands
+  /// over.
   ///   reason_to_ignore   why a field does not matter; null pointer when it is not known
   ImportReport take_report(const char* (*reason_to_ignore)(const std::string& key));
   std::vector<Diagnostic> take_mistakes() { return std::move(mistakes_); }

@@ -47,7 +47,8 @@ void complain_about_unknown_keys(ModelFields& fields, std::vector<Diagnostic>& m
   for (const ImportNote& note : report.not_understood) {
     const std::size_t dot = note.key.rfind('.');
     const auto near = nearest_name(note.key.substr(dot == std::string::npos ? 0 : dot + 1), names);
-    mistakes.push_back({note.at, note.key, "unknown key", near ? fmt::format("Did you mean {}?", *near) : "", ""});
+    mistakes.push_back(
+        {note.at, note.key, "unknown key", near ? fmt::format("Did you mean {}?", *near) : "", ""});
   }
   for (Diagnostic& mistake : fields.take_mistakes()) mistakes.push_back(std::move(mistake));
 }
@@ -110,11 +111,17 @@ void read_biases(ModelFields& fields, ModelDescription& model) {
   if (!list) return;
   model.qkv_bias = model.attention_output_bias = model.mlp_bias = model.head_bias = false;
   for (const std::string& bias : *list) {
-    if (bias == "qkv") model.qkv_bias = true;
-    else if (bias == "attention_output") model.attention_output_bias = true;
-    else if (bias == "mlp") model.mlp_bias = true;
-    else if (bias == "head") model.head_bias = true;
-    else fields.complain("biases", fmt::format("\"{}\" is unknown", bias), "Choose from qkv, attention_output, mlp, head");
+    if (bias == "qkv")
+      model.qkv_bias = true;
+    else if (bias == "attention_output")
+      model.attention_output_bias = true;
+    else if (bias == "mlp")
+      model.mlp_bias = true;
+    else if (bias == "head")
+      model.head_bias = true;
+    else
+      fields.complain("biases", fmt::format("\"{}\" is unknown", bias),
+                      "Choose from qkv, attention_output, mlp, head");
   }
 }
 
@@ -124,7 +131,8 @@ Shapes read_shapes(ModelFields& fields, const std::string& name) {
   const std::string style = fields.word({"style"}, "llama");
   if (style != "llama" && style != "gpt")
     fields.complain("style", fmt::format("\"{}\" is unknown", style), "Choose llama or gpt");
-  shapes.layers = std::min<std::int64_t>(fields.integer({"layers"}), 10'001);  // problems_of() names the bound
+  shapes.layers =
+      std::min<std::int64_t>(fields.integer({"layers"}), 10'001);  // problems_of() names the bound
   shapes.hidden = fields.integer({"hidden"});
   shapes.heads = fields.integer({"heads"});
   shapes.vocab = fields.integer({"vocab"});
@@ -141,8 +149,8 @@ Shapes read_shapes(ModelFields& fields, const std::string& name) {
 void restate(ModelFields& fields, ModelDescription& model) {
   constexpr Norm norms[] = {Norm::layer_norm, Norm::rms_norm};
   constexpr Position positions[] = {Position::rotary, Position::learned, Position::alibi, Position::none};
-  constexpr Activation activations[] = {Activation::gelu, Activation::gelu_tanh, Activation::silu, Activation::relu,
-                                        Activation::squared_relu};
+  constexpr Activation activations[] = {Activation::gelu, Activation::gelu_tanh, Activation::silu,
+                                        Activation::relu, Activation::squared_relu};
   model.family = fields.word({"family"}, model.family);
   model.gated_mlp = fields.flag({"gated_mlp"}, model.gated_mlp);
   model.activation = choice(fields, "activation", model.activation, activations);
@@ -171,7 +179,8 @@ void restate(ModelFields& fields, ModelDescription& model) {
 }  // namespace
 
 ModelDescription read_model(const config::Value& map, const std::string& name) {
-  if (!map.is_map()) throw ConfigError(map.diagnostic("is not a model", "Write {layers: ..., hidden: ..., ...}"));
+  if (!map.is_map())
+    throw ConfigError(map.diagnostic("is not a model", "Write {layers: ..., hidden: ..., ...}"));
   ModelFields fields(map);
   std::vector<Diagnostic> mistakes;
   const std::string stated = fields.word({"name"}, name);
@@ -191,7 +200,9 @@ ModelDescription read_model(const config::Value& map, const std::string& name) {
 const std::vector<ModelKey>& model_keys() {
   static const std::vector<ModelKey> keys = {
       {"name", "what results call it"},
-      {"style", "llama: RMSNorm, rotary, gated SiLU, no biases, untied; gpt: LayerNorm, learned positions, GELU, biases, tied"},
+      {"style",
+       "llama: RMSNorm, rotary, gated SiLU, no biases, untied; gpt: LayerNorm, learned positions, GELU, "
+       "biases, tied"},
       {"layers", "number of transformer layers"},
       {"hidden", "width of the residual stream"},
       {"heads", "query heads"},
@@ -220,7 +231,8 @@ const std::vector<ModelKey>& model_keys() {
       {"embedding_width", "width of the token embedding where it is not hidden"},
       {"windows", "{size, pattern: letters L local / G global repeated, chunked, global_rotary}"},
       {"experts",
-       "{count, top_k, ffn_hidden, shared_ffn_hidden, shared_gate, router_bias, groups, groups_per_token, dense_first, every}"},
+       "{count, top_k, ffn_hidden, shared_ffn_hidden, shared_gate, router_bias, groups, groups_per_token, "
+       "dense_first, every}"},
       {"latent_attention", "{q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim}"},
       {"mtp_layers", "multi-token-prediction layers beyond `layers`"},
       {"dropout", "residual dropout probability"},

@@ -29,7 +29,8 @@ std::int64_t layer_norm_parameters(const ModelDescription& model) {
   std::int64_t count = model.norms_per_layer * norm_parameters(model, model.hidden);
   if (model.qk_norm && model.qk_norm_weight) count += 2 * norm_parameters(model, model.head_dim);
   if (model.latent.present())
-    count += norm_parameters(model, model.latent.q_lora_rank) + norm_parameters(model, model.latent.kv_lora_rank);
+    count +=
+        norm_parameters(model, model.latent.q_lora_rank) + norm_parameters(model, model.latent.kv_lora_rank);
   return count;
 }
 
@@ -99,12 +100,12 @@ ParameterCount count_parameters(const ModelDescription& model) {
   count.active = count.total - count.experts + active_experts;
 
   if (model.mtp_layers > 0 && !model.layers.empty()) {
-    // One more layer like the last, fed by a 2h -> h projection of (hidden state, next embedding) with a norm on each,
-    // and a norm of its own before the shared head. Source: DeepSeek-V3 report, section 2.2.
+    // One more layer like the last, fed by a 2h -> h projection of (hidden state, next embedding) with a norm
+    // on each, and a norm of its own before the shared head. Source: DeepSeek-V3 report, section 2.2.
     const std::int64_t mlp = model.layers.back().moe ? moe.routed + moe.shared + moe.router
                                                      : mlp_parameters(model, model.ffn_hidden);
-    count.mtp = model.mtp_layers * (attention_parameters(model) + layer_norm_parameters(model) + mlp + 2 * h * h +
-                                    3 * norm_parameters(model, h));
+    count.mtp = model.mtp_layers * (attention_parameters(model) + layer_norm_parameters(model) + mlp +
+                                    2 * h * h + 3 * norm_parameters(model, h));
   }
   return count;
 }

@@ -20,7 +20,7 @@ namespace {
 constexpr const char* kFolder = "sim/model/data";
 
 struct Library {
-  std::map<std::string, config::Value> models;    // by name, file defaults merged in
+  std::map<std::string, config::Value> models;     // by name, file defaults merged in
   std::map<std::string, std::string> by_spelling;  // normalised name or alias -> name
 };
 
@@ -29,10 +29,14 @@ std::string normalised(std::string_view name) {
   std::string out;
   int depth = 0;
   for (const char c : name) {
-    if (c == '(' || c == '[') ++depth;
-    else if (c == ')' || c == ']') depth = std::max(0, depth - 1);
-    else if (depth > 0) continue;
-    else if (c == '/') out.clear();
+    if (c == '(' || c == '[')
+      ++depth;
+    else if (c == ')' || c == ']')
+      depth = std::max(0, depth - 1);
+    else if (depth > 0)
+      continue;
+    else if (c == '/')
+      out.clear();
     else if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.')
       out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
@@ -50,7 +54,8 @@ config::Value with_defaults(const config::Value& model, const config::Value* def
 
 void add_spelling(Library& library, const std::string& spelling, const std::string& name) {
   const auto [it, added] = library.by_spelling.emplace(normalised(spelling), name);
-  EXPECTS(added || it->second == name, fmt::format("presets {} and {} share the name {}", name, it->second, spelling));
+  EXPECTS(added || it->second == name,
+          fmt::format("presets {} and {} share the name {}", name, it->second, spelling));
 }
 
 void add_file(Library& library, const std::string& stem) {
@@ -82,10 +87,12 @@ const config::Value& model_named(const std::string& name) {
   const std::optional<std::string> meant = preset_for(name);
   if (meant) return library().models.at(*meant);
   const std::optional<std::string> near = nearest_name(name, preset_names());
-  throw ConfigError(Diagnostic{{}, "model", fmt::format("there is no preset \"{}\"", name),
-                               near ? fmt::format("Did you mean {}? `model list` shows all", *near)
-                                    : "`model list` shows all presets",
-                               ""});
+  throw ConfigError(Diagnostic{
+      {},
+      "model",
+      fmt::format("there is no preset \"{}\"", name),
+      near ? fmt::format("Did you mean {}? `model list` shows all", *near) : "`model list` shows all presets",
+      ""});
 }
 
 }  // namespace
@@ -123,9 +130,11 @@ PresetFacts preset_facts(const std::string& name) {
   if (const config::Value* source = map.find("source")) facts.source = source->text();
   if (const config::Value* aliases = map.find("aliases"))
     for (const config::Value& alias : aliases->items()) facts.aliases.push_back(alias.text());
-  if (const config::Value* parameters = map.find("parameters")) facts.parameters = whole_number(parameters->text());
+  if (const config::Value* parameters = map.find("parameters"))
+    facts.parameters = whole_number(parameters->text());
   if (const config::Value* published = map.find("published")) {
-    if (const config::Value* total = published->find("total")) facts.published_billions = real_number(total->text());
+    if (const config::Value* total = published->find("total"))
+      facts.published_billions = real_number(total->text());
     if (const config::Value* active = published->find("active"))
       facts.published_active_billions = real_number(active->text());
   }

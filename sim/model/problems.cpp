@@ -49,11 +49,13 @@ void check_attention(const ModelDescription& model, Complaints& complaints) {
     return;
   }
   if (complaints.size("kv_heads", model.kv_heads) && heads && model.heads % model.kv_heads != 0)
-    complaints.say("kv_heads {} does not divide heads {} (each key/value head serves the same number of queries)",
-                   model.kv_heads, model.heads);
+    complaints.say(
+        "kv_heads {} does not divide heads {} (each key/value head serves the same number of queries)",
+        model.kv_heads, model.heads);
   // A builder leaves head_dim at 0 when hidden / heads is not whole, so the two sizes that clash are named.
   if (model.head_dim == 0 && heads && model.hidden % model.heads != 0)
-    complaints.say("hidden {} is not a multiple of heads {} and no head_dim is given", model.hidden, model.heads);
+    complaints.say("hidden {} is not a multiple of heads {} and no head_dim is given", model.hidden,
+                   model.heads);
   else
     complaints.size("head_dim", model.head_dim);
   if (model.rotary_dim < 0 || model.rotary_dim > model.head_dim)
@@ -69,7 +71,8 @@ void check_mlp(const ModelDescription& model, Complaints& complaints) {
     if (moe.experts > 0) complaints.say("{} experts are given but no layer uses them", moe.experts);
     return;
   }
-  if (complaints.size("experts", moe.experts) && complaints.size("top_k", moe.top_k) && moe.top_k > moe.experts)
+  if (complaints.size("experts", moe.experts) && complaints.size("top_k", moe.top_k) &&
+      moe.top_k > moe.experts)
     complaints.say("top_k {} is more than the {} experts there are", moe.top_k, moe.experts);
   complaints.size("moe_ffn_hidden", moe.ffn_hidden);
   complaints.not_negative("shared_ffn_hidden", moe.shared_ffn_hidden);
@@ -77,18 +80,20 @@ void check_mlp(const ModelDescription& model, Complaints& complaints) {
     complaints.say("there is a gate on the shared expert but no shared expert");
 }
 
-/// Plausible sizes can still multiply to more than int64 holds; checked in floating point, which cannot overflow.
+/// Plausible sizes can still multiply to more than int64 holds; checked in floating point, which cannot
+/// overflow.
 void check_total(const ModelDescription& model, Complaints& complaints) {
   constexpr double kMostParameters = 1e17;
   const double widest = static_cast<double>(std::max(model.ffn_hidden, model.experts.ffn_hidden));
   const double mlp = 3.0 * static_cast<double>(model.hidden) * widest *
                      static_cast<double>(std::max<std::int64_t>(1, model.experts.experts));
-  const double attention = 4.0 * static_cast<double>(model.hidden) * static_cast<double>(model.heads) *
-                           static_cast<double>(model.latent.present() ? model.latent.v_head_dim : model.head_dim);
+  const double attention =
+      4.0 * static_cast<double>(model.hidden) * static_cast<double>(model.heads) *
+      static_cast<double>(model.latent.present() ? model.latent.v_head_dim : model.head_dim);
   const double total = (mlp + attention) * static_cast<double>(model.layer_count());
   if (total > kMostParameters)
-    complaints.say("these sizes make about {:.1e} parameters (more than {:.0e}: no machine holds them)", total,
-                   kMostParameters);
+    complaints.say("these sizes make about {:.1e} parameters (more than {:.0e}: no machine holds them)",
+                   total, kMostParameters);
 }
 
 }  // namespace

@@ -11,7 +11,8 @@ namespace rehearse::model {
 namespace {
 
 std::int64_t default_ffn(const Shapes& shapes) {
-  constexpr std::int64_t kLargest = 1'000'000'000;  // beyond it problems_of() speaks; here it must not overflow
+  constexpr std::int64_t kLargest =
+      1'000'000'000;  // beyond it problems_of() speaks; here it must not overflow
   if (shapes.hidden > kLargest || shapes.hidden < -kLargest) return 0;
   if (!shapes.gated) return 4 * shapes.hidden;
   // Llama's rule: two thirds of 4h so that three matrices cost what two did, rounded up to a multiple of 256.
@@ -75,8 +76,8 @@ ModelDescription with_layers(ModelDescription model, std::int64_t layers) {
     model.layers.resize(want);
     return model;
   }
-  // Leading layers may be special (DeepSeek's dense ones), so the pattern repeated is the shortest one that explains
-  // the back half of the list.
+  // Leading layers may be special (DeepSeek's dense ones), so the pattern repeated is the shortest one that
+  // explains the back half of the list.
   std::size_t period = 1;
   const auto explains = [&](std::size_t p) {
     for (std::size_t i = have / 2 + p; i < have; ++i)
@@ -101,7 +102,8 @@ std::vector<std::string> disagreements(const ModelDescription& model, const Shap
   compare("vocab", model.vocab, stated.vocab);
   // Tables give the expert width as the width of a MoE model's MLP, so either of the two is agreement.
   const std::int64_t ffn = stated.ffn_hidden.value_or(0);
-  if (model.experts.experts == 0 || ffn != model.experts.ffn_hidden) compare("ffn_hidden", model.ffn_hidden, ffn);
+  if (model.experts.experts == 0 || ffn != model.experts.ffn_hidden)
+    compare("ffn_hidden", model.ffn_hidden, ffn);
   compare("experts", model.experts.experts, stated.experts);
   compare("top_k", model.experts.top_k, stated.top_k);
   compare("moe_ffn_hidden", model.experts.ffn_hidden, stated.moe_ffn_hidden.value_or(0));
@@ -124,7 +126,8 @@ ModelDescription with_sizes(ModelDescription model, const Shapes& stated) {
   replace(model.vocab, stated.vocab);
   if (all_keys_own) model.kv_heads = model.heads;
   replace(model.kv_heads, stated.kv_heads.value_or(0));
-  if (derived && model.heads > 0) model.head_dim = model.hidden % model.heads == 0 ? model.hidden / model.heads : 0;
+  if (derived && model.heads > 0)
+    model.head_dim = model.hidden % model.heads == 0 ? model.hidden / model.heads : 0;
   replace(model.head_dim, stated.head_dim.value_or(0));
   if (rotates_all) model.rotary_dim = model.head_dim;
   const std::int64_t ffn = stated.ffn_hidden.value_or(0);

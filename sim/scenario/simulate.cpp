@@ -66,7 +66,8 @@ Bytes communicator_bytes(const plan::Plan& plan, const plan::RankClass& c, const
   bool messages = false;
   std::vector<bool> seen(plan.blocks.size(), false);
   for (const plan::Call& call : c.program.step) {
-    if (std::exchange(seen[call.block], true)) continue;
+    if (seen[call.block]) continue;
+    seen[call.block] = true;
     for (const plan::Instruction& i : plan.blocks[call.block].timing) {
       if (i.op == plan::Opcode::send || i.op == plan::Opcode::recv) messages = true;
       if (i.op != plan::Opcode::collective) continue;

@@ -114,6 +114,11 @@ class Emitter {
         const bool outside = maker < 0 || region_of(maker) != region || node(maker).cached;
         if (outside && !std::exchange(held_by_region[{region, root}], true)) ++tensor(root).saved;
       }
+      if (!node(n).cached) continue;
+      for (TensorId t : node(n).saved) {
+        const TensorId root = tape_.root(t);
+        if (producer_[static_cast<std::size_t>(root)] == n && !std::exchange(held_by_region[{region, root}], true)) ++tensor(root).saved;
+      }
     }
     for (const auto& [key, held] : held_by_region) region_inputs_.push_back(key);
   }

@@ -1,5 +1,6 @@
-// Breadth-first (looped BFS): all micro-batches of a chunk before the next chunk, so FSDP gathers each chunk once per pass.
-// Order of torch ScheduleLoopedBFS (PyTorch 2.13), which follows arXiv 2211.05953: backward mirrors forward.
+// Breadth-first (looped BFS): all micro-batches of a chunk before the next chunk, so FSDP gathers each chunk
+// once per pass. Order of torch ScheduleLoopedBFS (PyTorch 2.13), which follows arXiv 2211.05953: backward
+// mirrors forward.
 #include "strategies/pipeline/emit.h"
 #include "strategies/pipeline/messages.h"
 

@@ -59,31 +59,53 @@ class Check {
         return chunk >= 0 && chunk < program_.chunks(rank) && mb >= 0 && mb < program_.micro_batches;
       };
       if (!is_compute(a.kind) && !is_message(a.kind)) continue;
-      if (!known(a.chunk, a.micro_batch) || (a.kind == ActionKind::overlapped && !known(a.under_chunk, a.under_micro_batch))) {
+      if (!known(a.chunk, a.micro_batch) ||
+          (a.kind == ActionKind::overlapped && !known(a.under_chunk, a.under_micro_batch))) {
         say(describe(program_, rank, i) + " does not exist");
         continue;
       }
       Life& life = lives[static_cast<std::size_t>(a.chunk) * program_.micro_batches + a.micro_batch];
       switch (a.kind) {
-        case ActionKind::forward: note(life.forward, rank, i); break;
-        case ActionKind::backward: note(life.backward, rank, i); break;
-        case ActionKind::backward_input: note(life.backward, rank, i), life.split = true; break;
-        case ActionKind::backward_weight: note(life.weight, rank, i); break;
+        case ActionKind::forward:
+          note(life.forward, rank, i);
+          break;
+        case ActionKind::backward:
+          note(life.backward, rank, i);
+          break;
+        case ActionKind::backward_input:
+          note(life.backward, rank, i), life.split = true;
+          break;
+        case ActionKind::backward_weight:
+          note(life.weight, rank, i);
+          break;
         case ActionKind::overlapped:
           note(life.forward, rank, i);
-          note(lives[static_cast<std::size_t>(a.under_chunk) * program_.micro_batches + a.under_micro_batch].backward, rank, i);
+          note(lives[static_cast<std::size_t>(a.under_chunk) * program_.micro_batches + a.under_micro_batch]
+                   .backward,
+               rank, i);
           break;
-        case ActionKind::send_forward: note(life.send_forward, rank, i); break;
-        case ActionKind::recv_forward: note(life.recv_forward, rank, i); break;
-        case ActionKind::send_backward: note(life.send_backward, rank, i); break;
-        case ActionKind::recv_backward: note(life.recv_backward, rank, i); break;
-        default: break;
+        case ActionKind::send_forward:
+          note(life.send_forward, rank, i);
+          break;
+        case ActionKind::recv_forward:
+          note(life.recv_forward, rank, i);
+          break;
+        case ActionKind::send_backward:
+          note(life.send_backward, rank, i);
+          break;
+        case ActionKind::recv_backward:
+          note(life.recv_backward, rank, i);
+          break;
+        default:
+          break;
       }
     }
     return lives;
   }
 
-  const Life& life(int rank, int chunk, int mb) const { return lives_[rank][static_cast<std::size_t>(chunk) * program_.micro_batches + mb]; }
+  const Life& life(int rank, int chunk, int mb) const {
+    return lives_[rank][static_cast<std::size_t>(chunk) * program_.micro_batches + mb];
+  }
 
   void check_life(int r, int chunk, int mb, bool with_messages) {
     const Life& l = life(r, chunk, mb);
@@ -94,22 +116,28 @@ class Check {
     }
     if (l.forward < 0) return say(what + ": no forward");
     if (l.backward < 0) return say(what + ": no backward");
-    if (l.split != (l.weight >= 0)) return say(what + (l.split ? ": no weight gradient" : ": weight gradient twice"));
-    if (l.backward <= l.forward || (l.split && l.weight <= l.backward)) return say(what + ": backward before forward");
+    if (l.split != (l.weight >= 0))
+      return say(what + (l.split ? ": no weight gradient" : ": weight gradient twice"));
+    if (l.backward <= l.forward || (l.split && l.weight <= l.backward))
+      return say(what + ": backward before forward");
     if (!with_messages) return;
-    check_flow(what, r, program_.previous(r, chunk), mb, true, l.forward, l.recv_forward, l.backward, l.send_backward);
-    check_flow(what, r, program_.next(r, chunk), mb, false, l.backward, l.recv_backward, l.forward, l.send_forward);
+    check_flow(what, r, program_.previous(r, chunk), mb, true, l.forward, l.recv_forward, l.backward,
+               l.send_backward);
+    check_flow(what, r, program_.next(r, chunk), mb, false, l.backward, l.recv_backward, l.forward,
+               l.send_forward);
   }
 
   /// The neighbour `from` makes what `reader` reads and reads what `writer` makes.
-  void check_flow(const std::string& what, int r, PipelineProgram::Location from, int mb, bool is_forward, int reader, int receive, int writer, int send) {
+  void check_flow(const std::string& what, int r, PipelineProgram::Location from, int mb, bool is_forward,
+                  int reader, int receive, int writer, int send) {
     const char* tensor = is_forward ? "activation" : "gradient";
     const char* sent = is_forward ? "gradient" : "activation";
     if (from.rank < 0 || from.rank == r) {
       if (receive >= 0 || send >= 0) return say(what + ": message to itself or beyond the model");
       if (from.rank < 0) return;
       const Life& other = life(from.rank, from.chunk, mb);
-      if ((is_forward ? other.forward : other.backward) >= reader) say(fmt::format("{}: {} is used before it is made", what, tensor));
+      if ((is_forward ? other.forward : other.backward) >= reader)
+        say(fmt::format("{}: {} is used before it is made", what, tensor));
       return;
     }
     if (receive < 0) say(fmt::format("{}: {} is never received", what, tensor));
@@ -126,7 +154,9 @@ class Check {
 
 }  // namespace
 
-std::vector<std::string> problems_of(const PipelineProgram& program, std::size_t limit) { return Check(program, limit).run(true); }
+std::vector<std::string> problems_of(const PipelineProgram& program, std::size_t limit) {
+  return Check(program, limit).run(true);
+}
 
 std::vector<std::string> problems_of_computations(const PipelineProgram& program, std::size_t limit) {
   return Check(program, limit).run(false);

@@ -10,10 +10,14 @@ namespace {
 char letter_of(ActionKind kind) {
   switch (kind) {
     case ActionKind::forward:
-    case ActionKind::overlapped: return 'F';
-    case ActionKind::backward: return 'B';
-    case ActionKind::backward_input: return 'I';
-    default: return 'W';
+    case ActionKind::overlapped:
+      return 'F';
+    case ActionKind::backward:
+      return 'B';
+    case ActionKind::backward_input:
+      return 'I';
+    default:
+      return 'W';
   }
 }
 
@@ -26,7 +30,9 @@ std::string draw(const PipelineProgram& program, const UnitTimes& times, int max
   const std::size_t digits = std::to_string(std::max(0, program.micro_batches - 1)).size();
   const std::size_t width = digits + (chunks > 1 ? 2 : 1);
   const auto cell = [&](char kind, int chunk, int mb) {
-    const std::string name = chunks > 1 ? fmt::format("{}{}", static_cast<char>(chunk < 26 ? 'a' + chunk : '?'), kind) : std::string(1, kind);
+    const std::string name =
+        chunks > 1 ? fmt::format("{}{}", static_cast<char>(chunk < 26 ? 'a' + chunk : '?'), kind)
+                   : std::string(1, kind);
     return fmt::format("{:<{}}", fmt::format("{}{}", name, mb), width);
   };
   const int columns = max_columns > 0 ? std::min(max_columns, timeline.length) : timeline.length;
@@ -39,15 +45,17 @@ std::string draw(const PipelineProgram& program, const UnitTimes& times, int max
       const Action& a = program.ranks[r][span.action];
       for (int t = span.begin; t < span.end; ++t) row[t] = std::string(width, '-');
       if (span.end > span.begin) row[span.begin] = cell(letter_of(a.kind), a.chunk, a.micro_batch);
-      if (a.kind == ActionKind::overlapped && span.end > span.begin + 1) row[span.begin + 1] = cell('&', a.under_chunk, a.under_micro_batch);
+      if (a.kind == ActionKind::overlapped && span.end > span.begin + 1)
+        row[span.begin + 1] = cell('&', a.under_chunk, a.under_micro_batch);
     }
     out += fmt::format("rank {:>{}} |", r, rank_digits);
     for (int t = 0; t < columns; ++t) out += (t > 0 ? " " : "") + row[t];
     out += columns < timeline.length ? " ...\n" : "|\n";
   }
   for (const std::string& place : timeline.stuck) out += "stuck: " + place + "\n";
-  out += fmt::format("{} units, bubble {:.1f} % (forward {}, input gradient {}, weight gradient {})\n", timeline.length,
-                     100 * timeline.bubble_fraction(), times.forward, times.backward_input, times.backward_weight);
+  out += fmt::format("{} units, bubble {:.1f} % (forward {}, input gradient {}, weight gradient {})\n",
+                     timeline.length, 100 * timeline.bubble_fraction(), times.forward, times.backward_input,
+                     times.backward_weight);
   return out;
 }
 

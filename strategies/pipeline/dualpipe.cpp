@@ -1,5 +1,6 @@
-// DualPipe: the model twice, fed from both ends of the pipeline, so that a forward of one direction always runs together
-// with a backward of the other and hides its expert messages. Source: deepseek-ai/DualPipe, dualpipe/dualpipe.py.
+// DualPipe: the model twice, fed from both ends of the pipeline, so that a forward of one direction always
+// runs together with a backward of the other and hides its expert messages. Source: deepseek-ai/DualPipe,
+// dualpipe/dualpipe.py.
 #include <algorithm>
 #include <deque>
 
@@ -8,8 +9,8 @@
 namespace rehearse::strategies {
 namespace {
 
-/// Phase 0 is the direction that enters the pipeline at the rank's own half, phase 1 the other. Messages collect until the
-/// next computation, then go out in one batch that blocks.
+/// Phase 0 is the direction that enters the pipeline at the rank's own half, phase 1 the other. Messages
+/// collect until the next computation, then go out in one batch that blocks.
 class DualPipeRank {
  public:
   DualPipeRank(PipelineProgram& program, int rank)
@@ -32,8 +33,8 @@ class DualPipeRank {
   }
   void compute_f_under_b(int forward_phase, int backward_phase) {
     commit();
-    put(overlapped(chunk(forward_phase), micro_batch(forward_phase, forwards_[forward_phase]++), chunk(backward_phase),
-                   micro_batch(backward_phase, backwards_[backward_phase]++)));
+    put(overlapped(chunk(forward_phase), micro_batch(forward_phase, forwards_[forward_phase]++),
+                   chunk(backward_phase), micro_batch(backward_phase, backwards_[backward_phase]++)));
   }
   void weights() {
     commit();
@@ -75,12 +76,14 @@ class DualPipeRank {
   bool second_half_;
   int batches_ = 0;
   int forwards_[2] = {0, 0}, backwards_[2] = {0, 0};
-  int received_forward_[2] = {0, 0}, received_backward_[2] = {0, 0}, sent_forward_[2] = {0, 0}, sent_backward_[2] = {0, 0};
+  int received_forward_[2] = {0, 0}, received_backward_[2] = {0, 0}, sent_forward_[2] = {0, 0},
+      sent_backward_[2] = {0, 0};
   std::vector<Action> pending_;
   std::deque<Action> held_;
 };
 
-/// The eight steps of the reference (its comments number them so). h: distance from the near end, of H ranks in a half.
+/// The eight steps of the reference (its comments number them so). h: distance from the near end, of H ranks
+/// in a half.
 void write_rank(DualPipeRank& rank, int h, int H, int micro_batches) {
   const bool middle = h == H - 1;
   for (int i = 0; i < 2 * (H - h - 1); ++i) rank.f(0);  // 1
@@ -118,7 +121,7 @@ void write_rank(DualPipeRank& rank, int h, int H, int micro_batches) {
     rank.b(0, i >= half);
   }
   for (int i = 0; i < H - h - 1; ++i) rank.weights(), rank.b(0, true);  // 7
-  for (int i = 0; i < h + 1; ++i) rank.weights();                      // 8
+  for (int i = 0; i < h + 1; ++i) rank.weights();                       // 8
   rank.commit();
 }
 

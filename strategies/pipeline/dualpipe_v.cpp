@@ -23,7 +23,9 @@ class DualPipeVRank {
     out_.push_back(held_.front());
     held_.pop_front();
   }
-  void f_under_b(int chunk, int under) { out_.push_back(overlapped(chunk, forwards_[chunk]++, under, backwards_[under]++)); }
+  void f_under_b(int chunk, int under) {
+    out_.push_back(overlapped(chunk, forwards_[chunk]++, under, backwards_[under]++));
+  }
 
  private:
   std::vector<Action>& out_;

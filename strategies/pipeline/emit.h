@@ -1,17 +1,29 @@
-// Short forms for writing schedules: actions, and batches of messages in which ends of the model drop out by themselves.
-// Leaves out the rules by which whole schedules get their messages (messages.h).
+// Short forms for writing schedules: actions, and batches of messages in which ends of the model drop out by
+// themselves. Leaves out the rules by which whole schedules get their messages (messages.h).
 #pragma once
 
 #include "strategies/pipeline/schedule.h"
 
 namespace rehearse::strategies {
 
-inline Action forward(int chunk, int mb) { return {.kind = ActionKind::forward, .chunk = chunk, .micro_batch = mb}; }
-inline Action backward(int chunk, int mb) { return {.kind = ActionKind::backward, .chunk = chunk, .micro_batch = mb}; }
-inline Action backward_input(int chunk, int mb) { return {.kind = ActionKind::backward_input, .chunk = chunk, .micro_batch = mb}; }
-inline Action backward_weight(int chunk, int mb) { return {.kind = ActionKind::backward_weight, .chunk = chunk, .micro_batch = mb}; }
+inline Action forward(int chunk, int mb) {
+  return {.kind = ActionKind::forward, .chunk = chunk, .micro_batch = mb};
+}
+inline Action backward(int chunk, int mb) {
+  return {.kind = ActionKind::backward, .chunk = chunk, .micro_batch = mb};
+}
+inline Action backward_input(int chunk, int mb) {
+  return {.kind = ActionKind::backward_input, .chunk = chunk, .micro_batch = mb};
+}
+inline Action backward_weight(int chunk, int mb) {
+  return {.kind = ActionKind::backward_weight, .chunk = chunk, .micro_batch = mb};
+}
 inline Action overlapped(int chunk, int mb, int under_chunk, int under_mb) {
-  return {.kind = ActionKind::overlapped, .chunk = chunk, .micro_batch = mb, .under_chunk = under_chunk, .under_micro_batch = under_mb};
+  return {.kind = ActionKind::overlapped,
+          .chunk = chunk,
+          .micro_batch = mb,
+          .under_chunk = under_chunk,
+          .under_micro_batch = under_mb};
 }
 
 /// Writes one rank's actions in host order.
@@ -35,9 +47,16 @@ class RankWriter {
   RankWriter& recv_backward(int chunk, int mb) { return message(ActionKind::recv_backward, chunk, mb); }
 
  private:
-  /// The first stage receives no activations, the last sends none; neighbours on one rank hand over without a message.
+  /// The first stage receives no activations, the last sends none; neighbours on one rank hand over without a
+  /// message.
   RankWriter& message(ActionKind kind, int chunk, int mb) {
-    const Action a{.kind = kind, .chunk = chunk, .micro_batch = mb, .under_chunk = -1, .under_micro_batch = -1, .batch = batch_, .wait = wait_};
+    const Action a{.kind = kind,
+                   .chunk = chunk,
+                   .micro_batch = mb,
+                   .under_chunk = -1,
+                   .under_micro_batch = -1,
+                   .batch = batch_,
+                   .wait = wait_};
     const int peer = program_.peer(rank_, a);
     if (peer >= 0 && peer != rank_) program_.ranks[rank_].push_back(a);
     return *this;

@@ -1,5 +1,5 @@
-// Megatron-LM's interleaved 1F1B: v chunks per rank, micro-batches in groups of g through chunk 0, 1, ..., then the next
-// group. Each step sends the result just computed and receives what the next step needs.
+// Megatron-LM's interleaved 1F1B: v chunks per rank, micro-batches in groups of g through chunk 0, 1, ...,
+// then the next group. Each step sends the result just computed and receives what the next step needs.
 // Source: megatron/core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving.
 #include <algorithm>
 #include <optional>
@@ -26,11 +26,17 @@ std::vector<Step> steps_of(const PipelineShape& shape, int group_size) {
 
 class InterleavedRank {
  public:
-  InterleavedRank(PipelineProgram& program, int rank, const PipelineShape& shape, const std::vector<Step>& steps)
-      : shape_(shape), rank_(rank), steps_(steps), total_(static_cast<int>(steps.size())), w_(program, rank) {}
+  InterleavedRank(PipelineProgram& program, int rank, const PipelineShape& shape,
+                  const std::vector<Step>& steps)
+      : shape_(shape),
+        rank_(rank),
+        steps_(steps),
+        total_(static_cast<int>(steps.size())),
+        w_(program, rank) {}
 
   void write(int group_size) {
-    int warm_up = (shape_.stages - rank_ - 1) * 2 + (shape_.chunks - 1) * group_size + (shape_.overlap_expert_messages ? 1 : 0);
+    int warm_up = (shape_.stages - rank_ - 1) * 2 + (shape_.chunks - 1) * group_size +
+                  (shape_.overlap_expert_messages ? 1 : 0);
     warm_up = std::min(warm_up, total_);
     const bool overlap_ends = shape_.overlap_messages && shape_.overlap_warmup_flush;
     const Wait ends = overlap_ends ? Wait::at_use : Wait::at_issue;
@@ -41,7 +47,8 @@ class InterleavedRank {
       auto& batch = w_.batch(ends).send_forward(steps_[k].chunk, steps_[k].micro_batch);
       receive_forward(batch, input_after(k));
       if (k + 1 < warm_up || warm_up == total_) continue;
-      // The first gradient is asked for together with the last warm-up message, or apart from it when overlapping.
+      // The first gradient is asked for together with the last warm-up message, or apart from it when
+      // overlapping.
       if (shape_.overlap_messages) w_.batch(Wait::at_use);
       receive_backward(batch, first_gradient());
     }
@@ -49,7 +56,8 @@ class InterleavedRank {
     if (warm_up == total_) receive_backward(w_.batch(Wait::at_issue), first_gradient());
     for (int b = total_ - warm_up; b < total_; ++b) {
       w_.backward(backward_chunk(b), steps_[b].micro_batch);
-      receive_backward(w_.batch(ends).send_backward(backward_chunk(b), steps_[b].micro_batch), gradient_after(b));
+      receive_backward(w_.batch(ends).send_backward(backward_chunk(b), steps_[b].micro_batch),
+                       gradient_after(b));
     }
   }
 
@@ -63,7 +71,8 @@ class InterleavedRank {
       w_.compute(overlapped(f.chunk, f.micro_batch, g.chunk, g.micro_batch));
     } else {
       w_.forward(f.chunk, f.micro_batch);
-      if (shape_.overlap_messages) receive_forward(w_.batch(Wait::at_use).send_forward(f.chunk, f.micro_batch), input_after(k));
+      if (shape_.overlap_messages)
+        receive_forward(w_.batch(Wait::at_use).send_forward(f.chunk, f.micro_batch), input_after(k));
       w_.backward(g.chunk, g.micro_batch);
     }
     auto& batch = w_.batch(shape_.overlap_messages ? Wait::at_use : Wait::at_issue);
@@ -77,8 +86,9 @@ class InterleavedRank {
     receive_backward(batch, gradient_after(b));
   }
 
-  /// What arrives while step k's result leaves. The first rank is ahead of the last by p - 1 steps, so what it gets is the
-  /// last rank's result of that long ago, now input of the next chunk; others get the input of their next step.
+  /// What arrives while step k's result leaves. The first rank is ahead of the last by p - 1 steps, so what
+  /// it gets is the last rank's result of that long ago, now input of the next chunk; others get the input of
+  /// their next step.
   std::optional<Step> input_after(int k) const {
     if (rank_ > 0) return k + 1 < total_ ? std::optional{steps_[k + 1]} : std::nullopt;
     const int sent = k - (shape_.stages - 1);
@@ -86,7 +96,9 @@ class InterleavedRank {
     return Step{steps_[sent].chunk + 1, steps_[sent].micro_batch};
   }
   std::optional<Step> gradient_after(int b) const {
-    if (rank_ + 1 < shape_.stages) return b + 1 < total_ ? std::optional{Step{backward_chunk(b + 1), steps_[b + 1].micro_batch}} : std::nullopt;
+    if (rank_ + 1 < shape_.stages)
+      return b + 1 < total_ ? std::optional{Step{backward_chunk(b + 1), steps_[b + 1].micro_batch}}
+                            : std::nullopt;
     const int sent = b - (shape_.stages - 1);
     if (sent < 0 || backward_chunk(sent) == 0) return std::nullopt;
     return Step{backward_chunk(sent) - 1, steps_[sent].micro_batch};
@@ -112,7 +124,8 @@ class InterleavedRank {
 }  // namespace
 
 PipelineProgram make_interleaved(const PipelineShape& shape) {
-  EXPECTS(interleaved_limits(shape).empty(), interleaved_limits(shape).empty() ? "" : interleaved_limits(shape).front());
+  EXPECTS(interleaved_limits(shape).empty(),
+          interleaved_limits(shape).empty() ? "" : interleaved_limits(shape).front());
   PipelineProgram out = empty_looped("interleaved-1f1b", shape, shape.chunks);
   out.channels = shape.overlap_messages ? Channels::per_direction : Channels::per_rank;
   const int group_size = shape.group_size > 0 ? shape.group_size : shape.stages;

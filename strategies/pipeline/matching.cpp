@@ -9,8 +9,10 @@ namespace rehearse::strategies {
 
 std::string describe(const PipelineProgram& program, int rank, int action) {
   const Action& a = program.ranks[rank][action];
-  std::string text = fmt::format("rank {}: {} chunk {} micro-batch {}", rank, name_of(a.kind), a.chunk, a.micro_batch);
-  if (a.kind == ActionKind::overlapped) text += fmt::format(" over backward chunk {} micro-batch {}", a.under_chunk, a.under_micro_batch);
+  std::string text =
+      fmt::format("rank {}: {} chunk {} micro-batch {}", rank, name_of(a.kind), a.chunk, a.micro_batch);
+  if (a.kind == ActionKind::overlapped)
+    text += fmt::format(" over backward chunk {} micro-batch {}", a.under_chunk, a.under_micro_batch);
   return text;
 }
 
@@ -19,7 +21,8 @@ Matching match_messages(const PipelineProgram& program) {
   struct Queue {
     std::vector<MessageEnd> sends, receives;
   };
-  std::map<std::tuple<int, int, bool>, Queue> queues;  // (from, to, forward); one communicator does not tell directions apart
+  std::map<std::tuple<int, int, bool>, Queue>
+      queues;  // (from, to, forward); one communicator does not tell directions apart
   for (int rank = 0; rank < program.stages(); ++rank) {
     const auto& actions = program.ranks[rank];
     out.pair_of.emplace_back(actions.size(), -1);
@@ -48,10 +51,13 @@ Matching match_messages(const PipelineProgram& program) {
       const MessageEnd s = queue.sends[k], r = queue.receives[k];
       const Action &sent = program.ranks[s.rank][s.action], &received = program.ranks[r.rank][r.action];
       const bool is_forward = sent.kind == ActionKind::send_forward;
-      const auto target = is_forward ? program.next(s.rank, sent.chunk) : program.previous(s.rank, sent.chunk);
-      if (received.kind != (is_forward ? ActionKind::recv_forward : ActionKind::recv_backward) || received.micro_batch != sent.micro_batch ||
+      const auto target =
+          is_forward ? program.next(s.rank, sent.chunk) : program.previous(s.rank, sent.chunk);
+      if (received.kind != (is_forward ? ActionKind::recv_forward : ActionKind::recv_backward) ||
+          received.micro_batch != sent.micro_batch ||
           target != PipelineProgram::Location{r.rank, received.chunk}) {
-        out.problems.push_back(fmt::format("{} meets {}", describe(program, s.rank, s.action), describe(program, r.rank, r.action)));
+        out.problems.push_back(fmt::format("{} meets {}", describe(program, s.rank, s.action),
+                                           describe(program, r.rank, r.action)));
         break;
       }
       const int id = static_cast<int>(out.pairs.size());

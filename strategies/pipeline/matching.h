@@ -20,8 +20,9 @@ struct MessagePair {
 
 struct Matching {
   std::vector<MessagePair> pairs;
-  std::vector<std::vector<int>> pair_of;  // [rank][action] -> pair, -1 for computations and ends without a partner
-  std::vector<std::string> problems;      // ends without a partner, partners that mean different tensors
+  std::vector<std::vector<int>>
+      pair_of;  // [rank][action] -> pair, -1 for computations and ends without a partner
+  std::vector<std::string> problems;  // ends without a partner, partners that mean different tensors
 };
 
 Matching match_messages(const PipelineProgram& program);

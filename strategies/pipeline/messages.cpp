@@ -6,7 +6,8 @@
 namespace rehearse::strategies {
 namespace {
 
-/// What has reached (rank, chunk, micro-batch) so far: inputs to compute on, from another rank or from this one.
+/// What has reached (rank, chunk, micro-batch) so far: inputs to compute on, from another rank or from this
+/// one.
 class Arrived {
  public:
   explicit Arrived(const PipelineProgram& program) : program_(program) {
@@ -18,8 +19,12 @@ class Arrived {
     activation_.resize(static_cast<std::size_t>(chunks) * program.micro_batches);
     gradient_ = activation_;
   }
-  std::vector<char>::reference activation(int rank, int chunk, int mb) { return activation_[at(rank, chunk, mb)]; }
-  std::vector<char>::reference gradient(int rank, int chunk, int mb) { return gradient_[at(rank, chunk, mb)]; }
+  std::vector<char>::reference activation(int rank, int chunk, int mb) {
+    return activation_[at(rank, chunk, mb)];
+  }
+  std::vector<char>::reference gradient(int rank, int chunk, int mb) {
+    return gradient_[at(rank, chunk, mb)];
+  }
 
  private:
   std::size_t at(int rank, int chunk, int mb) const {
@@ -38,11 +43,15 @@ struct Part {
 
 std::vector<Part> parts_of(const Action& a) {
   switch (a.kind) {
-    case ActionKind::forward: return {{true, a.chunk, a.micro_batch}};
+    case ActionKind::forward:
+      return {{true, a.chunk, a.micro_batch}};
     case ActionKind::backward:
-    case ActionKind::backward_input: return {{false, a.chunk, a.micro_batch}};
-    case ActionKind::overlapped: return {{true, a.chunk, a.micro_batch}, {false, a.under_chunk, a.under_micro_batch}};
-    default: return {};
+    case ActionKind::backward_input:
+      return {{false, a.chunk, a.micro_batch}};
+    case ActionKind::overlapped:
+      return {{true, a.chunk, a.micro_batch}, {false, a.under_chunk, a.under_micro_batch}};
+    default:
+      return {};
   }
 }
 
@@ -57,16 +66,22 @@ std::variant<PipelineProgram, std::string> try_with_messages(const PipelineProgr
   std::vector<int> batches(in.ranks.size(), 0);
 
   const auto ready = [&](int rank, const Part& part) {
-    if (part.is_forward) return in.is_first(rank, part.chunk) || arrived.activation(rank, part.chunk, part.micro_batch);
+    if (part.is_forward)
+      return in.is_first(rank, part.chunk) || arrived.activation(rank, part.chunk, part.micro_batch);
     return in.is_last(rank, part.chunk) || arrived.gradient(rank, part.chunk, part.micro_batch);
   };
   const auto hand_on = [&](int rank, const Part& part) {
     const auto to = part.is_forward ? in.next(rank, part.chunk) : in.previous(rank, part.chunk);
     if (to.rank < 0) return;
-    (part.is_forward ? arrived.activation(to.rank, to.chunk, part.micro_batch) : arrived.gradient(to.rank, to.chunk, part.micro_batch)) = 1;
+    (part.is_forward ? arrived.activation(to.rank, to.chunk, part.micro_batch)
+                     : arrived.gradient(to.rank, to.chunk, part.micro_batch)) = 1;
     if (to.rank == rank) return;
-    Action send{.kind = part.is_forward ? ActionKind::send_forward : ActionKind::send_backward, .chunk = part.chunk, .micro_batch = part.micro_batch};
-    Action recv{.kind = part.is_forward ? ActionKind::recv_forward : ActionKind::recv_backward, .chunk = to.chunk, .micro_batch = part.micro_batch};
+    Action send{.kind = part.is_forward ? ActionKind::send_forward : ActionKind::send_backward,
+                .chunk = part.chunk,
+                .micro_batch = part.micro_batch};
+    Action recv{.kind = part.is_forward ? ActionKind::recv_forward : ActionKind::recv_backward,
+                .chunk = to.chunk,
+                .micro_batch = part.micro_batch};
     send.batch = batches[rank]++;
     recv.batch = batches[to.rank]++;
     out.ranks[rank].push_back(send);
@@ -95,7 +110,8 @@ std::variant<PipelineProgram, std::string> try_with_messages(const PipelineProgr
 
 PipelineProgram with_messages(const PipelineProgram& in) {
   auto result = try_with_messages(in);
-  EXPECTS(std::holds_alternative<PipelineProgram>(result), in.name + ": can never run " + std::get<std::string>(result));
+  EXPECTS(std::holds_alternative<PipelineProgram>(result),
+          in.name + ": can never run " + std::get<std::string>(result));
   return std::get<PipelineProgram>(std::move(result));
 }
 

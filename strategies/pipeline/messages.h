@@ -9,13 +9,15 @@
 
 namespace rehearse::strategies {
 
-/// Every send follows its computation at once; the receive is posted on the other rank at the same moment of a round-robin
-/// walk over the ranks, so all ranks see one global order and no wait can be circular. All are asynchronous: computations
-/// wait for what they read. Throws ContractViolation when the computations themselves can never all run.
-/// Source of the rule: torch/distributed/pipelining/schedules.py, _add_send_recv (PyTorch 2.13).
+/// Every send follows its computation at once; the receive is posted on the other rank at the same moment of
+/// a round-robin walk over the ranks, so all ranks see one global order and no wait can be circular. All are
+/// asynchronous: computations wait for what they read. Throws ContractViolation when the computations
+/// themselves can never all run. Source of the rule: torch/distributed/pipelining/schedules.py,
+/// _add_send_recv (PyTorch 2.13).
 PipelineProgram with_messages(const PipelineProgram& compute_only);
 
-/// The same, or the first action that can never run, for programs that a user wrote: "rank 1: forward chunk 0 micro-batch 2".
+/// The same, or the first action that can never run, for programs that a user wrote: "rank 1: forward chunk 0
+/// micro-batch 2".
 std::variant<PipelineProgram, std::string> try_with_messages(const PipelineProgram& compute_only);
 
 }  // namespace rehearse::strategies

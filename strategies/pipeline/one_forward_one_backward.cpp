@@ -6,8 +6,8 @@
 
 namespace rehearse::strategies {
 
-// Source: megatron/core/pipeline_parallel/schedules.py, forward_backward_pipelining_without_interleaving: every message
-// blocks; in the steady phase a send is fused with the receive from the same neighbour.
+// Source: megatron/core/pipeline_parallel/schedules.py, forward_backward_pipelining_without_interleaving:
+// every message blocks; in the steady phase a send is fused with the receive from the same neighbour.
 PipelineProgram make_one_forward_one_backward(const PipelineShape& shape) {
   PipelineProgram out = empty_looped("1f1b", shape, 1);
   const int m = shape.micro_batches;
@@ -37,8 +37,8 @@ PipelineProgram make_one_forward_one_backward(const PipelineShape& shape) {
   return out;
 }
 
-// Source: torch Schedule1F1B._step_microbatches (PyTorch 2.13): warm-up and cool-down sends are taken back one computation
-// later; the last warm-up send waits to be fused with the first gradient's receive.
+// Source: torch Schedule1F1B._step_microbatches (PyTorch 2.13): warm-up and cool-down sends are taken back
+// one computation later; the last warm-up send waits to be fused with the first gradient's receive.
 PipelineProgram make_pytorch_one_forward_one_backward(const PipelineShape& shape) {
   PipelineProgram out = empty_looped("pytorch-1f1b", shape, 1);
   const int m = shape.micro_batches;

@@ -1,5 +1,6 @@
 // Deals the model's layers out to the pipeline's virtual stages.
-// Leaves out which rank holds a stage (schedule.h) and what a layer costs: the split counts layers, as the frameworks do.
+// Leaves out which rank holds a stage (schedule.h) and what a layer costs: the split counts layers, as the
+// frameworks do.
 #pragma once
 
 #include <optional>
@@ -8,7 +9,8 @@
 
 namespace rehearse::strategies {
 
-/// Consecutive layers of one virtual stage. The embedding goes with the first stage, final norm, head and loss with the last.
+/// Consecutive layers of one virtual stage. The embedding goes with the first stage, final norm, head and
+/// loss with the last.
 struct StageLayers {
   int first = 0;
   int count = 0;
@@ -24,10 +26,11 @@ enum class Remainder {
 
 struct PartitionRequest {
   int layers = 0;
-  int stages = 1;                            // pipeline ranks
-  int chunks = 1;                            // per rank
-  std::vector<int> layers_per_stage = {};    // per virtual stage in model order; empty: by the rules below
-  std::optional<int> first_rank_layers = {}; // Megatron's decoder_first_pipeline_num_layers: all chunks of the first rank
+  int stages = 1;                          // pipeline ranks
+  int chunks = 1;                          // per rank
+  std::vector<int> layers_per_stage = {};  // per virtual stage in model order; empty: by the rules below
+  std::optional<int> first_rank_layers =
+      {};  // Megatron's decoder_first_pipeline_num_layers: all chunks of the first rank
   std::optional<int> last_rank_layers = {};  // decoder_last_pipeline_num_layers
   bool embedding_counts_as_layer = false;    // account_for_embedding_in_pipeline_split
   bool head_counts_as_layer = false;         // account_for_loss_in_pipeline_split

@@ -6,28 +6,43 @@ namespace rehearse::strategies {
 
 std::string_view name_of(ActionKind kind) {
   switch (kind) {
-    case ActionKind::forward: return "forward";
-    case ActionKind::backward: return "backward";
-    case ActionKind::backward_input: return "backward_input";
-    case ActionKind::backward_weight: return "backward_weight";
-    case ActionKind::overlapped: return "overlapped";
-    case ActionKind::send_forward: return "send_forward";
-    case ActionKind::recv_forward: return "recv_forward";
-    case ActionKind::send_backward: return "send_backward";
-    case ActionKind::recv_backward: return "recv_backward";
-    case ActionKind::unshard: return "unshard";
-    case ActionKind::reshard: return "reshard";
-    case ActionKind::reduce_gradient: return "reduce_gradient";
+    case ActionKind::forward:
+      return "forward";
+    case ActionKind::backward:
+      return "backward";
+    case ActionKind::backward_input:
+      return "backward_input";
+    case ActionKind::backward_weight:
+      return "backward_weight";
+    case ActionKind::overlapped:
+      return "overlapped";
+    case ActionKind::send_forward:
+      return "send_forward";
+    case ActionKind::recv_forward:
+      return "recv_forward";
+    case ActionKind::send_backward:
+      return "send_backward";
+    case ActionKind::recv_backward:
+      return "recv_backward";
+    case ActionKind::unshard:
+      return "unshard";
+    case ActionKind::reshard:
+      return "reshard";
+    case ActionKind::reduce_gradient:
+      return "reduce_gradient";
   }
   return "?";
 }
 
 bool is_compute(ActionKind kind) { return kind <= ActionKind::overlapped; }
-bool is_message(ActionKind kind) { return kind >= ActionKind::send_forward && kind <= ActionKind::recv_backward; }
+bool is_message(ActionKind kind) {
+  return kind >= ActionKind::send_forward && kind <= ActionKind::recv_backward;
+}
 
 PipelineProgram::Location PipelineProgram::locate(Place place) const {
   if (place.stage < 0 || place.stage >= virtual_stages) return {};
-  // Looped, V and bidirectional placements put stage s where one of these two guesses finds it; tables may not.
+  // Looped, V and bidirectional placements put stage s where one of these two guesses finds it; tables may
+  // not.
   const int p = static_cast<int>(placement.size());
   for (const int rank : {place.stage % p, p - 1 - place.stage % p})
     for (int chunk = 0; chunk < chunks(rank); ++chunk)

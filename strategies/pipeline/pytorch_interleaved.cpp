@@ -1,6 +1,7 @@
-// PyTorch's interleaved schedules: micro-batches in rounds, each round through chunk 0, 1, ... of the rank, then the next.
-// The zero-bubble form holds weight gradients back by as many backwards as the rank's number; with one chunk it is ZB-H1.
-// Source: torch ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble (PyTorch 2.13); arXiv 2401.10241.
+// PyTorch's interleaved schedules: micro-batches in rounds, each round through chunk 0, 1, ... of the rank,
+// then the next. The zero-bubble form holds weight gradients back by as many backwards as the rank's number;
+// with one chunk it is ZB-H1. Source: torch ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble
+// (PyTorch 2.13); arXiv 2401.10241.
 #include <algorithm>
 #include <string>
 
@@ -20,12 +21,15 @@ struct RoundOrder {
 
 enum class WeightGradients { with_backward, held_back };
 
-PipelineProgram make_rounds(const std::string& name, const PipelineShape& shape, int chunks, WeightGradients weights) {
+PipelineProgram make_rounds(const std::string& name, const PipelineShape& shape, int chunks,
+                            WeightGradients weights) {
   PipelineProgram out = empty_looped(name, shape, chunks);
   const int rounds = std::max(1, shape.micro_batches / shape.stages);
   const RoundOrder order{shape.micro_batches / rounds, chunks};
   const int total = shape.micro_batches * chunks;
-  const int per_hop = weights == WeightGradients::held_back ? 1 : 2;  // backward without weight gradient is one unit faster per stage
+  const int per_hop = weights == WeightGradients::held_back
+                          ? 1
+                          : 2;  // backward without weight gradient is one unit faster per stage
   for (int r = 0; r < shape.stages; ++r) {
     auto& actions = out.ranks[r];
     int next_weight = 0;

@@ -17,7 +17,8 @@ std::vector<int> next_chunks(std::span<const Action> coming, int count) {
   for (const Action& a : coming) {
     add(a.chunk);
     if (a.kind == ActionKind::overlapped) add(a.under_chunk);
-    if (static_cast<int>(out.size()) >= count) break;  // an overlapped pair may exceed the count by one, as in PyTorch
+    if (static_cast<int>(out.size()) >= count)
+      break;  // an overlapped pair may exceed the count by one, as in PyTorch
   }
   return out;
 }

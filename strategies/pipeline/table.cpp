@@ -21,10 +21,17 @@ struct Word {
   ActionKind kind;
 };
 // Longest first: "SEND_F" must not be read as something that ends in F.
-constexpr std::array<Word, 11> kWords{{{"REDUCE_GRAD", ActionKind::reduce_gradient}, {"UNSHARD", ActionKind::unshard}, {"RESHARD", ActionKind::reshard},
-                                       {"SEND_F", ActionKind::send_forward}, {"RECV_F", ActionKind::recv_forward}, {"SEND_B", ActionKind::send_backward},
-                                       {"RECV_B", ActionKind::recv_backward}, {"F", ActionKind::forward}, {"B", ActionKind::backward},
-                                       {"I", ActionKind::backward_input}, {"W", ActionKind::backward_weight}}};
+constexpr std::array<Word, 11> kWords{{{"REDUCE_GRAD", ActionKind::reduce_gradient},
+                                       {"UNSHARD", ActionKind::unshard},
+                                       {"RESHARD", ActionKind::reshard},
+                                       {"SEND_F", ActionKind::send_forward},
+                                       {"RECV_F", ActionKind::recv_forward},
+                                       {"SEND_B", ActionKind::send_backward},
+                                       {"RECV_B", ActionKind::recv_backward},
+                                       {"F", ActionKind::forward},
+                                       {"B", ActionKind::backward},
+                                       {"I", ActionKind::backward_input},
+                                       {"W", ActionKind::backward_weight}}};
 constexpr std::string_view kOverlap = "OVERLAP_F_B";
 constexpr int kLargestNumber = 1'000'000;  // a slip of the keys must not allocate the machine
 
@@ -37,7 +44,8 @@ struct Cell {
 std::optional<int> take_number(std::string_view& text) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end == text.data() || text.front() == '-' || value > kLargestNumber) return std::nullopt;
+  if (error != std::errc{} || end == text.data() || text.front() == '-' || value > kLargestNumber)
+    return std::nullopt;
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
   return value;
 }
@@ -49,7 +57,8 @@ std::optional<Action> read_simple(std::string_view text) {
     if (!text.starts_with(word.text)) continue;
     text.remove_prefix(word.text.size());
     Action a{.kind = word.kind, .chunk = *stage, .micro_batch = -1};
-    if (!is_compute(word.kind) && !is_message(word.kind)) return text.empty() ? std::optional{a} : std::nullopt;
+    if (!is_compute(word.kind) && !is_message(word.kind))
+      return text.empty() ? std::optional{a} : std::nullopt;
     const auto mb = take_number(text);
     if (!mb || !text.empty()) return std::nullopt;
     a.micro_batch = *mb;
@@ -61,8 +70,10 @@ std::optional<Action> read_simple(std::string_view text) {
 std::optional<Action> read_cell(std::string_view text) {
   if (!text.starts_with('(')) return read_simple(text);
   const std::size_t middle = text.find(';'), end = text.find(')');
-  if (middle == text.npos || end == text.npos || middle > end || text.substr(end + 1) != kOverlap) return std::nullopt;
-  const auto f = read_simple(text.substr(1, middle - 1)), b = read_simple(text.substr(middle + 1, end - middle - 1));
+  if (middle == text.npos || end == text.npos || middle > end || text.substr(end + 1) != kOverlap)
+    return std::nullopt;
+  const auto f = read_simple(text.substr(1, middle - 1)),
+             b = read_simple(text.substr(middle + 1, end - middle - 1));
   if (!f || !b || f->kind != ActionKind::forward || b->kind != ActionKind::backward) return std::nullopt;
   return overlapped(f->chunk, f->micro_batch, b->chunk, b->micro_batch);
 }
@@ -93,7 +104,8 @@ class TableReader {
         has_messages = has_messages || is_message(a.kind);
         out.micro_batches = std::max({out.micro_batches, a.micro_batch + 1, a.under_micro_batch + 1});
         a.chunk = chunk_of(cell, static_cast<int>(r), a.chunk);
-        if (a.kind == ActionKind::overlapped) a.under_chunk = chunk_of(cell, static_cast<int>(r), a.under_chunk);
+        if (a.kind == ActionKind::overlapped)
+          a.under_chunk = chunk_of(cell, static_cast<int>(r), a.under_chunk);
         if (is_message(a.kind)) a.batch = static_cast<int>(actions.size());
         actions.push_back(a);
       }
@@ -103,7 +115,8 @@ class TableReader {
     if (!has_messages) {
       auto result = try_with_messages(out);
       if (const auto* stuck = std::get_if<std::string>(&result))
-        complain(0, 0, *stuck + " can never run: what it reads is made too late", "Put it after what it depends on.");
+        complain(0, 0, *stuck + " can never run: what it reads is made too late",
+                 "Put it after what it depends on.");
       stop_on_errors();
       out = std::get<PipelineProgram>(std::move(result));
     }
@@ -114,7 +127,11 @@ class TableReader {
 
  private:
   void complain(int line, int column, std::string problem, std::string fix) {
-    errors_.push_back({.at = {file_, line, column}, .key = "pipeline.schedule", .problem = std::move(problem), .fix = std::move(fix), .excerpt = {}});
+    errors_.push_back({.at = {file_, line, column},
+                       .key = "pipeline.schedule",
+                       .problem = std::move(problem),
+                       .fix = std::move(fix),
+                       .excerpt = {}});
   }
   void stop_on_errors() {
     if (!errors_.empty()) throw ConfigError(std::move(errors_));
@@ -137,7 +154,8 @@ class TableReader {
         cells.push_back({line, static_cast<int>(column) + 1, *action});
       else
         complain(line, static_cast<int>(column) + 1, fmt::format("\"{}\" is no action", text),
-                 "Write <stage><kind><micro-batch>, as in 0F0, 1B0, 2I3, 2W3 or 0UNSHARD; leave idle slots empty.");
+                 "Write <stage><kind><micro-batch>, as in 0F0, 1B0, 2I3, 2W3 or 0UNSHARD; leave idle slots "
+                 "empty.");
     }
     if (any)
       rows_.push_back(std::move(cells));
@@ -155,13 +173,17 @@ class TableReader {
           if (stage < 0) continue;
           const auto [it, is_new] = rank_of_stage_.emplace(stage, static_cast<int>(r));
           if (!is_new && it->second != static_cast<int>(r))
-            complain(cell.line, cell.column, fmt::format("stage {} is computed by rank {} already", stage, it->second), "Give each stage to one rank.");
+            complain(cell.line, cell.column,
+                     fmt::format("stage {} is computed by rank {} already", stage, it->second),
+                     "Give each stage to one rank.");
           stages[r].insert(stage);
         }
       }
     out.virtual_stages = rank_of_stage_.empty() ? 0 : rank_of_stage_.rbegin()->first + 1;
     if (out.virtual_stages != static_cast<int>(rank_of_stage_.size()))
-      complain(0, 0, fmt::format("the highest stage is {}, but only {} stages are computed", out.virtual_stages - 1, rank_of_stage_.size()),
+      complain(0, 0,
+               fmt::format("the highest stage is {}, but only {} stages are computed", out.virtual_stages - 1,
+                           rank_of_stage_.size()),
                "Number the stages from 0 without gaps.");
     for (const auto& own : stages) {
       auto& places = out.placement.emplace_back();
@@ -175,7 +197,8 @@ class TableReader {
   int chunk_of(const Cell& cell, int rank, int stage) {
     const auto it = rank_of_stage_.find(stage);
     if (it != rank_of_stage_.end() && it->second == rank) return chunk_of_stage_[stage];
-    complain(cell.line, cell.column, fmt::format("stage {} is not on rank {}", stage, rank), "Name only stages that this row computes.");
+    complain(cell.line, cell.column, fmt::format("stage {} is not on rank {}", stage, rank),
+             "Name only stages that this row computes.");
     return 0;
   }
 
@@ -183,11 +206,16 @@ class TableReader {
   void check_computations(const PipelineProgram& program) {
     std::size_t cells = 0;
     for (const auto& row : rows_) cells += row.size();
-    const auto expected = static_cast<std::size_t>(program.micro_batches) * static_cast<std::size_t>(program.virtual_stages);
-    if (expected > 2 * cells) complain(0, 0, fmt::format("{} micro-batches on {} stages need more cells than the table has", program.micro_batches,
-                                                         program.virtual_stages), "Number micro-batches from 0 and give each to every stage.");
+    const auto expected =
+        static_cast<std::size_t>(program.micro_batches) * static_cast<std::size_t>(program.virtual_stages);
+    if (expected > 2 * cells)
+      complain(0, 0,
+               fmt::format("{} micro-batches on {} stages need more cells than the table has",
+                           program.micro_batches, program.virtual_stages),
+               "Number micro-batches from 0 and give each to every stage.");
     stop_on_errors();
-    for (const std::string& problem : problems_of_computations(program)) complain(0, 0, problem, "Correct the table.");
+    for (const std::string& problem : problems_of_computations(program))
+      complain(0, 0, problem, "Correct the table.");
     stop_on_errors();
   }
 
@@ -199,14 +227,18 @@ class TableReader {
 
 }  // namespace
 
-PipelineProgram parse_schedule_table(std::string_view text, const std::string& file) { return TableReader(text, file).program(); }
+PipelineProgram parse_schedule_table(std::string_view text, const std::string& file) {
+  return TableReader(text, file).program();
+}
 
 std::string cell_of(const PipelineProgram& program, int rank, const Action& a) {
   const auto stage = [&](int chunk) { return program.placement[rank][chunk].stage; };
   if (a.kind == ActionKind::overlapped)
-    return fmt::format("({}F{};{}B{}){}", stage(a.chunk), a.micro_batch, stage(a.under_chunk), a.under_micro_batch, kOverlap);
+    return fmt::format("({}F{};{}B{}){}", stage(a.chunk), a.micro_batch, stage(a.under_chunk),
+                       a.under_micro_batch, kOverlap);
   const auto word = std::ranges::find(kWords, a.kind, &Word::kind);
-  return a.micro_batch < 0 ? fmt::format("{}{}", stage(a.chunk), word->text) : fmt::format("{}{}{}", stage(a.chunk), word->text, a.micro_batch);
+  return a.micro_batch < 0 ? fmt::format("{}{}", stage(a.chunk), word->text)
+                           : fmt::format("{}{}{}", stage(a.chunk), word->text, a.micro_batch);
 }
 
 std::string table_of(const PipelineProgram& program) {

@@ -19,19 +19,22 @@ struct Batch {
 };
 
 struct RankState {
-  int next = 0;   // action
+  int next = 0;  // action
   int clock = 0;
   std::vector<Batch> batches;
-  std::vector<int> batch_of;        // [action]
-  int open = 0;                     // first batch that is not known to be done
-  std::vector<int> taken_back;      // batches to wait for after the next computation
+  std::vector<int> batch_of;                           // [action]
+  int open = 0;                                        // first batch that is not known to be done
+  std::vector<int> taken_back;                         // batches to wait for after the next computation
   std::map<std::tuple<bool, int, int>, int> arrivals;  // (forward, chunk, micro-batch) -> receive action
 };
 
 class UnitTimeRun {
  public:
   UnitTimeRun(const PipelineProgram& program, const UnitTimes& times)
-      : program_(program), times_(times), matching_(match_messages(program)), pair_done_(matching_.pairs.size(), kUnknown) {
+      : program_(program),
+        times_(times),
+        matching_(match_messages(program)),
+        pair_done_(matching_.pairs.size(), kUnknown) {
     for (int r = 0; r < program.stages(); ++r) states_.push_back(prepare(r));
     out_.ranks.resize(program.ranks.size());
   }
@@ -45,7 +48,8 @@ class UnitTimeRun {
     }
     for (int r = 0; r < program_.stages(); ++r) {
       out_.length = std::max(out_.length, states_[r].clock);
-      if (states_[r].next < static_cast<int>(program_.ranks[r].size())) out_.stuck.push_back(describe(program_, r, states_[r].next));
+      if (states_[r].next < static_cast<int>(program_.ranks[r].size()))
+        out_.stuck.push_back(describe(program_, r, states_[r].next));
     }
     return std::move(out_);
   }
@@ -68,7 +72,8 @@ class UnitTimeRun {
     return s;
   }
 
-  /// When a batch could run on its rank: unknown before it is issued, and behind an unfinished batch of one communicator.
+  /// When a batch could run on its rank: unknown before it is issued, and behind an unfinished batch of one
+  /// communicator.
   int ready(int rank, int batch) const {
     const Batch& b = states_[rank].batches[batch];
     if (b.issued == kUnknown || program_.channels == Channels::per_direction || batch == 0) return b.issued;
@@ -153,10 +158,14 @@ class UnitTimeRun {
         duration = times_.backward_input + (a.kind == ActionKind::backward ? times_.backward_weight : 0);
         break;
       case ActionKind::overlapped:
-        begin = std::max({begin, arrival(s, rank, true, a.chunk, a.micro_batch), arrival(s, rank, false, a.under_chunk, a.under_micro_batch)});
-        duration = times_.overlapped > 0 ? times_.overlapped : times_.forward + times_.backward_input + times_.backward_weight;
+        begin = std::max({begin, arrival(s, rank, true, a.chunk, a.micro_batch),
+                          arrival(s, rank, false, a.under_chunk, a.under_micro_batch)});
+        duration = times_.overlapped > 0 ? times_.overlapped
+                                         : times_.forward + times_.backward_input + times_.backward_weight;
         break;
-      default: duration = times_.backward_weight; break;
+      default:
+        duration = times_.backward_weight;
+        break;
     }
     for (const int b : s.taken_back) {
       if (s.batches[b].done == kUnknown) return false;
@@ -172,12 +181,16 @@ class UnitTimeRun {
 
   static constexpr int kNever = 1 << 30;
 
-  /// When what a computation reads has come from another rank; 0 where it comes from this rank or from outside.
+  /// When what a computation reads has come from another rank; 0 where it comes from this rank or from
+  /// outside.
   int arrival(const RankState& s, int rank, bool is_forward, int chunk, int mb) const {
     const auto it = s.arrivals.find({is_forward, chunk, mb});
     if (it == s.arrivals.end()) return 0;
-    const int done = program_.channels == Channels::per_rank ? s.batches[s.batch_of[it->second]].done
-                                                             : (matching_.pair_of[rank][it->second] < 0 ? kUnknown : pair_done_[matching_.pair_of[rank][it->second]]);
+    const int done =
+        program_.channels == Channels::per_rank
+            ? s.batches[s.batch_of[it->second]].done
+            : (matching_.pair_of[rank][it->second] < 0 ? kUnknown
+                                                       : pair_done_[matching_.pair_of[rank][it->second]]);
     return done == kUnknown ? kNever : done;
   }
 
@@ -195,10 +208,14 @@ double UnitTimeline::bubble_fraction() const {
   long busy = 0;
   for (const auto& spans : ranks)
     for (const UnitSpan& span : spans) busy += span.end - span.begin;
-  return length == 0 ? 0 : 1 - static_cast<double>(busy) / (static_cast<double>(length) * static_cast<double>(ranks.size()));
+  return length == 0 ? 0
+                     : 1 - static_cast<double>(busy) /
+                               (static_cast<double>(length) * static_cast<double>(ranks.size()));
 }
 
-UnitTimeline run_in_unit_time(const PipelineProgram& program, const UnitTimes& times) { return UnitTimeRun(program, times).run(); }
+UnitTimeline run_in_unit_time(const PipelineProgram& program, const UnitTimes& times) {
+  return UnitTimeRun(program, times).run();
+}
 
 std::vector<int> peak_in_flight(const PipelineProgram& program) {
   std::vector<int> out;
@@ -206,7 +223,9 @@ std::vector<int> peak_in_flight(const PipelineProgram& program) {
     int live = 0, peak = 0;
     for (const Action& a : actions) {
       if (a.kind == ActionKind::forward || a.kind == ActionKind::overlapped) peak = std::max(peak, ++live);
-      if (a.kind == ActionKind::backward || a.kind == ActionKind::backward_weight || a.kind == ActionKind::overlapped) --live;
+      if (a.kind == ActionKind::backward || a.kind == ActionKind::backward_weight ||
+          a.kind == ActionKind::overlapped)
+        --live;
     }
     out.push_back(peak);
   }

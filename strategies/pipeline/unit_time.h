@@ -24,18 +24,18 @@ struct UnitSpan {
 struct UnitTimeline {
   std::vector<std::vector<UnitSpan>> ranks;  // computations in order
   int length = 0;
-  std::vector<std::string> stuck;            // one line per rank that could not finish: a deadlock
+  std::vector<std::string> stuck;  // one line per rank that could not finish: a deadlock
 
   /// Idle share of all ranks' time, 0 to 1.
   double bubble_fraction() const;
 };
 
-/// A message starts when both sides have issued it and its channel is free (Channels), and waits hold as the program says.
-/// Every send needs its receive: see problems_of (check.h).
+/// A message starts when both sides have issued it and its channel is free (Channels), and waits hold as the
+/// program says. Every send needs its receive: see problems_of (check.h).
 UnitTimeline run_in_unit_time(const PipelineProgram& program, const UnitTimes& times = {});
 
-/// Most micro-batches x chunks whose activations a rank holds at once: from the forward until the whole backward, or the
-/// weight gradient where that comes later.
+/// Most micro-batches x chunks whose activations a rank holds at once: from the forward until the whole
+/// backward, or the weight gradient where that comes later.
 std::vector<int> peak_in_flight(const PipelineProgram& program);
 
 }  // namespace rehearse::strategies

@@ -1,5 +1,5 @@
-// ZB-V: two chunks per rank, down the ranks and back up, so the loss is computed where the batch came in. No bubble when
-// forward, input gradient and weight gradient take equally long, with the activations of 1F1B.
+// ZB-V: two chunks per rank, down the ranks and back up, so the loss is computed where the batch came in. No
+// bubble when forward, input gradient and weight gradient take equally long, with the activations of 1F1B.
 // Order of torch ScheduleZBVZeroBubble (PyTorch 2.13); arXiv 2401.10241, section 6.
 #include <algorithm>
 

@@ -1,10 +1,12 @@
 // Speed of max-min sharing: flows per second on a fat tree under steady load, and large ring all-reduces in flow form.
 // Bars (design, section 12): 2 M flows/s on 1,024 hosts, 1 M/s on 8,192; 1 GiB over 1,024 / 4,096 GPUs in 10 / 40 ms.
+// The counters say why a load is slow: links examined, and rates that really change, per completed flow.
 #include <benchmark/benchmark.h>
 
 #include <array>
 #include <cmath>
 
+#include "sim/engine/flow_network.h"
 #include "sim/engine/sharing.h"
 
 namespace rehearse::engine {
@@ -78,6 +80,36 @@ BENCHMARK(flows_on_fat_tree)
     ->ArgNames({"leaves", "hosts_per_leaf", "flows_per_host"})
     ->Args({32, 32, 1})->Args({32, 32, 2})->Args({32, 32, 4})->Args({32, 32, 8})
     ->Args({128, 64, 1})->Args({128, 64, 2})->Args({128, 64, 4});
+
+// 1 GiB over a ring of all GPUs, 8 per node, one NIC per GPU: builds the routes, folds the links and runs the flow.
+// Links per GPU: NVLink out and in, NIC out and in.
+void ring_all_reduce(benchmark::State& state) {
+  const auto n = static_cast<std::uint32_t>(state.range(0));
+  const bool fold = state.range(1) != 0;
+  for (auto _ : state) {
+    std::vector<BytesPerSecond> bandwidths(2 * n, BytesPerSecond{450e9});
+    bandwidths.resize(4 * n, BytesPerSecond{50e9});
+    std::vector<std::vector<LinkId>> routes(n);
+    for (std::uint32_t i = 0; i < n; ++i) {
+      const std::uint32_t j = (i + 1) % n, base = i / 8 == j / 8 ? 0 : 2 * n;
+      routes[i] = {LinkId{base + i}, LinkId{base + n + j}};
+    }
+    std::vector<std::vector<LinkLoad>> loads{ring_loads(routes)};
+    if (fold) {
+      FoldedLinks folded = fold_links(bandwidths, loads);
+      bandwidths = std::move(folded.bandwidths);
+      loads = std::move(folded.loads);
+    }
+    FlowNetwork network(BytesPerSecond{450e9});
+    for (const BytesPerSecond bandwidth : bandwidths) network.add_link(bandwidth);
+    network.add_folded_flow(loads[0], ring_all_reduce_bytes(1_GiB, static_cast<int>(n)), TimePoint{});
+    benchmark::DoNotOptimize(network.run());
+  }
+}
+BENCHMARK(ring_all_reduce)
+    ->ArgNames({"gpus", "fold_links"})
+    ->Args({1024, 0})->Args({1024, 1})->Args({4096, 0})->Args({4096, 1})
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace rehearse::engine

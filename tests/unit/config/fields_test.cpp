@@ -32,7 +32,7 @@ struct Link {
   Duration latency{2'000'000};
   FlopsPerSecond peak{312e12};
 };
-struct Run {
+struct Scenario {
   Training training;
   std::optional<Memory> memory;
   Memory host;
@@ -74,32 +74,32 @@ const Fields<Link>& link_fields() {
   };
   return fields;
 }
-const Fields<Run>& run_fields() {
-  static const Fields<Run> fields =
-      Fields<Run>{
-          nested("training", &Run::training, "how it trains", training_fields()),
-          nested("memory", &Run::memory, "device memory", memory_fields()).shorthand("recompute"),
-          nested("host", &Run::host, "host memory", memory_fields()),
-          list_of("links", &Run::links, "links", link_fields()),
-          map_of("named_links", &Run::named_links, "links by name", link_fields()),
-          custom<Run>("sum", "sum of a list", "list of integers", R"({"type":"array"})",
-                      [](const Value& v, Run& run, FieldReader& reader) {
+const Fields<Scenario>& scenario_fields() {
+  static const Fields<Scenario> fields =
+      Fields<Scenario>{
+          nested("training", &Scenario::training, "how it trains", training_fields()),
+          nested("memory", &Scenario::memory, "device memory", memory_fields()).shorthand("recompute"),
+          nested("host", &Scenario::host, "host memory", memory_fields()),
+          list_of("links", &Scenario::links, "links", link_fields()),
+          map_of("named_links", &Scenario::named_links, "links by name", link_fields()),
+          custom<Scenario>("sum", "sum of a list", "list of integers", R"({"type":"array"})",
+                      [](const Value& v, Scenario& run, FieldReader& reader) {
                         if (!v.is_list()) return reader.complain(v, "needs a list");
                         for (const Value& item : v.items()) run.sum += *parse_integer(item.text()).value;
                       }),
       }
-          .check([](const Value& v, const Run& run, FieldReader& reader) {
+          .check([](const Value& v, const Scenario& run, FieldReader& reader) {
             if (run.sum > 100) reader.complain(*v.find("sum"), "is more than 100");
           });
   return fields;
 }
 
-Run read_run(const std::string& text, Diagnostics& out, Provenance* given = nullptr) {
-  return read(parse_document(text, "a.yaml").root, run_fields(), out, given);
+Scenario read_scenario(const std::string& text, Diagnostics& out, Provenance* given = nullptr) {
+  return read(parse_document(text, "a.yaml").root, scenario_fields(), out, given);
 }
 std::string mistakes(const std::string& text) {
   Diagnostics out;
-  read_run(text, out);
+  read_scenario(text, out);
   return error_of([&] { throw_if_any(out); });
 }
 std::string mistakes_in_training(const std::string& lines) {
@@ -109,7 +109,7 @@ std::string mistakes_in_training(const std::string& lines) {
 TEST(Fields, ReadsEveryKindOfMember) {
   Diagnostics out;
   Provenance given;
-  const Run run = read_run(
+  const Scenario run = read_scenario(
       "training: {micro_batch_size: 5e1, sequence_length: 4096, data: 8, precision: fp8, compile: true, "
       "learning_rate: 1e-5, stages: [3, 4]}\n"
       "memory: full\n"
@@ -140,7 +140,7 @@ TEST(Fields, ReadsEveryKindOfMember) {
 
 TEST(Fields, AbsentKeysKeepTheDefaults) {
   Diagnostics out;
-  const Run run = read_run("training: {sequence_length: 1, data: \"auto\"}\nhost:\n", out);
+  const Scenario run = read_scenario("training: {sequence_length: 1, data: \"auto\"}\nhost:\n", out);
   EXPECT_TRUE(out.empty());
   EXPECT_EQ(run.training.micro_batch_size, 1);
   EXPECT_EQ(run.training.data, std::nullopt);
@@ -230,7 +230,7 @@ TEST(Fields, TooManyMistakesAreCut) {
   std::string text = "training: {sequence_length: 1}\n";
   for (int i = 0; i < 500; ++i) text += "key" + std::to_string(i) + ": 1\n";
   Diagnostics out;
-  read_run(text, out);
+  read_scenario(text, out);
   EXPECT_EQ(out.size(), kMaxListedMistakes + 1);
   EXPECT_EQ(out.back().problem, "more mistakes follow");
 }
@@ -240,7 +240,7 @@ TEST(Provenance, KnowsWhatWasGivenAndWhere) {
   Provenance given;
   const Value root = apply_override(parse_document("training:\n  sequence_length: 7\nmemory: full\n", "a.yaml").root,
                                     "training.compile=true");
-  read(root, run_fields(), out, &given);
+  read(root, scenario_fields(), out, &given);
   EXPECT_EQ(to_string(*given.where("training.sequence_length")), "a.yaml:2:20");
   EXPECT_EQ(to_string(*given.where("training.compile")), "--set training.compile");
   EXPECT_EQ(to_string(*given.where("memory.recompute")), "a.yaml:3:9");
@@ -256,7 +256,7 @@ TEST(Provenance, KnowsWhatWasGivenAndWhere) {
 
 TEST(Schema, IsWrittenFromTheSameTable) {
   using nlohmann::json;
-  const json schema = json::parse(json_schema(run_fields(), "Rehearse scenario"));
+  const json schema = json::parse(json_schema(scenario_fields(), "Rehearse scenario"));
   EXPECT_EQ(schema["$schema"], "http://json-schema.org/draft-07/schema#");
   EXPECT_EQ(schema["title"], "Rehearse scenario");
   EXPECT_EQ(schema["additionalProperties"], false);
@@ -296,7 +296,7 @@ TEST(Reference, IsWrittenFromTheSameTable) {
             "| `cap` | size (80 GiB or 80 GB), at least 0, or `unlimited` | `80 GiB` | memory to use |\n"
             "| `headroom` | fraction (0.45 or 45 %), between 0 and 1 | `0.05` | kept free |\n"
             "\n`recompute`:\n\n- `none`: keep all\n- `selective`: attention | only\n- `full`: every layer\n");
-  const std::string page = markdown_reference(run_fields(), "Scenario");
+  const std::string page = markdown_reference(scenario_fields(), "Scenario");
   for (const char* part : {"## training\n\nhow it trains\n", "| `sequence_length` | integer, between 1 and 1000000 | "
                            "**required** |", "## links[]\n", "## named_links.<name>\n", "or `recompute` alone",
                            "| `stages` | list of integer, greater than 0 | `[1, 2]` |", "| `data` | integer, greater "

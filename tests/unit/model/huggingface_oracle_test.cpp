@@ -38,10 +38,15 @@ TEST_P(HuggingFaceOracle, CountsWhatTransformersCounts) {
   EXPECT_EQ(std::to_string(count.total), answer.find("total")->text());
 
   // Our parts carry the same names; a part that transformers does not have is 0 with us too.
-  const std::map<std::string, std::int64_t> ours = {
-      {"embedding", count.embedding}, {"position", count.position}, {"attention", count.attention},
-      {"mlp", count.mlp},             {"experts", count.experts},   {"shared_experts", count.shared_experts},
-      {"router", count.router},       {"norms", count.norms},       {"head", count.head}};
+  const std::map<std::string, std::int64_t> ours = {{"embedding", count.embedding},
+                                                    {"position", count.position},
+                                                    {"attention", count.attention},
+                                                    {"mlp", count.mlp},
+                                                    {"experts", count.experts},
+                                                    {"shared_experts", count.shared_experts},
+                                                    {"router", count.router},
+                                                    {"norms", count.norms},
+                                                    {"head", count.head}};
   for (const auto& [part, value] : ours) {
     const config::Value* theirs = answer.find("parts")->find(part);
     EXPECT_EQ(std::to_string(value), theirs == nullptr ? "0" : theirs->text()) << part;

@@ -47,9 +47,14 @@ std::string qwen2(const std::string& more) {
 // Each old file restates a model that a preset restates too.
 TEST(HuggingFaceHub, OldSpellingsMeanTheSameModels) {
   const std::pair<const char*, const char*> cases[] = {
-      {"llama-7b-first-generation", "llama-7b"}, {"llama-3.1-8b", "llama-3-8b"}, {"gemma-3-1b-old", "gemma-3-1b"},
-      {"gemma-3-4b-multimodal", "gemma-3-4b"},   {"qwen2-7b-old", "qwen2-7b"},   {"bloom-560m-old", "bloom-560m"},
-      {"falcon-7b-old", "falcon-7b"},            {"mixtral-infinity", "mixtral-8x7b"},
+      {"llama-7b-first-generation", "llama-7b"},
+      {"llama-3.1-8b", "llama-3-8b"},
+      {"gemma-3-1b-old", "gemma-3-1b"},
+      {"gemma-3-4b-multimodal", "gemma-3-4b"},
+      {"qwen2-7b-old", "qwen2-7b"},
+      {"bloom-560m-old", "bloom-560m"},
+      {"falcon-7b-old", "falcon-7b"},
+      {"mixtral-infinity", "mixtral-8x7b"},
       {"deepseek-v3-fp8", "deepseek-v3"},
   };
   for (const auto& [file, preset] : cases)
@@ -57,7 +62,8 @@ TEST(HuggingFaceHub, OldSpellingsMeanTheSameModels) {
 }
 
 TEST(HuggingFaceHub, EveryFieldIsUnderstood) {
-  for (const auto& entry : fs::directory_iterator(fs::path(REHEARSE_SOURCE_DIR) / "tests/oracles/data/hf_hub")) {
+  for (const auto& entry :
+       fs::directory_iterator(fs::path(REHEARSE_SOURCE_DIR) / "tests/oracles/data/hf_hub")) {
     const ImportReport report = import_huggingface(entry.path()).report;
     for (const ImportNote& note : report.not_understood) EXPECT_EQ(note.key, "made_up_field") << entry.path();
   }
@@ -135,15 +141,18 @@ TEST(HuggingFaceFields, FalconHeadsOfThreeGenerations) {
     "num_attention_heads": 8, "vocab_size": 100, "num_kv_heads": 4, )";
   EXPECT_EQ(from_text(base + R"("new_decoder_architecture": true, "multi_query": true})").model.kv_heads, 4);
   EXPECT_EQ(from_text(base + R"("new_decoder_architecture": false, "multi_query": true})").model.kv_heads, 1);
-  EXPECT_EQ(from_text(base + R"("new_decoder_architecture": false, "multi_query": false})").model.kv_heads, 4);
+  EXPECT_EQ(from_text(base + R"("new_decoder_architecture": false, "multi_query": false})").model.kv_heads,
+            4);
 }
 
 TEST(HuggingFaceFields, PartialRotaryInEitherPlace) {
-  const std::string base = R"({"model_type": "phi", "hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 128,
+  const std::string base =
+      R"({"model_type": "phi", "hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 128,
     "num_attention_heads": 4, "vocab_size": 100)";
   EXPECT_EQ(from_text(base + "}").model.rotary_dim, 8);  // the class's 0.5 of 16
   EXPECT_EQ(from_text(base + R"(, "partial_rotary_factor": 0.25})").model.rotary_dim, 4);
-  EXPECT_EQ(from_text(base + R"(, "rope_parameters": {"partial_rotary_factor": 0.75}})").model.rotary_dim, 12);
+  EXPECT_EQ(from_text(base + R"(, "rope_parameters": {"partial_rotary_factor": 0.75}})").model.rotary_dim,
+            12);
 }
 
 TEST(HuggingFaceMistakes, AllAtOnceWithTheirPlaces) {
@@ -158,9 +167,11 @@ TEST(HuggingFaceMistakes, AllAtOnceWithTheirPlaces) {
 }
 
 TEST(HuggingFaceMistakes, UnusableSizes) {
-  EXPECT_TRUE(says(mistakes_in(llama(R"(, "num_key_value_heads": 3)")), "kv_heads 3 does not divide heads 4"));
+  EXPECT_TRUE(
+      says(mistakes_in(llama(R"(, "num_key_value_heads": 3)")), "kv_heads 3 does not divide heads 4"));
   EXPECT_TRUE(says(mistakes_in(llama(R"(, "head_dim": -8)")), "head_dim is -8"));
-  EXPECT_TRUE(says(mistakes_in(llama(R"(, "head_dim": 4000000000000000000)")), "not a size that a model can have"));
+  EXPECT_TRUE(
+      says(mistakes_in(llama(R"(, "head_dim": 4000000000000000000)")), "not a size that a model can have"));
   std::string deep = llama();
   deep.replace(deep.find("_layers\": 2"), 11, "_layers\": 400000000");
   EXPECT_TRUE(says(mistakes_in(deep), "no transformer is this large"));
@@ -179,7 +190,8 @@ TEST(HuggingFaceMistakes, WhatADescriptionCannotState) {
   EXPECT_EQ(mistakes_in(llama(R"(, "per_layer_config": null)")), "no mistake");
   EXPECT_TRUE(says(mistakes_in(llama(R"(, "is_encoder_decoder": true)")), "encoder"));
   EXPECT_TRUE(says(mistakes_in(llama(R"(, "hidden_act": "xielu")")), "not a known activation"));
-  EXPECT_TRUE(says(mistakes_in(qwen2(R"(, "layer_types": ["linear_attention", "full_attention"])")), "\"linear_attention\" is not supported"));
+  EXPECT_TRUE(says(mistakes_in(qwen2(R"(, "layer_types": ["linear_attention", "full_attention"])")),
+                   "\"linear_attention\" is not supported"));
   EXPECT_TRUE(says(mistakes_in(qwen2(R"(, "layer_types": ["full_attention"])")), "1 entries for 2 layers"));
 }
 

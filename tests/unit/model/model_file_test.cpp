@@ -65,7 +65,8 @@ biases: [qkv, output]
 }
 
 TEST(ModelFile, ProblemsOfTheShapes) {
-  EXPECT_TRUE(says(mistakes_in("{layers: 2, hidden: 100, heads: 3, vocab: 10}"), "not a multiple of heads 3"));
+  EXPECT_TRUE(
+      says(mistakes_in("{layers: 2, hidden: 100, heads: 3, vocab: 10}"), "not a multiple of heads 3"));
   EXPECT_TRUE(says(mistakes_in("{layers: 400000000, hidden: 64, heads: 4, vocab: 10}"), "layers"));
   EXPECT_TRUE(says(mistakes_in("{layers: 2, hidden: 64, heads: 4}"), "vocab: missing"));
 }

@@ -35,8 +35,8 @@ TEST(Parameters, LlamaStyleByHand) {
   EXPECT_EQ(count.active, count.total);
 }
 
-// GPT style with f = 2h: positions 32*8; attention 4*64 + 4*8 biases = 288; MLP 2*8*16 + 16 + 8 = 280; norms with bias
-// 2*2*8 = 32 a layer and 16 at the end; no head, because it is tied.
+// GPT style with f = 2h: positions 32*8; attention 4*64 + 4*8 biases = 288; MLP 2*8*16 + 16 + 8 = 280; norms
+// with bias 2*2*8 = 32 a layer and 16 at the end; no head, because it is tied.
 TEST(Parameters, GptStyleByHand) {
   const ParameterCount count = count_parameters(make_from_shapes(tiny(false)));
   EXPECT_EQ(count.embedding, 800);
@@ -55,7 +55,8 @@ TEST(Parameters, GptClosedForm) {
     Shapes shapes{"", 24, h, 16, 50257};
     shapes.gated = false;
     shapes.max_positions = 2048;
-    EXPECT_EQ(count_parameters(make_from_shapes(shapes)).total, 24 * (12 * h * h + 13 * h) + (50257 + 2048 + 2) * h);
+    EXPECT_EQ(count_parameters(make_from_shapes(shapes)).total,
+              24 * (12 * h * h + 13 * h) + (50257 + 2048 + 2) * h);
   }
 }
 
@@ -74,16 +75,17 @@ TEST(Parameters, MixtralAsTheNotesCountIt) {
   EXPECT_NEAR(2e-9 * static_cast<double>(count.experts), 90.2, 0.05);  // GB of all
   EXPECT_EQ(count.router, 32 * 32'768);
 
-  // Bottom 6 layers x 2 experts and their routers: 12 experts + 6 routers, in BF16 4.23 GB; Adam's two moments in FP32
-  // are 4 times the weights, the FP32 master copy twice: 16.9 and 8.46 GB; weights + gradients + both = 33.8 GB.
+  // Bottom 6 layers x 2 experts and their routers: 12 experts + 6 routers, in BF16 4.23 GB; Adam's two
+  // moments in FP32 are 4 times the weights, the FP32 master copy twice: 16.9 and 8.46 GB; weights +
+  // gradients + both = 33.8 GB.
   const double trained = static_cast<double>(12 * expert + 6 * 32'768);
   EXPECT_NEAR(2e-9 * trained, 4.23, 0.005);
   EXPECT_NEAR(8e-9 * trained, 16.9, 0.05);
   EXPECT_NEAR(4e-9 * trained, 8.46, 0.005);
   EXPECT_NEAR(16e-9 * trained, 33.8, 0.05);
 
-  // LoRA r = 16 on the three matrices of every expert: 3 * 16 * (4096 + 14336) = 884,736 an expert, 7.08 M a layer,
-  // 226.5 M in all (the notes round before multiplying and print 226.6).
+  // LoRA r = 16 on the three matrices of every expert: 3 * 16 * (4096 + 14336) = 884,736 an expert, 7.08 M a
+  // layer, 226.5 M in all (the notes round before multiplying and print 226.6).
   const std::int64_t lora = 3 * 16 * (mixtral.hidden + mixtral.experts.ffn_hidden);
   EXPECT_EQ(lora, 884'736);
   EXPECT_NEAR(1e-6 * static_cast<double>(8 * lora), 7.08, 0.005);
@@ -97,7 +99,8 @@ TEST(Parameters, ActiveCountsOnlyTheChosenExperts) {
   EXPECT_EQ(count.active, 12'879'925'248);  // published: 12.9 B
 }
 
-// DeepSeek-V3's MTP layer is one MoE layer more, a 2h -> h projection and three norms; embedding and head are shared.
+// DeepSeek-V3's MTP layer is one MoE layer more, a 2h -> h projection and three norms; embedding and head are
+// shared.
 //   attention 7168*1536 + 1536*128*192 + 7168*576 + 512*128*256 + 128*128*7168 = 187,105,280
 //   experts 256 * 3*7168*2048, shared 3*7168*2048, router 7168*256; norms 2*7168 + 1536 + 512
 //   projection 2*7168^2; norms 3*7168.

@@ -23,9 +23,9 @@ TEST_P(Presets, LoadsAndHasASource) {
   EXPECT_FALSE(describe(model).empty());
 }
 
-// Exact totals must be exact. Rounded ones may be off by 2 % (papers round to one or two digits and differ in whether
-// biases and positions count); active ones by 10 %, because half of the publishers leave the embedding out. A preset
-// without either would be unchecked.
+// Exact totals must be exact. Rounded ones may be off by 2 % (papers round to one or two digits and differ in
+// whether biases and positions count); active ones by 10 %, because half of the publishers leave the
+// embedding out. A preset without either would be unchecked.
 TEST_P(Presets, CountsWhatWasPublished) {
   const PresetFacts facts = preset_facts(GetParam());
   const ParameterCount count = count_parameters(load_preset(GetParam()));
@@ -47,7 +47,8 @@ TEST_P(Presets, CountsWhatWasPublished) {
 
 TEST_P(Presets, EveryAliasFindsIt) {
   EXPECT_EQ(preset_for(GetParam()), GetParam());
-  for (const std::string& alias : preset_facts(GetParam()).aliases) EXPECT_EQ(preset_for(alias), GetParam()) << alias;
+  for (const std::string& alias : preset_facts(GetParam()).aliases)
+    EXPECT_EQ(preset_for(alias), GetParam()) << alias;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Presets, testing::ValuesIn(preset_names()), [](const auto& param) {
@@ -84,7 +85,8 @@ TEST(PresetNames, AsTablesWriteThem) {
 
 // A near name is another model: never a guess.
 TEST(PresetNames, NoGuessing) {
-  for (const char* name : {"Llama-3-9B", "GPT 400B", "", "(7B)", "llama", "hf"}) EXPECT_EQ(preset_for(name), std::nullopt);
+  for (const char* name : {"Llama-3-9B", "GPT 400B", "", "(7B)", "llama", "hf"})
+    EXPECT_EQ(preset_for(name), std::nullopt);
 }
 
 TEST(PresetNames, UnknownNamesAreRefusedWithTheNearest) {

@@ -27,7 +27,8 @@ TEST(Shapes, MixtralFromATableRow) {
   shapes.ffn_hidden = 14336;
   shapes.experts = 8;
   shapes.top_k = 2;
-  EXPECT_EQ(describe_difference(make_from_shapes(shapes), load_preset("mixtral-8x7b")), "family llama / mixtral");
+  EXPECT_EQ(describe_difference(make_from_shapes(shapes), load_preset("mixtral-8x7b")),
+            "family llama / mixtral");
 }
 
 TEST(Shapes, AnIndivisibleHiddenSizeIsLeftForProblemsOf) {
@@ -45,7 +46,8 @@ TEST(Shapes, CuttingKeepsTheFirstLayers) {
   EXPECT_THROW(with_layers(v3, 0), ContractViolation);
 }
 
-// Growing repeats the pattern: Gemma 3 has five local layers, then a global one; DeepSeek-V3 grows by expert layers.
+// Growing repeats the pattern: Gemma 3 has five local layers, then a global one; DeepSeek-V3 grows by expert
+// layers.
 TEST(Shapes, GrowingRepeatsThePattern) {
   const ModelDescription gemma = with_layers(load_preset("gemma-3-27b"), 80);
   for (std::size_t i = 0; i < 80; ++i) EXPECT_EQ(gemma.layers[i].window == 0, (i + 1) % 6 == 0) << i;
@@ -82,7 +84,8 @@ TEST(Shapes, StatedSizesReplaceANamedModels) {
   expected.vocab = 50304;
   EXPECT_EQ(describe_difference(with_sizes(load_preset("pythia-6.9b"), pythia), expected), "");
 
-  // Half the heads: each is twice as wide, where the width was hidden / heads; Qwen3's 128 is its own and stays.
+  // Half the heads: each is twice as wide, where the width was hidden / heads; Qwen3's 128 is its own and
+  // stays.
   Shapes half;
   half.heads = 16;
   EXPECT_EQ(with_sizes(load_preset("llama-2-7b"), half).head_dim, 256);

@@ -18,7 +18,8 @@ inline testing::AssertionResult says(const std::string& text, const std::string&
 inline testing::AssertionResult has_line(const std::vector<std::string>& lines, const std::string& part) {
   for (const std::string& line : lines)
     if (line.find(part) != std::string::npos) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "\"" << part << "\" is in no line of " << testing::PrintToString(lines);
+  return testing::AssertionFailure() << "\"" << part << "\" is in no line of "
+                                     << testing::PrintToString(lines);
 }
 
 }  // namespace rehearse::model

@@ -53,7 +53,8 @@ TEST(Layout, MegatronsOwnExample) {
   EXPECT_EQ(layout.pipeline_neighbour(1, -1), 13);
 }
 
-// Experts are folded into the ranks of a stage: expert neighbours come first, replicas of an expert are `expert` apart.
+// Experts are folded into the ranks of a stage: expert neighbours come first, replicas of an expert are
+// `expert` apart.
 TEST(Layout, ExpertsAreFoldedIntoTheStage) {
   const Layout layout{{.tensor = 2, .data = 4, .pipeline = 2, .expert = 4, .expert_tensor = 1}};
   EXPECT_EQ(layout.group_of(Axis::expert, 1), (Ranks{0, 1, 2, 3}));
@@ -77,15 +78,16 @@ TEST(Layout, UserOrderMovesThePipelineInside) {
   EXPECT_EQ(layout.group_of(Axis::data, 3), (Ranks{3, 7, 11, 15}));
 }
 
-// Every rank is in one group of each axis, coordinates invert, and the shape equals the one counted rank by rank, for
-// nodes that nest with the axes and nodes that do not.
+// Every rank is in one group of each axis, coordinates invert, and the shape equals the one counted rank by
+// rank, for nodes that nest with the axes and nodes that do not.
 TEST(Layout, GroupsCoverTheWorldAndShapesAreCounted) {
-  const std::vector<Degrees> many{{.tensor = 2, .data = 2, .pipeline = 4},
-                                  {.tensor = 8, .context = 2, .data = 4, .pipeline = 2, .expert = 16, .expert_tensor = 2},
-                                  {.tensor = 3, .data = 4, .pipeline = 2},
-                                  {.context = 4, .data = 8, .expert = 8, .data_shard = 4},
-                                  {.tensor = 4, .data = 6, .pipeline = 5},
-                                  {.data = 1}};
+  const std::vector<Degrees> many{
+      {.tensor = 2, .data = 2, .pipeline = 4},
+      {.tensor = 8, .context = 2, .data = 4, .pipeline = 2, .expert = 16, .expert_tensor = 2},
+      {.tensor = 3, .data = 4, .pipeline = 2},
+      {.context = 4, .data = 8, .expert = 8, .data_shard = 4},
+      {.tensor = 4, .data = 6, .pipeline = 5},
+      {.data = 1}};
   for (const Degrees& d : many) {
     for (const char* order : {"tp-cp-ep-dp-pp", "tp-cp-ep-dp_shard-dp_replicate-pp", "tp-cp-ep-pp-dp"}) {
       if (!problems_of(d, d.world(), order).empty()) continue;  // experts with an inner pipeline
@@ -103,7 +105,8 @@ TEST(Layout, GroupsCoverTheWorldAndShapesAreCounted) {
           for (Rank other : group) EXPECT_EQ(layout.group_of(a, other), group);
           for (int g : {1, 4, 8, 72}) {
             if (group.size() == 1) continue;
-            EXPECT_EQ(layout.shape_of(a, r, g), counted(layout, a, r, g)) << name_of(a) << " rank " << r << " order " << order << " g " << g;
+            EXPECT_EQ(layout.shape_of(a, r, g), counted(layout, a, r, g))
+                << name_of(a) << " rank " << r << " order " << order << " g " << g;
           }
         }
       }
@@ -148,7 +151,8 @@ TEST(LayoutProblems, SayWhatDoesNotFitAndWhatWould) {
   EXPECT_EQ(problems_of({.tensor = 0}, 8).size(), 1u);
   EXPECT_EQ(problems_of({.data = 8}, 8, "tp-xx-dp-dp").size(), 3u);
   EXPECT_EQ(problems_of({.data = 4, .pipeline = 2}, 8, "tp-dp").size(), 1u);
-  EXPECT_EQ(problems_of({.tensor = 2, .data = 2, .pipeline = 2, .expert = 4}, 8, "tp-cp-ep-pp-dp").size(), 1u);
+  EXPECT_EQ(problems_of({.tensor = 2, .data = 2, .pipeline = 2, .expert = 4}, 8, "tp-cp-ep-pp-dp").size(),
+            1u);
   EXPECT_TRUE(problems_of({.tensor = 2, .data = 2, .pipeline = 2}, 8).empty());
   EXPECT_EQ(data_degree_to_fill({.tensor = 2, .pipeline = 2}, 16), 4);
   EXPECT_EQ(data_degree_to_fill({.tensor = 3}, 16), std::nullopt);

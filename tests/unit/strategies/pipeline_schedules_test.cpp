@@ -1,4 +1,5 @@
-// Every schedule of the catalog, over many shapes: valid, without deadlock, with the bubbles and the memory of the papers.
+// Every schedule of the catalog, over many shapes: valid, without deadlock, with the bubbles and the memory
+// of the papers.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -32,7 +33,8 @@ TEST(PipelineCatalog, EveryScheduleIsValidForEveryShapeItAccepts) {
           if (entry.value.fixed_chunks != 0 && entry.value.fixed_chunks != v) continue;
           if (!entry.value.problems(shape).empty()) continue;
           const PipelineProgram program = entry.value.make(shape);
-          EXPECT_EQ(problems_of(program), std::vector<std::string>{}) << fmt::format("{} p={} v={} m={}", entry.name, p, v, m);
+          EXPECT_EQ(problems_of(program), std::vector<std::string>{})
+              << fmt::format("{} p={} v={} m={}", entry.name, p, v, m);
           EXPECT_TRUE(run_in_unit_time(ideal(program)).stuck.empty()) << entry.name;
           ++ran;
         }
@@ -51,14 +53,14 @@ TEST(PipelineCatalog, MegatronInterleavingIsValidWithEveryOption) {
                 const PipelineShape shape{p, m, v, g, overlap, ends, experts};
                 const auto& schedule = *kPipelineSchedules.find("interleaved-1f1b");
                 if (!schedule.problems(shape).empty()) continue;
-                EXPECT_EQ(problems_of(schedule.make(shape)), std::vector<std::string>{})
-                    << fmt::format("p={} v={} m={} g={} overlap={} ends={} experts={}", p, v, m, g, overlap, ends, experts);
+                EXPECT_EQ(problems_of(schedule.make(shape)), std::vector<std::string>{}) << fmt::format(
+                    "p={} v={} m={} g={} overlap={} ends={} experts={}", p, v, m, g, overlap, ends, experts);
               }
 }
 
-// One micro-batch takes F = 1 and B = 2 per stage. GPipe and 1F1B: the pipeline fills once and drains once, (p-1)(F+B),
-// beside m(F+B) of work. With v chunks, each chunk of 1 unit is a v-th of a stage, so the fill is (p-1)(F+B) beside
-// v m (F+B): facts/schedules.md, section 1.
+// One micro-batch takes F = 1 and B = 2 per stage. GPipe and 1F1B: the pipeline fills once and drains once,
+// (p-1)(F+B), beside m(F+B) of work. With v chunks, each chunk of 1 unit is a v-th of a stage, so the fill is
+// (p-1)(F+B) beside v m (F+B): facts/schedules.md, section 1.
 constexpr double kRounding = 1e-12;  // of one division
 
 TEST(PipelineBubble, ClosedForms) {
@@ -74,11 +76,14 @@ TEST(PipelineBubble, ClosedForms) {
         if (p == 1) continue;
         const double many = (p - 1.0) / (v * m + p - 1);
         for (const char* name : {"interleaved-1f1b", "pytorch-interleaved-1f1b", "breadth-first"})
-          EXPECT_NEAR(run_in_unit_time(ideal(make(name, {.stages = p, .micro_batches = m, .chunks = v}))).bubble_fraction(), many, kRounding)
+          EXPECT_NEAR(run_in_unit_time(ideal(make(name, {.stages = p, .micro_batches = m, .chunks = v})))
+                          .bubble_fraction(),
+                      many, kRounding)
               << fmt::format("{} p={} m={} v={}", name, p, m, v);
       }
       // Naive: p stages share the work of one.
-      EXPECT_NEAR(run_in_unit_time(make("naive", {.stages = p, .micro_batches = m})).bubble_fraction(), 1 - 1.0 / p, kRounding);
+      EXPECT_NEAR(run_in_unit_time(make("naive", {.stages = p, .micro_batches = m})).bubble_fraction(),
+                  1 - 1.0 / p, kRounding);
     }
 }
 
@@ -86,7 +91,8 @@ TEST(PipelineBubble, ClosedForms) {
 TEST(PipelineBubble, ZeroBubbleH1IsAThird) {
   for (int p : {2, 4, 8}) {
     const int m = 4 * p;
-    EXPECT_EQ(run_in_unit_time(ideal(make("zb-h1", {.stages = p, .micro_batches = m}))).length, 3 * m + (p - 1));
+    EXPECT_EQ(run_in_unit_time(ideal(make("zb-h1", {.stages = p, .micro_batches = m}))).length,
+              3 * m + (p - 1));
     EXPECT_EQ(run_in_unit_time(make("1f1b", {.stages = p, .micro_batches = m})).length, 3 * m + 3 * (p - 1));
   }
 }
@@ -103,16 +109,21 @@ TEST(PipelineBubble, ZeroBubbleH2NeverPauses) {
   }
 }
 
-// ZB-V with F = I = W: rank r pauses for nothing but its first input, r units late; two chunks make 6 units of work per micro-batch.
+// ZB-V with F = I = W: rank r pauses for nothing but its first input, r units late; two chunks make 6 units
+// of work per micro-batch.
 TEST(PipelineBubble, ZeroBubbleVNeverPauses) {
   for (int p : {2, 4, 8}) {
     const int m = 3 * p;
     const auto timeline = run_in_unit_time(ideal(make("zb-v", {.stages = p, .micro_batches = m})));
-    for (int r = 0; r < p; ++r) EXPECT_EQ(timeline.ranks[r].back().end - timeline.ranks[r].front().begin, 6 * m) << "p " << p << " rank " << r;
+    for (int r = 0; r < p; ++r)
+      EXPECT_EQ(timeline.ranks[r].back().end - timeline.ranks[r].front().begin, 6 * m)
+          << "p " << p << " rank " << r;
   }
 }
 
-std::vector<int> peaks(const std::string& name, const PipelineShape& shape) { return peak_in_flight(make(name, shape)); }
+std::vector<int> peaks(const std::string& name, const PipelineShape& shape) {
+  return peak_in_flight(make(name, shape));
+}
 
 TEST(PipelineMemory, PeakMicroBatchesInFlight) {
   for (int p : {2, 4, 8})
@@ -126,11 +137,13 @@ TEST(PipelineMemory, PeakMicroBatchesInFlight) {
         // Interleaved: warm-up 2(p-r-1) + (v-1)p, and one more. On rank 0 with 1/v of a stage each that is
         // p (1 + (p-1)/(pv)) stages: facts/schedules.md, section 1.
         for (int v : {2, 3})
-          EXPECT_EQ(peaks("interleaved-1f1b", {.stages = p, .micro_batches = m, .chunks = v})[r], std::min(m * v, 2 * (p - r - 1) + (v - 1) * p + 1));
+          EXPECT_EQ(peaks("interleaved-1f1b", {.stages = p, .micro_batches = m, .chunks = v})[r],
+                    std::min(m * v, 2 * (p - r - 1) + (v - 1) * p + 1));
         EXPECT_EQ(peaks("zb-h1", {.stages = p, .micro_batches = m})[r], std::min(m, p));
         EXPECT_EQ(peaks("zb-h2", {.stages = p, .micro_batches = m})[r], std::min(m, 2 * p - 1));
         if (m >= 2 * p) {
-          EXPECT_EQ(peaks("zb-v", {.stages = p, .micro_batches = m, .chunks = 2})[r], 2 * p);  // half stages: p whole ones
+          EXPECT_EQ(peaks("zb-v", {.stages = p, .micro_batches = m, .chunks = 2})[r],
+                    2 * p);  // half stages: p whole ones
           EXPECT_EQ(peaks("dualpipe", {.stages = p, .micro_batches = m, .chunks = 2})[r], p + 1);
           EXPECT_EQ(peaks("dualpipev", {.stages = p, .micro_batches = m, .chunks = 2})[r], 2 * p + 1);
         }
@@ -142,7 +155,8 @@ TEST(PipelineMemory, PeakMicroBatchesInFlight) {
 TEST(PipelineBubble, DualPipe) {
   for (int p : {2, 4, 8}) {
     const int m = 4 * p;
-    const auto timeline = run_in_unit_time(ideal(make("dualpipe", {.stages = p, .micro_batches = m, .chunks = 2})));
+    const auto timeline =
+        run_in_unit_time(ideal(make("dualpipe", {.stages = p, .micro_batches = m, .chunks = 2})));
     EXPECT_EQ(timeline.length, 3 * m + 2 * (p / 2 - 1)) << p;
   }
 }
@@ -151,13 +165,15 @@ TEST(PipelineBubble, DualPipe) {
 TEST(PipelineBubble, DualPipeV) {
   for (int p : {2, 4, 8}) {
     const int m = 4 * p;
-    const auto timeline = run_in_unit_time(ideal(make("dualpipev", {.stages = p, .micro_batches = m, .chunks = 2})));
+    const auto timeline =
+        run_in_unit_time(ideal(make("dualpipev", {.stages = p, .micro_batches = m, .chunks = 2})));
     EXPECT_EQ(timeline.length, 6 * m + 2 * (p - 1)) << p;
   }
 }
 
-// PyTorch's runtime issues all messages of a rank on one communicator, in its order: a receive posted early holds up the
-// sends behind it. The order was made for equal times; with B = 2F it costs more than the closed form.
+// PyTorch's runtime issues all messages of a rank on one communicator, in its order: a receive posted early
+// holds up the sends behind it. The order was made for equal times; with B = 2F it costs more than the closed
+// form.
 TEST(PipelineBubble, OneCommunicatorCostsMore) {
   const PipelineShape shape{.stages = 4, .micro_batches = 16, .chunks = 2};
   const PipelineProgram program = make("pytorch-interleaved-1f1b", shape);
@@ -166,15 +182,24 @@ TEST(PipelineBubble, OneCommunicatorCostsMore) {
 }
 
 TEST(PipelineLimits, SayWhatWouldWork) {
-  const auto problems = [](const char* name, PipelineShape shape) { return kPipelineSchedules.find(name)->problems(shape); };
+  const auto problems = [](const char* name, PipelineShape shape) {
+    return kPipelineSchedules.find(name)->problems(shape);
+  };
   EXPECT_EQ(problems("pytorch-1f1b", {.stages = 4, .micro_batches = 3}).size(), 1u);
   EXPECT_EQ(problems("interleaved-1f1b", {.stages = 4, .micro_batches = 10, .chunks = 2}),
-            (std::vector<std::string>{"10 micro-batches in groups of 4 leave a last group of 2, shorter than 4 stages. Use 8 or 12 micro-batches"}));
-  EXPECT_EQ(problems("interleaved-1f1b", {.stages = 2, .micro_batches = 4, .chunks = 2, .overlap_messages = false}).size(), 1u);
+            (std::vector<std::string>{"10 micro-batches in groups of 4 leave a last group of 2, shorter than "
+                                      "4 stages. Use 8 or 12 micro-batches"}));
+  EXPECT_EQ(
+      problems("interleaved-1f1b", {.stages = 2, .micro_batches = 4, .chunks = 2, .overlap_messages = false})
+          .size(),
+      1u);
   EXPECT_EQ(problems("interleaved-1f1b", {.stages = 4, .micro_batches = 8, .chunks = 1}).size(), 1u);
-  EXPECT_EQ(problems("interleaved-1f1b", {.stages = 4, .micro_batches = 8, .chunks = 2, .group_size = 9}).size(), 1u);
+  EXPECT_EQ(
+      problems("interleaved-1f1b", {.stages = 4, .micro_batches = 8, .chunks = 2, .group_size = 9}).size(),
+      1u);
   EXPECT_EQ(problems("pytorch-interleaved-1f1b", {.stages = 4, .micro_batches = 9, .chunks = 2}),
-            (std::vector<std::string>{"9 micro-batches are not a multiple of 2 rounds of 4 stages. Use 8 or 12 micro-batches"}));
+            (std::vector<std::string>{
+                "9 micro-batches are not a multiple of 2 rounds of 4 stages. Use 8 or 12 micro-batches"}));
   EXPECT_EQ(problems("dualpipe", {.stages = 3, .micro_batches = 8}).size(), 1u);
   EXPECT_EQ(problems("dualpipe", {.stages = 4, .micro_batches = 7}).size(), 1u);
   EXPECT_EQ(problems("gpipe", {.stages = 4, .micro_batches = 0}).size(), 1u);

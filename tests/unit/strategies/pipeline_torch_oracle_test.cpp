@@ -1,4 +1,5 @@
-// Our pytorch-* schedules against PyTorch's own, action by action (tests/oracles/torch_pipeline_schedules.py).
+// Our pytorch-* schedules against PyTorch's own, action by action
+// (tests/oracles/torch_pipeline_schedules.py).
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -24,8 +25,8 @@ std::vector<std::string> rows_of(const PipelineProgram& program) {
   return out;
 }
 
-/// Schedule1F1B's printed order numbers the last rank's forwards from 1, one past the end (its counter starts as if a
-/// warm-up forward had run). What it executes (_step_microbatches) counts from 0, so we take one off.
+/// Schedule1F1B's printed order numbers the last rank's forwards from 1, one past the end (its counter starts
+/// as if a warm-up forward had run). What it executes (_step_microbatches) counts from 0, so we take one off.
 std::vector<std::string> last_rank_mended(std::vector<std::string> rows) {
   std::istringstream in(rows.back());
   rows.back().clear();
@@ -39,15 +40,22 @@ std::vector<std::string> last_rank_mended(std::vector<std::string> rows) {
 
 TEST(PipelineTorchOracle, SameActionsInTheSameOrder) {
   // Several of ours share PyTorch's order of computations with other messages; each is held to it.
-  const std::multimap<std::string, std::string> ours{{"gpipe", "gpipe"}, {"1f1b", "pytorch-1f1b"}, {"1f1b", "1f1b"},
-                                                     {"looped-bfs", "breadth-first"}, {"interleaved-1f1b", "pytorch-interleaved-1f1b"},
-                                                     {"interleaved-zero-bubble", "pytorch-interleaved-zero-bubble"}, {"zb-v", "zb-v"}, {"dualpipe-v", "dualpipev"}};
+  const std::multimap<std::string, std::string> ours{
+      {"gpipe", "gpipe"},
+      {"1f1b", "pytorch-1f1b"},
+      {"1f1b", "1f1b"},
+      {"looped-bfs", "breadth-first"},
+      {"interleaved-1f1b", "pytorch-interleaved-1f1b"},
+      {"interleaved-zero-bubble", "pytorch-interleaved-zero-bubble"},
+      {"zb-v", "zb-v"},
+      {"dualpipe-v", "dualpipev"}};
   std::ifstream file(std::string(REHEARSE_SOURCE_DIR) + "/tests/oracles/data/torch_pipeline_schedules.json");
   ASSERT_TRUE(file) << "tests/oracles/data/torch_pipeline_schedules.json is missing";
   const nlohmann::json oracle = nlohmann::json::parse(file);
   int compared = 0, compared_with_messages = 0;
   for (const auto& row : oracle["cases"]) {
-    const PipelineShape shape{.stages = row["ranks"], .micro_batches = row["micro_batches"], .chunks = row["stages_per_rank"]};
+    const PipelineShape shape{
+        .stages = row["ranks"], .micro_batches = row["micro_batches"], .chunks = row["stages_per_rank"]};
     const auto [first, last] = ours.equal_range(row["schedule"]);
     ASSERT_NE(first, last) << row["schedule"];
     for (auto it = first; it != last; ++it) {
@@ -60,7 +68,8 @@ TEST(PipelineTorchOracle, SameActionsInTheSameOrder) {
       ++compared;
       if (!row.contains("with_communication")) continue;
       const PipelineProgram full = with_messages(with_sharded_parameters(compute));
-      EXPECT_EQ(rows_of(full), row["with_communication"].get<std::vector<std::string>>()) << it->second << row.dump().substr(0, 90);
+      EXPECT_EQ(rows_of(full), row["with_communication"].get<std::vector<std::string>>())
+          << it->second << row.dump().substr(0, 90);
       ++compared_with_messages;
     }
   }

@@ -1,22 +1,16 @@
-// The fast allocator against the slow one: after each of a million random operations per setting, the same address and the
-// same statistics; now and then the same map of every block.
+// The fast allocator against the slow one: after each random operation the same address and the same statistics, now and then
+// the same map of every block. And against what PyTorch's own library did with the same operations (random_cases.h).
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "hwmodels/memory/caching_allocator.h"
+#include "random_cases.h"
 #include "random_program.h"
 #include "reference_allocator.h"
 
 namespace rehearse::hwmodels {
 namespace {
-
-struct Case {
-  std::string name;
-  AllocatorSettings settings;
-  int operations = 1'000'000;
-  bool move_limit = false;
-};
 
 std::string differences(const AllocatorStatistics& a, const AllocatorStatistics& b) {
   std::string out;
@@ -76,13 +70,13 @@ void expect_same_blocks(const CachingAllocator& fast, const testing::ReferenceAl
   ASSERT_EQ(i, expected.size());
 }
 
-class RandomAllocations : public ::testing::TestWithParam<Case> {};
+class RandomAllocations : public ::testing::TestWithParam<testing::RandomCase> {};
 
 TEST_P(RandomAllocations, AgreeWithTheReference) {
-  const Case& c = GetParam();
+  const testing::RandomCase& c = GetParam();
   CachingAllocator fast(c.settings);
   testing::ReferenceAllocator slow(c.settings);
-  testing::RandomProgram program(c.settings.limit, c.move_limit);
+  testing::RandomProgram program(c.settings.limit, c.moves_limit);
   struct Live { BlockId block; std::uint64_t address; };
   std::vector<Live> live;
   int failures = 0;
@@ -137,30 +131,48 @@ TEST_P(RandomAllocations, AgreeWithTheReference) {
   }
 }
 
-std::array<std::int32_t, 16> divisions(std::int32_t all) {
-  std::array<std::int32_t, 16> out{};
-  out.fill(all);
-  return out;
+TEST_P(RandomAllocations, AgreeWithTheRecordedRunOfPyTorch) {
+  const testing::RandomCase& c = GetParam();
+  if (!c.recorded) GTEST_SKIP() << "the option is younger than the recorded library";
+  CachingAllocator fast(c.settings);
+  testing::RandomProgram program(c.settings.limit, c.moves_limit);
+  std::vector<BlockId> live;
+  std::uint64_t hash = 1469598103934665603;  // FNV-1a over 64-bit words: each address handed out, 0 when out of memory
+  for (int i = 0; i < c.operations; ++i) {
+    using Kind = testing::RandomOperation::Kind;
+    const testing::RandomOperation o = program.next(live.size());
+    switch (o.kind) {
+      case Kind::allocate: {
+        const Allocation a = fast.allocate(o.bytes, o.stream);
+        hash = (hash ^ (a ? fast.address_of(a.block) : 0)) * 1099511628211;
+        if (a) live.push_back(a.block);
+        break;
+      }
+      case Kind::free:
+        program.freed(fast.free(live[o.which]));
+        live[o.which] = live.back();
+        live.pop_back();
+        break;
+      case Kind::record_stream: fast.record_stream(live[o.which], o.stream); break;
+      case Kind::complete_events: fast.complete_events(o.stream, o.token); break;
+      case Kind::empty_cache: fast.empty_cache(); break;
+      case Kind::reset_peak: fast.reset_peak(); break;
+      case Kind::set_limit: fast.set_limit(o.bytes); break;
+      case Kind::nothing: break;
+    }
+  }
+  const AllocatorStatistics& s = fast.statistics();
+  EXPECT_EQ(hash, c.recorded->addresses);
+  EXPECT_EQ(s.reserved_bytes.current.value, c.recorded->reserved);
+  EXPECT_EQ(s.reserved_bytes.peak.value, c.recorded->reserved_peak);
+  EXPECT_EQ(s.allocated_bytes.peak.value, c.recorded->allocated_peak);
+  EXPECT_EQ(s.retries, c.recorded->retries);
+  EXPECT_EQ(s.ooms, c.recorded->ooms);
+  EXPECT_EQ(s.device_allocs, c.recorded->device_allocs);
+  EXPECT_EQ(s.device_frees, c.recorded->device_frees);
 }
 
-const Case kCases[] = {
-    {"roomy", {.limit = 80_GiB}, 400'000},
-    {"tight", {.limit = 900_MiB}},
-    {"tight_moving_limit", {.limit = 1000_MiB}, 300'000, true},
-    {"expandable", {.limit = 80_GiB, .expandable_segments = true}, 200'000},
-    {"expandable_tight", {.limit = 800_MiB, .expandable_segments = true}, 600'000},
-    {"expandable_moving_limit", {.limit = 900_MiB, .device_total = 2_GiB, .expandable_segments = true}, 300'000, true},
-    {"max_split", {.limit = 80_GiB, .max_split_size = 21_MiB}, 400'000},
-    {"max_split_tight", {.limit = 1000_MiB, .max_split_size = 24_MiB, .max_non_split_rounding = 30_MiB}, 600'000},
-    {"divisions", {.limit = 80_GiB, .roundup_power2_divisions = divisions(8)}, 400'000},
-    {"divisions_mixed", {.limit = 1000_MiB, .roundup_power2_divisions = {0, 4, 2, 1, 16, 8}}, 300'000},
-    {"garbage_collection",
-     {.limit = 2_GiB, .device_total = 2_GiB, .memory_fraction = 0.5, .garbage_collection_threshold = 0.6}, 400'000},
-    {"fraction_expandable", {.limit = 2_GiB, .expandable_segments = true, .memory_fraction = 0.5}, 300'000},
-    {"large_segments", {.limit = 1500_MiB, .large_segment_size = 64_MiB}, 300'000},
-};
-
-INSTANTIATE_TEST_SUITE_P(Settings, RandomAllocations, ::testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Settings, RandomAllocations, ::testing::ValuesIn(testing::kRandomCases),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -1,0 +1,102 @@
+#include "sim/report/accounts.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "sim/core/resources.h"
+
+namespace rehearse::report {
+namespace {
+
+/// A data file as its place below the program's data, so that two machines write the same text.
+std::string shown_file(const std::string& file) {
+  if (file.empty()) return {};
+  const std::filesystem::path relative = std::filesystem::path(file).lexically_proximate(resource_root());
+  return relative.begin() != relative.end() && *relative.begin() != ".." ? relative.generic_string() : file;
+}
+
+}  // namespace
+
+Utilisation utilisation_of(const Result& r) {
+  Utilisation u;
+  if (r.step_time <= 0 || r.peak_flops_per_gpu <= 0) return u;
+  u.model_flops_per_second = r.flops.model_causal / r.step_time;
+  u.hardware_flops_per_second = r.flops.hardware / r.step_time;
+  u.mfu = u.model_flops_per_second / r.peak_flops_per_gpu;
+  u.mfu_full = r.flops.model_full / r.step_time / r.peak_flops_per_gpu;
+  u.hfu = u.hardware_flops_per_second / r.peak_flops_per_gpu;
+  return u;
+}
+
+StepAccount account_of(const Result& r) {
+  StepAccount a;
+  if (r.classes.empty()) return a;
+  double ranks = 0;
+  for (const auto& c : r.classes) ranks += c.ranks;
+  for (std::size_t k = 0; k < a.mean.size(); ++k) {
+    a.critical[k] = to_seconds(Duration{r.classes[r.critical_class].timing.time[k]});
+    for (const auto& c : r.classes) a.mean[k] += to_seconds(Duration{c.timing.time[k]}) * c.ranks / ranks;
+  }
+  return a;
+}
+
+std::string key_of(executor::Cause cause) {
+  using executor::Cause;
+  switch (cause) {
+    case Cause::gemm: return "gemm";
+    case Cause::attention: return "attention";
+    case Cause::memory_bound: return "memory_bound";
+    case Cause::optimizer: return "optimizer";
+    case Cause::other_compute: return "other_compute";
+    case Cause::tensor: return "exposed_tensor";
+    case Cause::context: return "exposed_context";
+    case Cause::expert: return "exposed_expert";
+    case Cause::data: return "exposed_data";
+    case Cause::pipeline_message: return "exposed_pipeline";
+    case Cause::bubble: return "bubble";
+    case Cause::host: return "host";
+    case Cause::copy: return "exposed_copy";
+    case Cause::idle: return "idle";
+    case Cause::count_: break;
+  }
+  return "unknown";
+}
+
+Bytes headroom_of(const Scenario& s, const Result& r) {
+  return s.cluster.gpu.memory - r.classes[r.fullest_class].peak_device();
+}
+
+bool lacks_memory(const Scenario& s, const scenario::ClassResult& c) {
+  return c.memory.out_of_memory.has_value() || c.peak_device() > s.cluster.gpu.memory;
+}
+
+std::string moment_text(const plan::Plan& plan, std::size_t rank_class, std::int64_t call) {
+  if (call < 0) return "setup (parameters and buffers)";
+  const plan::Call& c = plan.classes[rank_class].program.step.at(static_cast<std::size_t>(call));
+  std::string text;
+  if (c.micro_batch >= 0) text += fmt::format("micro-batch {}, ", c.micro_batch);
+  if (c.layer >= 0) text += fmt::format("layer {}, ", c.layer);
+  text += plan::name_of(c.phase);
+  const std::string& block = plan.blocks[c.block].name;
+  if (!block.empty() && block != plan::name_of(c.phase)) text += " (" + block + ")";
+  return text;
+}
+
+ErrorBand error_band_of(const Scenario& s) {
+  return {std::nullopt, std::nullopt, fmt::format("not established for {} on {}: compare with measured runs by `rehearse validate`", s.profile.name, s.cluster.gpu.name)};
+}
+
+std::vector<Foundation> foundations_of(const Scenario& s) {
+  std::vector<Foundation> out;
+  out.push_back({"GPU", s.cluster.gpu.title, shown_file(s.cluster.gpu.file)});
+  out.push_back({"kernels", "parameters of " + std::string(name_of(s.cluster.gpu.architecture)),
+                 "hwmodels/data/kernel/" + std::string(name_of(s.cluster.gpu.architecture)) + ".yaml"});
+  out.push_back({"node", s.cluster.node.title, shown_file(s.cluster.node.file)});
+  if (s.cluster.nodes > 1) out.push_back({"fabric", s.cluster.fabric.title, shown_file(s.cluster.fabric.file)});
+  out.push_back({"collectives", s.communication.backend, "hwmodels/data/collective/nccl.yaml"});
+  out.push_back({"framework", s.profile.title, "strategies/framework/data/" + s.profile.name + ".yaml"});
+  return out;
+}
+
+}  // namespace rehearse::report

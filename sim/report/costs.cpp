@@ -1,0 +1,40 @@
+#include "sim/report/costs.h"
+
+#include "hwmodels/device/kernel_model.h"
+#include "hwmodels/network/network.h"
+
+namespace rehearse::report {
+
+executor::CostTable costs_of(const scenario::Scenario& s, const plan::Plan& plan) {
+  const hwmodels::KernelModel kernels(s.cluster.gpu);
+  const auto network = hwmodels::make_network(s.cluster, s.communication);
+  return executor::price(plan, {kernels, *network});
+}
+
+Counts counts_of(const plan::Plan& plan, std::size_t rank_class) {
+  std::vector<std::int64_t> calls(plan.blocks.size(), 0);
+  for (const plan::Call& call : plan.classes[rank_class].program.step) ++calls[call.block];
+  Counts counts{std::vector<std::int64_t>(plan.kernels.size(), 0), std::vector<std::int64_t>(plan.collectives.size(), 0), std::vector<std::int64_t>(plan.messages.size(), 0)};
+  for (std::size_t b = 0; b < plan.blocks.size(); ++b) {
+    if (calls[b] == 0) continue;
+    for (const plan::Instruction& i : plan.blocks[b].timing) {
+      if (i.op == plan::Opcode::kernel) counts.kernels[i.index] += calls[b];
+      if (i.op == plan::Opcode::collective) counts.collectives[i.index] += calls[b];
+      if (i.op == plan::Opcode::send || i.op == plan::Opcode::recv) counts.messages[i.index] += calls[b];
+    }
+  }
+  return counts;
+}
+
+double extrapolated_share(const plan::Plan& plan, const executor::CostTable& costs, std::size_t rank_class) {
+  const Counts counts = counts_of(plan, rank_class);
+  double all = 0, outside = 0;
+  for (std::size_t k = 0; k < plan.kernels.size(); ++k) {
+    const double time = to_seconds(costs.kernel_costs[k].duration) * static_cast<double>(counts.kernels[k]);
+    all += time;
+    if (costs.kernel_costs[k].extrapolated) outside += time;
+  }
+  return all > 0 ? outside / all : 0;
+}
+
+}  // namespace rehearse::report

@@ -1,0 +1,195 @@
+#include "sim/report/effective_config.h"
+
+#include <fmt/format.h>
+
+#include "sim/config/units.h"
+#include "sim/report/effective_model.h"
+#include "strategies/data/catalog.h"
+
+namespace rehearse::report {
+namespace {
+
+using config::Value;
+namespace st = strategies;
+
+/// Entries of one map, in the order in which they are written.
+class Section {
+ public:
+  explicit Section(std::string path) : path_(std::move(path)) {}
+  void add(const std::string& key, std::string text) { put(key, Value::scalar(std::move(text), false, {}, config::child_path(path_, key))); }
+  void add(const std::string& key, bool flag) { add(key, std::string(flag ? "true" : "false")); }
+  void add(const std::string& key, std::int64_t n) { add(key, std::to_string(n)); }
+  void add(const std::string& key, int n) { add(key, std::to_string(n)); }
+  void add(const std::string& key, double x) { add(key, config::number_text(x)); }
+  void add(const std::string& key, std::string_view text) { add(key, std::string(text)); }
+  template <typename T>
+  void add_if(const std::string& key, const std::optional<T>& value) {
+    if (value) add(key, *value);
+  }
+  template <typename T>
+  void add_list(const std::string& key, const std::vector<T>& items) {
+    std::vector<Value> list;
+    for (const T& item : items) list.push_back(Value::scalar(fmt::format("{}", item), false, {}, ""));
+    put(key, Value::list(std::move(list), {}, config::child_path(path_, key)));
+  }
+  void put(const std::string& key, Value value) { entries_.push_back({key, {}, std::move(value)}); }
+  Value take() { return Value::map(std::move(entries_), {}, path_); }
+
+ private:
+  std::string path_;
+  std::vector<Value::Entry> entries_;
+};
+
+std::string_view word_of(st::Precision p) {
+  constexpr std::string_view kWords[] = {"fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"};
+  return kWords[static_cast<std::size_t>(p)];
+}
+std::string_view word_of(st::Optimizer o) {
+  constexpr std::string_view kWords[] = {"sgd", "momentum", "adamw"};
+  return kWords[static_cast<std::size_t>(o)];
+}
+std::string_view word_of(st::Recompute r) {
+  constexpr std::string_view kWords[] = {"none", "selective", "full"};
+  return kWords[static_cast<std::size_t>(r)];
+}
+std::string word_of(st::DataParallelKind kind) {
+  for (const auto& entry : st::data_parallel_kinds().entries())
+    if (entry.value == kind) return entry.name;
+  return "?";
+}
+
+Value cluster_section(const scenario::Scenario& s) {
+  const hwmodels::ClusterDescription& c = s.cluster;
+  Section out("cluster");
+  out.add("node", c.node.name);
+  out.add("nodes", c.nodes);
+  out.add("gpu", c.gpu.name);
+  out.add("gpus_per_node", c.gpus_per_node);
+  out.add("fabric", c.fabric.name);
+  out.add("oversubscription", c.effective_oversubscription());
+  out.add("nic_efficiency", c.effective_nic_efficiency());
+  out.add("nvls", s.communication.nvls);
+  out.add("backend", s.communication.backend);
+  return out.take();
+}
+
+Value training_section(const scenario::Scenario& s) {
+  const st::Training& t = s.strategy.training;
+  Section out("training");
+  out.add("sequence_length", t.sequence_length);
+  out.add("global_batch_size", t.global_batch_size);
+  out.add("micro_batch_size", t.micro_batch_size);
+  out.add("precision", word_of(t.precision));
+  out.add("optimizer", word_of(t.optimizer));
+  out.add("framework", s.profile.name);
+  out.add("compile", t.compile.value_or(s.profile.compiled));
+  out.add_if("cuda_graph", t.cuda_graph);
+  out.add("attention", t.attention.value_or(s.profile.attention_fused ? "flash" : "unfused"));
+  out.add("clip_gradients", t.clip_gradients);
+  return out.take();
+}
+
+Value parallelism_section(const st::Parallelism& p) {
+  const st::Degrees& d = p.degrees;
+  Section out("parallelism");
+  out.add("tensor", d.tensor);
+  out.add("context", d.context);
+  out.add("pipeline", d.pipeline);
+  out.add("data", d.data);
+  out.add("data_shard", d.shard());
+  out.add("expert", d.expert);
+  out.add("expert_tensor", d.expert_tensor);
+  out.add("sequence_parallel", p.sequence_parallel);
+  out.add("order", p.order.empty() ? std::string(st::kMegatronOrder) : p.order);
+  return out.take();
+}
+
+Value data_parallel_section(const scenario::Scenario& s) {
+  const st::DataParallel& d = s.strategy.data_parallel;
+  Section out("data_parallel");
+  out.add("kind", word_of(d.kind));
+  out.add("overlap_gradient_reduce", d.overlap_gradient_reduce.value_or(s.profile.overlap_gradient_reduce));
+  out.add("overlap_parameter_gather", d.overlap_parameter_gather.value_or(s.profile.overlap_parameter_gather));
+  if (d.bucket) out.add("bucket", config::to_text(*d.bucket));
+  out.add("reshard_after_forward", d.reshard_after_forward);
+  if (d.parameter_dtype) out.add("parameter_dtype", name_of(*d.parameter_dtype));
+  if (d.reduce_dtype) out.add("reduce_dtype", name_of(*d.reduce_dtype));
+  return out.take();
+}
+
+Value pipeline_section(const st::Pipeline& p) {
+  Section out("pipeline");
+  out.add("schedule", p.schedule);
+  out.add("virtual_stages", p.virtual_stages);
+  if (!p.layers_per_stage.empty()) out.add_list("layers_per_stage", p.layers_per_stage);
+  return out.take();
+}
+
+Value memory_section(const st::Memory& m) {
+  Section out("memory");
+  out.add("recompute", word_of(m.recompute));
+  out.add("recompute_every", m.recompute_every);
+  if (!m.recompute_modules.empty()) out.add_list("recompute_modules", m.recompute_modules);
+  return out.take();
+}
+
+void flatten(const Value& value, const std::string& path, std::vector<std::pair<std::string, std::string>>& out) {
+  if (value.is_map()) {
+    for (const Value::Entry& e : value.entries()) flatten(e.value, config::child_path(path, e.key), out);
+  } else if (value.is_list()) {
+    std::string text;
+    for (const Value& item : value.items()) text += (text.empty() ? "" : ", ") + item.text();
+    out.emplace_back(path, "[" + text + "]");
+  } else {
+    out.emplace_back(path, value.text());
+  }
+}
+
+/// What a scenario's answer depends on beyond its own keys.
+std::string hardware_text(const scenario::Scenario& s) {
+  const hwmodels::Gpu& g = s.cluster.gpu;
+  const hwmodels::NodeDesign& n = s.cluster.node;
+  const hwmodels::FabricDesign& f = s.cluster.fabric;
+  std::string text = fmt::format("{} {} {} {} {} {} {} {} {} {} {}\n", g.compute_capability, g.sms, g.boost_clock_mhz, g.memory.value, g.hbm_bandwidth.value, g.l2.value,
+                                 g.nvlink_bandwidth.value, g.nvlink_links, g.pcie_generation, g.host_to_device.value, g.device_to_host.value);
+  for (const auto& [type, rate] : g.peak) text += fmt::format("{} {}\n", name_of(type), rate.value);
+  for (const auto& [name, value] : g.kernel_parameters) text += fmt::format("{} {}\n", name, value);
+  text += fmt::format("{} {} {} {} {} {} {} {}\n", n.gpus, name_of(n.scale_up), n.links_per_pair, n.domain, n.nvls, n.nic.count, n.nic.bandwidth.value, n.nic.network);
+  text += fmt::format("{} {} {} {} {}\n", n.pcie.gpus_per_switch, n.pcie.peer_to_peer, n.pcie.efficiency, n.pcie.efficiency_across, n.pcie.all_to_all_across);
+  text += fmt::format("{} {} {} {}\n", name_of(f.kind), f.nodes_per_leaf, f.spines, f.hop_latency.count());
+  for (const hwmodels::GraphLink& l : f.graph_links) text += fmt::format("{} {} {} {}\n", l.from, l.to, l.bandwidth.value, l.latency.count());
+  return text;
+}
+
+}  // namespace
+
+Value effective_config(const scenario::Scenario& s) {
+  Section out("");
+  if (!s.title.empty()) out.add("title", s.title);
+  out.put("model", effective_model(s.model));
+  out.put("cluster", cluster_section(s));
+  out.put("training", training_section(s));
+  out.put("parallelism", parallelism_section(s.strategy.parallelism));
+  out.put("data_parallel", data_parallel_section(s));
+  out.put("pipeline", pipeline_section(s.strategy.pipeline));
+  out.put("memory", memory_section(s.strategy.memory));
+  return out.take();
+}
+
+std::vector<std::pair<std::string, std::string>> flattened(const Value& value) {
+  std::vector<std::pair<std::string, std::string>> out;
+  flatten(value, "", out);
+  return out;
+}
+
+std::string hash_of(const scenario::Scenario& s) {
+  std::string text = hardware_text(s);
+  for (const auto& [key, value] : flattened(effective_config(s)))
+    if (key != "title") text += key + "=" + value + "\n";
+  // FNV-1a: Fowler, Noll, Vo; offset basis and prime of the 64-bit version.
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return fmt::format("{:016x}", hash);
+}
+
+}  // namespace rehearse::report

@@ -1,0 +1,53 @@
+// The memory part of the text answer.
+#include <fmt/format.h>
+
+#include "sim/model/describe.h"
+#include "sim/report/format.h"
+#include "sim/report/text_writer.h"
+
+namespace rehearse::report {
+namespace {
+
+/// PyTorch counts steps from the first; `peak_step` -1 is setup.
+std::string when(const Result& r, std::size_t i) {
+  const executor::ClassMemory& m = r.classes[i].memory;
+  if (m.peak_call < 0) return "setup (parameters and buffers)";
+  return fmt::format("step {}, {}", m.peak_step + 1, moment_text(r.plan, i, m.peak_call));
+}
+
+}  // namespace
+
+std::string memory_text(const Scenario& s, const Result& r) {
+  const std::vector<std::size_t> shown = shown_classes(r, 10);
+  const bool several = r.classes.size() > 1;
+  Table sizes({several ? "Memory (GiB)" : "Memory (GiB)", "GPUs", "parameters", "allocated", "reserved", "on device", "has"});
+  for (const std::size_t i : shown) {
+    const scenario::ClassResult& c = r.classes[i];
+    sizes.add({"  " + c.name, std::to_string(c.ranks), model::human_count(c.parameters), gib_text(c.memory.peak_allocated), gib_text(c.memory.peak_reserved), gib_text(c.peak_device()),
+               gib_text(s.cluster.gpu.memory)});
+  }
+  std::vector<std::string> head{"At the peak (GiB)"};
+  std::vector<std::size_t> used;
+  for (std::size_t k = 0; k < plan::kCategories; ++k) {
+    bool any = false;
+    for (const auto& c : r.classes) any = any || c.memory.at_peak[k] > 0;
+    if (!any) continue;
+    used.push_back(k);
+    head.emplace_back(name_of(static_cast<plan::Category>(k)));
+  }
+  head.insert(head.end(), {"context", "NCCL", "other"});
+  Table parts(head);
+  for (const std::size_t i : shown) {
+    const scenario::ClassResult& c = r.classes[i];
+    std::vector<std::string> row{"  " + c.name};
+    for (const std::size_t k : used) row.push_back(gib_text(Bytes{c.memory.at_peak[k]}));
+    row.insert(row.end(), {gib_text(c.context), gib_text(c.communicators), gib_text(c.misc)});
+    parts.add(std::move(row));
+  }
+  std::string text = "\n" + sizes.text(0) + parts.text(0);
+  if (shown.size() < r.classes.size()) text += fmt::format("  ({} classes like these are left out; --json has them all)\n", r.classes.size() - shown.size());
+  text += wrapped("  peak of '" + r.classes[r.fullest_class].name + "': ", when(r, r.fullest_class));
+  return text;
+}
+
+}  // namespace rehearse::report

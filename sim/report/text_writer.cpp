@@ -1,0 +1,151 @@
+#include "sim/report/text_writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sim/model/describe.h"
+#include "sim/report/costs.h"
+#include "sim/report/effective_config.h"
+#include "sim/report/format.h"
+
+namespace rehearse::report {
+namespace {
+
+std::string coloured(const std::string& text, const char* code, bool colour) {
+  return colour ? fmt::format("\033[{}m{}\033[0m", code, text) : text;
+}
+
+std::string item(const char* what, const std::string& value, const std::string& note = {}) {
+  std::string line = fmt::format("  {:<22}{:<16}{}", what, value, note);
+  line.erase(line.find_last_not_of(' ') + 1);
+  return line + "\n";
+}
+
+std::string heading(const Scenario& s) {
+  std::string text;
+  if (!s.title.empty()) text += wrapped("", s.title);
+  const auto parameters = model::human_count(model::count_parameters(s.model).total);
+  const auto& t = s.strategy.training;
+  text += wrapped("", fmt::format("{} ({} parameters) on {} x {} ({} x {}), {}", s.model.name.empty() ? "model" : s.model.name, parameters, s.gpus(), s.cluster.gpu.title, s.cluster.nodes,
+                                  s.cluster.node.title, s.profile.title));
+  std::string split;
+  for (const auto& [key, value] : flattened(effective_config(s)))
+    if (key.starts_with("parallelism.") && value != "1" && value != "false" && key != "parallelism.order" && key != "parallelism.data_shard")
+      split += (split.empty() ? "" : ", ") + key.substr(12) + (value == "true" ? "" : " " + value);
+  text += wrapped("", fmt::format("sequence {}, global batch {}, micro-batch {} ({} per step); {}", t.sequence_length, t.global_batch_size, t.micro_batch_size, s.strategy.micro_batches(),
+                                  split.empty() ? "one GPU holds it all" : split));
+  return text + "\n";
+}
+
+std::string failure(const Scenario& s, const Result& r, std::size_t rank_class) {
+  const scenario::ClassResult& c = r.classes[rank_class];
+  std::string text = item("needs", gib_text(c.peak_device()) + " GiB", fmt::format("of {} GiB on each of {} GPUs of class '{}'", gib_text(s.cluster.gpu.memory), c.ranks, c.name));
+  if (const auto& oom = c.memory.out_of_memory) {
+    text += wrapped("  fails at              ", moment_text(r.plan, rank_class, c.memory.failed_call));
+    text += item("asks for", bytes_text(oom->asked.value), fmt::format("(a segment of {})", bytes_text(oom->segment.value)));
+    text += item("while live", gib_text(oom->allocated) + " GiB",
+                 fmt::format("{} GiB reserved of {} GiB; largest free block {}", gib_text(oom->reserved), gib_text(oom->limit), bytes_text(oom->largest_free_block.value)));
+  }
+  return text;
+}
+
+std::string speed(const Scenario& s, const Result& r) {
+  const Utilisation u = utilisation_of(r);
+  const double gpus = s.gpus();
+  std::string text = "\nSpeed\n";
+  if (!r.deadlock.empty()) return text + wrapped("  the program stands still: ", r.deadlock);
+  text += item("step time", seconds_text(r.step_time));
+  text += item("tokens/s", number_text(r.tokens_per_second), number_text(r.tokens_per_second / gpus) + " per GPU");
+  text += item("samples/s", number_text(r.samples_per_second));
+  text += item("model FLOP/s per GPU", si_text(u.model_flops_per_second, "FLOPS"), "of " + si_text(r.peak_flops_per_gpu, "FLOPS") + ", the dense peak used below");
+  text += item("MFU, causal", percent_text(u.mfu), "6 FLOPs per token and matrix weight, attention where the mask allows");
+  text += item("MFU, PaLM", percent_text(u.mfu_full), "the same with the whole attention square, as most logs count it");
+  text += item("HFU", percent_text(u.hfu), "what matrix products and attention kernels execute, recomputed ones too");
+  return text;
+}
+
+std::string where_time_goes(const Result& r) {
+  if (r.step_time <= 0) return {};
+  const StepAccount a = account_of(r);
+  std::vector<std::size_t> order;
+  for (std::size_t k = 0; k < a.mean.size(); ++k)
+    if (a.critical[k] != 0 || a.mean[k] != 0) order.push_back(k);
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t x, std::size_t y) { return a.mean[x] > a.mean[y]; });
+  const bool several = r.classes.size() > 1;
+  std::vector<std::string> head{"Where the time goes", several ? r.classes[r.critical_class].name : "time", ""};
+  if (several) head.insert(head.end(), {"mean of ranks", ""});
+  Table table(head);
+  const auto row = [&](const std::string& name, double critical, double mean) {
+    std::vector<std::string> cells{name, seconds_text(critical), percent_text(critical / r.step_time)};
+    if (several) cells.insert(cells.end(), {seconds_text(mean), percent_text(mean / r.step_time)});
+    table.add(std::move(cells));
+  };
+  for (const std::size_t k : order) row("  " + std::string(name_of(static_cast<executor::Cause>(k))), a.critical[k], a.mean[k]);
+  row("  step", r.step_time, r.step_time);
+  return "\n" + table.text(0);
+}
+
+std::string rests_on(const Scenario& s, const Result& r) {
+  std::string text = "\nWhat the numbers rest on\n";
+  Table table({"", "", ""});
+  std::string body;
+  for (const Foundation& f : foundations_of(s)) {
+    std::string value = f.value;
+    if (f.what == "kernels" && !r.plan.kernels.empty()) {
+      const double share = extrapolated_share(r.plan, costs_of(s, r.plan), r.critical_class);
+      value += share > 0 ? fmt::format("; {} of kernel time outside measured sizes", percent_text(share)) : ", all sizes measured";
+    }
+    body += fmt::format("  {:<14}{}\n", f.what, shortened(fmt::format("{} [{}]", value, f.file), kWidth - 16));
+  }
+  text += body;
+  const ErrorBand band = error_band_of(s);
+  std::string error = band.step_time ? fmt::format("+-{} on step time", percent_text(*band.step_time)) : "";
+  if (band.peak_memory) error += fmt::format("{}+-{} on memory", error.empty() ? "" : ", ", percent_text(*band.peak_memory));
+  text += wrapped("  expected error", (error.empty() ? "" : error + ": ") + band.basis);
+  text += fmt::format("  {:<14}{}\n", "scenario", hash_of(s));
+  for (const std::string& note : r.notes) text += wrapped("  note          ", note);
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::size_t> shown_classes(const Result& r, std::size_t at_most) {
+  std::vector<std::size_t> shown;
+  const std::size_t n = r.classes.size(), last = std::max<std::size_t>(1, at_most / 3);
+  for (std::size_t i = 0; i < n; ++i) {
+    const bool edge = n <= at_most || i + last + 2 < at_most || i + last >= n;
+    if (edge || i == r.critical_class || i == r.fullest_class) shown.push_back(i);
+  }
+  return shown;
+}
+
+std::string verdict_line(const Scenario& s, const Result& r) {
+  if (!r.deadlock.empty()) return "STANDS STILL: the program of this scenario never ends";
+  if (r.classes.empty()) return "NOTHING TO RUN";
+  const scenario::ClassResult& c = r.classes[r.fullest_class];
+  const std::string of = fmt::format("{} of {} GiB", gib_text(c.peak_device()), gib_text(s.cluster.gpu.memory));
+  const std::string where = r.classes.size() > 1 ? " on '" + c.name + "', the fullest class" : " on every GPU";
+  const Bytes left = headroom_of(s, r);
+  if (r.fits) return fmt::format("FITS: {}{}; {} GiB left ({})", of, where, gib_text(left), percent_text(left / s.cluster.gpu.memory));
+  if (left < Bytes{0}) return fmt::format("DOES NOT FIT: needs {}{}; {} GiB too much", of, where, gib_text(Bytes{0} - left));
+  return fmt::format("DOES NOT FIT: runs out of memory{} although {} would do", where, of);
+}
+
+std::string write_text(const Scenario& s, const Result& r, const TextOptions& options) {
+  std::string text = heading(s);
+  const std::string verdict = verdict_line(s, r);
+  const std::size_t colon = verdict.find(':');
+  text += coloured(verdict.substr(0, colon), r.fits && r.deadlock.empty() ? "1;32" : "1;31", options.colour) + (colon == std::string::npos ? "" : verdict.substr(colon)) + "\n";
+  if (!r.fits)
+    for (const std::size_t i : shown_classes(r, 4))
+      if (lacks_memory(s, r.classes[i])) text += failure(s, r, i);
+  text += speed(s, r);
+  text += where_time_goes(r);
+  text += memory_text(s, r);
+  text += rests_on(s, r);
+  text += "\nGiB = 2^30 bytes, GB = 10^9 bytes. More: rehearse explain SCENARIO --stage costs | timeline | memory\n";
+  return text;
+}
+
+}  // namespace rehearse::report

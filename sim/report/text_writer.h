@@ -1,0 +1,26 @@
+// The answer of `rehearse run` on one screen: fits or not, how fast, where the time goes, what fills the memory, and
+// what the numbers rest on. Leaves out the stages on the way there (explain.h) and machine-readable output.
+#pragma once
+
+#include <string>
+
+#include "sim/report/accounts.h"
+
+namespace rehearse::report {
+
+/// `colour`: ANSI colours for the verdict; for terminals only. Lines are at most kWidth characters long.
+struct TextOptions {
+  bool colour = false;
+};
+std::string write_text(const Scenario& scenario, const Result& result, const TextOptions& options = {});
+
+/// Its first line alone: "FITS: ..." or "DOES NOT FIT: ...".
+std::string verdict_line(const Scenario& scenario, const Result& result);
+
+/// Its part on memory: per rank class what is allocated, reserved and seen by nvidia-smi, by category at the peak.
+std::string memory_text(const Scenario& scenario, const Result& result);
+
+/// Classes worth showing when there are many: the first and last ones, the critical and the fullest, in order.
+std::vector<std::size_t> shown_classes(const Result& result, std::size_t at_most);
+
+}  // namespace rehearse::report

@@ -1,0 +1,189 @@
+#include "sim/report/trace_writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <ostream>
+#include <tuple>
+
+#include "sim/report/costs.h"
+#include "sim/report/json_text.h"
+
+namespace rehearse::report {
+namespace {
+
+using executor::Slice;
+using plan::Opcode;
+
+/// Nanoseconds, so that neighbours that touch still touch after rounding.
+std::int64_t nanoseconds(std::int64_t ps) { return (ps + (ps >= 0 ? 500 : -500)) / 1000; }
+std::string microseconds_text(std::int64_t ns) { return fmt::format("{}{}.{:03}", ns < 0 ? "-" : "", std::abs(ns) / 1000, std::abs(ns) % 1000); }
+
+class Writer {
+ public:
+  Writer(const Scenario& s, const Result& r, std::ostream& out) : s_(s), r_(r), out_(out), slices_(r.trace) {
+    std::stable_sort(slices_.begin(), slices_.end(), [](const Slice& a, const Slice& b) { return std::tie(a.start, a.rank_class, a.stream) < std::tie(b.start, b.rank_class, b.stream); });
+    // Classes that are ahead begin their step earlier than the last one: all times count from the first of them.
+    if (!slices_.empty()) origin_ = std::min<std::int64_t>(0, slices_.front().start);
+  }
+
+  void write() {
+    const int representative = r_.plan.classes.empty() ? 0 : r_.plan.classes[0].representative;
+    out_ << fmt::format("{{\n\"schemaVersion\": 1,\n\"deviceProperties\": [{{\"id\": 0, \"name\": {}, \"totalGlobalMem\": {}, \"numSms\": {}}}],\n", json_text(s_.cluster.gpu.title),
+                        s_.cluster.gpu.memory.value, s_.cluster.gpu.sms);
+    out_ << fmt::format("\"distributedInfo\": {{\"backend\": {}, \"rank\": {}, \"world_size\": {}}},\n", json_text(s_.communication.backend), representative, s_.gpus());
+    out_ << "\"displayTimeUnit\": \"ms\",\n\"traceName\": " << json_text(s_.title.empty() ? s_.file : s_.title) << ",\n\"traceEvents\": [\n";
+    metadata();
+    counters();
+    merge_flows();
+    out_ << "\n]\n}\n";
+  }
+
+ private:
+  int pid(std::size_t rank_class) const { return r_.plan.classes[rank_class].representative; }
+
+  void event(const std::string& text) {
+    out_ << (first_ ? "" : ",\n") << text;
+    first_ = false;
+  }
+
+  void metadata() {
+    for (std::size_t c = 0; c < r_.plan.classes.size(); ++c) {
+      const plan::RankClass& k = r_.plan.classes[c];
+      const std::string name = fmt::format("rank {} ({}, {} GPUs alike)", k.representative, k.name, k.ranks);
+      event(fmt::format(R"({{"ph": "M", "name": "process_name", "pid": {}, "tid": 0, "ts": 0, "args": {{"name": {}}}}})", pid(c), json_text(name)));
+      event(fmt::format(R"({{"ph": "M", "name": "process_sort_index", "pid": {}, "tid": 0, "ts": 0, "args": {{"sort_index": {}}}}})", pid(c), c));
+      std::array<bool, plan::kStreams> used{};
+      for (const Slice& slice : slices_)
+        if (slice.rank_class == c) used[static_cast<std::size_t>(slice.stream)] = true;
+      for (int t = 0; t < plan::kStreams; ++t) {
+        if (!used[static_cast<std::size_t>(t)]) continue;
+        event(fmt::format(R"({{"ph": "M", "name": "thread_name", "pid": {}, "tid": {}, "ts": 0, "args": {{"name": {}}}}})", pid(c), t,
+                          json_text(fmt::format("stream {} {}", t, name_of(static_cast<plan::Stream>(t))))));
+        event(fmt::format(R"({{"ph": "M", "name": "thread_sort_index", "pid": {}, "tid": {}, "ts": 0, "args": {{"sort_index": {}}}}})", pid(c), t, t));
+      }
+    }
+  }
+
+  /// Memory after each call, at the moment its first work starts on the device.
+  void counters() {
+    for (std::size_t c = 0; c < r_.classes.size(); ++c) {
+      std::map<std::uint32_t, std::int64_t> begins;
+      for (const Slice& slice : slices_)
+        if (slice.rank_class == c) begins.emplace(slice.call, slice.start);
+      for (const executor::MemorySample& m : r_.classes[c].memory.timeline) {
+        const auto at = begins.find(m.call);
+        if (at == begins.end()) continue;
+        event_lines_.push_back({at->second, fmt::format(R"({{"ph": "C", "name": "memory", "pid": {}, "ts": {}, "args": {{"allocated_bytes": {}, "reserved_bytes": {}}}}})", pid(c),
+                                                        ts(at->second), m.allocated, m.reserved)});
+      }
+    }
+    std::stable_sort(event_lines_.begin(), event_lines_.end(), [](const Line& a, const Line& b) { return a.start < b.start; });
+  }
+
+  std::string ts(std::int64_t ps) const { return microseconds_text(nanoseconds(ps - origin_)); }
+
+  const std::string& name(const Slice& s) const {
+    static const std::string send = "send", recv = "recv", to_device = "Memcpy HtoD", to_host = "Memcpy DtoH";
+    switch (s.op) {
+      case Opcode::kernel: return r_.plan.kernels[s.spec].name;
+      case Opcode::collective: return r_.plan.collectives[s.spec].name;
+      case Opcode::copy: return r_.plan.copies[s.spec].direction == plan::CopySpec::Direction::host_to_device ? to_device : to_host;
+      default: return s.op == Opcode::send ? send : recv;
+    }
+  }
+
+  /// What does not change from one use of a spec to the next, written once per spec.
+  const std::string& spec_args(const Slice& s) {
+    auto [it, added] = args_.try_emplace({static_cast<int>(s.op), s.spec, s.rank_class});
+    if (!added) return it->second;
+    std::string& text = it->second;
+    if (s.op == Opcode::kernel) {
+      const model::KernelSpec& k = r_.plan.kernels[s.spec];
+      text = fmt::format(R"("kind": "{}", "dtype": "{}", "flops": {}, "bytes": {})", name_of(k.kind), name_of(k.dtype), model::flops_of(k).value, model::traffic_of(k).value);
+      if (k.m > 0) text += fmt::format(R"(, "batch": {}, "m": {}, "n": {}, "k": {})", k.batch, k.m, k.n, k.k);
+    } else if (s.op == Opcode::collective) {
+      const plan::CollectiveSpec& c = r_.plan.collectives[s.spec];
+      const GroupShape& group = r_.plan.classes[s.rank_class].groups[static_cast<std::size_t>(c.axis)];
+      text = fmt::format(R"("Collective name": "{}", "bytes": {}, "Group size": {}, "Process Group Name": "{}")", name_of(c.kind), c.bytes.value, group.ranks, name_of(c.axis));
+    } else if (s.op == Opcode::copy) {
+      text = fmt::format(R"("bytes": {})", r_.plan.copies[s.spec].bytes.value);
+    } else {
+      const plan::MessageSpec& m = r_.plan.messages[s.spec];
+      text = fmt::format(R"("Collective name": "{}", "bytes": {}, "{} Rank": {})", name(s), m.bytes.value, s.op == Opcode::send ? "Dst" : "Src", pid(m.peer));
+    }
+    return text;
+  }
+
+  void slice(const Slice& s) {
+    const plan::Call& call = r_.plan.classes[s.rank_class].program.step[s.call];
+    const std::int64_t from = nanoseconds(s.start - origin_), to = nanoseconds(s.end - origin_);
+    std::string where;
+    if (call.layer >= 0) where += fmt::format(R"("layer": {}, )", call.layer);
+    if (call.micro_batch >= 0) where += fmt::format(R"("micro_batch": {}, )", call.micro_batch);
+    event(fmt::format(R"({{"ph": "X", "cat": "{}", "name": {}, "pid": {}, "tid": {}, "ts": {}, "dur": {}, "args": {{"device": 0, "stream": {}, "phase": "{}", {}{}}}}})",
+                      s.op == Opcode::copy ? "gpu_memcpy" : "kernel", json_text(name(s)), pid(s.rank_class), static_cast<int>(s.stream), microseconds_text(from), microseconds_text(to - from),
+                      static_cast<int>(s.stream), name_of(call.phase), where, spec_args(s)));
+  }
+
+  struct Line {
+    std::int64_t start;
+    std::string text;
+  };
+
+  /// Slices in order of time, flows and counters between them. Both sides of a message start together.
+  void merge_flows() {
+    struct Side {
+      std::int64_t id;
+      bool matched;
+    };
+    std::map<std::tuple<int, int, int, std::int64_t>, Side> open;  // from, to, channel, start
+    std::int64_t next_id = 0;
+    std::size_t line = 0;
+    for (const Slice& s : slices_) {
+      for (; line < event_lines_.size() && event_lines_[line].start <= s.start; ++line) event(event_lines_[line].text);
+      slice(s);
+      if (s.op != Opcode::send && s.op != Opcode::recv) continue;
+      const plan::MessageSpec& m = r_.plan.messages[s.spec];
+      const bool sending = s.op == Opcode::send;
+      const auto key = std::tuple<int, int, int, std::int64_t>{sending ? s.rank_class : m.peer, sending ? m.peer : s.rank_class, m.channel, s.start};
+      auto [it, first] = open.try_emplace(key, Side{next_id, false});
+      if (first) {
+        ++next_id;
+        pending_[it->second.id] = &s;
+        continue;
+      }
+      const Slice& other = *pending_[it->second.id];
+      const Slice& from = sending ? s : other;
+      const Slice& to = sending ? other : s;
+      flow("s", it->second.id, from, from.start, "");
+      flow("f", it->second.id, to, to.start, R"(, "bp": "e")");
+      pending_.erase(it->second.id);
+      open.erase(it);
+    }
+    for (; line < event_lines_.size(); ++line) event(event_lines_[line].text);
+  }
+
+  void flow(const char* phase, std::int64_t id, const Slice& at, std::int64_t when, const char* more) {
+    event(fmt::format(R"({{"ph": "{}", "cat": "p2p", "name": "message", "id": {}, "pid": {}, "tid": {}, "ts": {}{}}})", phase, id, pid(at.rank_class), static_cast<int>(at.stream), ts(when), more));
+  }
+
+  const Scenario& s_;
+  const Result& r_;
+  std::ostream& out_;
+  std::vector<Slice> slices_;
+  std::int64_t origin_ = 0;
+  bool first_ = true;
+  std::vector<Line> event_lines_;
+  std::map<std::tuple<int, std::uint32_t, std::uint16_t>, std::string> args_;
+  std::map<std::int64_t, const Slice*> pending_;
+};
+
+}  // namespace
+
+std::int64_t estimated_trace_bytes(const Result& r) { return 2000 + 300 * static_cast<std::int64_t>(r.trace.size()); }
+
+void write_trace(const Scenario& s, const Result& r, std::ostream& out) { Writer(s, r, out).write(); }
+
+}  // namespace rehearse::report
