@@ -1,5 +1,5 @@
 # A room is a folder with one static library; it links exactly the rooms that it may include (style.md, section 3),
-# so a wrong dependency shows as a missing link line and in tests/include_direction.py.
+# so a wrong dependency shows as a missing link line and in tests/include_direction.sh.
 function(rehearse_room name)
   cmake_parse_arguments(ROOM "" "DIR" "USES;LINKS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${ROOM_DIR}/*.cpp)

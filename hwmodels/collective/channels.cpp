@@ -14,7 +14,8 @@ constexpr double kIntra90[] = {60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3};
 constexpr double kIntra100[] = {90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18};
 constexpr double kInterOld[] = {48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, .24, .12};
 constexpr double kInter90[] = {48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, .24, .12};
-constexpr double kInter100[] = {96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, .24, .12};
+constexpr double kInter100[] = {96, 86,   80, 48, 45.1, 42, 40,  30,  24,  22,
+                                20, 17.5, 15, 12, 6,    3,  2.4, 1.2, .24, .12};
 constexpr int kMaxSearchedRings = 32;
 constexpr int kMaxChannels = 64;
 constexpr int kHeadsOfOneBoard = 8;
@@ -71,7 +72,8 @@ ChannelGraph search_nvls(const Group& group) {
         graph.speed_intra = speed;
         break;
       }
-  if (group.nodes > 1) graph.speed_inter = std::min(graph.speed_intra, group.nic * group.nics / std::max(1, group.local));
+  if (group.nodes > 1)
+    graph.speed_inter = std::min(graph.speed_intra, group.nic * group.nics / std::max(1, group.local));
   return graph;
 }
 
@@ -88,7 +90,8 @@ int executed_nvls_channels(const Group& group) {
 }
 
 int executed_p2p_channels(const Group& group) {
-  return std::min<int>(kMaxChannels / 2, static_cast<int>(std::bit_ceil(static_cast<unsigned>(executed_ring_channels(group)))));
+  return std::min<int>(kMaxChannels / 2,
+                       static_cast<int>(std::bit_ceil(static_cast<unsigned>(executed_ring_channels(group)))));
 }
 
 }  // namespace rehearse::hwmodels

@@ -13,13 +13,14 @@ struct ChannelGraph {
   double speed_inter = 0;  // between nodes
 };
 
-/// Rings and trees. Source: NVIDIA/nccl 2.30 src/graph/search.cc: per-channel speeds are tried from high to low and the
-/// largest total wins.
+/// Rings and trees. Source: NVIDIA/nccl 2.30 src/graph/search.cc: per-channel speeds are tried from high to
+/// low and the largest total wins.
 ChannelGraph search_rings(const Group& group);
 /// NVLS: one channel ("head") per member of a node.
 ChannelGraph search_nvls(const Group& group);
 
-/// CTAs that run: rings are doubled after the search; NVLS has its own fixed numbers; all-to-all rounds up to 2^k.
+/// CTAs that run: rings are doubled after the search; NVLS has its own fixed numbers; all-to-all rounds up to
+/// 2^k.
 int executed_ring_channels(const Group& group);
 int executed_nvls_channels(const Group& group);
 int executed_p2p_channels(const Group& group);

@@ -10,10 +10,14 @@ namespace {
 double shard_seconds(Bytes payload, int n, BytesPerSecond bandwidth) {
   return static_cast<double>(payload.value) / (n * bandwidth.value);
 }
-double whole_seconds(Bytes payload, BytesPerSecond bandwidth) { return static_cast<double>(payload.value) / bandwidth.value; }
+double whole_seconds(Bytes payload, BytesPerSecond bandwidth) {
+  return static_cast<double>(payload.value) / bandwidth.value;
+}
 
 // Rounds once: the parts are added as seconds.
-Duration rounds(int count, Duration alpha, double each_seconds) { return seconds(count * (to_seconds(alpha) + each_seconds)); }
+Duration rounds(int count, Duration alpha, double each_seconds) {
+  return seconds(count * (to_seconds(alpha) + each_seconds));
+}
 
 }  // namespace
 

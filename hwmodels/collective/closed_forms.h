@@ -13,7 +13,8 @@ namespace rehearse::hwmodels {
 Duration ring_all_reduce_time(Bytes payload, int n, Duration alpha, BytesPerSecond bandwidth);
 /// (n-1) (alpha + payload / (n bandwidth)); reduce-scatter is the same.
 Duration ring_all_gather_time(Bytes payload, int n, Duration alpha, BytesPerSecond bandwidth);
-/// 2 log2(n) alpha + 2 payload / bandwidth: two trees, each carrying half, pipelined.  Source: Sanders, Speck, Traff 2009.
+/// 2 log2(n) alpha + 2 payload / bandwidth: two trees, each carrying half, pipelined.  Source: Sanders,
+/// Speck, Traff 2009.
 Duration double_binary_tree_all_reduce_time(Bytes payload, int n, Duration alpha, BytesPerSecond bandwidth);
 /// 2 alpha + payload (n+1)/n / bandwidth: each rank pulls its reduced shard's n inputs and pushes one result.
 Duration switch_all_reduce_time(Bytes payload, int n, Duration alpha, BytesPerSecond bandwidth);

@@ -14,8 +14,10 @@ class CollNet final : public CollectiveAlgorithm {
   Algorithm id() const override { return Algorithm::collnet; }
 
   bool enabled(const Group& group, CollectiveKind kind, Protocol protocol) const override {
-    bool known = kind == CollectiveKind::all_reduce || kind == CollectiveKind::all_gather || kind == CollectiveKind::reduce_scatter;
-    return group.sharp && known && protocol == Protocol::simple && group.nodes > 1 && group.nvlink && group.local <= 8;
+    bool known = kind == CollectiveKind::all_reduce || kind == CollectiveKind::all_gather ||
+                 kind == CollectiveKind::reduce_scatter;
+    return group.sharp && known && protocol == Protocol::simple && group.nodes > 1 && group.nvlink &&
+           group.local <= 8;
   }
 
   double tuner_bandwidth(const Group& group, CollectiveKind kind, Protocol) const override {

@@ -9,8 +9,9 @@ namespace rehearse::hwmodels {
 
 namespace {
 
-// A GPU's messages use the NICs beside it, but no more of them than make 400 Gb/s: trays with two such NICs per GPU
-// reach the rate of one (OCI GB200 all-to-all tables), nodes with four 100 Gb/s cards per GPU use all four.
+// A GPU's messages use the NICs beside it, but no more of them than make 400 Gb/s: trays with two such NICs
+// per GPU reach the rate of one (OCI GB200 all-to-all tables), nodes with four 100 Gb/s cards per GPU use all
+// four.
 double own_nics(const Group& group) {
   constexpr double kEnough = 50;
   double beside = std::max(1.0, 1.0 / group.gpus_per_nic);
@@ -44,7 +45,8 @@ double send_time(const Group& group, double bytes, bool same_domain, int concurr
   if (same_domain) {
     double bandwidth = group.ring_link * t.send_efficiency;
     if (t.send_narrow > 0) {
-      // Few channels until the message is large; then wide at once, which is never slower than the last narrow one.
+      // Few channels until the message is large; then wide at once, which is never slower than the last
+      // narrow one.
       double narrow = std::min(bytes, t.send_narrow_until * kMiB) / (1000 * t.send_narrow);
       return t.direct_launch + std::max(narrow, bytes / (1000 * bandwidth));
     }

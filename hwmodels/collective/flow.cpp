@@ -53,10 +53,12 @@ Members by_machine(const Loader& loader, const std::vector<int>& group) {
 void between(Loader& loader, const std::vector<int>& from, const std::vector<int>& to, double bytes) {
   auto lanes = std::max(from.size(), to.size());
   for (std::size_t i = 0; i < lanes; ++i)
-    loader.send(from[i % from.size()], to[i % to.size()], bytes / static_cast<double>(lanes), static_cast<int>(i));
+    loader.send(from[i % from.size()], to[i % to.size()], bytes / static_cast<double>(lanes),
+                static_cast<int>(i));
 }
 
-// `each`: bytes that every member passes on. Per channel a node's part is a chain of local-1 hops plus one way out.
+// `each`: bytes that every member passes on. Per channel a node's part is a chain of local-1 hops plus one
+// way out.
 void ring(Loader& loader, const Members& members, double each) {
   for (std::size_t m = 0; m < members.size(); ++m) {
     const auto& local = members[m];
@@ -64,7 +66,8 @@ void ring(Loader& loader, const Members& members, double each) {
     bool alone = members.size() == 1;
     double inside = alone ? each : each * (n - 1) / n;
     if (local.size() > 1)
-      for (std::size_t i = 0; i < local.size(); ++i) loader.send(local[i], local[(i + 1) % local.size()], inside, static_cast<int>(i));
+      for (std::size_t i = 0; i < local.size(); ++i)
+        loader.send(local[i], local[(i + 1) % local.size()], inside, static_cast<int>(i));
     if (!alone) between(loader, local, members[(m + 1) % members.size()], each);
   }
 }
@@ -125,8 +128,9 @@ double ring_bytes(CollectiveKind kind, double bytes, std::size_t ranks) {
 }  // namespace
 
 std::vector<std::vector<int>> place_groups(const GroupShape& shape, int machines, int gpus_per_machine) {
-  EXPECTS(shape.ranks_per_node * shape.stride <= gpus_per_machine && shape.nodes * shape.node_stride <= machines,
-          "group does not fit the cluster");
+  EXPECTS(
+      shape.ranks_per_node * shape.stride <= gpus_per_machine && shape.nodes * shape.node_stride <= machines,
+      "group does not fit the cluster");
   std::vector<std::vector<int>> groups;
   int local_span = shape.ranks_per_node * shape.stride, node_span = shape.nodes * shape.node_stride;
   for (int node_block = 0; node_block + node_span <= machines; node_block += node_span)
@@ -137,15 +141,16 @@ std::vector<std::vector<int>> place_groups(const GroupShape& shape, int machines
           std::vector<int> group;
           for (int n = 0; n < shape.nodes; ++n)
             for (int k = 0; k < shape.ranks_per_node && static_cast<int>(group.size()) < shape.ranks; ++k)
-              group.push_back((node_block + node_offset + n * shape.node_stride) * gpus_per_machine + block + offset + k * shape.stride);
+              group.push_back((node_block + node_offset + n * shape.node_stride) * gpus_per_machine + block +
+                              offset + k * shape.stride);
           groups.push_back(std::move(group));
         }
     }
   return groups;
 }
 
-std::vector<double> flow_loads(const Topology& topology, CollectiveKind kind, Algorithm algorithm, Bytes bytes,
-                               const std::vector<std::vector<int>>& groups) {
+std::vector<double> flow_loads(const Topology& topology, CollectiveKind kind, Algorithm algorithm,
+                               Bytes bytes, const std::vector<std::vector<int>>& groups) {
   Loader loader(topology);
   auto size = static_cast<double>(bytes.value);
   for (const std::vector<int>& group : groups) {
@@ -153,24 +158,31 @@ std::vector<double> flow_loads(const Topology& topology, CollectiveKind kind, Al
     Members members = by_machine(loader, group);
     switch (algorithm) {
       case Algorithm::direct:
-        if (kind == CollectiveKind::send_recv) loader.send(group[0], group[1], size, 0);
-        else all_to_all(loader, group, size);
+        if (kind == CollectiveKind::send_recv)
+          loader.send(group[0], group[1], size, 0);
+        else
+          all_to_all(loader, group, size);
         break;
-      case Algorithm::tree: tree(loader, members, size, true); break;
+      case Algorithm::tree:
+        tree(loader, members, size, true);
+        break;
       case Algorithm::nvls:
       case Algorithm::nvls_tree:
         for (const auto& local : members)
-          for (int rank : local) loader.through_switch(rank, size * (1 + 1.0 / static_cast<double>(local.size())));
+          for (int rank : local)
+            loader.through_switch(rank, size * (1 + 1.0 / static_cast<double>(local.size())));
         if (members.size() > 1) tree(loader, members, size, false);
         break;
-      default: ring(loader, members, ring_bytes(kind, size, group.size())); break;
+      default:
+        ring(loader, members, ring_bytes(kind, size, group.size()));
+        break;
     }
   }
   return loader.take();
 }
 
-std::vector<double> flow_loads(const Topology& topology, CollectiveKind kind, Algorithm algorithm, Bytes bytes,
-                               const GroupShape& shape) {
+std::vector<double> flow_loads(const Topology& topology, CollectiveKind kind, Algorithm algorithm,
+                               Bytes bytes, const GroupShape& shape) {
   int machines = std::max(1, topology.machines());
   int each = static_cast<int>(topology.gpus().size()) / machines;
   return flow_loads(topology, kind, algorithm, bytes, place_groups(shape, machines, each));
@@ -178,7 +190,8 @@ std::vector<double> flow_loads(const Topology& topology, CollectiveKind kind, Al
 
 double busiest_link_seconds(const Topology& topology, const std::vector<double>& loads) {
   double longest = 0;
-  for (std::size_t i = 0; i < loads.size(); ++i) longest = std::max(longest, loads[i] / topology.links()[i].bandwidth.value);
+  for (std::size_t i = 0; i < loads.size(); ++i)
+    longest = std::max(longest, loads[i] / topology.links()[i].bandwidth.value);
   return longest;
 }
 

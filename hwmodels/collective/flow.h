@@ -14,11 +14,11 @@ std::vector<std::vector<int>> place_groups(const GroupShape& shape, int machines
 
 /// Bytes per link, index as topology.links().
 ///   bytes   nccl-tests' size, as for Network::collective
-std::vector<double> flow_loads(const Topology& topology, CollectiveKind kind, Algorithm algorithm, Bytes bytes,
-                               const GroupShape& shape);
+std::vector<double> flow_loads(const Topology& topology, CollectiveKind kind, Algorithm algorithm,
+                               Bytes bytes, const GroupShape& shape);
 /// The same for given groups of ranks.
-std::vector<double> flow_loads(const Topology& topology, CollectiveKind kind, Algorithm algorithm, Bytes bytes,
-                               const std::vector<std::vector<int>>& groups);
+std::vector<double> flow_loads(const Topology& topology, CollectiveKind kind, Algorithm algorithm,
+                               Bytes bytes, const std::vector<std::vector<int>>& groups);
 
 /// Largest load / bandwidth over the links, in seconds.
 double busiest_link_seconds(const Topology& topology, const std::vector<double>& loads);

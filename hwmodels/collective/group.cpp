@@ -18,20 +18,29 @@ double nccl_pcie_bandwidth(int pcie_generation) {
   switch (pcie_generation) {
     case 1:
     case 2:
-    case 3: return 12;
-    case 4: return 24;
-    case 5: return 48;
-    default: return 96;
+    case 3:
+      return 12;
+    case 4:
+      return 24;
+    case 5:
+      return 48;
+    default:
+      return 96;
   }
 }
 
 double nccl_link_bandwidth(const Gpu& gpu) {
-  if (gpu.nvlink_links == 0 || gpu.nvlink_bandwidth.value == 0) return nccl_pcie_bandwidth(gpu.pcie_generation);
-  if (gpu.architecture == Architecture::cdna3) return gpu.nvlink_bandwidth.value * 0.75e-9;  // RCCL: xGMI 48 of 64 GB/s
+  if (gpu.nvlink_links == 0 || gpu.nvlink_bandwidth.value == 0)
+    return nccl_pcie_bandwidth(gpu.pcie_generation);
+  if (gpu.architecture == Architecture::cdna3)
+    return gpu.nvlink_bandwidth.value * 0.75e-9;  // RCCL: xGMI 48 of 64 GB/s
   double per_link = 20;
-  if (gpu.compute_capability == 86 || gpu.compute_capability == 89) per_link = 12;
-  else if (gpu.compute_capability >= 100) per_link = 40.1;
-  else if (gpu.compute_capability >= 90) per_link = 20.6;
+  if (gpu.compute_capability == 86 || gpu.compute_capability == 89)
+    per_link = 12;
+  else if (gpu.compute_capability >= 100)
+    per_link = 40.1;
+  else if (gpu.compute_capability >= 90)
+    per_link = 20.6;
   return per_link * gpu.nvlink_links;
 }
 
@@ -41,20 +50,26 @@ const char* timing_name(const Gpu& gpu, bool nvlink) {
   if (gpu.architecture == Architecture::cdna3) return "cdna3";
   if (!nvlink) return "pcie";
   switch (generation_of(gpu.compute_capability)) {
-    case Generation::volta: return "volta";
-    case Generation::ampere: return "ampere";
-    case Generation::hopper: return "hopper";
-    case Generation::blackwell: return "blackwell";
+    case Generation::volta:
+      return "volta";
+    case Generation::ampere:
+      return "ampere";
+    case Generation::hopper:
+      return "hopper";
+    case Generation::blackwell:
+      return "blackwell";
   }
   return "hopper";
 }
 
-// What `local` neighbouring GPUs can use of the link, in GB/s; `across` is the part left when they span both sockets.
+// What `local` neighbouring GPUs can use of the link, in GB/s; `across` is the part left when they span both
+// sockets.
 double usable_link(const ClusterDescription& cluster, int local, int stride, double link, double across) {
   const NodeDesign& node = cluster.node;
   double pcie = nccl_pcie_bandwidth(cluster.gpu.pcie_generation);
   switch (node.scale_up) {
-    case ScaleUp::nvswitch: return link;
+    case ScaleUp::nvswitch:
+      return link;
     case ScaleUp::mesh: {
       double pair = link / std::max(1, cluster.gpu.nvlink_links) * std::max(1, node.links_per_pair);
       return std::min(link, pair * (local - 1));
@@ -62,7 +77,8 @@ double usable_link(const ClusterDescription& cluster, int local, int stride, dou
     case ScaleUp::bridge:
       if (local <= 2 && stride == 1) return link;
       [[fallthrough]];
-    case ScaleUp::none: break;
+    case ScaleUp::none:
+      break;
   }
   bool one_socket = local * stride <= std::max(1, node.gpus / std::max(1, node.cpu.sockets));
   return pcie * (one_socket ? node.pcie.efficiency : across);
@@ -70,7 +86,8 @@ double usable_link(const ClusterDescription& cluster, int local, int stride, dou
 
 }  // namespace
 
-Group make_group(const ClusterDescription& cluster, const GroupShape& shape, const CollectiveParameters& parameters) {
+Group make_group(const ClusterDescription& cluster, const GroupShape& shape,
+                 const CollectiveParameters& parameters) {
   EXPECTS(shape.ranks >= 1 && shape.nodes >= 1 && shape.ranks_per_node >= 1);
   const NodeDesign& node = cluster.node;
   Group group;
@@ -87,11 +104,14 @@ Group make_group(const ClusterDescription& cluster, const GroupShape& shape, con
   bool has_links = cluster.gpu.nvlink_links > 0 && cluster.gpu.nvlink_bandwidth.value > 0;
   bool pair_only = node.scale_up == ScaleUp::bridge && (group.local > 2 || shape.stride > 1);
   group.nvlink = has_links && node.scale_up != ScaleUp::none && !pair_only;
-  group.link = group.nvlink ? nccl_link_bandwidth(cluster.gpu) : nccl_pcie_bandwidth(cluster.gpu.pcie_generation);
+  group.link =
+      group.nvlink ? nccl_link_bandwidth(cluster.gpu) : nccl_pcie_bandwidth(cluster.gpu.pcie_generation);
   group.ring_link = group.direct_link = group.link;
   if (group.local > 1) {
-    group.ring_link = usable_link(cluster, group.local, shape.stride, group.link, node.pcie.efficiency_across);
-    group.direct_link = usable_link(cluster, group.local, shape.stride, group.link, node.pcie.all_to_all_across);
+    group.ring_link =
+        usable_link(cluster, group.local, shape.stride, group.link, node.pcie.efficiency_across);
+    group.direct_link =
+        usable_link(cluster, group.local, shape.stride, group.link, node.pcie.all_to_all_across);
   }
   group.nvls = node.nvls && node.scale_up == ScaleUp::nvswitch;
 
@@ -99,7 +119,8 @@ Group make_group(const ClusterDescription& cluster, const GroupShape& shape, con
   int trays_used = trays == 1 ? 1 : std::max(1, shape.nodes / group.nodes);
   double per_gpu = node.gpus > 0 ? node.nic.count / static_cast<double>(node.gpus) : 0;
   group.gpus_per_nic = per_gpu > 0 ? 1 / per_gpu : 1;
-  int reach = std::min(node.nic.count, std::max(node.nic.count > 0 ? 1 : 0, static_cast<int>(std::ceil(per_gpu * shape.ranks_per_node))));
+  int reach = std::min(node.nic.count, std::max(node.nic.count > 0 ? 1 : 0,
+                                                static_cast<int>(std::ceil(per_gpu * shape.ranks_per_node))));
   group.nics = reach * trays_used;
   group.nic = node.nic.bandwidth.value * 1e-9;
   double wanted = static_cast<double>(reach) * shape.groups_per_node;
@@ -110,7 +131,8 @@ Group make_group(const ClusterDescription& cluster, const GroupShape& shape, con
   auto network = parameters.networks.find(node.nic.network);
   EXPECTS(timing != parameters.generations.end(), "no timing for this GPU generation");
   group.timing = &timing->second;
-  group.network = network == parameters.networks.end() ? &parameters.networks.begin()->second : &network->second;
+  group.network =
+      network == parameters.networks.end() ? &parameters.networks.begin()->second : &network->second;
   return group;
 }
 

@@ -12,7 +12,8 @@ namespace {
 constexpr double kKiB = 1024;
 
 // Halve the chunk while the message holds fewer than `rounds` rounds of all channels and heads.
-double shrink(double chunk, double bytes, double channels, double heads, std::initializer_list<double> rounds) {
+double shrink(double chunk, double bytes, double channels, double heads,
+              std::initializer_list<double> rounds) {
   for (double limit : rounds)
     if (bytes < limit * channels * heads * chunk) chunk /= 2;
   return chunk;
@@ -59,7 +60,8 @@ class Nvls final : public CollectiveAlgorithm {
 
   double tuner_latency(const Group& group, CollectiveKind, Protocol protocol) const override {
     double latency = tuning::hop_latency(Algorithm::nvls, protocol, tuning::Hop::nvlink);
-    return group.nodes == 1 ? latency : latency + tuning::hop_latency(Algorithm::nvls, protocol, tuning::Hop::network);
+    return group.nodes == 1 ? latency
+                            : latency + tuning::hop_latency(Algorithm::nvls, protocol, tuning::Hop::network);
   }
 
   int channels(const Group& group, CollectiveKind) const override { return executed_nvls_channels(group); }
@@ -69,8 +71,9 @@ class Nvls final : public CollectiveAlgorithm {
     double n = group.local;
     double bus = nvls_bus_bandwidth(group, nvls_chunk_bytes(group, bytes));
     // Half an all-reduce: only the gathering or only the reducing direction carries the whole message.
-    double data = kind == CollectiveKind::all_reduce ? bytes * 2 * (n - 1) / n / (1000 * bus)
-                                                     : bytes * (n - 1) / n / (1000 * std::min(bus / 2, group.link * t.gather_efficiency));
+    double data = kind == CollectiveKind::all_reduce
+                      ? bytes * 2 * (n - 1) / n / (1000 * bus)
+                      : bytes * (n - 1) / n / (1000 * std::min(bus / 2, group.link * t.gather_efficiency));
     double time = t.nvls_launch + data + ramp(t.nvls_ramp, bytes / kMiB, t.nvls_ramp_half);
     if (group.nodes == 1) return time;
     double through = bytes / (1000 * group.network_bandwidth());  // SHARP: S out, S in

@@ -1,4 +1,5 @@
-// NVLSTree: NVLS inside each node, double binary tree between the nodes. All-reduce across nodes with NVSwitch SHARP.
+// NVLSTree: NVLS inside each node, double binary tree between the nodes. All-reduce across nodes with
+// NVSwitch SHARP.
 #include <algorithm>
 #include <cmath>
 
@@ -15,7 +16,8 @@ class NvlsTree final : public CollectiveAlgorithm {
   Algorithm id() const override { return Algorithm::nvls_tree; }
 
   bool enabled(const Group& group, CollectiveKind kind, Protocol protocol) const override {
-    return group.nvls && group.nodes > 1 && group.local > 1 && kind == CollectiveKind::all_reduce && protocol == Protocol::simple;
+    return group.nvls && group.nodes > 1 && group.local > 1 && kind == CollectiveKind::all_reduce &&
+           protocol == Protocol::simple;
   }
 
   double tuner_bandwidth(const Group& group, CollectiveKind kind, Protocol) const override {
@@ -29,7 +31,8 @@ class NvlsTree final : public CollectiveAlgorithm {
 
   double tuner_latency(const Group& group, CollectiveKind, Protocol protocol) const override {
     return tuning::hop_latency(Algorithm::nvls_tree, protocol, tuning::Hop::nvlink) +
-           2 * std::log2(group.nodes) * tuning::hop_latency(Algorithm::nvls_tree, protocol, tuning::Hop::network);
+           2 * std::log2(group.nodes) *
+               tuning::hop_latency(Algorithm::nvls_tree, protocol, tuning::Hop::network);
   }
 
   double tuner_time(const Group& group, CollectiveKind kind, double bytes, Protocol protocol) const override {
@@ -49,8 +52,8 @@ class NvlsTree final : public CollectiveAlgorithm {
     double data = bytes * 2 * (n - 1) / n / (1000 * bus);
     double through = (group.nodes == 2 ? 1 : 2) * bytes / (1000 * group.network_bandwidth());
     double hop = net.tree_hop + ramp(net.tree_hop_large - net.tree_hop, size, net.tree_hop_half);
-    return t.nvls_launch + 2 * std::log2(group.nodes) * hop + std::max(data, through) + ramp(t.nvls_ramp, size, t.nvls_ramp_half) +
-           ramp(net.ramp, size, net.ramp_half);
+    return t.nvls_launch + 2 * std::log2(group.nodes) * hop + std::max(data, through) +
+           ramp(t.nvls_ramp, size, t.nvls_ramp_half) + ramp(net.ramp, size, net.ramp_half);
   }
 
   WireBytes wire(const Group& group, CollectiveKind) const override {

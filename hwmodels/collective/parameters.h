@@ -7,58 +7,60 @@
 
 namespace rehearse::hwmodels {
 
-/// Times in microseconds, sizes in MiB where not said otherwise; efficiencies are fractions of NCCL's link constant.
+/// Times in microseconds, sizes in MiB where not said otherwise; efficiencies are fractions of NCCL's link
+/// constant.
 struct GenerationTiming {
-  double launch = 7;              // kernel launch and first flag, whatever the size
-  double step_ll = 1.5;           // one ring step inside a domain, by protocol
+  double launch = 7;     // kernel launch and first flag, whatever the size
+  double step_ll = 1.5;  // one ring step inside a domain, by protocol
   double step_ll128 = 1.8;
   double step_simple = 2.5;
-  double chain_step = 0.7;        // one step of a tree's chain inside a domain
-  double ll_bandwidth = 100;      // GB/s of bus bandwidth that LL reaches on NVLink
-  double ring_efficiency = 0.98;  // plateau of all-reduce
-  double gather_efficiency = 0.97;// plateau of all-gather and reduce-scatter
-  double ramp_step = 8;           // slices in flight: extra time of each ring step once steps are long ...
-  double ramp_half = 6;           // ... half of it when a step carries this many microseconds of data
-  double nvls_launch = 26;        // floor of NVLS
-  double nvls_efficiency = 0.83;  // e in busbw = link * e * 2(n-1)/(n+1)
+  double chain_step = 0.7;          // one step of a tree's chain inside a domain
+  double ll_bandwidth = 100;        // GB/s of bus bandwidth that LL reaches on NVLink
+  double ring_efficiency = 0.98;    // plateau of all-reduce
+  double gather_efficiency = 0.97;  // plateau of all-gather and reduce-scatter
+  double ramp_step = 8;             // slices in flight: extra time of each ring step once steps are long ...
+  double ramp_half = 6;             // ... half of it when a step carries this many microseconds of data
+  double nvls_launch = 26;          // floor of NVLS
+  double nvls_efficiency = 0.83;    // e in busbw = link * e * 2(n-1)/(n+1)
   double nvls_rack_efficiency = 0.64;  // e when the domain is larger than 8 GPUs
   double nvls_tree_efficiency = 0.93;  // plateau across nodes as a part of the one inside a node
-  double nvls_chunk = 3;          // KiB: a chunk costs as much as this many more KiB
+  double nvls_chunk = 3;               // KiB: a chunk costs as much as this many more KiB
   double nvls_ramp = 85;
-  double nvls_ramp_half = 25;     // MiB
-  double direct_launch = 10;      // all-to-all and send/recv
-  double direct_peer = 0.3;       // per peer of an all-to-all
+  double nvls_ramp_half = 25;  // MiB
+  double direct_launch = 10;   // all-to-all and send/recv
+  double direct_peer = 0.3;    // per peer of an all-to-all
   double direct_efficiency = 0.9;
   double direct_ramp = 80;
-  double direct_ramp_half = 20;   // MiB
+  double direct_ramp_half = 20;  // MiB
   double send_efficiency = 0.92;
-  double send_ramp_half = 4;      // MiB
-  double send_narrow = 0;         // GB/s of messages below `send_narrow_until`, which get few channels; 0 = no such limit
-  double send_narrow_until = 0;   // MiB
+  double send_ramp_half = 4;  // MiB
+  double send_narrow =
+      0;  // GB/s of messages below `send_narrow_until`, which get few channels; 0 = no such limit
+  double send_narrow_until = 0;  // MiB
 };
 
 struct NetworkTiming {
-  bool ll128 = true;              // writes of 128 bytes arrive in order; NCCL leaves LL128 out otherwise
-  double tree_hop = 10.5;         // one hop of the tree between nodes, small LL message
-  double tree_hop_large = 20;     // the same once the hop carries whole slices
-  double tree_hop_half = 0.06;    // MiB: size at which half of the growth is reached
-  double ring_step_ll = 6;        // one ring step between nodes, by protocol
+  bool ll128 = true;            // writes of 128 bytes arrive in order; NCCL leaves LL128 out otherwise
+  double tree_hop = 10.5;       // one hop of the tree between nodes, small LL message
+  double tree_hop_large = 20;   // the same once the hop carries whole slices
+  double tree_hop_half = 0.06;  // MiB: size at which half of the growth is reached
+  double ring_step_ll = 6;      // one ring step between nodes, by protocol
   double ring_step_ll128 = 20;
   double ring_step_simple = 40;
-  double ramp = 150;              // pipeline through the NICs of a large message
-  double ramp_half = 8;           // MiB
-  double send = 16;               // one message, first byte to last flag
+  double ramp = 150;                    // pipeline through the NICs of a large message
+  double ramp_half = 8;                 // MiB
+  double send = 16;                     // one message, first byte to last flag
   double all_to_all_efficiency = 0.94;  // of the NIC line rate between two nodes ...
   double all_to_all_decline = 0.3;      // ... times (nodes / 2)^-this: pairs collide in the switches
   double all_to_all_peer = 1.0;
-  double latency_norm = 2.4;      // p: how step latencies and data of a ring hide each other, (a^p + b^p)^(1/p)
+  double latency_norm = 2.4;  // p: how step latencies and data of a ring hide each other, (a^p + b^p)^(1/p)
 };
 
 /// Gloo and MPI: alpha-beta through host memory.
 struct HostBackendTiming {
-  double alpha = 50;              // microseconds per step
-  double intra = 5;               // GB/s per rank, same node
-  double inter = 1.2;             // GB/s per node at most, else the NIC times `nic_fraction`
+  double alpha = 50;   // microseconds per step
+  double intra = 5;    // GB/s per rank, same node
+  double inter = 1.2;  // GB/s per node at most, else the NIC times `nic_fraction`
   double nic_fraction = 0.5;
 };
 

@@ -25,17 +25,21 @@ class Pat final : public CollectiveAlgorithm {
 
   double tuner_latency(const Group& group, CollectiveKind, Protocol protocol) const override {
     double inter = tuning::hop_latency(Algorithm::pat, protocol, tuning::Hop::network);
-    return tuning::base_latency(Algorithm::pat, protocol) + std::log2(group.nodes) * inter / 3.5 + group.ranks * 2.8;
+    return tuning::base_latency(Algorithm::pat, protocol) + std::log2(group.nodes) * inter / 3.5 +
+           group.ranks * 2.8;
   }
 
   int channels(const Group& group, CollectiveKind) const override { return executed_ring_channels(group); }
 
-  // No measurements: the tuner's latency, log2 hops of a tree, and the ring's bytes at 0.9 of the NICs (assumption).
+  // No measurements: the tuner's latency, log2 hops of a tree, and the ring's bytes at 0.9 of the NICs
+  // (assumption).
   double time(const Group& group, CollectiveKind kind, double bytes, Protocol protocol) const override {
     double n = group.ranks;
     double data = bytes * (n - 1) / n / (1000 * 0.9 * group.network_bandwidth());
-    double latency = std::max(tuner_latency(group, kind, protocol), std::log2(group.nodes) * group.network->tree_hop_large);
-    return group.timing->launch + latency + data + ramp(group.network->ramp, bytes / kMiB, group.network->ramp_half);
+    double latency = std::max(tuner_latency(group, kind, protocol),
+                              std::log2(group.nodes) * group.network->tree_hop_large);
+    return group.timing->launch + latency + data +
+           ramp(group.network->ramp, bytes / kMiB, group.network->ramp_half);
   }
 
   WireBytes wire(const Group& group, CollectiveKind) const override {

@@ -1,5 +1,5 @@
-// The pieces that the measured time of every algorithm is made of: ramps and the overlap of latency with data.
-// Leaves out the constants (parameters.h) and which piece an algorithm uses (its own file).
+// The pieces that the measured time of every algorithm is made of: ramps and the overlap of latency with
+// data. Leaves out the constants (parameters.h) and which piece an algorithm uses (its own file).
 #pragma once
 
 #include <cmath>
@@ -8,8 +8,11 @@ namespace rehearse::hwmodels {
 
 constexpr double kMiB = 1024.0 * 1024.0;
 
-/// A cost that grows with the message until the pipeline is full: `full` microseconds at the end, half of it at `half`.
-inline double ramp(double full, double amount, double half) { return amount <= 0 ? 0 : full * amount / (amount + half); }
+/// A cost that grows with the message until the pipeline is full: `full` microseconds at the end, half of it
+/// at `half`.
+inline double ramp(double full, double amount, double half) {
+  return amount <= 0 ? 0 : full * amount / (amount + half);
+}
 
 /// Two costs that hide each other in part: max(a, b) for p = infinity, a + b for p = 1.
 inline double overlapped(double a, double b, double p) {

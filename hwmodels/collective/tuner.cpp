@@ -45,10 +45,12 @@ Choice choose(const Group& group, CollectiveKind kind, double bytes, const Commu
   return best;
 }
 
-int shrunk_channels(const CollectiveAlgorithm& algorithm, const Group& group, CollectiveKind kind, double bytes, Protocol protocol) {
+int shrunk_channels(const CollectiveAlgorithm& algorithm, const Group& group, CollectiveKind kind,
+                    double bytes, Protocol protocol) {
   int channels = algorithm.channels(group, kind);
   bool ring = algorithm.id() == Algorithm::ring;
-  if (algorithm.id() == Algorithm::nvls || algorithm.id() == Algorithm::nvls_tree) return channels;  // one per head group
+  if (algorithm.id() == Algorithm::nvls || algorithm.id() == Algorithm::nvls_tree)
+    return channels;  // one per head group
   int threads = 640, threshold = 64;
   if (protocol == Protocol::ll) threads = 512, threshold = ring ? 8 * group.ranks : 8;
   if (protocol == Protocol::ll128) threshold = 8;

@@ -14,11 +14,13 @@ struct Choice {
 };
 
 /// The enabled pair with the least expected time; `options` may forbid NVLS or force either half.
-/// A forced pair that this group or kind cannot use is dropped, as NCCL does for kinds that the variable does not name.
+/// A forced pair that this group or kind cannot use is dropped, as NCCL does for kinds that the variable does
+/// not name.
 Choice choose(const Group& group, CollectiveKind kind, double bytes, const CommunicationOptions& options);
 
 /// Channels left after NCCL's shrinking: fewer bytes than channels x threads x threshold halve the channels.
 /// Source: NVIDIA/nccl 2.30 src/enqueue.cc.
-int shrunk_channels(const CollectiveAlgorithm& algorithm, const Group& group, CollectiveKind kind, double bytes, Protocol protocol);
+int shrunk_channels(const CollectiveAlgorithm& algorithm, const Group& group, CollectiveKind kind,
+                    double bytes, Protocol protocol);
 
 }  // namespace rehearse::hwmodels

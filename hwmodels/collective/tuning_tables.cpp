@@ -10,7 +10,9 @@ namespace {
 
 struct ByProtocol {
   double ll, ll128, simple;
-  double operator[](Protocol p) const { return p == Protocol::ll ? ll : p == Protocol::ll128 ? ll128 : simple; }
+  double operator[](Protocol p) const {
+    return p == Protocol::ll ? ll : p == Protocol::ll128 ? ll128 : simple;
+  }
 };
 struct ByNodes {
   double one, two, more;
@@ -26,7 +28,8 @@ constexpr ByGeneration kNvlsTree{{{0, 0, 0}, {0, 0, 0}, {0, 57.7, 45.5}, {0, 96,
 constexpr std::array<double, 4> kNvlsEfficiency{0, 0, 0.85, 0.74};
 
 // Index: floor(log2(bytes / 64)).
-constexpr std::array<double, 23> kTreeLl{1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9, 1, 1, 1, 1};
+constexpr std::array<double, 23> kTreeLl{1,  1,  1,  1,  .9, .8, .7, .7, .7, .7, .6, .5,
+                                         .4, .4, .5, .6, .7, .8, .9, 1,  1,  1,  1};
 constexpr std::array<double, 23> kTreeLl128Factor{1,  1,  1,  1,  1,  .9, .8, .8, .8, .7, .6, .6,
                                                   .6, .6, .6, .6, .8, .9, .9, .9, .9, 1,  1};
 constexpr std::array<double, 23> kTreeSimpleFactor{.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5,
@@ -40,10 +43,14 @@ double cell(const ByGeneration& table, const Group& group) {
 
 double base_latency(Algorithm algorithm, Protocol protocol) {
   switch (algorithm) {
-    case Algorithm::tree: return ByProtocol{6.8, 14.0, 8.4}[protocol];
-    case Algorithm::ring: return ByProtocol{6.6, 14.0, 8.4}[protocol];
-    case Algorithm::pat: return 8;
-    default: return 0;
+    case Algorithm::tree:
+      return ByProtocol{6.8, 14.0, 8.4}[protocol];
+    case Algorithm::ring:
+      return ByProtocol{6.6, 14.0, 8.4}[protocol];
+    case Algorithm::pat:
+      return 8;
+    default:
+      return 0;
   }
 }
 
@@ -55,13 +62,20 @@ double hop_latency(Algorithm algorithm, Protocol protocol, Hop hop) {
     return hop == Hop::nvlink ? nvlink : hop == Hop::pcie ? pcie : network;
   };
   switch (algorithm) {
-    case Algorithm::tree: return pick({0.6, 1.25, 4.0}, {1.0, 1.9, 4.0}, {5.0, 8.5, 14});
-    case Algorithm::ring: return pick({0.6, 1.9, 3.4}, {1.0, 2.5, 5.7}, {2.7, 4.0, 14});
-    case Algorithm::collnet: return simple(3.7, 3.7, 31);
-    case Algorithm::nvls: return simple(25, 0, 18);
-    case Algorithm::nvls_tree: return simple(25, 0, 20.9);
-    case Algorithm::pat: return simple(4.0, 4.0, 14);
-    default: break;
+    case Algorithm::tree:
+      return pick({0.6, 1.25, 4.0}, {1.0, 1.9, 4.0}, {5.0, 8.5, 14});
+    case Algorithm::ring:
+      return pick({0.6, 1.9, 3.4}, {1.0, 2.5, 5.7}, {2.7, 4.0, 14});
+    case Algorithm::collnet:
+      return simple(3.7, 3.7, 31);
+    case Algorithm::nvls:
+      return simple(25, 0, 18);
+    case Algorithm::nvls_tree:
+      return simple(25, 0, 20.9);
+    case Algorithm::pat:
+      return simple(4.0, 4.0, 14);
+    default:
+      break;
   }
   EXPECTS(false, "no hop latency for this algorithm");
   return 0;
@@ -76,7 +90,9 @@ double ring_ll128_per_channel(const Group& group) { return cell(kRingLl128, grou
 double tree_ll128_per_channel(const Group& group) { return cell(kTreeLl128, group); }
 double tree_simple_per_channel(const Group& group) { return cell(kTreeSimple, group); }
 double nvls_tree_per_channel(const Group& group) { return cell(kNvlsTree, group); }
-double nvls_efficiency(const Group& group) { return kNvlsEfficiency[static_cast<std::size_t>(group.generation)]; }
+double nvls_efficiency(const Group& group) {
+  return kNvlsEfficiency[static_cast<std::size_t>(group.generation)];
+}
 
 double network_overhead(const Group& group, Protocol protocol) {
   double overhead = group.cpu == CpuVendor::amd ? 2.0 : 1.0;
@@ -87,7 +103,9 @@ double tree_correction(Protocol protocol, double bytes) {
   if (bytes < 64) return 1;
   auto index = static_cast<std::size_t>(std::ilogb(bytes / 64));
   if (index >= kTreeLl.size()) return 1;
-  return protocol == Protocol::ll ? kTreeLl[index] : protocol == Protocol::ll128 ? kTreeLl128Factor[index] : kTreeSimpleFactor[index];
+  return protocol == Protocol::ll      ? kTreeLl[index]
+         : protocol == Protocol::ll128 ? kTreeLl128Factor[index]
+                                       : kTreeSimpleFactor[index];
 }
 
 bool ll128_enabled(const Group& group) {

@@ -15,7 +15,8 @@ enum class Hop : std::uint8_t { nvlink, pcie, network };
 /// Latency of one hop, microseconds.
 double hop_latency(Algorithm algorithm, Protocol protocol, Hop hop);
 
-/// Ceilings in GB/s. `group` gives the row (GPU generation, CPU vendor across nodes) and the column (1, 2, more nodes).
+/// Ceilings in GB/s. `group` gives the row (GPU generation, CPU vendor across nodes) and the column (1, 2,
+/// more nodes).
 double ll_max_bandwidth(const Group& group);
 double ring_ll128_per_channel(const Group& group);
 double tree_ll128_per_channel(const Group& group);

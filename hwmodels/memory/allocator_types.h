@@ -1,5 +1,5 @@
-// What the simulated CUDA caching allocator is told and what it tells: settings, handles, statistics, observer, snapshot.
-// Leaves out how it decides (caching_allocator.h).
+// What the simulated CUDA caching allocator is told and what it tells: settings, handles, statistics,
+// observer, snapshot. Leaves out how it decides (caching_allocator.h).
 #pragma once
 
 #include <algorithm>
@@ -12,24 +12,31 @@
 
 namespace rehearse::hwmodels {
 
-/// PYTORCH_CUDA_ALLOC_CONF and what surrounds it; defaults as PyTorch's. Source: c10/core/AllocatorConfig.h (PyTorch 2.13).
+/// PYTORCH_CUDA_ALLOC_CONF and what surrounds it; defaults as PyTorch's. Source: c10/core/AllocatorConfig.h
+/// (PyTorch 2.13).
 struct AllocatorSettings {
-  /// What cudaMalloc or cuMemCreate can hand to this process: device memory less context, NCCL and other users' bytes.
+  /// What cudaMalloc or cuMemCreate can hand to this process: device memory less context, NCCL and other
+  /// users' bytes.
   Bytes limit;
-  /// The device's total, which scales memory_fraction and an expandable segment's address range; absent: `limit`.
+  /// The device's total, which scales memory_fraction and an expandable segment's address range; absent:
+  /// `limit`.
   std::optional<Bytes> device_total{};
   bool expandable_segments = false;
-  /// max_split_size_mb: blocks of at least this size are never split. Whole MiB, at least 20. Absent: unlimited.
+  /// max_split_size_mb: blocks of at least this size are never split. Whole MiB, at least 20. Absent:
+  /// unlimited.
   std::optional<Bytes> max_split_size{};
   /// max_non_split_rounding_mb: how much larger than the request a reused unsplittable block may be.
   Bytes max_non_split_rounding = 20_MiB;
-  /// large_segment_size_mb: segment of requests from 1 to 10 MiB, and page of the large pool's expandable segments.
+  /// large_segment_size_mb: segment of requests from 1 to 10 MiB, and page of the large pool's expandable
+  /// segments.
   Bytes large_segment_size = 20_MiB;
   /// set_per_process_memory_fraction; absent: never called.
   std::optional<double> memory_fraction{};
-  /// garbage_collection_threshold, a fraction of memory_fraction's bytes; 0 = off, and off without memory_fraction.
+  /// garbage_collection_threshold, a fraction of memory_fraction's bytes; 0 = off, and off without
+  /// memory_fraction.
   double garbage_collection_threshold = 0;
-  /// roundup_power2_divisions for requests below 2 MiB, below 4 MiB, ... , from 32 GiB; 0 or 1 = off, else a power of 2.
+  /// roundup_power2_divisions for requests below 2 MiB, below 4 MiB, ... , from 32 GiB; 0 or 1 = off, else a
+  /// power of 2.
   std::array<std::int32_t, 16> roundup_power2_divisions{};
 };
 
@@ -85,31 +92,39 @@ struct Gauge {
 
 /// torch.cuda.memory_stats(), the "all" pool. Bytes are of blocks (rounded) except requested_bytes.
 struct AllocatorStatistics {
-  Gauge<Bytes> allocated_bytes;       // live blocks: memory_allocated()
-  Gauge<Bytes> active_bytes;          // plus blocks freed but waiting for another stream
-  Gauge<Bytes> reserved_bytes;        // segments and mapped pages: memory_reserved()
-  Gauge<Bytes> inactive_split_bytes;  // free pieces of partly used segments; 0 for expandable segments, as in PyTorch
-  Gauge<Bytes> requested_bytes;       // what callers asked for, of active blocks
+  Gauge<Bytes> allocated_bytes;  // live blocks: memory_allocated()
+  Gauge<Bytes> active_bytes;     // plus blocks freed but waiting for another stream
+  Gauge<Bytes> reserved_bytes;   // segments and mapped pages: memory_reserved()
+  Gauge<Bytes>
+      inactive_split_bytes;  // free pieces of partly used segments; 0 for expandable segments, as in PyTorch
+  Gauge<Bytes> requested_bytes;  // what callers asked for, of active blocks
   Gauge<std::int64_t> allocations, active_blocks, inactive_splits;
-  Gauge<std::int64_t> segments;       // cudaMalloc'ed ones; expandable segments are not counted, as in PyTorch
-  std::int64_t device_allocs = 0;     // cudaMalloc calls and page mappings that succeeded
-  std::int64_t device_frees = 0;      // cudaFree calls and unmappings
-  std::int64_t retries = 0;           // device allocations repeated after giving the cache back
+  Gauge<std::int64_t> segments;    // cudaMalloc'ed ones; expandable segments are not counted, as in PyTorch
+  std::int64_t device_allocs = 0;  // cudaMalloc calls and page mappings that succeeded
+  std::int64_t device_frees = 0;   // cudaFree calls and unmappings
+  std::int64_t retries = 0;        // device allocations repeated after giving the cache back
   std::int64_t ooms = 0;
   std::int64_t synchronizations = 0;  // waits for every delayed free's events
 };
 
 enum class AllocatorAction : std::uint8_t {
-  alloc, free_requested, free_completed, segment_alloc, segment_free, segment_map, segment_unmap, oom
+  alloc,
+  free_requested,
+  free_completed,
+  segment_alloc,
+  segment_free,
+  segment_map,
+  segment_unmap,
+  oom
 };
 
 /// One entry of PyTorch's memory trace, in order of happening.
 struct AllocatorEvent {
   AllocatorAction action;
   std::uint64_t address = 0;  // of the block, segment or page range; for oom the device's free bytes
-  Bytes size;                 // asked for by the caller (alloc, free_*), of the segment or range, or refused (oom)
+  Bytes size;  // asked for by the caller (alloc, free_*), of the segment or range, or refused (oom)
   StreamId stream;
-  BlockId block;              // of alloc and free_*
+  BlockId block;  // of alloc and free_*
 };
 
 class AllocatorObserver {

@@ -8,10 +8,10 @@ namespace rehearse::hwmodels {
 namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
-constexpr std::int64_t kGranule = 512;              // every block is a multiple
-constexpr std::int64_t kSmallRequest = kMiB;        // largest request of the small pool
+constexpr std::int64_t kGranule = 512;        // every block is a multiple
+constexpr std::int64_t kSmallRequest = kMiB;  // largest request of the small pool
 constexpr std::int64_t kSmallSegment = 2 * kMiB;
-constexpr std::int64_t kLargeRequest = 10 * kMiB;   // from here a request gets a segment of its own
+constexpr std::int64_t kLargeRequest = 10 * kMiB;  // from here a request gets a segment of its own
 constexpr std::int64_t kSegmentRounding = 2 * kMiB;
 
 // Looks like a CUDA address in snapshots; any multiple of 2 MiB would do.
@@ -19,7 +19,8 @@ constexpr std::uint64_t kFirstAddress = 0x7f0000000000;
 
 }  // namespace
 
-CachingAllocator::CachingAllocator(const AllocatorSettings& settings) : settings_(settings), next_address_(kFirstAddress) {
+CachingAllocator::CachingAllocator(const AllocatorSettings& settings)
+    : settings_(settings), next_address_(kFirstAddress) {
   EXPECTS(settings.limit < 1024_GiB && settings.device_total.value_or(Bytes{}) < 1024_GiB);
   EXPECTS(settings.large_segment_size.value % kSegmentRounding == 0 && settings.large_segment_size >= 20_MiB);
   if (settings.max_split_size) max_split_size_ = settings.max_split_size->value;
@@ -37,7 +38,8 @@ Bytes CachingAllocator::round_size(Bytes bytes) const {
   const std::int64_t size = bytes.value;
   if (size < kGranule) return Bytes{kGranule};
   if (rounds_to_divisions_) [[unlikely]] {
-    // One setting per power of two from 1 MiB on; smaller requests use the first, larger than 64 GiB the last.
+    // One setting per power of two from 1 MiB on; smaller requests use the first, larger than 64 GiB the
+    // last.
     const int magnitude = 63 - std::countl_zero(static_cast<std::uint64_t>(size));
     const std::int64_t divisions = settings_.roundup_power2_divisions[std::clamp(magnitude - 20, 0, 15)];
     if (divisions > 1 && size > kGranule * divisions) {
@@ -73,7 +75,8 @@ FreeList::Place CachingAllocator::best_fit(std::uint16_t pool, std::int64_t size
       return block.size + (next.state == State::unmapped ? next.size : 0);
     };
     for (FreeList::Place next = list.next(place);
-         next != list.end() && expandable_size(list.at(next).block()) < expandable_size(list.at(place).block());
+         next != list.end() &&
+         expandable_size(list.at(next).block()) < expandable_size(list.at(place).block());
          next = list.next(next)) {
       place = next;
     }
@@ -126,7 +129,8 @@ Allocation CachingAllocator::allocate(Bytes bytes, StreamId stream) {
   return {hand_out(index, bytes.value, was_split, remainder)};
 }
 
-/// Cuts the first `size` bytes off a free block into a new record; the given record keeps the rest. Lists are the caller's.
+/// Cuts the first `size` bytes off a free block into a new record; the given record keeps the rest. Lists are
+/// the caller's.
 std::uint32_t CachingAllocator::cut(std::uint32_t index, std::int64_t size) {
   const std::uint32_t front = new_record();
   Block& rest = blocks_[index];
@@ -144,7 +148,8 @@ std::uint32_t CachingAllocator::cut(std::uint32_t index, std::int64_t size) {
   return front;
 }
 
-BlockId CachingAllocator::hand_out(std::uint32_t index, std::int64_t requested, bool was_split, std::int64_t remainder) {
+BlockId CachingAllocator::hand_out(std::uint32_t index, std::int64_t requested, bool was_split,
+                                   std::int64_t remainder) {
   Block& block = blocks_[index];
   AllocatorStatistics& s = statistics_;
   if (block.range == 0) {
@@ -196,7 +201,8 @@ std::optional<EventToken> CachingAllocator::free(BlockId id) {
 void CachingAllocator::return_to_pool(std::uint32_t index) {
   Block& freed = blocks_[index];
   AllocatorStatistics& s = statistics_;
-  tell(AllocatorAction::free_completed, freed.address, freed.requested, freed.pool, {index, freed.generation});
+  tell(AllocatorAction::free_completed, freed.address, freed.requested, freed.pool,
+       {index, freed.generation});
   s.active_blocks.subtract(1);
   s.active_bytes.subtract(Bytes{freed.size});
   s.requested_bytes.subtract(Bytes{freed.requested});
@@ -284,34 +290,6 @@ const CachingAllocator::Block& CachingAllocator::checked(BlockId id) const {
               blocks_[id.index].generation == id.generation,
           "block is not live: freed twice, or from another allocator");
   return blocks_[id.index];
-}
-
-void CachingAllocator::record_stream(BlockId id, StreamId stream) {
-  EXPECTS(stream.value < kMaxStreams);
-  if (id == BlockId{}) return;
-  if (stream_of(checked(id).pool) != stream) blocks_[id.index].other_streams |= std::uint64_t{1} << stream.value;
-}
-
-void CachingAllocator::complete_events(StreamId stream, EventToken up_to) {
-  EXPECTS(up_to <= last_token_, "no free has recorded this event yet");
-  if (stream.value >= queues_.size()) return;
-  EventQueue& queue = queues_[stream.value];
-  if (queue.completed < up_to) queue.completed = up_to;
-  events_completed_ |= queue.head < queue.events.size();
-}
-
-void CachingAllocator::process_events() {
-  events_completed_ = false;
-  for (EventQueue& queue : queues_) {
-    while (queue.head < queue.events.size() && queue.events[queue.head].token <= queue.completed) {
-      const std::uint32_t index = queue.events[queue.head++].block;
-      if (--blocks_[index].events == 0) return_to_pool(index);
-    }
-    if (queue.head * 2 >= queue.events.size()) {  // keeps the queue short at a constant cost per event
-      queue.events.erase(queue.events.begin(), queue.events.begin() + static_cast<std::ptrdiff_t>(queue.head));
-      queue.head = 0;
-    }
-  }
 }
 
 }  // namespace rehearse::hwmodels

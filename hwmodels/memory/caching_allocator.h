@@ -1,5 +1,6 @@
-// PyTorch's CUDA caching allocator for one device, simulated exactly: which block each request gets, and what is reserved.
-// Leaves out CUDA-graph private pools (they would be more pools of the same kind), sharing between processes, and time.
+// PyTorch's CUDA caching allocator for one device, simulated exactly: which block each request gets, and what
+// is reserved. Leaves out CUDA-graph private pools (they would be more pools of the same kind), sharing
+// between processes, and time.
 #pragma once
 
 #include <array>
@@ -13,34 +14,38 @@
 
 namespace rehearse::hwmodels {
 
-/// Behaviour: c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.x; the tests state each rule and compare a recorded run of the
-/// real library (tests/unit/hwmodels/memory).
+/// Behaviour: c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.x; the tests state each rule and compare a
+/// recorded run of the real library (tests/unit/hwmodels/memory).
 ///
-/// Addresses are simulated: each segment lies above all earlier ones and none is reused, as if the driver's address space
-/// were handed out in ascending order. They decide only among free blocks of equal size (lowest first), so a driver
-/// with another order changes which of two equal blocks is taken, never a size rule. A value type: copies are independent.
+/// Addresses are simulated: each segment lies above all earlier ones and none is reused, as if the driver's
+/// address space were handed out in ascending order. They decide only among free blocks of equal size (lowest
+/// first), so a driver with another order changes which of two equal blocks is taken, never a size rule. A
+/// value type: copies are independent.
 class CachingAllocator {
  public:
-  /// Precondition: memory below 1 TiB, split and segment sizes as AllocatorSettings says, divisions 0 or powers of two.
+  /// Precondition: memory below 1 TiB, split and segment sizes as AllocatorSettings says, divisions 0 or
+  /// powers of two.
   explicit CachingAllocator(const AllocatorSettings& settings);
 
   /// A block of at least `bytes` for use on `stream`, from the cache or the device. 0 bytes need no block.
-  /// Fails with the reason when the device refuses even after the cache was given back; nothing is then allocated.
+  /// Fails with the reason when the device refuses even after the cache was given back; nothing is then
+  /// allocated.
   Allocation allocate(Bytes bytes, StreamId stream);
 
-  /// The caller is done with the block. It is reusable at once (host order) unless record_stream named other streams: then
-  /// an event is recorded on each of them and the token names these events.
-  /// Precondition: the block is live.
+  /// The caller is done with the block. It is reusable at once (host order) unless record_stream named other
+  /// streams: then an event is recorded on each of them and the token names these events. Precondition: the
+  /// block is live.
   std::optional<EventToken> free(BlockId block);
 
   /// The block is also used by work queued on `stream`. The block's own stream needs no mark and gets none.
   void record_stream(BlockId block, StreamId stream);
 
-  /// The device has passed the events that frees with tokens up to `up_to` recorded on `stream`. Their blocks return to the
-  /// free lists at the next allocate(), where PyTorch looks.
+  /// The device has passed the events that frees with tokens up to `up_to` recorded on `stream`. Their blocks
+  /// return to the free lists at the next allocate(), where PyTorch looks.
   void complete_events(StreamId stream, EventToken up_to);
 
-  /// torch.cuda.empty_cache(): waits for all events, then gives every unsplit free segment and free page back.
+  /// torch.cuda.empty_cache(): waits for all events, then gives every unsplit free segment and free page
+  /// back.
   void empty_cache();
 
   /// What the process may hold from now on; NCCL and libraries take theirs while training runs.
@@ -67,8 +72,8 @@ class CachingAllocator {
  private:
   enum class State : std::uint8_t { unused, unmapped, free, allocated, pending };
 
-  /// Blocks of one segment form a list in address order. Index 0 is nobody: its state matches no real neighbour's, so
-  /// merging needs no extra test at a segment's ends.
+  /// Blocks of one segment form a list in address order. Index 0 is nobody: its state matches no real
+  /// neighbour's, so merging needs no extra test at a segment's ends.
   struct alignas(64) Block {
     std::uint64_t address = 0;
     std::int64_t size = 0;
@@ -76,18 +81,19 @@ class CachingAllocator {
     std::uint64_t other_streams = 0;  // bit per stream from record_stream
     std::int64_t gc_base = 0;         // searches of the pool when it became free
     std::uint32_t previous = 0;
-    std::uint32_t next = 0;           // of an unused block: the next unused one
+    std::uint32_t next = 0;  // of an unused block: the next unused one
     std::uint32_t generation = 0;
-    std::uint32_t range = 0;          // 1 + index of the expandable segment; 0 = cudaMalloc'ed
+    std::uint32_t range = 0;  // 1 + index of the expandable segment; 0 = cudaMalloc'ed
     std::uint16_t pool = 0;
-    std::uint8_t events = 0;          // not yet seen as done
+    std::uint8_t events = 0;  // not yet seen as done
     State state = State::unused;
 
     bool is_split() const { return (previous | next) != 0; }
     FreeEntry entry(std::uint32_t index) const { return FreeEntry::of(size, address, index); }
   };
 
-  /// The blocks that may serve one kind of request. Key: stream, then small or large (a private pool would be a third part).
+  /// The blocks that may serve one kind of request. Key: stream, then small or large (a private pool would be
+  /// a third part).
   struct Pool {
     FreeList free;
     std::vector<std::uint32_t> unmapped;  // address ranges without pages, by address
@@ -122,7 +128,10 @@ class CachingAllocator {
   BlockId hand_out(std::uint32_t index, std::int64_t requested, bool was_split, std::int64_t remainder);
   void return_to_pool(std::uint32_t index);
   void insert_free(std::uint32_t index);
+
+  // caching_allocator_events.cpp
   void process_events();
+  void synchronize_events();
 
   // caching_allocator_release.cpp: the slow path, when the cache has nothing that fits.
   struct Request {
@@ -136,7 +145,6 @@ class CachingAllocator {
   void release_cached();
   void release_pools(bool small);
   void release_segment(std::uint32_t index);
-  void synchronize_events();
   void collect_garbage();
   std::int64_t allowed() const;
   const OutOfMemory* fail(Bytes asked, const Request& request);
@@ -151,7 +159,8 @@ class CachingAllocator {
   void remove_unmapped(std::uint32_t index);
   void merge_into_left(std::uint32_t left, std::uint32_t right);
 
-  void tell(AllocatorAction action, std::uint64_t address, std::int64_t size, std::uint16_t pool, BlockId block = {}) {
+  void tell(AllocatorAction action, std::uint64_t address, std::int64_t size, std::uint16_t pool,
+            BlockId block = {}) {
     if (observer_ != nullptr) [[unlikely]] {
       observer_->on({action, address, Bytes{size}, stream_of(pool), block});
     }

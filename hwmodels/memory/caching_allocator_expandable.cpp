@@ -1,5 +1,5 @@
-// Expandable segments: one virtual address range per pool and stream, whose pages are mapped as it grows and unmapped again
-// when the cache is given back.
+// Expandable segments: one virtual address range per pool and stream, whose pages are mapped as it grows and
+// unmapped again when the cache is given back.
 #include <algorithm>
 
 #include "hwmodels/memory/caching_allocator.h"
@@ -17,7 +17,9 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 
 void CachingAllocator::add_unmapped(std::uint32_t index) {
   std::vector<std::uint32_t>& list = pools_[blocks_[index].pool].unmapped;
-  const auto below = [this](std::uint32_t a, std::uint32_t b) { return blocks_[a].address < blocks_[b].address; };
+  const auto below = [this](std::uint32_t a, std::uint32_t b) {
+    return blocks_[a].address < blocks_[b].address;
+  };
   list.insert(std::lower_bound(list.begin(), list.end(), index, below), index);
 }
 
@@ -34,7 +36,8 @@ std::uint32_t CachingAllocator::expandable_candidate(const Request& request) {
   for (std::uint32_t start : pools_[request.pool].unmapped) {
     if (usable(blocks_[start].previous)) start = blocks_[start].previous;
     std::int64_t room = 0;
-    for (std::uint32_t b = start; room < request.size && usable(b); b = blocks_[b].next) room += blocks_[b].size;
+    for (std::uint32_t b = start; room < request.size && usable(b); b = blocks_[b].next)
+      room += blocks_[b].size;
     if (room >= request.size) return start;
   }
   // An eighth more addresses than memory: pages may have to move to the end when earlier ones were unmapped.
@@ -55,8 +58,8 @@ std::uint32_t CachingAllocator::expandable_candidate(const Request& request) {
   return index;
 }
 
-/// Backs the first `size` bytes of an unmapped block with pages. The free block that then contains them, or 0 when the
-/// device has too few left.
+/// Backs the first `size` bytes of an unmapped block with pages. The free block that then contains them, or 0
+/// when the device has too few left.
 std::uint32_t CachingAllocator::map(std::uint32_t index, std::int64_t size) {
   const std::int64_t mapped = round_up(size, ranges_[blocks_[index].range - 1].page);
   if (statistics_.reserved_bytes.current.value + mapped > settings_.limit.value) return 0;

@@ -1,12 +1,13 @@
-// What the allocator does when no cached block fits: new segments, giving the cache back, garbage collection, failing.
+// What the allocator does when no cached block fits: new segments, giving the cache back, garbage collection,
+// failing.
 #include <algorithm>
 
 #include "hwmodels/memory/caching_allocator.h"
 
 namespace rehearse::hwmodels {
 
-/// A free block outside the lists that is large enough, or 0. The order of attempts is PyTorch's: ask the device; give
-/// back just enough unsplittable blocks and ask again; give everything back and ask a last time.
+/// A free block outside the lists that is large enough, or 0. The order of attempts is PyTorch's: ask the
+/// device; give back just enough unsplittable blocks and ask again; give everything back and ask a last time.
 std::uint32_t CachingAllocator::obtain(const Request& request) {
   if (collects_garbage_) collect_garbage();
   if (const std::uint32_t index = new_segment(request)) return index;
@@ -20,8 +21,9 @@ std::uint32_t CachingAllocator::obtain(const Request& request) {
 
 std::int64_t CachingAllocator::allowed() const {
   if (!settings_.memory_fraction) return kUnlimited;
-  return static_cast<std::int64_t>(*settings_.memory_fraction *
-                                   static_cast<double>(settings_.device_total.value_or(settings_.limit).value));
+  return static_cast<std::int64_t>(
+      *settings_.memory_fraction *
+      static_cast<double>(settings_.device_total.value_or(settings_.limit).value));
 }
 
 std::uint32_t CachingAllocator::new_segment(const Request& request) {
@@ -46,8 +48,9 @@ std::uint32_t CachingAllocator::new_segment(const Request& request) {
   return index;
 }
 
-/// Only with max_split_size: gives back one unsplittable block of this pool that is at least as large as the request, or
-/// else several from the largest down. True if enough was given back for a new attempt to make sense.
+/// Only with max_split_size: gives back one unsplittable block of this pool that is at least as large as the
+/// request, or else several from the largest down. True if enough was given back for a new attempt to make
+/// sense.
 bool CachingAllocator::release_oversize(const Request& request) {
   if (max_split_size_ == kUnlimited || settings_.expandable_segments) return false;
   FreeList& list = pools_[request.pool].free;
@@ -74,7 +77,8 @@ void CachingAllocator::release_cached() {
 }
 
 void CachingAllocator::release_pools(bool small) {
-  for (std::uint16_t pool = small ? 1 : 0; pool < pools_.size(); pool = static_cast<std::uint16_t>(pool + 2)) {
+  for (std::uint16_t pool = small ? 1 : 0; pool < pools_.size();
+       pool = static_cast<std::uint16_t>(pool + 2)) {
     const FreeList& list = pools_[pool].free;
     std::vector<std::uint32_t> victims;
     for (FreeList::Place p = list.begin(); p != list.end(); p = list.next(p)) {
@@ -102,24 +106,10 @@ void CachingAllocator::release_segment(std::uint32_t index) {
   recycle(index);
 }
 
-void CachingAllocator::synchronize_events() {
-  ++statistics_.synchronizations;
-  for (EventQueue& queue : queues_) {
-    for (; queue.head < queue.events.size(); ++queue.head) {
-      const std::uint32_t index = queue.events[queue.head].block;
-      if (--blocks_[index].events == 0) return_to_pool(index);
-    }
-    queue.events.clear();
-    queue.head = 0;
-    queue.completed = last_token_;
-  }
-  events_completed_ = false;
-}
-
 void CachingAllocator::empty_cache() { release_cached(); }
 
-/// Above the threshold, gives back unsplit large blocks that were not used for longer than the average of those left, round
-/// after round until the excess is gone. Age counts searches of the large pool.
+/// Above the threshold, gives back unsplit large blocks that were not used for longer than the average of
+/// those left, round after round until the excess is gone. Age counts searches of the large pool.
 void CachingAllocator::collect_garbage() {
   const auto threshold =
       static_cast<std::int64_t>(settings_.garbage_collection_threshold * static_cast<double>(allowed()));
@@ -164,8 +154,9 @@ const OutOfMemory* CachingAllocator::fail(Bytes asked, const Request& request) {
                     .limit = Bytes{std::min(settings_.limit.value, allowed())},
                     .largest_free_block = largest_free_block(),
                     .stream = stream_of(request.pool)};
-  tell(AllocatorAction::oom, static_cast<std::uint64_t>(std::max<std::int64_t>(settings_.limit.value - reserved, 0)),
-       request.size, request.pool);
+  tell(AllocatorAction::oom,
+       static_cast<std::uint64_t>(std::max<std::int64_t>(settings_.limit.value - reserved, 0)), request.size,
+       request.pool);
   return &out_of_memory_;
 }
 

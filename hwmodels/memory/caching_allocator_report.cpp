@@ -8,7 +8,8 @@ namespace rehearse::hwmodels {
 Bytes CachingAllocator::largest_free_block() const {
   std::int64_t largest = 0;
   for (const Pool& pool : pools_) {
-    if (!pool.free.empty()) largest = std::max(largest, pool.free.at(pool.free.previous(pool.free.end())).size());
+    if (!pool.free.empty())
+      largest = std::max(largest, pool.free.at(pool.free.previous(pool.free.end())).size());
   }
   return Bytes{largest};
 }
@@ -16,8 +17,8 @@ Bytes CachingAllocator::largest_free_block() const {
 void CachingAllocator::reset_peak() {
   const auto reset = [](auto&... gauges) { ((gauges.peak = gauges.current), ...); };
   AllocatorStatistics& s = statistics_;
-  reset(s.allocated_bytes, s.active_bytes, s.reserved_bytes, s.inactive_split_bytes, s.requested_bytes, s.allocations,
-        s.active_blocks, s.inactive_splits, s.segments);
+  reset(s.allocated_bytes, s.active_bytes, s.reserved_bytes, s.inactive_split_bytes, s.requested_bytes,
+        s.allocations, s.active_blocks, s.inactive_splits, s.segments);
 }
 
 std::vector<SegmentSnapshot> CachingAllocator::snapshot() const {

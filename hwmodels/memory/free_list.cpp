@@ -6,8 +6,8 @@
 namespace rehearse::hwmodels {
 namespace {
 
-// Plain binary searches. A training step repeats, so their branches are learned; searches made of conditional moves instead
-// wait for each load and measured 30 % slower on steps, and no faster on random sizes.
+// Plain binary searches. A training step repeats, so their branches are learned; searches made of conditional
+// moves instead wait for each load and measured 30 % slower on steps, and no faster on random sizes.
 std::uint32_t first_not_below(const FreeEntry* entries, std::uint32_t n, const FreeEntry& key) {
   std::uint32_t first = 0;
   while (n > 0) {

@@ -1,5 +1,5 @@
-// Free blocks of one pool and stream, ordered by (size, address): best fit is the first one not smaller than the request.
-// Leaves out what a block is and who its neighbours are (caching_allocator.h).
+// Free blocks of one pool and stream, ordered by (size, address): best fit is the first one not smaller than
+// the request. Leaves out what a block is and who its neighbours are (caching_allocator.h).
 #pragma once
 
 #include <array>
@@ -10,11 +10,12 @@
 
 namespace rehearse::hwmodels {
 
-/// One free block in 128 bits that sort like (size, address). Sizes and addresses are multiples of 512 B, the allocator's
-/// granule, so a size below 2 TiB takes 32 bits and the block's index fits beside its address.
+/// One free block in 128 bits that sort like (size, address). Sizes and addresses are multiples of 512 B, the
+/// allocator's granule, so a size below 2 TiB takes 32 bits and the block's index fits beside its address.
 struct FreeEntry {
   std::uint64_t high = 0;  // size in granules, then the address' upper half
-  std::uint64_t low = 0;   // the address' lower half, then the block's index (which never decides: addresses differ)
+  std::uint64_t low =
+      0;  // the address' lower half, then the block's index (which never decides: addresses differ)
 
   static constexpr int kGranuleBits = 9;
 
@@ -31,9 +32,10 @@ struct FreeEntry {
   friend bool operator==(const FreeEntry&, const FreeEntry&) = default;
 };
 
-/// A sorted sequence kept in chunks of at most 64 entries: a training step keeps tens to a few thousand free blocks, where
-/// two short binary searches and a move of at most 1 KiB beat any tree of nodes, and nothing touches the heap once
-/// the chunks exist. Chunks split when full and join when a neighbour has room, so cost stays logarithmic plus 64.
+/// A sorted sequence kept in chunks of at most 64 entries: a training step keeps tens to a few thousand free
+/// blocks, where two short binary searches and a move of at most 1 KiB beat any tree of nodes, and nothing
+/// touches the heap once the chunks exist. Chunks split when full and join when a neighbour has room, so cost
+/// stays logarithmic plus 64.
 class FreeList {
  public:
   /// A place in the order; valid until the list changes.
@@ -47,9 +49,7 @@ class FreeList {
   std::size_t size() const;
   Place begin() const { return {0, 0}; }
   Place end() const { return {static_cast<std::uint32_t>(order_.size()), 0}; }
-  Place next(Place p) const {
-    return ++p.slot < chunk(p.chunk).count ? p : Place{p.chunk + 1, 0};
-  }
+  Place next(Place p) const { return ++p.slot < chunk(p.chunk).count ? p : Place{p.chunk + 1, 0}; }
   /// Precondition: p is not begin().
   Place previous(Place p) const {
     if (p.slot > 0) return {p.chunk, p.slot - 1};
@@ -57,15 +57,16 @@ class FreeList {
   }
   const FreeEntry& at(Place p) const { return chunk(p.chunk).entries[p.slot]; }
 
-  /// First entry with at least `size` bytes; the lowest address among equals. end() when none is large enough.
+  /// First entry with at least `size` bytes; the lowest address among equals. end() when none is large
+  /// enough.
   Place first_fit(std::int64_t size) const;
   /// Precondition: the entry is in the list.
   Place find(const FreeEntry& entry) const;
 
   void insert(const FreeEntry& entry);
   void erase(Place p);
-  /// Erases the entry at p and inserts another: one short move when the two are neighbours in the order, which is what
-  /// cutting a piece off a block or growing it by a merge usually means.
+  /// Erases the entry at p and inserts another: one short move when the two are neighbours in the order,
+  /// which is what cutting a piece off a block or growing it by a merge usually means.
   void replace(Place p, const FreeEntry& entry);
 
  private:

@@ -8,14 +8,15 @@
 namespace rehearse::hwmodels {
 namespace {
 
-// One connection: the receiver holds LL (512 KiB), LL128 (4.69 MiB) and Simple (4 MiB) buffers, rounded up to 10 MiB; the
-// sender a header in a 2 MiB allocation.
+// One connection: the receiver holds LL (512 KiB), LL128 (4.69 MiB) and Simple (4 MiB) buffers, rounded up to
+// 10 MiB; the sender a header in a 2 MiB allocation.
 constexpr Bytes kReceive = 10_MiB;
 constexpr Bytes kSend = 2_MiB;
 constexpr Bytes kPair = kReceive + kSend;
-constexpr Bytes kNetworkEach = 10_MiB;        // either side of a ring connection with GPUDirect RDMA
-constexpr Bytes kNetworkShared = 64_MiB;      // shared p2p buffers, per direction
-constexpr double kSmallMessage = 64 * 1024;   // a job sends small and large messages, so both choices get connected
+constexpr Bytes kNetworkEach = 10_MiB;    // either side of a ring connection with GPUDirect RDMA
+constexpr Bytes kNetworkShared = 64_MiB;  // shared p2p buffers, per direction
+constexpr double kSmallMessage =
+    64 * 1024;  // a job sends small and large messages, so both choices get connected
 constexpr double kLargeMessage = 256e6;
 
 Bytes memory_of(Algorithm algorithm, const Group& group) {
@@ -37,10 +38,13 @@ Bytes memory_of(Algorithm algorithm, const Group& group) {
     case Algorithm::nvls:
     case Algorithm::nvls_tree:
       // channels x 2 directions x 8 slots of a 128 KiB chunk x heads
-      return Bytes{static_cast<std::int64_t>(executed_nvls_channels(group)) * 2 * (1_MiB).value * group.local};
+      return Bytes{static_cast<std::int64_t>(executed_nvls_channels(group)) * 2 * (1_MiB).value *
+                   group.local};
     case Algorithm::collnet:
-    case Algorithm::pat: return kNetworkEach * 2 * rings;
-    default: return Bytes{0};
+    case Algorithm::pat:
+      return kNetworkEach * 2 * rings;
+    default:
+      return Bytes{0};
   }
 }
 
@@ -52,15 +56,19 @@ Bytes direct_memory(const Group& group, bool all_peers) {
 
 }  // namespace
 
-Bytes nccl_memory(const Group& group, const std::vector<CollectiveKind>& kinds, const CommunicationOptions& options) {
+Bytes nccl_memory(const Group& group, const std::vector<CollectiveKind>& kinds,
+                  const CommunicationOptions& options) {
   if (group.ranks < 2) return Bytes{0};
   std::set<Algorithm> connected;
   bool to_peers = false, to_neighbour = false;
   for (CollectiveKind kind : kinds) {
-    if (kind == CollectiveKind::all_to_all) to_peers = true;
-    else if (kind == CollectiveKind::send_recv) to_neighbour = true;
+    if (kind == CollectiveKind::all_to_all)
+      to_peers = true;
+    else if (kind == CollectiveKind::send_recv)
+      to_neighbour = true;
     else
-      for (double bytes : {kSmallMessage, kLargeMessage}) connected.insert(choose(group, kind, bytes, options).algorithm->id());
+      for (double bytes : {kSmallMessage, kLargeMessage})
+        connected.insert(choose(group, kind, bytes, options).algorithm->id());
   }
   Bytes total{0};
   for (Algorithm algorithm : connected) total += memory_of(algorithm, group);

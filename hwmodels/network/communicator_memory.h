@@ -11,6 +11,7 @@ namespace rehearse::hwmodels {
 
 /// Connections are made at first use, so only the algorithms that `kinds` lead to are counted.
 /// Sources: NVIDIA/nccl 2.30 src/transport/{p2p,net,nvls}.cc; allocation sizes observed in NVIDIA/nccl #1685.
-Bytes nccl_memory(const Group& group, const std::vector<CollectiveKind>& kinds, const CommunicationOptions& options);
+Bytes nccl_memory(const Group& group, const std::vector<CollectiveKind>& kinds,
+                  const CommunicationOptions& options);
 
 }  // namespace rehearse::hwmodels

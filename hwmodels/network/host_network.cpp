@@ -8,7 +8,8 @@ namespace rehearse::hwmodels {
 
 BytesPerSecond HostNetwork::bandwidth(bool across_nodes, int sharing) const {
   if (!across_nodes) return BytesPerSecond{timing_.intra * 1e9};
-  double nics = cluster_.node.nic.bandwidth.value * std::max(1, cluster_.node.nic.count) * timing_.nic_fraction;
+  double nics =
+      cluster_.node.nic.bandwidth.value * std::max(1, cluster_.node.nic.count) * timing_.nic_fraction;
   return BytesPerSecond{std::min(timing_.inter * 1e9, nics) / std::max(1, sharing)};
 }
 
@@ -19,14 +20,21 @@ CommunicationCost HostNetwork::collective(CollectiveKind kind, Bytes bytes, cons
   BytesPerSecond rate = bandwidth(group.nodes > 1, group.groups_per_node);
   cost.algorithm = Algorithm::ring;
   switch (kind) {
-    case CollectiveKind::all_reduce: cost.duration = ring_all_reduce_time(bytes, group.ranks, alpha, rate); break;
+    case CollectiveKind::all_reduce:
+      cost.duration = ring_all_reduce_time(bytes, group.ranks, alpha, rate);
+      break;
     case CollectiveKind::broadcast:
-    case CollectiveKind::reduce: cost.duration = pipelined_broadcast_time(bytes, group.ranks, alpha, rate); break;
-    default: cost.duration = ring_all_gather_time(bytes, group.ranks, alpha, rate); break;
+    case CollectiveKind::reduce:
+      cost.duration = pipelined_broadcast_time(bytes, group.ranks, alpha, rate);
+      break;
+    default:
+      cost.duration = ring_all_gather_time(bytes, group.ranks, alpha, rate);
+      break;
   }
   // Down from the GPU and up again.
   cost.duration += bytes / cluster_.gpu.device_to_host + bytes / cluster_.gpu.host_to_device;
-  cost.use.pcie = std::min(1.0, 2 * to_seconds(bytes / cluster_.gpu.host_to_device) / to_seconds(cost.duration));
+  cost.use.pcie =
+      std::min(1.0, 2 * to_seconds(bytes / cluster_.gpu.host_to_device) / to_seconds(cost.duration));
   if (group.nodes > 1) cost.use.nic = 1;
   return cost;
 }

@@ -10,11 +10,15 @@ namespace rehearse::hwmodels {
 
 class HostNetwork final : public Network {
  public:
-  HostNetwork(ClusterDescription cluster, const HostBackendTiming& timing) : cluster_(std::move(cluster)), timing_(timing) {}
+  HostNetwork(ClusterDescription cluster, const HostBackendTiming& timing)
+      : cluster_(std::move(cluster)), timing_(timing) {}
 
   CommunicationCost collective(CollectiveKind kind, Bytes bytes, const GroupShape& group) const override;
   CommunicationCost point_to_point(Bytes bytes, bool same_node, int concurrent_per_node) const override;
-  CommunicatorMemory communicator_memory(const GroupShape&, const std::vector<CollectiveKind>&) const override { return {}; }
+  CommunicatorMemory communicator_memory(const GroupShape&,
+                                         const std::vector<CollectiveKind>&) const override {
+    return {};
+  }
 
  private:
   BytesPerSecond bandwidth(bool across_nodes, int sharing) const;

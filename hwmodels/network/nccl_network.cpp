@@ -11,9 +11,12 @@
 namespace rehearse::hwmodels {
 namespace {
 
-constexpr double kCopyEfficiency = 0.9;  // of HBM, device copies: BabelStream 0.87 on H100 and 0.84 on H200, Azure guide
+constexpr double kCopyEfficiency =
+    0.9;  // of HBM, device copies: BabelStream 0.87 on H100 and 0.84 on H200, Azure guide
 
-bool direct(CollectiveKind kind) { return kind == CollectiveKind::all_to_all || kind == CollectiveKind::send_recv; }
+bool direct(CollectiveKind kind) {
+  return kind == CollectiveKind::all_to_all || kind == CollectiveKind::send_recv;
+}
 
 GroupShape one_node(const ClusterDescription& cluster) {
   int n = std::max(2, cluster.gpus_per_node);
@@ -26,12 +29,16 @@ double bus_factor(CollectiveKind kind, int ranks) {
 
 double measured_bus(const MeasuredBandwidth& m, CollectiveKind kind, bool world) {
   switch (kind) {
-    case CollectiveKind::all_reduce: return world ? m.all_reduce_world : m.all_reduce_node;
+    case CollectiveKind::all_reduce:
+      return world ? m.all_reduce_world : m.all_reduce_node;
     case CollectiveKind::all_gather:
-    case CollectiveKind::broadcast: return world ? m.all_gather_world : m.all_gather_node;
+    case CollectiveKind::broadcast:
+      return world ? m.all_gather_world : m.all_gather_node;
     case CollectiveKind::reduce_scatter:
-    case CollectiveKind::reduce: return world ? m.reduce_scatter_world : m.reduce_scatter_node;
-    default: return 0;
+    case CollectiveKind::reduce:
+      return world ? m.reduce_scatter_world : m.reduce_scatter_node;
+    default:
+      return 0;
   }
 }
 
@@ -39,7 +46,8 @@ double measured_bus(const MeasuredBandwidth& m, CollectiveKind kind, bool world)
 
 NcclNetwork::NcclNetwork(ClusterDescription cluster, CommunicationOptions options)
     : cluster_(std::move(cluster)), options_(std::move(options)) {
-  fabric_may_limit_ = cluster_.nodes > 1 && (cluster_.fabric.kind == FabricKind::graph || cluster_.effective_oversubscription() > 1);
+  fabric_may_limit_ = cluster_.nodes > 1 && (cluster_.fabric.kind == FabricKind::graph ||
+                                             cluster_.effective_oversubscription() > 1);
 }
 
 Group NcclNetwork::group_for(const GroupShape& shape) const {
@@ -99,11 +107,13 @@ double NcclNetwork::measured_factor(CollectiveKind kind, const Group& group) con
 }
 
 const Topology& NcclNetwork::topology() const {
-  std::call_once(topology_built_, [this] { topology_ = std::make_unique<Topology>(make_topology(cluster_)); });
+  std::call_once(topology_built_,
+                 [this] { topology_ = std::make_unique<Topology>(make_topology(cluster_)); });
   return *topology_;
 }
 
-double NcclNetwork::fabric_seconds(CollectiveKind kind, Bytes bytes, const GroupShape& shape, Algorithm algorithm) const {
+double NcclNetwork::fabric_seconds(CollectiveKind kind, Bytes bytes, const GroupShape& shape,
+                                   Algorithm algorithm) const {
   return busiest_link_seconds(topology(), flow_loads(topology(), kind, algorithm, bytes, shape));
 }
 
@@ -140,11 +150,14 @@ CommunicationCost NcclNetwork::point_to_point(Bytes bytes, bool same_node, int c
   CommunicationCost cost;
   cost.algorithm = Algorithm::direct;
   cost.channels = std::min(8, executed_p2p_channels(group));
-  cost.protocol = static_cast<double>(bytes.value) <= cost.channels * 16.0 * 1024 ? Protocol::ll : Protocol::simple;
+  cost.protocol =
+      static_cast<double>(bytes.value) <= cost.channels * 16.0 * 1024 ? Protocol::ll : Protocol::simple;
   cost.duration = microseconds(time);
   double rate = static_cast<double>(bytes.value) / (1000 * time);
-  if (same_domain) cost.use.nvlink = std::min(1.0, rate / group.link);
-  else cost.use.nic = std::min(1.0, rate / (group.nic * std::max(1.0, 1 / group.gpus_per_nic)));
+  if (same_domain)
+    cost.use.nvlink = std::min(1.0, rate / group.link);
+  else
+    cost.use.nic = std::min(1.0, rate / (group.nic * std::max(1.0, 1 / group.gpus_per_nic)));
   if (same_domain && !group.nvlink) cost.use.pcie = cost.use.nvlink;
   cost.use.sms = cost.channels;
   double hbm = cluster_.gpu.hbm_bandwidth.value * 1e-9;
@@ -152,7 +165,8 @@ CommunicationCost NcclNetwork::point_to_point(Bytes bytes, bool same_node, int c
   return cost;
 }
 
-CommunicatorMemory NcclNetwork::communicator_memory(const GroupShape& shape, const std::vector<CollectiveKind>& kinds) const {
+CommunicatorMemory NcclNetwork::communicator_memory(const GroupShape& shape,
+                                                    const std::vector<CollectiveKind>& kinds) const {
   if (shape.ranks < 2) return {};
   return {nccl_memory(group_for(shape), kinds, options_)};
 }

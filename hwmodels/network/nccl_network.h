@@ -19,7 +19,8 @@ class NcclNetwork final : public Network {
 
   CommunicationCost collective(CollectiveKind kind, Bytes bytes, const GroupShape& group) const override;
   CommunicationCost point_to_point(Bytes bytes, bool same_node, int concurrent_per_node) const override;
-  CommunicatorMemory communicator_memory(const GroupShape& group, const std::vector<CollectiveKind>& kinds) const override;
+  CommunicatorMemory communicator_memory(const GroupShape& group,
+                                         const std::vector<CollectiveKind>& kinds) const override;
 
  private:
   Group group_for(const GroupShape& shape) const;

@@ -1,5 +1,5 @@
-// What communication costs on a cluster: collectives and point-to-point messages, alone and as loads on shared links.
-// Leaves out when they start and what they wait for (sim/executor).
+// What communication costs on a cluster: collectives and point-to-point messages, alone and as loads on
+// shared links. Leaves out when they start and what they wait for (sim/executor).
 #pragma once
 
 #include <memory>
@@ -19,7 +19,8 @@ enum class Protocol : std::uint8_t { none, ll, ll128, simple };
 std::string_view name_of(Algorithm a);
 std::string_view name_of(Protocol p);
 
-/// Shared things a communication uses, as shares (0..1) of what one GPU (or its node, per GPU) has, while it runs alone.
+/// Shared things a communication uses, as shares (0..1) of what one GPU (or its node, per GPU) has, while it
+/// runs alone.
 ///   nvlink    of the GPU's NVLink (or PCIe peer) bandwidth
 ///   nic       of the NIC bandwidth that belongs to this GPU's share of the node
 ///   fabric    of the fabric above the NIC (leaf-spine), 0 when it never limits
@@ -32,36 +33,38 @@ struct CommunicationUse {
 };
 
 struct CommunicationCost {
-  Duration duration{};        // alone, from the last arrival to the end
+  Duration duration{};  // alone, from the last arrival to the end
   Algorithm algorithm = Algorithm::none;
   Protocol protocol = Protocol::none;
   int channels = 0;
   CommunicationUse use;
 };
 
-/// Bus bandwidths (GB/s, as nccl-tests counts them) that a job measured with one large message before it trained. They
-/// describe that day's network: the part of a time that is not latency is scaled so that the model meets them.
+/// Bus bandwidths (GB/s, as nccl-tests counts them) that a job measured with one large message before it
+/// trained. They describe that day's network: the part of a time that is not latency is scaled so that the
+/// model meets them.
 ///   *_world   over all GPUs of the job: applies to groups that span nodes
 ///   *_node    over the GPUs of one node: applies to groups inside a node
 /// 0 = not measured.
 struct MeasuredBandwidth {
   double all_reduce_world = 0, all_gather_world = 0, reduce_scatter_world = 0;
   double all_reduce_node = 0, all_gather_node = 0, reduce_scatter_node = 0;
-  GroupShape world;                    // the shape that measured it
-  Bytes message = Bytes{1LL << 30};    // nccl-tests size of the message
-  /// Gathered into (scattered from) a list of tensors, which costs a copy of the whole message that training does not make.
+  GroupShape world;                  // the shape that measured it
+  Bytes message = Bytes{1LL << 30};  // nccl-tests size of the message
+  /// Gathered into (scattered from) a list of tensors, which costs a copy of the whole message that training
+  /// does not make.
   bool through_lists = true;
 };
 
 /// What a job may force or has measured (NCCL_ALGO, NCCL_PROTO, NVLS off, measured bus bandwidths).
 struct CommunicationOptions {
   bool nvls = true;
-  bool sharp = false;                  // reduction in the fabric's switches (CollNet) is installed and enabled
+  bool sharp = false;  // reduction in the fabric's switches (CollNet) is installed and enabled
   bool forced_algorithm = false;
   Algorithm algorithm = Algorithm::none;
   bool forced_protocol = false;
   Protocol protocol = Protocol::none;
-  std::string backend = "nccl";        // nccl, gloo, mpi
+  std::string backend = "nccl";  // nccl, gloo, mpi
   std::optional<MeasuredBandwidth> measured;
 };
 
@@ -75,21 +78,25 @@ class Network {
   virtual ~Network() = default;
 
   /// Closed form: what NCCL would choose, and its time when no other traffic shares the links.
-  ///   bytes   nccl-tests' size: per-rank buffer for all-reduce and broadcast; the total (n x shard) for all-gather and
+  ///   bytes   nccl-tests' size: per-rank buffer for all-reduce and broadcast; the total (n x shard) for
+  ///   all-gather and
   ///           reduce-scatter; per-rank total send for all-to-all
   virtual CommunicationCost collective(CollectiveKind kind, Bytes bytes, const GroupShape& group) const = 0;
 
-  /// One message between two GPUs. `same_node`, or `hops` node steps apart; `concurrent` messages of this node share its NICs.
+  /// One message between two GPUs. `same_node`, or `hops` node steps apart; `concurrent` messages of this
+  /// node share its NICs.
   virtual CommunicationCost point_to_point(Bytes bytes, bool same_node, int concurrent_per_node) const = 0;
 
   /// Buffers NCCL keeps for a communicator of this shape once `kinds` have run on it.
-  virtual CommunicatorMemory communicator_memory(const GroupShape& group, const std::vector<CollectiveKind>& kinds) const = 0;
+  virtual CommunicatorMemory communicator_memory(const GroupShape& group,
+                                                 const std::vector<CollectiveKind>& kinds) const = 0;
 };
 
 struct ClusterDescription;
 
 /// The network of a cluster. Cheap: builds no graph unless the fabric is oversubscribed or written by hand.
 /// Throws ConfigError for an unknown backend.
-std::unique_ptr<Network> make_network(const ClusterDescription& cluster, const CommunicationOptions& options = {});
+std::unique_ptr<Network> make_network(const ClusterDescription& cluster,
+                                      const CommunicationOptions& options = {});
 
 }  // namespace rehearse::hwmodels

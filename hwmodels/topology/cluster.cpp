@@ -32,7 +32,8 @@ template <typename T>
 Field<T> source_field() {
   return custom<T>("source", "where the numbers of this table come from", "text", R"({"type":"string"})",
                    [](const Value& value, T&, FieldReader& reader) {
-                     if (!value.is_scalar() || value.text().empty()) reader.complain(value, "is no text", "Name the source");
+                     if (!value.is_scalar() || value.text().empty())
+                       reader.complain(value, "is no text", "Name the source");
                    })
       .required();
 }
@@ -41,8 +42,10 @@ const Fields<NicDesign>& nic_fields() {
   static const Fields<NicDesign> fields{
       integer("count", &NicDesign::count, "NICs for GPU traffic in one node", non_negative),
       rate("bandwidth", &NicDesign::bandwidth, "line rate of one NIC, one direction"),
-      text("network", &NicDesign::network, "infiniband, roce, efa or tcp: latencies of hwmodels/data/collective/nccl.yaml"),
-      fraction("efficiency", &NicDesign::efficiency, "achieved part of the line rate in large ring collectives", between(0.01, 1)),
+      text("network", &NicDesign::network,
+           "infiniband, roce, efa or tcp: latencies of hwmodels/data/collective/nccl.yaml"),
+      fraction("efficiency", &NicDesign::efficiency,
+               "achieved part of the line rate in large ring collectives", between(0.01, 1)),
       source_field<NicDesign>(),
   };
   return fields;
@@ -50,11 +53,14 @@ const Fields<NicDesign>& nic_fields() {
 
 const Fields<PcieDesign>& pcie_fields() {
   static const Fields<PcieDesign> fields{
-      integer("gpus_per_switch", &PcieDesign::gpus_per_switch, "GPUs below one PCIe switch or root port", positive),
+      integer("gpus_per_switch", &PcieDesign::gpus_per_switch, "GPUs below one PCIe switch or root port",
+              positive),
       boolean("peer_to_peer", &PcieDesign::peer_to_peer, "GPUs may read each other's memory"),
       fraction("efficiency", &PcieDesign::efficiency, "of NCCL's PCIe number, one socket", between(0.01, 2)),
-      fraction("efficiency_across", &PcieDesign::efficiency_across, "of NCCL's PCIe number, both sockets", between(0.01, 2)),
-      fraction("all_to_all_across", &PcieDesign::all_to_all_across, "of NCCL's PCIe number, all-to-all over both sockets", between(0.01, 2)),
+      fraction("efficiency_across", &PcieDesign::efficiency_across, "of NCCL's PCIe number, both sockets",
+               between(0.01, 2)),
+      fraction("all_to_all_across", &PcieDesign::all_to_all_across,
+               "of NCCL's PCIe number, all-to-all over both sockets", between(0.01, 2)),
       source_field<PcieDesign>(),
   };
   return fields;
@@ -63,7 +69,9 @@ const Fields<PcieDesign>& pcie_fields() {
 const Fields<CpuDesign>& cpu_fields() {
   static const Fields<CpuDesign> fields{
       choice("vendor", &CpuDesign::vendor, "CPU vendor",
-             {{"intel", CpuVendor::intel, "Xeon"}, {"amd", CpuVendor::amd, "EPYC"}, {"arm", CpuVendor::arm, "Grace"}}),
+             {{"intel", CpuVendor::intel, "Xeon"},
+              {"amd", CpuVendor::amd, "EPYC"},
+              {"arm", CpuVendor::arm, "Grace"}}),
       text("model", &CpuDesign::model, "CPU model"),
       integer("sockets", &CpuDesign::sockets, "sockets", positive),
       integer("cores", &CpuDesign::cores, "cores of the node", positive),
@@ -97,7 +105,8 @@ const Fields<NodeDesign>& node_fields() {
               {"none", ScaleUp::none, "PCIe only"}})
           .required(),
       integer("links_per_pair", &NodeDesign::links_per_pair, "mesh: NVLinks between two GPUs", non_negative),
-      integer("domain", &NodeDesign::domain, "GPUs of one NVLink network, which may hold many nodes", positive),
+      integer("domain", &NodeDesign::domain, "GPUs of one NVLink network, which may hold many nodes",
+              positive),
       boolean("nvls", &NodeDesign::nvls, "the NVSwitches reduce and multicast (SHARP)"),
       nested("nic", &NodeDesign::nic, "network cards", nic_fields()),
       nested("pcie", &NodeDesign::pcie, "PCIe tree", pcie_fields()),
@@ -136,9 +145,11 @@ const Fields<FabricDesign>& fabric_fields() {
               {"leaf-spine", FabricKind::leaf_spine, "all NICs of neighbouring nodes on one leaf"},
               {"graph", FabricKind::graph, "nodes and links written below"}})
           .required(),
-      integer("nodes_per_leaf", &FabricDesign::nodes_per_leaf, "rail: nodes of a pod; leaf-spine: nodes of a leaf", positive),
+      integer("nodes_per_leaf", &FabricDesign::nodes_per_leaf,
+              "rail: nodes of a pod; leaf-spine: nodes of a leaf", positive),
       integer("spines", &FabricDesign::spines, "spine switches", positive),
-      number("oversubscription", &FabricDesign::oversubscription, "bandwidth down to bandwidth up of a leaf", at_least(1)),
+      number("oversubscription", &FabricDesign::oversubscription, "bandwidth down to bandwidth up of a leaf",
+             at_least(1)),
       duration("hop_latency", &FabricDesign::hop_latency, "one switch"),
       list_of("nodes", &FabricDesign::graph_nodes, "kind graph: every device", graph_node_fields()),
       list_of("links", &FabricDesign::graph_links, "kind graph: full-duplex links", graph_link_fields()),
@@ -158,14 +169,18 @@ T load(const std::filesystem::path& path, const std::string& shown, const Fields
 }
 
 template <typename T>
-T load_named(const std::string& what, const std::string& folder, const std::string& name, const Fields<T>& fields) {
+T load_named(const std::string& what, const std::string& folder, const std::string& name,
+             const Fields<T>& fields) {
   std::vector<std::string> known = resource_names(folder, ".yaml");
   if (std::find(known.begin(), known.end(), name) == known.end()) {
     auto near = nearest_name(name, known);
     std::string list;
     for (const std::string& k : known) list += (list.empty() ? "" : ", ") + k;
-    throw ConfigError(Diagnostic{{}, what, "unknown " + what + " '" + name + "'",
-                                 (near ? "Did you mean " + *near + "? " : "") + "Known: " + list, {}});
+    throw ConfigError(Diagnostic{{},
+                                 what,
+                                 "unknown " + what + " '" + name + "'",
+                                 (near ? "Did you mean " + *near + "? " : "") + "Known: " + list,
+                                 {}});
   }
   std::string file = folder + "/" + name + ".yaml";
   T design = load(resource_root() / file, file, fields);
@@ -188,7 +203,8 @@ FabricDesign load_fabric(const std::string& name) {
 std::vector<std::string> node_names() { return resource_names(kNodeFolder, ".yaml"); }
 std::vector<std::string> fabric_names() { return resource_names(kFabricFolder, ".yaml"); }
 
-ClusterDescription load_cluster(const std::string& node, int nodes, const std::string& fabric, const std::string& gpu) {
+ClusterDescription load_cluster(const std::string& node, int nodes, const std::string& fabric,
+                                const std::string& gpu) {
   ClusterDescription cluster;
   cluster.node = load_node(node);
   cluster.fabric = load_fabric(fabric);

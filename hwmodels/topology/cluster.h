@@ -1,5 +1,6 @@
 // What a cluster is made of, as data files describe it: a node design, a fabric and how many of them.
-// Leaves out the graph of links that follows from it (topology.h) and what communication costs (network/network.h).
+// Leaves out the graph of links that follows from it (topology.h) and what communication costs
+// (network/network.h).
 #pragma once
 
 #include <optional>
@@ -26,40 +27,40 @@ struct CpuDesign {
   CpuVendor vendor = CpuVendor::intel;
   std::string model;
   int sockets = 2;
-  int cores = 0;                      // of the whole node
-  BytesPerSecond memory_bandwidth;    // peak of the whole node
-  BytesPerSecond socket_link;         // between sockets, one direction, as NCCL counts it
-  Bytes memory;                       // of the whole node
+  int cores = 0;                    // of the whole node
+  BytesPerSecond memory_bandwidth;  // peak of the whole node
+  BytesPerSecond socket_link;       // between sockets, one direction, as NCCL counts it
+  Bytes memory;                     // of the whole node
 };
 
 struct NvmeDesign {
-  BytesPerSecond read, write;         // of the whole node; 0 = none
+  BytesPerSecond read, write;  // of the whole node; 0 = none
   Bytes capacity;
 };
 
 struct NicDesign {
-  int count = 0;                      // for GPU traffic, per node; 0 = a node that stands alone
-  BytesPerSecond bandwidth;           // line rate of one, one direction
-  std::string network = "infiniband"; // a name under `networks` in hwmodels/data/collective/nccl.yaml
-  double efficiency = 0.92;           // achieved fraction of the line rate in large ring collectives
+  int count = 0;                       // for GPU traffic, per node; 0 = a node that stands alone
+  BytesPerSecond bandwidth;            // line rate of one, one direction
+  std::string network = "infiniband";  // a name under `networks` in hwmodels/data/collective/nccl.yaml
+  double efficiency = 0.92;            // achieved fraction of the line rate in large ring collectives
 };
 
 struct PcieDesign {
-  int gpus_per_switch = 2;            // 1 = each GPU has its own root port
-  bool peer_to_peer = true;           // false: stock driver of consumer cards, copies go through host memory
-  double efficiency = 0.86;           // of NCCL's PCIe number, GPUs under one socket
-  double efficiency_across = 0.52;    // the same when the group spans both sockets
-  double all_to_all_across = 0.37;    // the same for an all-to-all, whose pairs all cross at once
+  int gpus_per_switch = 2;          // 1 = each GPU has its own root port
+  bool peer_to_peer = true;         // false: stock driver of consumer cards, copies go through host memory
+  double efficiency = 0.86;         // of NCCL's PCIe number, GPUs under one socket
+  double efficiency_across = 0.52;  // the same when the group spans both sockets
+  double all_to_all_across = 0.37;  // the same for an all-to-all, whose pairs all cross at once
 };
 
 struct NodeDesign {
   std::string name, title, file;
-  std::string gpu;                    // the card it is sold with
+  std::string gpu;  // the card it is sold with
   int gpus = 8;
   ScaleUp scale_up = ScaleUp::nvswitch;
-  int links_per_pair = 0;             // mesh only
-  int domain = 8;                     // GPUs that share one scale-up network; larger than `gpus` for rack designs
-  bool nvls = false;                  // the switches can reduce and multicast (SHARP)
+  int links_per_pair = 0;  // mesh only
+  int domain = 8;          // GPUs that share one scale-up network; larger than `gpus` for rack designs
+  bool nvls = false;       // the switches can reduce and multicast (SHARP)
   NicDesign nic;
   PcieDesign pcie;
   CpuDesign cpu;
@@ -72,23 +73,23 @@ enum class FabricKind : std::uint8_t { single_switch, rail, leaf_spine, graph };
 std::string_view name_of(FabricKind kind);
 
 struct GraphNode {
-  std::string name, kind;             // kind: gpu, nvswitch, pcie, cpu, nic, leaf, spine
-  int node = 0;                       // machine it belongs to; switches of the fabric: -1
+  std::string name, kind;  // kind: gpu, nvswitch, pcie, cpu, nic, leaf, spine
+  int node = 0;            // machine it belongs to; switches of the fabric: -1
 };
 struct GraphLink {
-  std::string from, to;               // full duplex
-  BytesPerSecond bandwidth;           // each direction
+  std::string from, to;      // full duplex
+  BytesPerSecond bandwidth;  // each direction
   Duration latency{};
 };
 
 struct FabricDesign {
   std::string name, title, file;
   FabricKind kind = FabricKind::rail;
-  int nodes_per_leaf = 32;            // rail: nodes of one pod; leaf-spine: nodes of one leaf
+  int nodes_per_leaf = 32;  // rail: nodes of one pod; leaf-spine: nodes of one leaf
   int spines = 8;
-  double oversubscription = 1.0;      // bandwidth down : bandwidth up of a leaf, >= 1
-  Duration hop_latency{};             // one switch
-  std::vector<GraphNode> graph_nodes; // kind graph only
+  double oversubscription = 1.0;       // bandwidth down : bandwidth up of a leaf, >= 1
+  Duration hop_latency{};              // one switch
+  std::vector<GraphNode> graph_nodes;  // kind graph only
   std::vector<GraphLink> graph_links;
 };
 
@@ -97,23 +98,23 @@ struct ClusterDescription {
   FabricDesign fabric;
   Gpu gpu;
   int nodes = 1;
-  int gpus_per_node = 8;                     // used ones, <= node.gpus
-  std::optional<double> oversubscription;    // instead of the fabric's
-  std::optional<double> nic_efficiency;      // instead of the node's
+  int gpus_per_node = 8;                   // used ones, <= node.gpus
+  std::optional<double> oversubscription;  // instead of the fabric's
+  std::optional<double> nic_efficiency;    // instead of the node's
 
   double effective_oversubscription() const { return oversubscription.value_or(fabric.oversubscription); }
   double effective_nic_efficiency() const { return nic_efficiency.value_or(node.nic.efficiency); }
 };
 
-/// Read hwmodels/data/node/<name>.yaml and hwmodels/data/fabric/<name>.yaml (or, for a fabric, the path of a YAML file
-/// with a graph written by hand). Throw ConfigError: unknown names list the valid ones.
+/// Read hwmodels/data/node/<name>.yaml and hwmodels/data/fabric/<name>.yaml (or, for a fabric, the path of a
+/// YAML file with a graph written by hand). Throw ConfigError: unknown names list the valid ones.
 NodeDesign load_node(const std::string& name);
 FabricDesign load_fabric(const std::string& name);
 std::vector<std::string> node_names();
 std::vector<std::string> fabric_names();
 
 /// Node and fabric by name, with the node's own GPU unless `gpu` names another.
-ClusterDescription load_cluster(const std::string& node, int nodes, const std::string& fabric = "rail-fat-tree",
-                                const std::string& gpu = "");
+ClusterDescription load_cluster(const std::string& node, int nodes,
+                                const std::string& fabric = "rail-fat-tree", const std::string& gpu = "");
 
 }  // namespace rehearse::hwmodels

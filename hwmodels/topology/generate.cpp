@@ -12,8 +12,10 @@
 namespace rehearse::hwmodels {
 namespace {
 
-// NVSwitch 25 ns and NIC 0.5 us: aliyun/SimAI defaults; PCIe hop and socket crossing: order of magnitude (recalled).
-constexpr Duration kNvlinkLatency{25'000}, kPcieLatency{150'000}, kSocketLatency{300'000}, kNicLatency{500'000};
+// NVSwitch 25 ns and NIC 0.5 us: aliyun/SimAI defaults; PCIe hop and socket crossing: order of magnitude
+// (recalled).
+constexpr Duration kNvlinkLatency{25'000}, kPcieLatency{150'000}, kSocketLatency{300'000},
+    kNicLatency{500'000};
 
 class Builder {
  public:
@@ -44,7 +46,8 @@ class Builder {
     if (c_.node.scale_up != ScaleUp::nvswitch) return;
     int trays = trays_per_domain();
     for (int first = 0; first < c_.nodes; first += trays)
-      switches_.push_back(add(NodeKind::nvswitch, trays == 1 ? first : -1, fmt::format("nvswitch{}", first / trays)));
+      switches_.push_back(
+          add(NodeKind::nvswitch, trays == 1 ? first : -1, fmt::format("nvswitch{}", first / trays)));
   }
 
   void add_machine(int machine) {
@@ -52,7 +55,8 @@ class Builder {
     auto pcie = BytesPerSecond{nccl_pcie_bandwidth(c_.gpu.pcie_generation) * 1e9};
     int sockets = std::max(1, node.cpu.sockets);
     std::vector<int> cpu, pcie_switch, gpu;
-    for (int s = 0; s < sockets; ++s) cpu.push_back(add(NodeKind::cpu, machine, fmt::format("n{}.cpu{}", machine, s)));
+    for (int s = 0; s < sockets; ++s)
+      cpu.push_back(add(NodeKind::cpu, machine, fmt::format("n{}.cpu{}", machine, s)));
     for (int s = 1; s < sockets; ++s)
       routes_.cpu_to_next.push_back(join(cpu[s - 1], cpu[s], node.cpu.socket_link, kSocketLatency));
     routes_.cpu_to_next.push_back(-1);  // the last socket has no next
@@ -60,7 +64,8 @@ class Builder {
     int switch_count = (node.gpus + per_switch - 1) / per_switch;
     for (int s = 0; s < switch_count; ++s) {
       pcie_switch.push_back(add(NodeKind::pcie_switch, machine, fmt::format("n{}.pcie{}", machine, s)));
-      routes_.pcie_to_cpu.push_back(join(pcie_switch[s], cpu[s * sockets / switch_count], pcie, kPcieLatency));
+      routes_.pcie_to_cpu.push_back(
+          join(pcie_switch[s], cpu[s * sockets / switch_count], pcie, kPcieLatency));
     }
     for (int g = 0; g < c_.gpus_per_node; ++g) {
       gpu.push_back(add(NodeKind::gpu, machine, fmt::format("n{}.gpu{}", machine, g)));
@@ -70,7 +75,8 @@ class Builder {
     for (int i = 0; i < node.nic.count; ++i) {
       nics_.push_back(add(NodeKind::nic, machine, fmt::format("n{}.nic{}", machine, i)));
       auto slot = BytesPerSecond{std::max(pcie.value, node.nic.bandwidth.value)};
-      routes_.nic_to_pcie.push_back(join(nics_.back(), pcie_switch[i * switch_count / node.nic.count], slot, kPcieLatency));
+      routes_.nic_to_pcie.push_back(
+          join(nics_.back(), pcie_switch[i * switch_count / node.nic.count], slot, kPcieLatency));
     }
     if (machine == 0) note_shape(sockets, per_switch, switch_count);
   }
@@ -84,7 +90,8 @@ class Builder {
     routes_.sockets = sockets;
     routes_.machines_per_domain = trays_per_domain();
     for (int g = 0; g < c_.gpus_per_node; ++g) routes_.switch_of_gpu.push_back(g / per_switch);
-    for (int i = 0; i < c_.node.nic.count; ++i) routes_.switch_of_nic.push_back(i * switch_count / c_.node.nic.count);
+    for (int i = 0; i < c_.node.nic.count; ++i)
+      routes_.switch_of_nic.push_back(i * switch_count / c_.node.nic.count);
     for (int s = 0; s < switch_count; ++s) routes_.socket_of_switch.push_back(s * sockets / switch_count);
   }
 
@@ -92,13 +99,16 @@ class Builder {
     BytesPerSecond all = c_.gpu.nvlink_bandwidth;
     if (all.value <= 0) return;
     if (c_.node.scale_up == ScaleUp::nvswitch)
-      for (int g : gpu) routes_.gpu_to_nvswitch.push_back(join(g, switches_[machine / trays_per_domain()], all, kNvlinkLatency));
+      for (int g : gpu)
+        routes_.gpu_to_nvswitch.push_back(
+            join(g, switches_[machine / trays_per_domain()], all, kNvlinkLatency));
     bool mesh = c_.node.scale_up == ScaleUp::mesh, bridge = c_.node.scale_up == ScaleUp::bridge;
     if (!mesh && !bridge) return;
     auto count = static_cast<int>(gpu.size());
     auto first = routes_.gpu_pair.size();
     routes_.gpu_pair.resize(first + gpu.size() * gpu.size(), -1);
-    double pair = mesh ? all.value / std::max(1, c_.gpu.nvlink_links) * std::max(1, c_.node.links_per_pair) : all.value;
+    double pair =
+        mesh ? all.value / std::max(1, c_.gpu.nvlink_links) * std::max(1, c_.node.links_per_pair) : all.value;
     for (int a = 0; a < count; ++a)
       for (int b = a + 1; b < count; ++b) {
         if (bridge && (a % 2 != 0 || b != a + 1)) continue;
@@ -118,7 +128,8 @@ class Builder {
     int pods = (c_.nodes + group - 1) / group;
     int leaves_per_pod = rail ? nics : 1;
     std::vector<int> leaf, spine;
-    for (int l = 0; l < pods * leaves_per_pod; ++l) leaf.push_back(add(NodeKind::leaf, -1, fmt::format("leaf{}", l)));
+    for (int l = 0; l < pods * leaves_per_pod; ++l)
+      leaf.push_back(add(NodeKind::leaf, -1, fmt::format("leaf{}", l)));
     for (int machine = 0; machine < c_.nodes; ++machine)
       for (int i = 0; i < nics; ++i) {
         int at = machine / group * leaves_per_pod + (rail ? i : 0);
@@ -150,21 +161,29 @@ Topology from_graph(const FabricDesign& fabric) {
   std::vector<Diagnostic> wrong;
   for (const GraphNode& node : fabric.graph_nodes) {
     int kind = 0;
-    while (kind <= static_cast<int>(NodeKind::spine) && name_of(static_cast<NodeKind>(kind)) != node.kind) ++kind;
+    while (kind <= static_cast<int>(NodeKind::spine) && name_of(static_cast<NodeKind>(kind)) != node.kind)
+      ++kind;
     if (kind > static_cast<int>(NodeKind::spine)) {
-      wrong.push_back({{fabric.file, 0, 0}, "nodes." + node.name, "unknown kind '" + node.kind + "'",
-                       "Use gpu, nvswitch, pcie, cpu, nic, leaf or spine", {}});
+      wrong.push_back({{fabric.file, 0, 0},
+                       "nodes." + node.name,
+                       "unknown kind '" + node.kind + "'",
+                       "Use gpu, nvswitch, pcie, cpu, nic, leaf or spine",
+                       {}});
       continue;
     }
     if (!index.emplace(node.name, static_cast<int>(nodes.size())).second)
-      wrong.push_back({{fabric.file, 0, 0}, "nodes." + node.name, "named twice", "Give each node its own name", {}});
+      wrong.push_back(
+          {{fabric.file, 0, 0}, "nodes." + node.name, "named twice", "Give each node its own name", {}});
     nodes.push_back({node.name, static_cast<NodeKind>(kind), node.node});
   }
   for (const GraphLink& link : fabric.graph_links) {
     auto from = index.find(link.from), to = index.find(link.to);
     if (from == index.end() || to == index.end()) {
-      wrong.push_back({{fabric.file, 0, 0}, "links", "link between '" + link.from + "' and '" + link.to + "' names an unknown node",
-                       "List both under nodes", {}});
+      wrong.push_back({{fabric.file, 0, 0},
+                       "links",
+                       "link between '" + link.from + "' and '" + link.to + "' names an unknown node",
+                       "List both under nodes",
+                       {}});
       continue;
     }
     links.push_back({from->second, to->second, link.bandwidth, link.latency});

@@ -11,7 +11,8 @@ class Assembler {
 
   std::vector<int> between(int a, int b, int flow) {
     int n = t_.gpus_per_machine, machine_a = a / n, machine_b = b / n;
-    bool switched = !t_.gpu_to_nvswitch.empty() && machine_a / t_.machines_per_domain == machine_b / t_.machines_per_domain;
+    bool switched = !t_.gpu_to_nvswitch.empty() &&
+                    machine_a / t_.machines_per_domain == machine_b / t_.machines_per_domain;
     if (switched) return {t_.gpu_to_nvswitch[a], t_.gpu_to_nvswitch[b] + 1};
     if (machine_a == machine_b) {
       int direct = t_.gpu_pair.empty() ? -1 : t_.gpu_pair[static_cast<std::size_t>(a) * n + b % n];

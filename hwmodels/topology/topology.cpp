@@ -39,13 +39,15 @@ struct Topology::Graph {
   int start = -1;
 };
 
-Topology::Topology(std::vector<TopologyNode> nodes, std::vector<TopologyLink> links, std::optional<RouteTables> routes)
+Topology::Topology(std::vector<TopologyNode> nodes, std::vector<TopologyLink> links,
+                   std::optional<RouteTables> routes)
     : nodes_(std::move(nodes)), links_(std::move(links)), routes_(std::move(routes)) {
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     if (nodes_[i].kind == NodeKind::gpu) gpus_.push_back(static_cast<int>(i));
     machines_ = std::max(machines_, nodes_[i].machine + 1);
   }
-  std::stable_sort(gpus_.begin(), gpus_.end(), [&](int a, int b) { return nodes_[a].machine < nodes_[b].machine; });
+  std::stable_sort(gpus_.begin(), gpus_.end(),
+                   [&](int a, int b) { return nodes_[a].machine < nodes_[b].machine; });
 }
 Topology::~Topology() = default;
 Topology::Topology(Topology&&) noexcept = default;
@@ -83,7 +85,8 @@ std::vector<int> Topology::search(int from, int to, int flow) const {
     g.distance.assign(nodes_.size(), std::numeric_limits<double>::max());
     auto edge_index = boost::get(boost::edge_index, g.boost);
     auto weights = boost::make_iterator_property_map(g.weights.begin(), edge_index);
-    auto distance = boost::make_iterator_property_map(g.distance.begin(), boost::get(boost::vertex_index, g.boost));
+    auto distance =
+        boost::make_iterator_property_map(g.distance.begin(), boost::get(boost::vertex_index, g.boost));
     boost::dijkstra_shortest_paths(g.boost, from, boost::weight_map(weights).distance_map(distance));
   }
   EXPECTS(g.distance[to] < kForbidden, "no way from " + nodes_[from].name + " to " + nodes_[to].name);

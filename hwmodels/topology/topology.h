@@ -1,5 +1,5 @@
-// The links of a cluster: GPUs, NVSwitches, PCIe switches, sockets, NICs, leaf and spine switches, and routes over them.
-// Leaves out time (hwmodels/network); built only where links are shared or shown.
+// The links of a cluster: GPUs, NVSwitches, PCIe switches, sockets, NICs, leaf and spine switches, and routes
+// over them. Leaves out time (hwmodels/network); built only where links are shared or shown.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,8 @@ enum class NodeKind : std::uint8_t { gpu, nvswitch, pcie_switch, cpu, nic, leaf,
 std::string_view name_of(NodeKind kind);
 
 /// NCCL's path classes, best first. Source: NVIDIA/nccl src/graph/topo.h.
-///   nvl  NVLink;  pix  one PCIe switch;  pxb  several;  phb  through one CPU;  sys  between CPUs;  net  the fabric
+///   nvl  NVLink;  pix  one PCIe switch;  pxb  several;  phb  through one CPU;  sys  between CPUs;  net  the
+///   fabric
 enum class PathClass : std::uint8_t { local, nvl, pix, pxb, phb, sys, net };
 std::string_view name_of(PathClass path);
 
@@ -36,7 +37,8 @@ struct TopologyLink {
 
 class Topology {
  public:
-  Topology(std::vector<TopologyNode> nodes, std::vector<TopologyLink> links, std::optional<RouteTables> routes = {});
+  Topology(std::vector<TopologyNode> nodes, std::vector<TopologyLink> links,
+           std::optional<RouteTables> routes = {});
   ~Topology();
   Topology(Topology&&) noexcept;
   Topology& operator=(Topology&&) noexcept;
@@ -47,12 +49,14 @@ class Topology {
   const std::vector<int>& gpus() const { return gpus_; }
   int machines() const { return machines_; }
 
-  /// Links from one GPU to another (positions in gpus()), first to last. Where equal spines exist, `flow` picks one
-  /// (ECMP): the same flow always takes the same route. Empty when from == to. Precondition: connected.
+  /// Links from one GPU to another (positions in gpus()), first to last. Where equal spines exist, `flow`
+  /// picks one (ECMP): the same flow always takes the same route. Empty when from == to. Precondition:
+  /// connected.
   std::vector<int> route(int from_gpu, int to_gpu, int flow = 0) const;
 
-  /// Links between any two nodes (indices into nodes()) by shortest path: least latency plus the time of 1 MB, GPUs never
-  /// as a way through. What route() does on hand-written graphs, and the oracle of what it does on generated ones.
+  /// Links between any two nodes (indices into nodes()) by shortest path: least latency plus the time of 1
+  /// MB, GPUs never as a way through. What route() does on hand-written graphs, and the oracle of what it
+  /// does on generated ones.
   std::vector<int> search(int from, int to, int flow = 0) const;
 
   /// Class of the best path between two GPUs (positions in gpus()).

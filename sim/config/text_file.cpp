@@ -101,13 +101,17 @@ std::string read_text_file(const fs::path& path, std::size_t limit) {
   const std::unique_ptr<std::FILE, Closer> file(std::fopen(path.c_str(), "rb"));
   if (!file) refuse(path, fmt::format("cannot be read ({})", std::strerror(errno)), "");
 
+  const auto too_large = [&] {
+    refuse(path, fmt::format("is larger than {} MiB, the limit for this kind of file", limit >> 20),
+           "Is it the file you meant?");
+  };
+  if (fs::is_regular_file(status) && fs::file_size(path, error) > limit && !error) too_large();
+
   // Read in pieces and stop at the limit: pipes and devices have no size to ask for first.
   std::string text;
   std::string piece(1 << 16, '\0');
   while (const std::size_t n = std::fread(piece.data(), 1, piece.size(), file.get())) {
-    if (text.size() + n > limit)
-      refuse(path, fmt::format("is larger than {} MiB, the limit for this kind of file", limit >> 20),
-             "Is it the file you meant?");
+    if (text.size() + n > limit) too_large();
     text.append(piece, 0, n);
   }
   if (std::ferror(file.get())) refuse(path, fmt::format("cannot be read ({})", std::strerror(errno)), "");

@@ -160,12 +160,17 @@ void TreeBuilder::take(Value value) {
 }
 
 void TreeBuilder::OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) {
-  const Place at = place(mark);
+  Place at = place(mark);
   charge(at, 0);
   if (expects_key()) return take_key("", false, at, -1);
-  if (!frames_.empty() && !frames_.back().refused && !key_has_colon())
-    complain(frames_.back().key_place, next_path(), "no ':' after the key", "Write 'key: value'");
-  Value value = Value::null(at, next_path());
+  if (!frames_.empty() && frames_.back().kind == Value::Kind::map) {
+    const Frame& top = frames_.back();
+    if (!top.refused && !key_has_colon())
+      complain(top.key_place, next_path(), "no ':' after the key", "Write 'key: value'");
+    // An empty value's mark is that of whatever comes next, lines below.
+    if (at.line != top.key_place.line) at = top.key_place;
+  }
+  Value value = Value::null(std::move(at), next_path());
   remember(anchor, value);
   take(std::move(value));
 }

@@ -14,8 +14,8 @@ namespace rehearse::engine {
 /// Order of events at the same instant; smaller first. Append only with a reason.
 enum class Phase : std::uint8_t {
   completion,  // first: what ends at t frees its resources for whatever starts at t
-  arrival,     // then members reach their collectives and flows their links, so that one re-share serves them all
-  stream,      // then streams look for their next operation, seeing every completion and arrival of this instant
+  arrival,     // then members reach their collectives and flows their links, so one re-share serves them all
+  stream,      // then streams look for their next operation, seeing all ends and arrivals of this instant
   host,        // last: the host thread polls events, and must see all that the devices did up to t
 };
 
@@ -35,7 +35,8 @@ class EventQueue {
 
   /// Precondition: fewer than 2^56 events over the life of the queue.
   void push(TimePoint time, Phase phase, std::uint64_t payload) {
-    const Entry entry{time.time_since_epoch().count(), (static_cast<std::uint64_t>(phase) << 56) | next_++, payload};
+    const std::uint64_t order = (static_cast<std::uint64_t>(phase) << 56) | next_++;
+    const Entry entry{time.time_since_epoch().count(), order, payload};
     heap_.push_back(entry);
     sift_up(heap_.size() - 1, entry);
   }
@@ -58,12 +59,8 @@ class EventQueue {
     std::uint64_t payload;
   };
 
-  // One 128-bit number, so that choosing among children needs no branch that could be mispredicted.
-  static unsigned __int128 key(const Entry& e) {
-    return (static_cast<unsigned __int128>(static_cast<std::uint64_t>(e.time) ^ (1ULL << 63)) << 64) | e.order;
-  }
   static bool before(const Entry& a, const Entry& b) {
-    return key(a) < key(b);
+    return a.time != b.time ? a.time < b.time : a.order < b.order;
   }
   static Event event_of(const Entry& e) {
     return {TimePoint{Duration{e.time}}, static_cast<Phase>(e.order >> 56), e.payload};
@@ -79,8 +76,8 @@ class EventQueue {
     heap_[i] = entry;
   }
 
-  // The hole goes down to a leaf first and `entry` climbs from there: it came from a leaf, so it rarely climbs far,
-  // and the way down needs no comparison with it.
+  // The hole goes down to a leaf first and `entry` climbs from there: it came from a leaf, so it rarely
+  // climbs far, and the way down needs no comparison with it.
   void sift_down(const Entry& entry) {
     const std::size_t n = heap_.size();
     std::size_t i = 0;

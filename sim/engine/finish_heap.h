@@ -1,5 +1,5 @@
 // When running activities end: an indexed 4-ary heap of (time, start sequence) by activity slot.
-// Leaves out what a finishing time is worth: the owner may keep one that is too early and correct it at the top.
+// Leaves out what a finishing time is worth: the owner may keep one too early and correct it at the top.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +16,8 @@ class FinishHeap {
     std::int64_t time;
     std::uint64_t order;
     std::uint32_t slot() const { return static_cast<std::uint32_t>(order & ((1ULL << kSlotBits) - 1)); }
-    // One 128-bit number, so that choosing among children needs no branch that could be mispredicted.
-    unsigned __int128 key() const {
-      return (static_cast<unsigned __int128>(static_cast<std::uint64_t>(time) ^ (1ULL << 63)) << 64) | order;
-    }
     friend bool operator<(const Entry& a, const Entry& b) {
-      return a.key() < b.key();
+      return a.time != b.time ? a.time < b.time : a.order < b.order;
     }
   };
 

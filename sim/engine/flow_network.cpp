@@ -88,7 +88,8 @@ Bytes ring_all_reduce_bytes(Bytes payload, int n) {
   return Bytes{2 * (n - 1) * ((payload.value + n - 1) / n)};
 }
 
-FoldedLinks fold_links(std::span<const BytesPerSecond> bandwidths, std::span<const std::vector<LinkLoad>> loads) {
+FoldedLinks fold_links(std::span<const BytesPerSecond> bandwidths,
+                       std::span<const std::vector<LinkLoad>> loads) {
   // The signature of a link: (flow, load) for each flow that crosses it, in order of the flows.
   std::vector<std::vector<std::pair<std::size_t, std::int64_t>>> signature(bandwidths.size());
   for (std::size_t f = 0; f < loads.size(); ++f)

@@ -1,5 +1,5 @@
-// Flows of bytes over links with max-min fair bandwidth, and collectives folded into one flow with a load per link.
-// Leaves out latency, routing and which links exist (hwmodels/topology): a route is given, an arrival time includes alpha.
+// Flows of bytes over links with max-min fair bandwidth; collectives folded into one flow with link loads.
+// Leaves out latency (part of the start time), routing and which links exist (hwmodels/topology).
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct LinkLoad {
   friend bool operator==(const LinkLoad&, const LinkLoad&) = default;
 };
 
-/// Bandwidth is shared by progressive filling in bytes per second: all flows of the network rise together until a link
-/// is full or a flow has reached its cap.
+/// Bandwidth is shared by progressive filling in bytes per second: all flows of the network rise together
+/// until a link is full or a flow has reached its cap.
 class FlowNetwork {
  public:
   struct Ended {
@@ -43,7 +43,8 @@ class FlowNetwork {
   FlowId add_flow(std::span<const LinkId> route, Bytes bytes, TimePoint start,
                   std::optional<BytesPerSecond> cap = std::nullopt);
 
-  /// Equal flows as one: `bytes` is what each of them carries, `cap` the limit of each, and they all run at one rate.
+  /// Equal flows as one: `bytes` is what each of them carries, `cap` the limit of each, and they all run at
+  /// one rate.
   FlowId add_folded_flow(std::span<const LinkLoad> loads, Bytes bytes, TimePoint start,
                          std::optional<BytesPerSecond> cap = std::nullopt);
 
@@ -71,8 +72,8 @@ class FlowNetwork {
   EventQueue arrivals_;
 };
 
-/// Load of a ring in which each member sends to the next, all at once: how many of the routes cross each link,
-/// sorted by link. `routes`: one per neighbouring pair.
+/// Load of a ring in which each member sends to the next, all at once: how many of the routes cross each
+/// link, sorted by link. `routes`: one per neighbouring pair.
 std::vector<LinkLoad> ring_loads(std::span<const std::vector<LinkId>> routes);
 
 /// Bytes that each member of a ring sends during an all-reduce of `payload` bytes among n >= 1 members:
@@ -86,6 +87,7 @@ struct FoldedLinks {
   std::vector<BytesPerSecond> bandwidths;     // by folded link, in order of their first member
   std::vector<std::vector<LinkLoad>> loads;   // per flow, over folded links
 };
-FoldedLinks fold_links(std::span<const BytesPerSecond> bandwidths, std::span<const std::vector<LinkLoad>> loads);
+FoldedLinks fold_links(std::span<const BytesPerSecond> bandwidths,
+                       std::span<const std::vector<LinkLoad>> loads);
 
 }  // namespace rehearse::engine

@@ -127,19 +127,21 @@ std::int64_t SharingSystem::end_of(const Activity& activity) {
   constexpr auto kNever = std::numeric_limits<std::int64_t>::max();
   const Wide half_up = activity.remaining + activity.rate / 2;
   // The division is the dearest instruction here, and most activities of a quiet system run at full rate.
-  const Wide steps = activity.rate == kFullRate ? half_up >> std::countr_zero(kFullRate) : half_up / activity.rate;
+  const Wide steps =
+      activity.rate == kFullRate ? half_up >> std::countr_zero(kFullRate) : half_up / activity.rate;
   const std::int64_t since = activity.since.time_since_epoch().count();
   return steps >= static_cast<Wide>(kNever - since) ? kNever : since + static_cast<std::int64_t>(steps);
 }
 
-// Accounts for the work done at the old rate. A later end is only noted: most activities change their rate many times
-// before they come near the top of the heap, so its division and its moves are saved until then.
+// Accounts for the work done at the old rate. A later end is only noted: most activities change their rate
+// many times before they come near the top of the heap, so its division and its moves are saved until then.
 void SharingSystem::settle(std::uint32_t a) {
   Activity& activity = activities_[a];
   activity.touched = false;
   if (activity.rate == activity.settled) return;
   ++effort_.rates;
-  const Wide done = static_cast<Wide>(activity.settled) * static_cast<std::uint64_t>((now_ - activity.since).count());
+  const auto elapsed = static_cast<std::uint64_t>((now_ - activity.since).count());
+  const Wide done = static_cast<Wide>(activity.settled) * elapsed;
   activity.remaining = done < activity.remaining ? activity.remaining - done : 0;
   activity.since = now_;
   const bool slower = activity.rate < activity.settled;
@@ -206,7 +208,8 @@ std::uint64_t SharingSystem::rate_of(ActivityId activity) {
 
 double SharingSystem::load_of(ResourceId resource) {
   solve();
-  return static_cast<double>(resources_[static_cast<std::uint32_t>(resource)].load) / static_cast<double>(kCapacity);
+  const Wide load = resources_[static_cast<std::uint32_t>(resource)].load;
+  return static_cast<double>(load) / static_cast<double>(kCapacity);
 }
 
 double SharingSystem::busy_time(ResourceId id, TimePoint now) {

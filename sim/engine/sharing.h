@@ -1,12 +1,14 @@
-// Activities that run on shared resources: weighted max-min fair rates and exact finishing times in integer picoseconds.
+// Activities on shared resources: weighted max-min fair rates and exact ends in integer picoseconds.
 // Leaves out what an activity is (sim/executor) and what a resource stands for (hwmodels).
 //
-// All arithmetic that decides a result is in integers, so results depend neither on the order of insertion nor on
-// whether equal activities are kept apart or folded into one with their summed weights:
-//   rate    64-bit fixed point, kFullRate = rate 1;  weight: 64-bit, kWholeResource = all of a resource at rate 1
-//   load    128-bit sum of weight * rate, exact;  remaining work: 128-bit, (picoseconds at rate 1) * kFullRate, exact
-// The only rounding is one division per resource (its level, downwards: no resource is ever above its capacity) and
-// one per finishing time (to the nearest picosecond, like every Duration).
+// All arithmetic that decides a result is in integers, so results depend neither on the order of insertion
+// nor on whether equal activities are kept apart or folded into one with their summed weights:
+//   rate       64-bit fixed point; kFullRate = rate 1
+//   weight     64-bit; kWholeResource = all of a resource at rate 1
+//   load       128-bit sum of weight * rate, exact
+//   remaining  128-bit work, (picoseconds at rate 1) * kFullRate, exact
+// The only roundings are one division per resource (its level, downwards: no resource is ever above its
+// capacity) and one per end (to the nearest picosecond, like every Duration).
 #pragma once
 
 #include <cstdint>
@@ -25,20 +27,23 @@ enum class ActivityId : std::uint32_t {};  // valid until the activity is popped
 inline constexpr std::int64_t kWholeResource = std::int64_t{1} << 40;
 inline constexpr std::uint64_t kFullRate = std::uint64_t{1} << 62;
 
-/// `weight`: the share of the resource that the activity uses at rate 1, in units of 1/kWholeResource; may exceed the
-/// whole when the resource alone holds the activity below rate 1. Sum over users of one resource: below 2^63.
+/// `weight`: the share of the resource that the activity uses at rate 1, in units of 1/kWholeResource; may
+/// exceed the whole when the resource alone holds the activity below rate 1. Sum over users of one
+/// resource: below 2^63.
 struct Use {
   ResourceId resource;
   std::int64_t weight;
 };
 
-/// How much there is to do, as time at rate 1: a Duration, or finer where a rate below 1 would magnify the rounding.
+/// How much there is to do, as time at rate 1: a Duration, or finer where a rate below 1 would magnify the
+/// rounding.
 class Work {
  public:
   /// Precondition: alone >= 0.
   Work(Duration alone)  // NOLINT: a duration at rate 1 is an amount of work
       : steps_(static_cast<unsigned __int128>(alone.count()) * kFullRate) {}
-  /// Rounded to the nearest 1/1024 ps, so that decimal sizes over decimal speeds come out whole. 0 <= ps < 2^53.
+  /// Rounded to the nearest 1/1024 ps, so that decimal sizes over decimal speeds come out whole.
+  /// Precondition: 0 <= ps < 2^53.
   static Work picoseconds(double ps);
   unsigned __int128 steps() const { return steps_; }  // in ps / kFullRate
 
@@ -50,9 +55,10 @@ class Work {
 /// Share of a resource, 0 or more, as a weight; rounded to the nearest unit.
 std::int64_t weight_of(double share);
 
-/// Rates are those of progressive filling: all rates rise together from 0; one stops at its cap, or when a resource
-/// that it uses is full (could not carry all its still rising users one step of 1/kFullRate further). This
-/// defines every rate uniquely, so the incremental solver and a full solve agree to the bit (tests hold us to it).
+/// Rates are those of progressive filling: all rates rise together from 0; one stops at its cap, or when a
+/// resource that it uses is full (could not carry all its still rising users one step of 1/kFullRate
+/// further). This defines every rate uniquely, so the incremental solver and a full solve agree to the bit
+/// (tests hold us to it).
 class SharingSystem {
  public:
   struct Completed {
@@ -66,20 +72,24 @@ class SharingSystem {
 
   ResourceId add_resource();
 
-  /// Starts an activity at `now`; rates are shared anew lazily, once for all starts and ends of the same instant.
+  /// Starts an activity at `now`; rates are shared anew lazily, once for all starts and ends of the same
+  /// instant.
   ///   uses    its resources, each at most once; empty is legal (runs at its cap), and so is weight 0
   ///   work    its duration at rate 1, >= 0; zero ends at `now` and takes nothing
   ///   now     not before any earlier call
   ///   cap     the rate that it never exceeds, 1..kFullRate
-  /// O(uses) when all its resources have room. Precondition: fewer than 2^24 run at once, 2^40 are started in all.
+  /// O(uses) when all its resources have room. Precondition: fewer than 2^24 run at once, 2^40 are started
+  /// in all.
   ActivityId start(std::span<const Use> uses, Work work, TimePoint now, std::uint64_t tag,
                    std::uint64_t cap = kFullRate);
 
   /// When the next activity ends, if any runs.
   std::optional<TimePoint> next_completion();
 
-  /// The next activity that ends at or before `now`, in order of (time, start), and takes it out; none: nullopt.
-  /// Precondition: `now` is not past an end that has not been popped by its own time (step to next_completion()).
+  /// The next activity that ends at or before `now`, in order of (time, start), and takes it out; none:
+  /// nullopt.
+  /// Precondition: `now` is not past an end that has not been popped by its own time (step to
+  /// next_completion()).
   std::optional<Completed> pop_completed(TimePoint now);
 
   /// Present rate, in 1/kFullRate; rate_as_double(rate_of(a)) is the fraction of full speed.
@@ -104,8 +114,8 @@ class SharingSystem {
   static constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
   static constexpr Wide kCapacity = static_cast<Wide>(kWholeResource) * kFullRate;
 
-  // Laid out for the solver's inner loop, which is bound by cache misses: one line per resource and per activity, uses
-  // and members in two pools that point at each other, so that all lines of a change can be fetched side by side.
+  // Laid out for the solver's inner loop: one cache line per resource and per activity, uses and members in
+  // two pools that point at each other, so that the lines of a change can be fetched side by side.
   struct Member {  // one use, seen from the resource
     std::uint64_t rate;
     std::uint64_t weight;
@@ -194,6 +204,8 @@ class SharingSystem {
   Effort effort_;
 };
 
-constexpr double rate_as_double(std::uint64_t rate) { return static_cast<double>(rate) / static_cast<double>(kFullRate); }
+constexpr double rate_as_double(std::uint64_t rate) {
+  return static_cast<double>(rate) / static_cast<double>(kFullRate);
+}
 
 }  // namespace rehearse::engine

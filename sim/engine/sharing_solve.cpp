@@ -1,10 +1,11 @@
 // The incremental max-min solver: one resource at a time until every level agrees with its users' rates.
 //
-// Every resource r has a level, the rate at which it stops its users; an activity runs at the smallest of its cap and
-// its resources' levels. A level is right when it is the water level of r given what r's users could take elsewhere
-// (their cap and their other resources' levels). Levels that are all right are the rates of progressive filling, and
-// only those: from the lowest level upwards, which activities stop there depends on lower levels alone. So any order
-// of correcting wrong levels ends at the same integers, and only resources whose users changed need a look.
+// Every resource r has a level, the rate at which it stops its users; an activity runs at the smallest of
+// its cap and its resources' levels. A level is right when it is the water level of r given what r's users
+// could take elsewhere (their cap and their other resources' levels). Levels that are all right give the
+// rates of progressive filling, and only those: from the lowest level upwards, which activities stop there
+// depends on lower levels alone. So any order of correcting wrong levels ends at the same integers, and only
+// resources whose users changed need a look.
 #include "sim/core/contract.h"
 #include "sim/engine/sharing.h"
 
@@ -47,7 +48,8 @@ void SharingSystem::set_rate(std::uint32_t a, std::uint64_t rate, std::uint32_t 
     observe(resource);
     Member& member = members_[use->member];
     member.rate = rate;
-    resource.load += static_cast<Wide>(static_cast<__int128>(static_cast<std::int64_t>(member.weight)) * change);
+    const __int128 weight = static_cast<std::int64_t>(member.weight);
+    resource.load += static_cast<Wide>(weight * change);
     // A resource that stops nobody, and has room for one more step of all its users, still stops nobody.
     const bool at_risk = (resource.level != kUnlimited) | (resource.load + resource.weight > kCapacity);
     if (at_risk && !resource.dirty && use->resource != cause) {
@@ -77,8 +79,9 @@ void SharingSystem::reshare(std::uint32_t r) {
 }
 
 // Solves sum of weight * min(demand, level) = capacity, rounded down; kUnlimited when all demands fit.
-// A user whose rate is below the present level is stopped elsewhere: its demand is its rate. For the others, the
-// guess is that they stay stopped here; where the new level contradicts the guess, it starts again from below.
+// A user whose rate is below the present level is stopped elsewhere: its demand is its rate. For the others,
+// the guess is that they stay stopped here; where the new level contradicts the guess, it starts again from
+// below.
 std::uint64_t SharingSystem::water_level(std::uint32_t r) {
   const Resource& resource = resources_[r];
   if (resource.weight <= static_cast<std::uint64_t>(kWholeResource)) return kUnlimited;
@@ -99,7 +102,8 @@ std::uint64_t SharingSystem::water_level(std::uint32_t r) {
   if (here == 0 && resource.load + resource.weight <= kCapacity) return kUnlimited;
   if (here != 0 && taken <= kCapacity) {
     const Wide level = (kCapacity - taken) / here;
-    // Far enough above all demands below it that rounding cannot hide a lower level (see water_level_from_below).
+    // Far enough above all demands below it that rounding cannot hide a lower level (see
+    // water_level_from_below).
     if (level > highest && (level - highest) * here >= resource.weight) {
       if (level <= old) return static_cast<std::uint64_t>(level);
       bool kept = true;  // do the users that were stopped here stay so at the higher level?
@@ -114,9 +118,10 @@ std::uint64_t SharingSystem::water_level(std::uint32_t r) {
   return water_level_from_below(resource);
 }
 
-// The lowest level L with  sum(weight * demand, demand < L) + L * sum(weight, demand >= L) <= capacity  that fails at
-// L + 1 for the same users: raises L while that stops fewer users. Ties at L count as stopped here, whatever else
-// stops them, so that the result does not depend on which of two equal bottlenecks was looked at first.
+// The lowest level L with  sum(weight * demand, demand < L) + L * sum(weight, demand >= L) <= capacity  that
+// fails at L + 1 for the same users: raises L while that stops fewer users. Ties at L count as stopped
+// here, whatever else stops them, so that the result does not depend on which of two equal bottlenecks was
+// looked at first.
 std::uint64_t SharingSystem::water_level_from_below(const Resource& resource) const {
   const Member* member = &members_[resource.first];
   Wide level = kCapacity / resource.weight;

@@ -283,8 +283,7 @@ class Simulation {
         case Opcode::collective:
           if (!plan_.classes[r].partners[static_cast<std::size_t>(plan_.collectives[item.index].axis)].empty()) {
             arrive_collective(r, stream, item);
-            if (s.arrived) return;
-            break;
+            return;
           }
           s.start = std::max(s.ready, item.issue);
           return;

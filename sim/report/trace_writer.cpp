@@ -35,8 +35,8 @@ class Writer {
     out_ << fmt::format("\"distributedInfo\": {{\"backend\": {}, \"rank\": {}, \"world_size\": {}}},\n", json_text(s_.communication.backend), representative, s_.gpus());
     out_ << "\"displayTimeUnit\": \"ms\",\n\"traceName\": " << json_text(s_.title.empty() ? s_.file : s_.title) << ",\n\"traceEvents\": [\n";
     metadata();
-    counters();
-    merge_flows();
+    collect_counters();
+    slices_and_flows();
     out_ << "\n]\n}\n";
   }
 
@@ -67,7 +67,7 @@ class Writer {
   }
 
   /// Memory after each call, at the moment its first work starts on the device.
-  void counters() {
+  void collect_counters() {
     for (std::size_t c = 0; c < r_.classes.size(); ++c) {
       std::map<std::uint32_t, std::int64_t> begins;
       for (const Slice& slice : slices_)
@@ -75,11 +75,11 @@ class Writer {
       for (const executor::MemorySample& m : r_.classes[c].memory.timeline) {
         const auto at = begins.find(m.call);
         if (at == begins.end()) continue;
-        event_lines_.push_back({at->second, fmt::format(R"({{"ph": "C", "name": "memory", "pid": {}, "ts": {}, "args": {{"allocated_bytes": {}, "reserved_bytes": {}}}}})", pid(c),
+        counters_.push_back({at->second, fmt::format(R"({{"ph": "C", "name": "memory", "pid": {}, "ts": {}, "args": {{"allocated_bytes": {}, "reserved_bytes": {}}}}})", pid(c),
                                                         ts(at->second), m.allocated, m.reserved)});
       }
     }
-    std::stable_sort(event_lines_.begin(), event_lines_.end(), [](const Line& a, const Line& b) { return a.start < b.start; });
+    std::stable_sort(counters_.begin(), counters_.end(), [](const Line& a, const Line& b) { return a.start < b.start; });
   }
 
   std::string ts(std::int64_t ps) const { return microseconds_text(nanoseconds(ps - origin_)); }
@@ -132,41 +132,29 @@ class Writer {
     std::string text;
   };
 
-  /// Slices in order of time, flows and counters between them. Both sides of a message start together.
-  void merge_flows() {
-    struct Side {
-      std::int64_t id;
-      bool matched;
-    };
-    std::map<std::tuple<int, int, int, std::int64_t>, Side> open;  // from, to, channel, start
-    std::int64_t next_id = 0;
+  /// Slices in order of time, counters between them. The two sides of a message start together: that is how they are
+  /// matched, so a message whose other side lies outside the traced step gets no arrow.
+  void slices_and_flows() {
+    std::map<std::tuple<int, int, int, std::int64_t>, const Slice*> open;  // from, to, channel, start
+    std::int64_t id = 0;
     std::size_t line = 0;
     for (const Slice& s : slices_) {
-      for (; line < event_lines_.size() && event_lines_[line].start <= s.start; ++line) event(event_lines_[line].text);
+      for (; line < counters_.size() && counters_[line].start <= s.start; ++line) event(counters_[line].text);
       slice(s);
       if (s.op != Opcode::send && s.op != Opcode::recv) continue;
       const plan::MessageSpec& m = r_.plan.messages[s.spec];
       const bool sending = s.op == Opcode::send;
-      const auto key = std::tuple<int, int, int, std::int64_t>{sending ? s.rank_class : m.peer, sending ? m.peer : s.rank_class, m.channel, s.start};
-      auto [it, first] = open.try_emplace(key, Side{next_id, false});
-      if (first) {
-        ++next_id;
-        pending_[it->second.id] = &s;
-        continue;
-      }
-      const Slice& other = *pending_[it->second.id];
-      const Slice& from = sending ? s : other;
-      const Slice& to = sending ? other : s;
-      flow("s", it->second.id, from, from.start, "");
-      flow("f", it->second.id, to, to.start, R"(, "bp": "e")");
-      pending_.erase(it->second.id);
+      const auto [it, first] = open.try_emplace({sending ? s.rank_class : m.peer, sending ? m.peer : s.rank_class, m.channel, s.start}, &s);
+      if (first) continue;
+      flow("s", id, sending ? s : *it->second, "");
+      flow("f", id++, sending ? *it->second : s, R"(, "bp": "e")");
       open.erase(it);
     }
-    for (; line < event_lines_.size(); ++line) event(event_lines_[line].text);
+    for (; line < counters_.size(); ++line) event(counters_[line].text);
   }
 
-  void flow(const char* phase, std::int64_t id, const Slice& at, std::int64_t when, const char* more) {
-    event(fmt::format(R"({{"ph": "{}", "cat": "p2p", "name": "message", "id": {}, "pid": {}, "tid": {}, "ts": {}{}}})", phase, id, pid(at.rank_class), static_cast<int>(at.stream), ts(when), more));
+  void flow(const char* phase, std::int64_t id, const Slice& at, const char* more) {
+    event(fmt::format(R"({{"ph": "{}", "cat": "p2p", "name": "message", "id": {}, "pid": {}, "tid": {}, "ts": {}{}}})", phase, id, pid(at.rank_class), static_cast<int>(at.stream), ts(at.start), more));
   }
 
   const Scenario& s_;
@@ -175,9 +163,8 @@ class Writer {
   std::vector<Slice> slices_;
   std::int64_t origin_ = 0;
   bool first_ = true;
-  std::vector<Line> event_lines_;
+  std::vector<Line> counters_;
   std::map<std::tuple<int, std::uint32_t, std::uint16_t>, std::string> args_;
-  std::map<std::int64_t, const Slice*> pending_;
 };
 
 }  // namespace

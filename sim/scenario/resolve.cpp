@@ -103,7 +103,7 @@ Scenario read_scenario(const Value& root, const std::string& file) {
   s.sweep = std::move(f.sweep);
   std::string framework = f.training.framework;
   if (f.training.compile.value_or(false) && framework == "torchtitan") framework = "torchtitan-compile";
-  s.profile = st::load_profile(framework);
+  s.profile = st::with_precision(st::load_profile(framework), f.training.precision);
   resolve_degrees(f.parallelism, s, given, out);
   if (!given.given("data_parallel.kind")) {
     if (s.strategy.parallelism.degrees.data == 1) {

@@ -44,6 +44,7 @@ const config::Fields<P>& fields() {
       config::boolean("attention_fused", &P::attention_fused, "false: scores in memory"),
       config::boolean("fused_qkv", &P::fused_qkv, "one product for query, key and value"),
       config::boolean("fused_gate_up", &P::fused_gate_up, "one product for gate and up"),
+      config::boolean("keeps_logits", &P::keeps_logits, "16-bit logits are held until the loss is known"),
       config::boolean("repeat_kv", &P::repeat_kv, "keys and values are copied to all query heads"),
       config::boolean("dropout", &P::dropout, "trains with dropout"),
       config::boolean("compiled", &P::compiled, "torch.compile on each layer"),
@@ -95,6 +96,17 @@ FrameworkProfile load_profile(const std::string& name) {
   FrameworkProfile profile = config::read(document.root, fields(), problems);
   config::throw_if_any(std::move(problems));
   profile.name = name;
+  return profile;
+}
+
+FrameworkProfile with_precision(FrameworkProfile profile, Precision precision) {
+  const bool wide = precision == Precision::fp32 || precision == Precision::tf32;
+  const DType narrow = precision == Precision::fp16 ? DType::fp16 : DType::bf16;
+  for (DType* format : {&profile.stored_parameter, &profile.gradient, &profile.reduce, &profile.optimizer_state})
+    *format = wide ? DType::fp32 : bits(*format) == 16 ? narrow : *format;
+  if (!wide) return profile;
+  profile.master_parameters = false;
+  profile.autocast = false;
   return profile;
 }
 

@@ -9,6 +9,7 @@
 #include "sim/core/dtype.h"
 #include "sim/core/units.h"
 #include "sim/model/kernel.h"
+#include "strategies/spec.h"
 
 namespace rehearse::strategies {
 
@@ -39,6 +40,7 @@ struct FrameworkProfile {
   model::AttentionKernel attention = model::AttentionKernel::flash2;
   bool attention_fused = true;            // false: scores in memory (2021 Megatron)
   bool fused_qkv = true, fused_gate_up = true;
+  bool keeps_logits = true;               // the training loop holds the 16-bit logits until the loss is known
   bool repeat_kv = false;                 // keys and values are copied to all query heads before attention
   bool dropout = false;                   // trains with dropout masks by default
   bool compiled = false;                  // torch.compile on each layer by default
@@ -81,5 +83,9 @@ struct FrameworkProfile {
 /// Reads strategies/framework/data/<name>.yaml. Throws ConfigError; unknown names list the valid ones.
 FrameworkProfile load_profile(const std::string& name);
 std::vector<std::string> profile_names();
+
+/// The profile as it trains in `precision`: fp32 and tf32 keep everything in 32 bit and need no master copy; fp16 takes
+/// the place of bf16 and the other way round; 8- and 4-bit recipes keep the profile's formats.
+FrameworkProfile with_precision(FrameworkProfile profile, Precision precision);
 
 }  // namespace rehearse::strategies

@@ -27,9 +27,9 @@ TensorId Operators::attention(TensorId q, TensorId k, TensorId v, const model::L
   node.forward = {{.kind = Item::Kind::kernel, .spec = c_.builder.kernel(spec)}};
   spec.kind = KernelKind::attention_backward;
   spec.name = "attention backward";
-  // The fp32 accumulator of dQ and the row sums live while the kernel runs (facts: SDPA-flash backward).
+  // The fp32 accumulator of dQ and the row sums live while the kernel runs (flash_api.cpp, mha_bwd: dq_accum, softmax_d).
   const std::int64_t accumulator = c_.tokens * heads * head_dim * 4, sums = c_.tokens * heads * 4;
-  node.backward = {Operators::alloc(0, accumulator), Operators::alloc(1, sums), {.kind = Item::Kind::kernel, .spec = c_.builder.kernel(spec)},
+  node.backward = {Operators::workspace(0, accumulator), Operators::workspace(1, sums), {.kind = Item::Kind::kernel, .spec = c_.builder.kernel(spec)},
                    Operators::free(0), Operators::free(1)};
   tape_.nodes.push_back(std::move(node));
   return out;

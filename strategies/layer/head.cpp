@@ -80,15 +80,18 @@ void add_loss(const LowerContext& c, Operators& op, Tape& tape, TensorId logits,
     case LossKind::upcast: {
       const bool cast = c.element() != 4;
       TensorId wide_logits = logits;
+      std::vector<TensorId> held;  // variables of the loss function, and of its caller
       if (cast) {
         wide_logits = tape.tensor("logits fp32", wide);
         tape.nodes.push_back({.name = "logits float", .inputs = {logits}, .outputs = {wide_logits}, .forward = {op.kernel("cast", narrow, wide)},
                               .backward = {op.kernel("cast", wide, narrow)}});
+        if (c.profile.keeps_logits) held.push_back(logits);
       }
+      held.push_back(wide_logits);
       const TensorId log_softmax = tape.tensor("log softmax", wide);
       tape.nodes.push_back({.name = "log softmax", .inputs = {wide_logits}, .outputs = {log_softmax}, .saved = {log_softmax},
                             .forward = {op.kernel("log softmax", wide, wide, KernelKind::softmax)}, .backward = {op.kernel("log softmax backward", 2 * wide, wide, KernelKind::softmax)}});
-      tape.nodes.push_back({.name = "nll loss", .inputs = {log_softmax}, .saved = {log_softmax, loss_rows}, .intermediates = {loss_rows},
+      tape.nodes.push_back({.name = "nll loss", .inputs = {log_softmax}, .saved = {log_softmax, loss_rows}, .intermediates = {loss_rows}, .holds = held,
                             .forward = {op.kernel("nll loss", row, row)}, .backward = {op.kernel("zero fill", 0, wide, KernelKind::memset), op.kernel("nll loss backward", row, row)}});
       return;
     }
@@ -96,7 +99,7 @@ void add_loss(const LowerContext& c, Operators& op, Tape& tape, TensorId logits,
       const TensorId log_softmax = tape.tensor("log softmax", narrow);
       tape.nodes.push_back({.name = "log softmax", .inputs = {logits}, .outputs = {log_softmax}, .saved = {log_softmax},
                             .forward = {op.kernel("log softmax", narrow, narrow, KernelKind::softmax)}, .backward = {op.kernel("log softmax backward", 2 * narrow, narrow, KernelKind::softmax)}});
-      tape.nodes.push_back({.name = "nll loss", .inputs = {log_softmax}, .saved = {log_softmax, loss_rows}, .intermediates = {loss_rows},
+      tape.nodes.push_back({.name = "nll loss", .inputs = {log_softmax}, .saved = {log_softmax, loss_rows}, .intermediates = {loss_rows}, .holds = {logits},
                             .forward = {op.kernel("nll loss", row, row)}, .backward = {op.kernel("zero fill", 0, narrow, KernelKind::memset), op.kernel("nll loss backward", row, row)}});
       return;
     }

@@ -123,6 +123,9 @@ TensorId Operators::linear(TensorId x, const std::string& name, std::int64_t in,
   const int w = tape_.weight({.name = name + ".weight", .elements = k * n, .trainable = !c_.frozen_weights, .replicated_over_tensor = !sharded});
   Node node{.name = name, .inputs = {x}, .outputs = {y}};
   if (!c_.frozen_weights) node.saved.push_back(x);
+  // What PyTorch was seen to do (tests/oracles, torch_flops.json): a recomputation that stops early leaves out a last mm,
+  // but runs a last addmm again.
+  node.recomputed_last = bias;
   if (c_.profile.autocast && c_.profile.stored_parameter == DType::fp32 && e == 2 && c_.strategy.data_parallel.kind != DataParallelKind::fsdp1 &&
       c_.strategy.data_parallel.kind != DataParallelKind::fsdp2) {
     // Autocast copies the fp32 weight; the copy is what backward reads.
@@ -203,7 +206,53 @@ TensorId Operators::repeat(TensorId x, const std::string& name, std::int64_t fro
   return y;
 }
 
+std::vector<TensorId> Operators::split(TensorId x, const std::string& name, const std::vector<std::int64_t>& widths) {
+  Node node{.name = name, .inputs = {x}};
+  std::int64_t bytes = 0;
+  for (std::int64_t width : widths) {
+    bytes += c_.tokens * width * c_.element();
+    node.outputs.push_back(tape_.part(name, x, c_.tokens * width * c_.element()));
+  }
+  node.backward = {kernel(name + " backward", bytes, bytes)};  // concatenates the parts' gradients
+  const std::vector<TensorId> parts = node.outputs;
+  tape_.nodes.push_back(std::move(node));
+  return parts;
+}
+
+/// 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))), one operator at a time: Hugging Face's "gelu_new".
+/// x, its half, the tanh, one plus it and the product are kept.
+TensorId Operators::gelu_eager(TensorId x, std::int64_t width) {
+  const std::int64_t bytes = c_.tokens * width * c_.element();
+  auto step = [&](const std::string& name, std::vector<TensorId> inputs, int passed) -> Node& {
+    const TensorId y = tape_.tensor("gelu " + name, bytes);
+    const auto operands = static_cast<std::int64_t>(inputs.size());
+    Node node{.name = "gelu " + name, .inputs = std::move(inputs), .outputs = {y}, .forward = {kernel("gelu " + name, operands * bytes, bytes)}, .passed_inputs = passed};
+    if (passed == 0) node.backward = {kernel("gelu " + name + " backward", bytes, bytes)};
+    tape_.nodes.push_back(std::move(node));
+    return tape_.nodes.back();
+  };
+  auto result = [&] { return tape_.nodes.back().outputs.front(); };
+  step("half", {x}, 0);
+  const TensorId half = result();
+  Node& power = step("pow", {x}, 0);
+  power.saved = {x};
+  power.backward = {alloc(0, bytes), kernel("gelu pow backward", bytes, bytes), alloc(1, bytes), kernel("gelu pow backward", bytes, bytes), free(0),
+                    {.kind = Item::Kind::produce_input_gradients}, kernel("gelu pow backward", 2 * bytes, bytes), free(1)};
+  step("scaled cube", {result()}, 0);
+  step("sum", {x, result()}, 2);
+  step("scale", {result()}, 0);
+  Node& tanh = step("tanh", {result()}, 0);
+  tanh.saved = {tanh.outputs.front()};
+  tanh.backward = {kernel("gelu tanh backward", 2 * bytes, bytes)};
+  step("one plus", {result()}, 1);
+  Node& product = step("product", {half, result()}, 0);
+  product.saved = product.inputs;
+  product.backward = {kernel("gelu product backward", 2 * bytes, bytes), kernel("gelu product backward", 2 * bytes, bytes)};
+  return result();
+}
+
 TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t width) {
+  if (!c_.model.gated_mlp && c_.profile.activation == Fusion::eager && c_.model.activation == model::Activation::gelu_tanh) return gelu_eager(gate_or_fused, width);
   const std::int64_t bytes = c_.tokens * width * c_.element();
   const TensorId y = tape_.tensor("activation", bytes);
   if (!c_.model.gated_mlp) {

@@ -53,6 +53,8 @@ class Operators {
   TensorId rope(TensorId x, const std::string& name, std::int64_t width);
   /// Copies keys or values to all query heads.
   TensorId repeat(TensorId x, const std::string& name, std::int64_t from_width, std::int64_t to_width);
+  /// Cuts a tensor into parts of these widths per token, without copying.
+  std::vector<TensorId> split(TensorId x, const std::string& name, const std::vector<std::int64_t>& widths);
   TensorId attention(TensorId q, TensorId k, TensorId v, const model::Layer& layer);
   TensorId activation(TensorId gate_up, TensorId up, std::int64_t width);
   TensorId residual(TensorId stream, TensorId branch, const std::string& name);
@@ -62,12 +64,17 @@ class Operators {
   Item gemm(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k, DType output, bool accumulate) const;
   Item collective(CollectiveKind kind, const std::string& name, std::int64_t bytes, int sync) const;
   static Item alloc(int temporary, std::int64_t bytes) { return {.kind = Item::Kind::alloc, .temporary = temporary, .bytes = bytes}; }
+  /// Memory that a kernel borrows while it runs.
+  static Item workspace(int temporary, std::int64_t bytes) {
+    return {.kind = Item::Kind::alloc, .temporary = temporary, .bytes = bytes, .category = plan::Category::workspace};
+  }
   static Item free(int temporary) { return {.kind = Item::Kind::free, .temporary = temporary}; }
   static Item wait(plan::Stream stream) { return {.kind = Item::Kind::wait, .stream = stream}; }
   Item weight_gradient(int weight, Item made_by) const;
 
  private:
   void norm_eager(Node& node, TensorId x, TensorId y, const std::string& name, std::int64_t elements, std::int64_t rows, int weight);
+  TensorId gelu_eager(TensorId x, std::int64_t width);
   TensorId attention_unfused(TensorId q, TensorId k, TensorId v, const model::Layer& layer);
 
   const LowerContext& c_;

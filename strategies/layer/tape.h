@@ -14,13 +14,15 @@ namespace rehearse::strategies {
 using TensorId = int;
 constexpr TensorId kNoTensor = -1;
 
-/// A tensor of the tape. Views share the storage of `alias_of` and own no bytes.
+/// A tensor of the tape. Views share the storage of `alias_of` and own no bytes; parts of a split are views whose
+/// gradients are tensors of their own, until the split's backward puts them together.
 struct TapeTensor {
   std::string name;
   std::int64_t bytes = 0;
   std::int64_t gradient_bytes = -1;  // -1: as `bytes`; differs where the gradient has another format
   bool needs_gradient = true;        // false: ids, masks, statistics
   TensorId alias_of = kNoTensor;
+  bool own_gradient = false;         // a view whose gradient does not share a buffer with its base's
 };
 
 /// A trainable or frozen parameter tensor of the layer, as one rank holds it (tensor-parallel shard).
@@ -40,7 +42,7 @@ struct Item {
     kernel,           // spec, stream
     collective,       // spec, stream, sync
     wait,             // compute waits for everything given to `stream`
-    alloc,            // temporary number `temporary`, bytes
+    alloc,            // temporary number `temporary`, bytes, category
     free,             // temporary
     weight_gradient,  // kernels that make the gradient of weight `weight`: spec is the GEMM or reduction
     release_output_gradients,  // the gradients of the outputs are not needed from here on
@@ -52,6 +54,7 @@ struct Item {
   int temporary = 0;
   int weight = -1;
   std::int64_t bytes = 0;
+  plan::Category category = plan::Category::temporary;  // workspace: a kernel's own, gone when it returns
 };
 
 struct Node {
@@ -59,11 +62,13 @@ struct Node {
   std::vector<TensorId> inputs, outputs;
   std::vector<TensorId> saved;        // what backward reads; inputs, outputs or intermediates of this node
   std::vector<TensorId> intermediates;  // made by forward besides the outputs, kept only if saved
+  std::vector<TensorId> holds;        // not read here, but a variable of the caller keeps them alive until here
   std::vector<Item> forward, backward;
   int passed_inputs = 0;              // leading inputs whose gradient is the output's gradient itself (residual add)
   bool gradient_in_place = false;     // the input gradient is written over the output gradient or a saved buffer
   int region = -1;                    // checkpoint region; -1: none
   bool cached = false;                // inside a region: its output is kept, not recomputed (selective policies)
+  bool recomputed_last = false;       // a recomputation that stops early still runs this node (see linear())
   bool discard_output = false;        // outputs are dropped after use and recomputed on demand in backward
 };
 
@@ -83,7 +88,16 @@ struct Tape {
     tensors.push_back({std::move(tensor_name), 0, -1, tensors[base].needs_gradient, root(base)});
     return static_cast<TensorId>(tensors.size()) - 1;
   }
+  /// One of the parts that a tensor is split into.
+  TensorId part(std::string tensor_name, TensorId base, std::int64_t part_bytes) {
+    const TensorId t = view(std::move(tensor_name), base);
+    tensors[static_cast<std::size_t>(t)].own_gradient = true;
+    tensors[static_cast<std::size_t>(t)].gradient_bytes = part_bytes;
+    return t;
+  }
   TensorId root(TensorId t) const { return tensors[t].alias_of == kNoTensor ? t : tensors[t].alias_of; }
+  /// The tensor whose gradient buffer `t` shares.
+  TensorId gradient_root(TensorId t) const { return tensors[t].own_gradient ? t : root(t); }
   int weight(Weight w) {
     weights.push_back(std::move(w));
     return static_cast<int>(weights.size()) - 1;

@@ -170,7 +170,7 @@ class Emitter {
         case Item::Kind::alloc: {
           const std::uint32_t slot = temporaries.contains(item.temporary) ? temporaries[item.temporary] : new_slot(of->name + " temporary");
           temporaries[item.temporary] = slot;
-          out_->alloc(slot, item.bytes, Category::temporary);
+          out_->alloc(slot, item.bytes, item.category);
           break;
         }
         case Item::Kind::free:
@@ -195,14 +195,17 @@ class Emitter {
     for (TensorId t : it.intermediates) allocate(t, keep_outputs ? Category::activation : Category::temporary);
     items(it.forward, &it, nullptr);
     for (TensorId t : it.inputs) --tensor(t).uses;
+    for (TensorId t : it.holds) --tensor(t).uses;
     for (TensorId t : it.intermediates) release_if_unused(t);
     for (TensorId t : it.inputs) release_if_unused(t);
+    for (TensorId t : it.holds) release_if_unused(t);
     for (TensorId t : it.outputs) release_if_unused(t);  // nobody reads it (a statistic)
   }
 
   void emit_forward() {
     for (int n = 0; n < node_count(); ++n)
-      for (TensorId t : node(n).inputs) ++tensor(t).uses;
+      for (const auto* list : {&node(n).inputs, &node(n).holds})
+        for (TensorId t : *list) ++tensor(t).uses;
     for (int n = 0; n < node_count(); ++n) forward_node(n, region_of(n) < 0 || node(n).cached);
   }
 
@@ -217,7 +220,8 @@ class Emitter {
     const int last_needed = last_recomputed(members);
     for (int n : members)
       if (n <= last_needed && !node(n).cached)
-        for (TensorId t : node(n).inputs) ++tensor(t).uses;
+        for (const auto* list : {&node(n).inputs, &node(n).holds})
+          for (TensorId t : *list) ++tensor(t).uses;
     const bool was = std::exchange(in_backward_node_, false);
     for (int n : members) {
       if (n > last_needed || node(n).cached) continue;
@@ -236,6 +240,7 @@ class Emitter {
     if (!profile_.early_stop_recompute) return members.back();
     int last = -1;
     for (int n : members) {
+      if (node(n).recomputed_last) last = std::max(last, n);
       auto made_here = [&](TensorId t) { return producer_[static_cast<std::size_t>(tape_.root(t))] == n; };
       for (int user : members) {
         for (TensorId t : node(user).saved)
@@ -278,7 +283,7 @@ class Emitter {
     if (--s.refs == 0) out_->free(s.slot, s.frame);
   }
   std::int64_t gradient_bytes(TensorId t) const {
-    const TapeTensor& info = tape_.tensors[static_cast<std::size_t>(tape_.root(t))];
+    const TapeTensor& info = tape_.tensors[static_cast<std::size_t>(tape_.gradient_root(t))];
     return info.gradient_bytes >= 0 ? info.gradient_bytes : info.bytes;
   }
   bool wants_gradient(TensorId t) const {
@@ -301,7 +306,7 @@ class Emitter {
 
   /// A second gradient for the same tensor is summed, in place when nobody else holds the first.
   void give_gradient(TensorId t, int storage) {
-    int& slot = gradient_of_[static_cast<std::size_t>(tape_.root(t))];
+    int& slot = gradient_of_[static_cast<std::size_t>(tape_.gradient_root(t))];
     if (slot < 0) {
       slot = storage;
       return;
@@ -326,7 +331,7 @@ class Emitter {
       const TensorId t = it.inputs[i];
       if (!wants_gradient(t)) continue;
       // Views of one storage share one gradient buffer: made once per node.
-      const TensorId root = tape_.root(t);
+      const TensorId root = tape_.gradient_root(t);
       if (std::any_of(made_.begin(), made_.end(), [&](const auto& m) { return m.first == root; })) continue;
       made_.emplace_back(root, new_gradient(tape_.tensors[static_cast<std::size_t>(root)].name + " gradient", gradient_bytes(t)));
     }
@@ -378,7 +383,7 @@ class Emitter {
 
     std::vector<int> output_gradients;
     for (TensorId t : it.outputs) {
-      int& g = gradient_of_[static_cast<std::size_t>(tape_.root(t))];
+      int& g = gradient_of_[static_cast<std::size_t>(tape_.gradient_root(t))];
       if (g >= 0) output_gradients.push_back(std::exchange(g, -1));
     }
     const bool is_loss = it.outputs.empty();

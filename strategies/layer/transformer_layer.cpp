@@ -55,20 +55,21 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
   if (c.profile.fused_qkv) {
     const TensorId qkv = op.linear(x, "qkv", m.hidden, q_width + 2 * kv_width, m.qkv_bias, Split::column);
     const bool rotates = m.position == model::Position::rotary && layer.rotary;
-    if (rotates || c.profile.norm == Fusion::fused) {
-      // Rotary embedding (or the kernel's layout) makes q, k and v tensors of their own.
+    if (rotates) {
+      // Rotary embedding makes q, k and v tensors of their own.
       const std::int64_t e = c.element(), per = c.tokens / c.tensor;
       const TensorId nq = tape.tensor("query", per * q_width * e), nk = tape.tensor("key", per * kv_width * e), nv = tape.tensor("value", per * kv_width * e);
       const std::int64_t bytes = per * (q_width + 2 * kv_width) * e;
       tape.nodes.push_back({.name = "split and rope", .inputs = {qkv}, .outputs = {nq, nk, nv}, .forward = {op.kernel("rope", bytes, bytes)},
                             .backward = {op.kernel("rope backward", bytes, bytes)}});
       q = nq, k = nk, v = nv;
-      if (m.qk_norm) {
-        q = op.norm(q, "q_norm", c.tokens * m.heads / c.tensor, m.head_dim);
-        k = op.norm(k, "k_norm", c.tokens * std::max<std::int64_t>(1, m.kv_heads / c.tensor), m.head_dim);
-      }
     } else {
-      q = tape.view("query", qkv), k = tape.view("key", qkv), v = tape.view("value", qkv);
+      const auto parts = op.split(qkv, "split", {q_width / c.tensor, kv_width / c.tensor, kv_width / c.tensor});
+      q = parts[0], k = parts[1], v = parts[2];
+    }
+    if (m.qk_norm) {
+      q = op.norm(q, "q_norm", c.tokens * m.heads / c.tensor, m.head_dim);
+      k = op.norm(k, "k_norm", c.tokens * std::max<std::int64_t>(1, m.kv_heads / c.tensor), m.head_dim);
     }
   } else {
     q = op.linear(x, "q_proj", m.hidden, q_width, m.qkv_bias, Split::column);

@@ -1,5 +1,5 @@
-// Allocations and frees per second of the simulated caching allocator. Goal: at least 20 M operations/s for a training
-// step in its steady state, where every request is served from the cache.
+// Allocations and frees per second of the simulated caching allocator. Goal: at least 20 M operations/s for a
+// training step in its steady state, where every request is served from the cache.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -20,7 +20,9 @@ struct Random {
     z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
     return z ^ (z >> 31);
   }
-  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(n)); }
+  std::int64_t below(std::int64_t n) {
+    return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(n));
+  }
 };
 
 /// A recorded program: bytes > 0 allocates into the slot, 0 frees the slot.
@@ -39,26 +41,27 @@ struct Program {
   void free(std::uint32_t slot) { operations.push_back({0, slot}); }
 };
 
-/// One step of a transformer without recomputation: forward keeps what backward needs, backward frees it and makes
-/// gradients, the optimizer's temporaries come and go, gradients are dropped. Tokens t, width h, layers n, bf16.
+/// One step of a transformer without recomputation: forward keeps what backward needs, backward frees it and
+/// makes gradients, the optimizer's temporaries come and go, gradients are dropped. Tokens t, width h, layers
+/// n, bf16.
 Program training_step(std::int64_t t, std::int64_t h, int layers) {
   Program p;
   std::vector<std::vector<std::uint32_t>> saved;
   std::uint32_t hidden = p.allocate(2 * t * h);
   for (int layer = 0; layer < layers; ++layer) {
     std::vector<std::uint32_t> kept{hidden};
-    kept.push_back(p.allocate(2 * t * h));            // norm
-    kept.push_back(p.allocate(4 * t));                // its statistics
-    kept.push_back(p.allocate(3 * 2 * t * h));        // qkv
-    kept.push_back(p.allocate(2 * t * h));            // attention
-    kept.push_back(p.allocate(4 * t * h / 128));      // log-sum-exp
+    kept.push_back(p.allocate(2 * t * h));        // norm
+    kept.push_back(p.allocate(4 * t));            // its statistics
+    kept.push_back(p.allocate(3 * 2 * t * h));    // qkv
+    kept.push_back(p.allocate(2 * t * h));        // attention
+    kept.push_back(p.allocate(4 * t * h / 128));  // log-sum-exp
     const std::uint32_t projected = p.allocate(2 * t * h);
-    kept.push_back(p.allocate(2 * t * h));            // residual
+    kept.push_back(p.allocate(2 * t * h));  // residual
     p.free(projected);
     kept.push_back(p.allocate(2 * t * h));
     kept.push_back(p.allocate(4 * t));
-    kept.push_back(p.allocate(4 * 2 * t * h));        // up
-    kept.push_back(p.allocate(4 * 2 * t * h));        // activation
+    kept.push_back(p.allocate(4 * 2 * t * h));  // up
+    kept.push_back(p.allocate(4 * 2 * t * h));  // activation
     const std::uint32_t down = p.allocate(2 * t * h);
     hidden = p.allocate(2 * t * h);
     p.free(down);
@@ -121,10 +124,16 @@ void replay(benchmark::State& state, const Program& program, bool expandable) {
 }
 
 void training(benchmark::State& state) {
-  replay(state, training_step(4096, 1024 * state.range(0), static_cast<int>(state.range(1))), state.range(2) != 0);
+  replay(state, training_step(4096, 1024 * state.range(0), static_cast<int>(state.range(1))),
+         state.range(2) != 0);
 }
-BENCHMARK(training)->ArgNames({"width_ki", "layers", "expandable"})->Args({4, 32, 0})->Args({4, 32, 1})->Args({8, 80, 0})
-    ->Args({8, 80, 1})->Args({1, 24, 0});
+BENCHMARK(training)
+    ->ArgNames({"width_ki", "layers", "expandable"})
+    ->Args({4, 32, 0})
+    ->Args({4, 32, 1})
+    ->Args({8, 80, 0})
+    ->Args({8, 80, 1})
+    ->Args({1, 24, 0});
 
 /// Live blocks of random sizes, one replaced at a time: the free lists grow to thousands of pieces.
 void random_replacement(benchmark::State& state) {
@@ -141,16 +150,22 @@ void random_replacement(benchmark::State& state) {
   }
   state.SetItemsProcessed(2 * state.iterations());
 }
-BENCHMARK(random_replacement)->ArgNames({"live", "expandable"})->Args({1000, 0})->Args({10000, 0})->Args({10000, 1});
+BENCHMARK(random_replacement)
+    ->ArgNames({"live", "expandable"})
+    ->Args({1000, 0})
+    ->Args({10000, 0})
+    ->Args({10000, 1});
 
-/// Every second block of a run of equal ones is freed and taken again: long lists of equal sizes, ordered by address only.
+/// Every second block of a run of equal ones is freed and taken again: long lists of equal sizes, ordered by
+/// address only.
 void comb(benchmark::State& state) {
   CachingAllocator allocator({.limit = 800_GiB});
   std::vector<BlockId> blocks(static_cast<std::size_t>(state.range(0)));
   for (BlockId& b : blocks) b = allocator.allocate(12_MiB, StreamId{0}).block;
   for (auto _ : state) {
     for (std::size_t i = 0; i < blocks.size(); i += 2) allocator.free(blocks[i]);
-    for (std::size_t i = 0; i < blocks.size(); i += 2) blocks[i] = allocator.allocate(12_MiB, StreamId{0}).block;
+    for (std::size_t i = 0; i < blocks.size(); i += 2)
+      blocks[i] = allocator.allocate(12_MiB, StreamId{0}).block;
   }
   state.SetItemsProcessed(state.iterations() * state.range(0));
 }

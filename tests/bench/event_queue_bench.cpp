@@ -1,5 +1,7 @@
-// Speed of the event queue under the hold model: pop the next event, push one a random time later, at constant size.
-// Bar (design, section 12): 20 M plan instructions/s/core in all, so one operation pair must stay well below 50 ns.
+// Speed of the event queue under the hold model: pop the next event, push one a random time later, at
+// constant size.
+// Bar (design, section 12): 20 M plan instructions/s/core in all, so one operation pair must stay well below
+// 50 ns.
 #include "sim/engine/event_queue.h"
 
 #include <benchmark/benchmark.h>

@@ -1,5 +1,7 @@
-// Speed of max-min sharing: flows per second on a fat tree under steady load, and large ring all-reduces in flow form.
-// Bars (design, section 12): 2 M flows/s on 1,024 hosts, 1 M/s on 8,192; 1 GiB over 1,024 / 4,096 GPUs in 10 / 40 ms.
+// Speed of max-min sharing: flows per second on a fat tree under steady load, and large ring all-reduces in
+// flow form.
+// Bars (design, section 12): 2 M flows/s on 1,024 hosts, 1 M/s on 8,192; 1 GiB over 1,024 / 4,096 GPUs in 10
+// / 40 ms.
 // The counters say why a load is slow: links examined, and rates that really change, per completed flow.
 #include <benchmark/benchmark.h>
 
@@ -81,7 +83,8 @@ BENCHMARK(flows_on_fat_tree)
     ->Args({32, 32, 1})->Args({32, 32, 2})->Args({32, 32, 4})->Args({32, 32, 8})
     ->Args({128, 64, 1})->Args({128, 64, 2})->Args({128, 64, 4});
 
-// 1 GiB over a ring of all GPUs, 8 per node, one NIC per GPU: builds the routes, folds the links and runs the flow.
+// 1 GiB over a ring of all GPUs, 8 per node, one NIC per GPU: builds the routes, folds the links and runs
+// the flow.
 // Links per GPU: NVLink out and in, NIC out and in.
 void ring_all_reduce(benchmark::State& state) {
   const auto n = static_cast<std::uint32_t>(state.range(0));

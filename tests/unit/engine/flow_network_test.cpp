@@ -45,7 +45,8 @@ TEST(FlowNetwork, CapsShareInBytesNotInProportion) {
 }
 
 TEST(FlowNetwork, ParkingLot) {
-  // Links of 100, 50, 100 GB/s; one flow through all, one on each. The middle link gives 25 + 25; the outer ones 75.
+  // Links of 100, 50, 100 GB/s; one flow through all, one on each. The middle link gives 25 + 25; the outer
+  // ones 75.
   FlowNetwork network(kFast);
   const std::vector<LinkId> all{network.add_link(kFast), network.add_link(BytesPerSecond{50e9}), network.add_link(kFast)};
   const FlowId through = network.add_flow(all, Bytes{2500}, at(0));
@@ -62,7 +63,8 @@ TEST(FlowNetwork, SmallMessagesAreNotRoundedAtFullSpeed) {
   expect_end(network, network.add_flow(route, Bytes{64}, at(0)), 356);
 }
 
-// A ring of n ranks: the step-by-step form (a rank sends chunk s when chunk s - 1 has come in) against the folded flow.
+// A ring of n ranks: the step-by-step form (a rank sends chunk s when chunk s - 1 has come in) against the
+// folded flow.
 struct Ring {
   std::vector<BytesPerSecond> bandwidths;
   std::vector<std::vector<LinkId>> routes;
@@ -140,8 +142,9 @@ TEST(FlowNetwork, RingAllReduceFoldedIsTheDetailedOneAndTheClosedForm) {
 }
 
 TEST(FlowNetwork, RingWithOneSlowEdgeIsPacedByIt) {
-  // The slow edge carries 2(n-1) chunks one after another; the others wait for it or run ahead, never more than the
-  // n - 1 steps that the pipeline needs to fill, so the detailed form ends within those of the folded one.
+  // The slow edge carries 2(n-1) chunks one after another; the others wait for it or run ahead, never more
+  // than the n - 1 steps that the pipeline needs to fill, so the detailed form ends within those of the
+  // folded one.
   const std::uint32_t n = 6;
   Ring ring = ring_of(n, false);
   ring.bandwidths[2] = BytesPerSecond{10e9};

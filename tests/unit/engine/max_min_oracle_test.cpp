@@ -1,4 +1,5 @@
-// Rates against linear programming (tests/oracles/max_min_linprog.py); the answers are a file, no Python is needed.
+// Rates against linear programming (tests/oracles/max_min_linprog.py); the answers are a file, no Python is
+// needed.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -15,8 +15,8 @@ struct ReferenceActivity {
   std::uint64_t cap = kFullRate;
 };
 
-/// Progressive filling over the integers, straight from the definition in sharing.h: find the lowest level at which a
-/// resource or a cap stops someone, stop all of those, go on. O(activities * resources * uses).
+/// Progressive filling over the integers, straight from the definition in sharing.h: find the lowest level
+/// at which a resource or a cap stops someone, stop all of those, go on. O(activities * resources * uses).
 inline std::vector<std::uint64_t> exact_rates(std::size_t resources, const std::vector<ReferenceActivity>& activities) {
   using Wide = unsigned __int128;
   const Wide capacity = static_cast<Wide>(kWholeResource) * kFullRate;

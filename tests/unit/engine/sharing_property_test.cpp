@@ -1,4 +1,5 @@
-// Theorems about sharing on random systems: equal to the definition to the bit, fair, conserving, blind to folding and order.
+// Theorems about sharing on random systems: equal to the definition to the bit, fair, conserving, blind to
+// folding and order.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -17,7 +18,8 @@ struct Job {
   TimePoint start;
 };
 
-// Few different weights and caps, so that ties and near ties are frequent; some odd ones, so that roundings differ.
+// Few different weights and caps, so that ties and near ties are frequent; some odd ones, so that roundings
+// differ.
 Job random_job(Random& random, std::size_t resources) {
   Job job;
   for (std::size_t r = 0; r < resources; ++r)
@@ -50,7 +52,8 @@ struct End {
   friend auto operator<=>(const End&, const End&) = default;
 };
 
-// Runs jobs (sorted by start) to the end; `look` sees the system after each instant at which something happened.
+// Runs jobs (sorted by start) to the end; `look` sees the system after each instant at which something
+// happened.
 template <typename Look>
 std::vector<End> run(SharingSystem& system, const std::vector<Job>& jobs, const Look& look) {
   std::vector<End> ends;
@@ -71,7 +74,8 @@ std::vector<End> run(SharingSystem& system, const std::vector<Job>& jobs, const 
 }
 const auto nobody_looks = [](TimePoint, const std::map<std::uint64_t, ActivityId>&) {};
 
-// The incremental solver against the definition, at every instant of random histories; and against real numbers.
+// The incremental solver against the definition, at every instant of random histories; and against real
+// numbers.
 TEST(SharingProperty, RatesAreThoseOfProgressiveFillingToTheBit) {
   Random random(1);
   for (int round = 0; round < 300; ++round) {
@@ -97,7 +101,8 @@ TEST(SharingProperty, RatesAreThoseOfProgressiveFillingToTheBit) {
   }
 }
 
-// Max-min: every activity is at its cap, or crosses a full resource on which nobody is faster. And none is above capacity.
+// Max-min: every activity is at its cap, or crosses a full resource on which nobody is faster. And none is
+// above capacity.
 TEST(SharingProperty, EveryActivityIsAtItsCapOrHasABottleneck) {
   Random random(2);
   for (int round = 0; round < 200; ++round) {
@@ -123,7 +128,8 @@ TEST(SharingProperty, EveryActivityIsAtItsCapOrHasABottleneck) {
         bool stopped = rate == jobs[tag].shape.cap;
         for (const Use& use : jobs[tag].shape.uses) {
           const auto r = static_cast<std::size_t>(use.resource);
-          // Full: no room for one more step of all users. Fastest: up to the steps that rounding leaves to others.
+          // Full: no room for one more step of all users. Fastest: up to the steps that rounding leaves to
+          // others.
           const bool full = use.weight > 0 && load[r] + weight[r] > capacity;
           if (full && fastest[r] - rate <= static_cast<std::uint64_t>(kWholeResource)) stopped = true;
         }
@@ -156,7 +162,8 @@ TEST(SharingProperty, WorkDoneIsWorkGiven) {
   }
 }
 
-// k equal activities, or one with k times the weights: same rates, same ends, to the bit, also for all the others.
+// k equal activities, or one with k times the weights: same rates, same ends, to the bit, also for all the
+// others.
 TEST(SharingProperty, FoldedAndUnfoldedAreIdentical) {
   Random random(4);
   for (int round = 0; round < 300; ++round) {

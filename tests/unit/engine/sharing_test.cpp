@@ -44,7 +44,8 @@ TEST(Sharing, WithRoomForAllNothingIsSolved) {
 }
 
 TEST(Sharing, TwoOnOneResource) {
-  // Both need all of it. Half speed each until the shorter ends at 2 * 300; the longer then has 400 left at full speed.
+  // Both need all of it. Half speed each until the shorter ends at 2 * 300; the longer then has 400 left at
+  // full speed.
   SharingSystem system;
   const Use whole{system.add_resource(), kWholeResource};
   system.start({&whole, 1}, Duration{700}, at(0), 1);
@@ -65,7 +66,8 @@ TEST(Sharing, ThirdsEndOnThePicosecond) {
 }
 
 TEST(Sharing, LateArrivalSlowsTheFirst) {
-  // 1: 400 alone, then half speed for the 600 left: 400 + 1200 = 1600. 2: 600 done by then, 400 more alone: 2000.
+  // 1: 400 alone, then half speed for the 600 left: 400 + 1200 = 1600. 2: 600 done by then, 400 more alone:
+  // 2000.
   SharingSystem system;
   const Use whole{system.add_resource(), kWholeResource};
   system.start({&whole, 1}, Duration{1000}, at(0), 1);
@@ -75,8 +77,8 @@ TEST(Sharing, LateArrivalSlowsTheFirst) {
 }
 
 TEST(Sharing, ParkingLot) {
-  // A long activity over three resources, one short on each, all weights whole: every rate is 1/2 (max-min), and not
-  // the 1/4 : 3/4 of proportional fairness.
+  // A long activity over three resources, one short on each, all weights whole: every rate is 1/2 (max-min),
+  // and not the 1/4 : 3/4 of proportional fairness.
   SharingSystem system;
   std::vector<Use> all;
   for (int i = 0; i < 3; ++i) all.push_back({system.add_resource(), kWholeResource});
@@ -159,7 +161,8 @@ TEST(Sharing, ObserverIntegratesTheLoadAndChangesNothing) {
     const Use a{r, kWholeResource / 2}, b{r, kWholeResource};
     system.start({&a, 1}, Duration{1000}, at(0), 1);
     system.start({&b, 1}, Duration{1000}, at(1000) - Duration{600}, 2);
-    // 400 alone; then 3/2 x = 1 for both: the first needs 600 * 3/2 more; the second has 400 left and full speed.
+    // 400 alone; then 3/2 x = 1 for both: the first needs 600 * 3/2 more; the second has 400 left and full
+    // speed.
     expect_ends(system, 1, 1300);
     expect_ends(system, 2, 1700);
     // Work: 1000 * 1/2 + 1000 * 1 of the whole resource, wherever it was done.

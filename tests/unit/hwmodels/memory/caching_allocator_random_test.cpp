@@ -1,5 +1,6 @@
-// The fast allocator against the slow one: after each random operation the same address and the same statistics, now and then
-// the same map of every block. And against what PyTorch's own library did with the same operations (random_cases.h).
+// The fast allocator against the slow one: after each random operation the same address and the same
+// statistics, now and then the same map of every block. And against what PyTorch's own library did with the
+// same operations (random_cases.h).
 #include <gtest/gtest.h>
 
 #include <string>
@@ -77,7 +78,10 @@ TEST_P(RandomAllocations, AgreeWithTheReference) {
   CachingAllocator fast(c.settings);
   testing::ReferenceAllocator slow(c.settings);
   testing::RandomProgram program(c.settings.limit, c.moves_limit);
-  struct Live { BlockId block; std::uint64_t address; };
+  struct Live {
+    BlockId block;
+    std::uint64_t address;
+  };
   std::vector<Live> live;
   int failures = 0;
   for (int i = 0; i < c.operations; ++i) {
@@ -107,15 +111,23 @@ TEST_P(RandomAllocations, AgreeWithTheReference) {
         break;
       }
       case Kind::record_stream:
-        fast.record_stream(live[o.which].block, o.stream), slow.record_stream(live[o.which].address, o.stream.value);
+        fast.record_stream(live[o.which].block, o.stream),
+            slow.record_stream(live[o.which].address, o.stream.value);
         break;
       case Kind::complete_events:
         fast.complete_events(o.stream, o.token), slow.complete_events(o.stream.value, o.token.value);
         break;
-      case Kind::empty_cache: fast.empty_cache(), slow.empty_cache(); break;
-      case Kind::reset_peak: fast.reset_peak(), slow.reset_peak(); break;
-      case Kind::set_limit: fast.set_limit(o.bytes), slow.set_limit(o.bytes); break;
-      case Kind::nothing: break;
+      case Kind::empty_cache:
+        fast.empty_cache(), slow.empty_cache();
+        break;
+      case Kind::reset_peak:
+        fast.reset_peak(), slow.reset_peak();
+        break;
+      case Kind::set_limit:
+        fast.set_limit(o.bytes), slow.set_limit(o.bytes);
+        break;
+      case Kind::nothing:
+        break;
     }
     const std::string different = differences(fast.statistics(), slow.statistics);
     ASSERT_EQ(different, "") << "operation " << i;
@@ -137,7 +149,8 @@ TEST_P(RandomAllocations, AgreeWithTheRecordedRunOfPyTorch) {
   CachingAllocator fast(c.settings);
   testing::RandomProgram program(c.settings.limit, c.moves_limit);
   std::vector<BlockId> live;
-  std::uint64_t hash = 1469598103934665603;  // FNV-1a over 64-bit words: each address handed out, 0 when out of memory
+  std::uint64_t hash =
+      1469598103934665603;  // FNV-1a over 64-bit words: each address handed out, 0 when out of memory
   for (int i = 0; i < c.operations; ++i) {
     using Kind = testing::RandomOperation::Kind;
     const testing::RandomOperation o = program.next(live.size());
@@ -153,12 +166,23 @@ TEST_P(RandomAllocations, AgreeWithTheRecordedRunOfPyTorch) {
         live[o.which] = live.back();
         live.pop_back();
         break;
-      case Kind::record_stream: fast.record_stream(live[o.which], o.stream); break;
-      case Kind::complete_events: fast.complete_events(o.stream, o.token); break;
-      case Kind::empty_cache: fast.empty_cache(); break;
-      case Kind::reset_peak: fast.reset_peak(); break;
-      case Kind::set_limit: fast.set_limit(o.bytes); break;
-      case Kind::nothing: break;
+      case Kind::record_stream:
+        fast.record_stream(live[o.which], o.stream);
+        break;
+      case Kind::complete_events:
+        fast.complete_events(o.stream, o.token);
+        break;
+      case Kind::empty_cache:
+        fast.empty_cache();
+        break;
+      case Kind::reset_peak:
+        fast.reset_peak();
+        break;
+      case Kind::set_limit:
+        fast.set_limit(o.bytes);
+        break;
+      case Kind::nothing:
+        break;
     }
   }
   const AllocatorStatistics& s = fast.statistics();
@@ -173,7 +197,7 @@ TEST_P(RandomAllocations, AgreeWithTheRecordedRunOfPyTorch) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Settings, RandomAllocations, ::testing::ValuesIn(testing::kRandomCases),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 }  // namespace
 }  // namespace rehearse::hwmodels

@@ -5,7 +5,9 @@
 namespace rehearse::hwmodels::testing {
 namespace {
 constexpr std::int64_t kMi = 1 << 20;
-std::int64_t up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+std::int64_t up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 }  // namespace
 
 std::int64_t ReferenceAllocator::round(std::int64_t bytes) const {
@@ -28,8 +30,8 @@ bool ReferenceAllocator::last_of_segment(Blocks::iterator b) const {
   return std::next(b) == blocks_.end() || std::next(b)->second.segment != b->second.segment;
 }
 
-// inactive_split: the free blocks of segments that are not one single block. Counted by taking a whole segment's share away
-// before an operation on it and adding it again afterwards.
+// inactive_split: the free blocks of segments that are not one single block. Counted by taking a whole
+// segment's share away before an operation on it and adding it again afterwards.
 void ReferenceAllocator::account_segment(int segment, int sign) {
   if (segments_.at(segment).expandable) return;
   if (sign < 0) pending_split_bytes_ = pending_splits_ = 0;
@@ -54,7 +56,8 @@ void ReferenceAllocator::make_free(Blocks::iterator b) {
   free_.insert(key(b));
 }
 
-// Joins b with neighbours of the same segment and state; free ones leave the free set. b itself is not in the set.
+// Joins b with neighbours of the same segment and state; free ones leave the free set. b itself is not in the
+// set.
 ReferenceAllocator::Blocks::iterator ReferenceAllocator::merge(Blocks::iterator b) {
   if (!last_of_segment(b) && std::next(b)->second.state == b->second.state) {
     free_.erase(key(std::next(b)));
@@ -87,10 +90,12 @@ ReferenceAllocator::Blocks::iterator ReferenceAllocator::find_fit(PoolKey pool, 
   if (settings_.expandable_segments) {
     const auto expandable_size = [&](Blocks::iterator b) {
       std::int64_t n = b->second.size;
-      if (!last_of_segment(b) && std::next(b)->second.state == State::unmapped) n += std::next(b)->second.size;
+      if (!last_of_segment(b) && std::next(b)->second.state == State::unmapped)
+        n += std::next(b)->second.size;
       return n;
     };
-    while (in_pool(std::next(it)) && expandable_size(block_of(std::next(it))) < expandable_size(block_of(it))) ++it;
+    while (in_pool(std::next(it)) && expandable_size(block_of(std::next(it))) < expandable_size(block_of(it)))
+      ++it;
   }
   const std::int64_t found = std::get<1>(*it);
   if (size < max_split() && found >= max_split()) return blocks_.end();
@@ -114,7 +119,7 @@ std::optional<std::uint64_t> ReferenceAllocator::allocate(std::int64_t bytes, in
   if (gc) ++searches_[pool.small];
   auto b = find_fit(pool, size);
   if (b == blocks_.end()) {
-    const std::int64_t segment = size <= kMi        ? 2 * kMi
+    const std::int64_t segment = size <= kMi       ? 2 * kMi
                                  : size < 10 * kMi ? settings_.large_segment_size.value
                                                    : up(size, 2 * kMi);
     if (gc) garbage_collect();

@@ -1,5 +1,5 @@
-// A slow caching allocator written straight from the documented rules, to judge the fast one: ordered maps, no shortcuts.
-// Leaves out handles and observers; blocks are named by their address.
+// A slow caching allocator written straight from the documented rules, to judge the fast one: ordered maps,
+// no shortcuts. Leaves out handles and observers; blocks are named by their address.
 #pragma once
 
 #include <map>
@@ -58,7 +58,9 @@ class ReferenceAllocator {
   bool first_of_segment(Blocks::iterator b) const;
   bool last_of_segment(Blocks::iterator b) const;
   bool alone(Blocks::iterator b) const { return first_of_segment(b) && last_of_segment(b); }
-  FreeKey key(Blocks::iterator b) const { return {segments_.at(b->second.segment).pool, b->second.size, b->first}; }
+  FreeKey key(Blocks::iterator b) const {
+    return {segments_.at(b->second.segment).pool, b->second.size, b->first};
+  }
   void make_free(Blocks::iterator b);
   Blocks::iterator merge(Blocks::iterator b);
   Blocks::iterator split(Blocks::iterator b, std::int64_t size);

@@ -6,7 +6,9 @@
 namespace rehearse::hwmodels::testing {
 namespace {
 constexpr std::int64_t kMi = 1 << 20;
-std::int64_t up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+std::int64_t up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 }  // namespace
 
 ReferenceAllocator::Blocks::iterator ReferenceAllocator::new_block(PoolKey pool, std::int64_t size,
@@ -29,7 +31,8 @@ ReferenceAllocator::Blocks::iterator ReferenceAllocator::new_block(PoolKey pool,
 }
 
 ReferenceAllocator::Blocks::iterator ReferenceAllocator::expand(PoolKey pool, std::int64_t size) {
-  // The lowest run of free and unmapped blocks, with an unmapped one first or second, that has room for the request.
+  // The lowest run of free and unmapped blocks, with an unmapped one first or second, that has room for the
+  // request.
   const auto usable = [](Blocks::iterator b) {
     return b->second.state == State::free || b->second.state == State::unmapped;
   };
@@ -38,7 +41,8 @@ ReferenceAllocator::Blocks::iterator ReferenceAllocator::expand(PoolKey pool, st
     if (b->second.state != State::unmapped || segments_.at(b->second.segment).pool != pool) continue;
     auto from = !first_of_segment(b) && usable(std::prev(b)) ? std::prev(b) : b;
     std::int64_t room = 0;
-    for (auto c = from; room < size && c != blocks_.end() && c->second.segment == b->second.segment && usable(c); ++c) {
+    for (auto c = from;
+         room < size && c != blocks_.end() && c->second.segment == b->second.segment && usable(c); ++c) {
       room += c->second.size;
     }
     if (room >= size) {
@@ -51,7 +55,8 @@ ReferenceAllocator::Blocks::iterator ReferenceAllocator::expand(PoolKey pool, st
     const std::int64_t range = up(total() + total() / 8, page);
     const int id = next_segment_++;
     segments_[id] = {pool, true, next_address_, page};
-    start = blocks_.emplace(next_address_, Block{.size = range, .segment = id, .state = State::unmapped}).first;
+    start =
+        blocks_.emplace(next_address_, Block{.size = range, .segment = id, .state = State::unmapped}).first;
     next_address_ += static_cast<std::uint64_t>(up(range, 2 * kMi));
   }
   if (start->second.state == State::unmapped) start = map(start, std::min(start->second.size, size));
@@ -168,7 +173,8 @@ void ReferenceAllocator::garbage_collect() {
     }
     for (std::uint64_t address : freeable) {
       const auto b = blocks_.find(address);
-      if (static_cast<double>(age(b)) < static_cast<double>(ages) / static_cast<double>(freeable.size())) continue;
+      if (static_cast<double>(age(b)) < static_cast<double>(ages) / static_cast<double>(freeable.size()))
+        continue;
       reclaimed += b->second.size;
       release(b);
     }

@@ -20,8 +20,9 @@ TEST(Channels, MatchTheSearchOnReferenceSystems) {
     int nodes, executed;
     double bus;
   };
-  for (const Case& c : {Case{"dgx-a100", 1, 24, 240}, Case{"dgx-h100", 1, 24, 360}, Case{"dgx-h100", 4, 16, 360},
-                        Case{"dgx-a100", 4, 16, 192}, Case{"dgx-b200", 4, 16, 384}, Case{"p4d", 2, 8, 48}}) {
+  for (const Case& c :
+       {Case{"dgx-a100", 1, 24, 240}, Case{"dgx-h100", 1, 24, 360}, Case{"dgx-h100", 4, 16, 360},
+        Case{"dgx-a100", 4, 16, 192}, Case{"dgx-b200", 4, 16, 384}, Case{"p4d", 2, 8, 48}}) {
     Group group = group_on(c.node, c.nodes, 8);
     ChannelGraph graph = search_rings(group);
     EXPECT_EQ(executed_ring_channels(group), c.executed) << c.node << " x" << c.nodes;
@@ -42,16 +43,25 @@ TEST(Choice, HopperSwitchesFromLlRingToNvls) {
 }
 
 TEST(Choice, FourHopperGpusStayOnTheRingAndFiveReduceInTheSwitch) {
-  for (int n : {2, 3, 4}) EXPECT_EQ(choose(group_on("dgx-h200", 1, n), CollectiveKind::all_reduce, 8e9, {}).algorithm->id(), Algorithm::ring) << n;
+  for (int n : {2, 3, 4})
+    EXPECT_EQ(choose(group_on("dgx-h200", 1, n), CollectiveKind::all_reduce, 8e9, {}).algorithm->id(),
+              Algorithm::ring)
+        << n;
   for (int n : {5, 6, 7, 8})
-    EXPECT_EQ(choose(group_on("dgx-h200", 1, n), CollectiveKind::all_reduce, 8e9, {}).algorithm->id(), Algorithm::nvls) << n;
+    EXPECT_EQ(choose(group_on("dgx-h200", 1, n), CollectiveKind::all_reduce, 8e9, {}).algorithm->id(),
+              Algorithm::nvls)
+        << n;
 }
 
 TEST(Choice, ShardsTravelOnRingsAndTreesServeSmallMessagesAcrossNodes) {
-  EXPECT_EQ(choose(group_on("dgx-h200", 1, 8), CollectiveKind::all_gather, 1e9, {}).algorithm->id(), Algorithm::ring);
-  EXPECT_EQ(choose(group_on("dgx-a100", 16, 8), CollectiveKind::all_reduce, 65536, {}).algorithm->id(), Algorithm::tree);
-  EXPECT_EQ(choose(group_on("dgx-a100", 16, 8), CollectiveKind::all_reduce, 8e9, {}).algorithm->id(), Algorithm::ring);
-  EXPECT_EQ(choose(group_on("dgx-h100", 4, 8), CollectiveKind::all_reduce, 1e9, {}).algorithm->id(), Algorithm::nvls_tree);
+  EXPECT_EQ(choose(group_on("dgx-h200", 1, 8), CollectiveKind::all_gather, 1e9, {}).algorithm->id(),
+            Algorithm::ring);
+  EXPECT_EQ(choose(group_on("dgx-a100", 16, 8), CollectiveKind::all_reduce, 65536, {}).algorithm->id(),
+            Algorithm::tree);
+  EXPECT_EQ(choose(group_on("dgx-a100", 16, 8), CollectiveKind::all_reduce, 8e9, {}).algorithm->id(),
+            Algorithm::ring);
+  EXPECT_EQ(choose(group_on("dgx-h100", 4, 8), CollectiveKind::all_reduce, 1e9, {}).algorithm->id(),
+            Algorithm::nvls_tree);
 }
 
 TEST(Choice, ObeysTheUser) {
@@ -69,11 +79,15 @@ TEST(Choice, ObeysTheUser) {
 }
 
 TEST(Enablement, FollowsNccl) {
-  auto enabled = [](const CollectiveAlgorithm& a, const Group& g, CollectiveKind k, Protocol p) { return a.enabled(g, k, p); };
-  Group one = group_on("dgx-h100", 1, 8), many = group_on("dgx-h100", 4, 8), rail = group_on("dgx-h100", 4, 1);
+  auto enabled = [](const CollectiveAlgorithm& a, const Group& g, CollectiveKind k, Protocol p) {
+    return a.enabled(g, k, p);
+  };
+  Group one = group_on("dgx-h100", 1, 8), many = group_on("dgx-h100", 4, 8),
+        rail = group_on("dgx-h100", 4, 1);
   Group pcie = group_on("pcie-8", 1, 8), ampere = group_on("dgx-a100", 1, 8), efa = group_on("p5", 4, 8);
   EXPECT_FALSE(enabled(nvls_tree_algorithm(), one, CollectiveKind::all_reduce, Protocol::simple));
-  EXPECT_FALSE(enabled(nvls_algorithm(), many, CollectiveKind::all_reduce, Protocol::simple));  // no SHARP in the fabric
+  EXPECT_FALSE(enabled(nvls_algorithm(), many, CollectiveKind::all_reduce,
+                       Protocol::simple));  // no SHARP in the fabric
   EXPECT_FALSE(enabled(nvls_algorithm(), ampere, CollectiveKind::all_reduce, Protocol::simple));
   EXPECT_FALSE(enabled(ring_algorithm(), pcie, CollectiveKind::all_reduce, Protocol::ll128));
   EXPECT_FALSE(enabled(ring_algorithm(), efa, CollectiveKind::all_reduce, Protocol::ll128));
@@ -81,33 +95,41 @@ TEST(Enablement, FollowsNccl) {
   EXPECT_FALSE(enabled(pat_algorithm(), many, CollectiveKind::all_gather, Protocol::simple));
 }
 
-// Hand calculation for 8 A100: LL base 6.6 + 14 steps x 0.6; Simple 8.4 + 14 x 3.4; bus bandwidths 87.7 (LL ceiling) and 240.
+// Hand calculation for 8 A100: LL base 6.6 + 14 steps x 0.6; Simple 8.4 + 14 x 3.4; bus bandwidths 87.7 (LL
+// ceiling) and 240.
 TEST(Tuner, RingOnEightAmpereGpus) {
   Group group = group_on("dgx-a100", 1, 8);
   const CollectiveAlgorithm& ring = ring_algorithm();
   EXPECT_NEAR(ring.tuner_latency(group, CollectiveKind::all_reduce, Protocol::ll), 15.0, 1e-9);
   EXPECT_NEAR(ring.tuner_latency(group, CollectiveKind::all_reduce, Protocol::simple), 56.0, 1e-9);
   EXPECT_NEAR(ring.tuner_bandwidth(group, CollectiveKind::all_reduce, Protocol::ll), 87.7 * 8 / 14, 1e-9);
-  EXPECT_NEAR(ring.tuner_bandwidth(group, CollectiveKind::all_reduce, Protocol::simple), 240.0 * 8 / 14, 1e-9);
+  EXPECT_NEAR(ring.tuner_bandwidth(group, CollectiveKind::all_reduce, Protocol::simple), 240.0 * 8 / 14,
+              1e-9);
 }
 
-// 64 bytes x 512 threads x 24 channels = 768 KiB keep all channels of a Simple ring; half of that halves them.
+// 64 bytes x 512 threads x 24 channels = 768 KiB keep all channels of a Simple ring; half of that halves
+// them.
 TEST(Shrinking, HalvesChannelsOfSmallMessages) {
   Group group = group_on("dgx-a100", 1, 8);
-  auto left = [&](double bytes) { return shrunk_channels(ring_algorithm(), group, CollectiveKind::all_reduce, bytes, Protocol::simple); };
+  auto left = [&](double bytes) {
+    return shrunk_channels(ring_algorithm(), group, CollectiveKind::all_reduce, bytes, Protocol::simple);
+  };
   EXPECT_EQ(left(64.0 * 512 * 24), 24);
   EXPECT_EQ(left(64.0 * 512 * 24 - 1), 12);
   EXPECT_EQ(left(1), 1);
 }
 
-// Every algorithm, wherever it is enabled: positive times, and a longer message is never faster beyond chunk steps.
+// Every algorithm, wherever it is enabled: positive times, and a longer message is never faster beyond chunk
+// steps.
 TEST(Catalog, TimesArePositiveAndGrow) {
-  for (const char* node : {"dgx-a100", "dgx-h100", "dgx-b200", "p5", "pcie-8", "gb200-nvl72", "mi300x-8", "dgx-1v"})
+  for (const char* node :
+       {"dgx-a100", "dgx-h100", "dgx-b200", "p5", "pcie-8", "gb200-nvl72", "mi300x-8", "dgx-1v"})
     for (int nodes : {1, 2, 40}) {
       NodeDesign design = load_node(node);
       Group group = group_on(node, nodes, design.gpus);
       for (const auto& entry : collective_algorithms().entries())
-        for (CollectiveKind kind : {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::broadcast})
+        for (CollectiveKind kind :
+             {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::broadcast})
           for (Protocol protocol : {Protocol::ll, Protocol::ll128, Protocol::simple}) {
             if (!entry.value->enabled(group, kind, protocol)) continue;
             double last = 0;

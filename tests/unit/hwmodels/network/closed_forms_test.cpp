@@ -17,14 +17,16 @@ TEST(ClosedForms, RingAllReduceTakesTwoNMinusOneSteps) {
 TEST(ClosedForms, AllReduceIsReduceScatterThenAllGather) {
   for (int n : {2, 3, 8, 72}) {
     Bytes payload{n * 1'000'000};
-    EXPECT_EQ(ring_all_reduce_time(payload, n, kAlpha, kLink), 2 * ring_all_gather_time(payload, n, kAlpha, kLink)) << n;
+    EXPECT_EQ(ring_all_reduce_time(payload, n, kAlpha, kLink),
+              2 * ring_all_gather_time(payload, n, kAlpha, kLink))
+        << n;
   }
 }
 
 TEST(ClosedForms, OneRankCostsNothing) {
   Bytes payload{1 << 30};
-  for (auto time : {ring_all_reduce_time, ring_all_gather_time, double_binary_tree_all_reduce_time, switch_all_reduce_time,
-                    pairwise_all_to_all_time, pipelined_broadcast_time})
+  for (auto time : {ring_all_reduce_time, ring_all_gather_time, double_binary_tree_all_reduce_time,
+                    switch_all_reduce_time, pairwise_all_to_all_time, pipelined_broadcast_time})
     EXPECT_EQ(time(payload, 1, kAlpha, kLink), Duration{0});
 }
 
@@ -33,9 +35,12 @@ TEST(ClosedForms, BusBandwidthOfAnIdealRingIsItsLink) {
   for (int n : {2, 8, 512}) {
     Bytes payload{std::int64_t{n} << 24};
     double t = to_seconds(ring_all_reduce_time(payload, n, Duration{0}, kLink));
-    EXPECT_NEAR(static_cast<double>(payload.value) / t * all_reduce_bus_factor(n), kLink.value, 1e-6 * kLink.value) << n;
+    EXPECT_NEAR(static_cast<double>(payload.value) / t * all_reduce_bus_factor(n), kLink.value,
+                1e-6 * kLink.value)
+        << n;
     double g = to_seconds(ring_all_gather_time(payload, n, Duration{0}, kLink));
-    EXPECT_NEAR(static_cast<double>(payload.value) / g * shard_bus_factor(n), kLink.value, 1e-6 * kLink.value) << n;
+    EXPECT_NEAR(static_cast<double>(payload.value) / g * shard_bus_factor(n), kLink.value, 1e-6 * kLink.value)
+        << n;
   }
 }
 

@@ -1,5 +1,5 @@
-// Error of the time model against every published nccl-tests row we have, by table and size. Prints the table; fails when
-// the mean error grows beyond the goal.
+// Error of the time model against every published nccl-tests row we have, by table and size. Prints the
+// table; fails when the mean error grows beyond the goal.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -14,18 +14,23 @@ struct Band {
   double error = 0, bias = 0;
   int rows = 0;
   void add(double relative) { error += std::abs(relative), bias += relative, ++rows; }
-  std::string text() const { return rows ? fmt::format("{:5.1f} % {:+6.1f} % {:4}", 100 * error / rows, 100 * bias / rows, rows) : fmt::format("{:>21}", "-"); }
+  std::string text() const {
+    return rows ? fmt::format("{:5.1f} % {:+6.1f} % {:4}", 100 * error / rows, 100 * bias / rows, rows)
+                : fmt::format("{:>21}", "-");
+  }
 };
 
 double predicted_microseconds(const TableRow& row, std::map<std::string, ClusterDescription>& clusters) {
   auto key = row.node + " " + row.gpu;
   auto found = clusters.find(key);
-  if (found == clusters.end()) found = clusters.emplace(key, load_cluster(row.node, 1, "rail-fat-tree", row.gpu)).first;
+  if (found == clusters.end())
+    found = clusters.emplace(key, load_cluster(row.node, 1, "rail-fat-tree", row.gpu)).first;
   ClusterDescription& cluster = found->second;
   cluster.nodes = row.shape.nodes;
   auto network = make_network(cluster, row.options);
   Bytes bytes{static_cast<std::int64_t>(row.bytes)};
-  if (row.kind == CollectiveKind::send_recv) return to_seconds(network->point_to_point(bytes, true, 1).duration) * 1e6;
+  if (row.kind == CollectiveKind::send_recv)
+    return to_seconds(network->point_to_point(bytes, true, 1).duration) * 1e6;
   double time = to_seconds(network->collective(row.kind, bytes, row.shape).duration) * 1e6;
   // torch.distributed's list interface copies the whole message once more.
   return row.through_lists ? time + 2 * row.bytes / (0.9 * cluster.gpu.hbm_bandwidth.value) * 1e6 : time;
@@ -44,7 +49,8 @@ TEST(CollectiveAccuracy, AgainstPublishedTables) {
     all.add(relative);
   }
   fmt::print("{:62} {:>21} {:>21} {:>21}\n", "mean error, bias, rows", "below 1 MB", "1-256 MB", "above");
-  for (const auto& [name, bands] : by_table) fmt::print("{:62.62} {} {} {}\n", name, bands[0].text(), bands[1].text(), bands[2].text());
+  for (const auto& [name, bands] : by_table)
+    fmt::print("{:62.62} {} {} {}\n", name, bands[0].text(), bands[1].text(), bands[2].text());
   fmt::print(">= 1 MB: {}   all sizes: {}\n", large.text(), all.text());
   for (const auto& [reason, rows] : table.left_out) fmt::print("left out: {:4} rows, {}\n", rows, reason);
   EXPECT_LE(large.error / large.rows, 0.055);

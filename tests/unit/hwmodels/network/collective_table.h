@@ -1,5 +1,6 @@
 // Published nccl-tests rows, and the cluster that each one ran on.
-// Leaves out rows that are no collective of NCCL (copies, DeepEP kernels) or whose machine is not stated: they are counted.
+// Leaves out rows that are no collective of NCCL (copies, DeepEP kernels) or whose machine is not stated:
+// they are counted.
 #pragma once
 
 #include <cmath>
@@ -37,10 +38,14 @@ inline std::vector<std::vector<std::string>> read_csv(const std::string& path) {
     std::vector<std::string> cells(1);
     bool quoted = false;
     for (std::size_t i = 0; i < line.size(); ++i) {
-      if (line[i] == '"' && quoted && i + 1 < line.size() && line[i + 1] == '"') cells.back() += line[i++];
-      else if (line[i] == '"') quoted = !quoted;
-      else if (line[i] == ',' && !quoted) cells.emplace_back();
-      else if (line[i] != '\r') cells.back() += line[i];
+      if (line[i] == '"' && quoted && i + 1 < line.size() && line[i + 1] == '"')
+        cells.back() += line[i++];
+      else if (line[i] == '"')
+        quoted = !quoted;
+      else if (line[i] == ',' && !quoted)
+        cells.emplace_back();
+      else if (line[i] != '\r')
+        cells.back() += line[i];
     }
     lines.push_back(std::move(cells));
   }
@@ -50,7 +55,8 @@ inline std::vector<std::vector<std::string>> read_csv(const std::string& path) {
 inline bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
 // The machine a row was measured on; empty when we have no design for it.
-inline std::pair<std::string, std::string> machine_of(const std::string& gpu, const std::string& inter, int nodes) {
+inline std::pair<std::string, std::string> machine_of(const std::string& gpu, const std::string& inter,
+                                                      int nodes) {
   if (gpu == "V100") return {"dgx-1v", "v100-32gb-sxm2"};
   if (gpu == "A100-PCIE-80GB") return {has(inter, "bridge") ? "pcie-8-bridge" : "pcie-8", "a100-80gb-pcie"};
   if (gpu == "RTX-4090") return {"rtx-4090-4-p2p", "rtx-4090"};
@@ -82,16 +88,29 @@ inline void add_table(const std::string& path, CollectiveTable& out) {
   std::map<std::string, bool> seen;
   for (std::size_t l = 1; l < lines.size(); ++l) {
     auto cell = [&](const char* name) { return lines[l].at(column.at(name)); };
-    std::string inter = cell("interconnect"), gpu = cell("gpu"), algo = cell("algo_proto"), source = cell("source");
+    std::string inter = cell("interconnect"), gpu = cell("gpu"), algo = cell("algo_proto"),
+                source = cell("source");
     auto kind = kinds.find(cell("collective"));
-    if (kind == kinds.end()) { ++out.left_out["not a collective of NCCL"]; continue; }
-    if (has(inter, "degraded")) { ++out.left_out["degraded network (an input, not a prediction)"]; continue; }
+    if (kind == kinds.end()) {
+      ++out.left_out["not a collective of NCCL"];
+      continue;
+    }
+    if (has(inter, "degraded")) {
+      ++out.left_out["degraded network (an input, not a prediction)"];
+      continue;
+    }
     // One fork of the Azure guide repeats two tables of the original.
-    if (has(source, "samuel-bohman") && (has(source, "A100") || has(source, "H100"))) { ++out.left_out["copy of another table"]; continue; }
+    if (has(source, "samuel-bohman") && (has(source, "A100") || has(source, "H100"))) {
+      ++out.left_out["copy of another table"];
+      continue;
+    }
     int ranks = std::atoi(cell("n_gpus").c_str()), nodes = std::atoi(cell("nodes").c_str());
     if (gpu == "GB200" && ranks == 0) ranks = 4, nodes = 1;  // Azure runs one VM of four GPUs; floors agree
     auto [node, card] = machine_of(gpu, inter, nodes);
-    if (node.empty() || ranks < 2) { ++out.left_out["machine without a design here: " + gpu + " " + inter.substr(0, 30)]; continue; }
+    if (node.empty() || ranks < 2) {
+      ++out.left_out["machine without a design here: " + gpu + " " + inter.substr(0, 30)];
+      continue;
+    }
     TableRow row;
     row.kind = kind->second;
     row.id = cell("row_id");
@@ -103,8 +122,13 @@ inline void add_table(const std::string& path, CollectiveTable& out) {
     double bus = std::atof(cell("busbw_gbps").c_str()), n = ranks;
     row.microseconds = std::atof(cell("time_us").c_str());
     if (row.microseconds == 0) {
-      if (bus < 0.2) { ++out.left_out["two digits of bandwidth only"]; continue; }
-      double factor = row.kind == CollectiveKind::all_reduce ? 2 * (n - 1) / n : row.kind == CollectiveKind::send_recv ? 1 : (n - 1) / n;
+      if (bus < 0.2) {
+        ++out.left_out["two digits of bandwidth only"];
+        continue;
+      }
+      double factor = row.kind == CollectiveKind::all_reduce  ? 2 * (n - 1) / n
+                      : row.kind == CollectiveKind::send_recv ? 1
+                                                              : (n - 1) / n;
       row.microseconds = row.bytes * factor / (1000 * bus);
     }
     if (has(algo, "Ring") || has(algo, "NVLS off") || has(inter, "no SHARP")) row.options.nvls = false;

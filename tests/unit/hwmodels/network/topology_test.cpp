@@ -1,6 +1,9 @@
 // Links of generated and hand-written clusters: routes, path classes, cuts, and loads of collectives on them.
 #include "hwmodels/topology/topology.h"
 
+// Boost 1.74 keeps an optional inside its edge iterator; GCC 12 cannot see that it is set before use.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
 #include <gtest/gtest.h>
 
 #include <boost/graph/adjacency_list.hpp>
@@ -10,6 +13,7 @@
 #include <set>
 
 #include "hwmodels/collective/flow.h"
+#include "hwmodels/collective/parameters.h"
 #include "sim/core/error.h"
 
 namespace rehearse::hwmodels {
@@ -22,7 +26,8 @@ double latency_of(const Topology& t, const std::vector<int>& route) {
 }
 
 TEST(Topology, AssembledRoutesConnectAndAreAsShortAsSearchedOnes) {
-  for (const char* node : {"dgx-h100", "dgx-a100", "p5", "pcie-8", "pcie-8-bridge", "dgx-1v", "gb200-nvl72", "hgx-a100-4nic"})
+  for (const char* node :
+       {"dgx-h100", "dgx-a100", "p5", "pcie-8", "pcie-8-bridge", "dgx-1v", "gb200-nvl72", "hgx-a100-4nic"})
     for (const char* fabric : {"rail-fat-tree", "leaf-spine", "single-switch"}) {
       ClusterDescription cluster = load_cluster(node, 6, fabric);
       cluster.fabric.nodes_per_leaf = 2;
@@ -39,9 +44,12 @@ TEST(Topology, AssembledRoutesConnectAndAreAsShortAsSearchedOnes) {
           ASSERT_EQ(at, t.gpus()[b]);
           double searched = latency_of(t, t.search(t.gpus()[a], t.gpus()[b]));
           // A GPU keeps to its own NIC, so that cross-rail routes may be longer than the best; never shorter.
-          EXPECT_GE(latency_of(t, route), searched * (1 - 1e-9)) << node << ' ' << fabric << ' ' << a << ' ' << b;
-          if (a / cluster.gpus_per_node == b / cluster.gpus_per_node)
-            EXPECT_NEAR(latency_of(t, route), searched, 1e-9) << node << ' ' << fabric << ' ' << a << ' ' << b;
+          EXPECT_GE(latency_of(t, route), searched * (1 - 1e-9))
+              << node << ' ' << fabric << ' ' << a << ' ' << b;
+          if (a / cluster.gpus_per_node == b / cluster.gpus_per_node) {
+            EXPECT_NEAR(latency_of(t, route), searched, 1e-9)
+                << node << ' ' << fabric << ' ' << a << ' ' << b;
+          }
         }
     }
 }
@@ -49,15 +57,15 @@ TEST(Topology, AssembledRoutesConnectAndAreAsShortAsSearchedOnes) {
 TEST(Topology, PathClassesAreNccls) {
   Topology pcie = make_topology(load_cluster("pcie-8-bridge", 2));
   EXPECT_EQ(pcie.path_class(0, 0), PathClass::local);
-  EXPECT_EQ(pcie.path_class(0, 1), PathClass::nvl);   // bridge
-  EXPECT_EQ(pcie.path_class(1, 2), PathClass::phb);   // two switches below one socket meet in the CPU
+  EXPECT_EQ(pcie.path_class(0, 1), PathClass::nvl);  // bridge
+  EXPECT_EQ(pcie.path_class(1, 2), PathClass::phb);  // two switches below one socket meet in the CPU
   EXPECT_EQ(pcie.path_class(0, 7), PathClass::sys);
   EXPECT_EQ(pcie.path_class(0, 8), PathClass::net);
   Topology box = make_topology(load_cluster("pcie-8", 1));
   EXPECT_EQ(box.path_class(0, 3), PathClass::pix);
   Topology rack = make_topology(load_cluster("gb200-nvl72", 36));
-  EXPECT_EQ(rack.path_class(0, 71), PathClass::nvl);   // other tray, same rack
-  EXPECT_EQ(rack.path_class(0, 72), PathClass::net);   // next rack
+  EXPECT_EQ(rack.path_class(0, 71), PathClass::nvl);  // other tray, same rack
+  EXPECT_EQ(rack.path_class(0, 72), PathClass::net);  // next rack
 }
 
 // Max-flow between two halves of the machines. Each cable direction is an arc with a reverse arc of its own.
@@ -68,7 +76,8 @@ double cut_between(const Topology& t, const std::vector<int>& left, const std::v
       boost::property<boost::vertex_index_t, long,
                       boost::property<boost::vertex_color_t, boost::default_color_type,
                                       boost::property<boost::vertex_distance_t, long,
-                                                      boost::property<boost::vertex_predecessor_t, Traits::edge_descriptor>>>>,
+                                                      boost::property<boost::vertex_predecessor_t,
+                                                                      Traits::edge_descriptor>>>>,
       boost::property<boost::edge_capacity_t, double,
                       boost::property<boost::edge_residual_capacity_t, double,
                                       boost::property<boost::edge_reverse_t, Traits::edge_descriptor>>>>;
@@ -87,22 +96,26 @@ double cut_between(const Topology& t, const std::vector<int>& left, const std::v
   return boost::boykov_kolmogorov_max_flow(g, n, n + 1);
 }
 
-// 8 nodes x 8 NICs x 50 GB/s, 4 nodes a leaf: the halves are joined by 4 x 400 GB/s, divided by the oversubscription.
+// 8 nodes x 8 NICs x 50 GB/s, 4 nodes a leaf: the halves are joined by 4 x 400 GB/s, divided by the
+// oversubscription. With wide spines the GPUs' own PCIe slots (32 x 48 GB/s) are the narrower cut.
 TEST(Topology, OversubscriptionNarrowsTheBisection) {
   for (double over : {1.0, 2.0, 4.0}) {
     ClusterDescription cluster = load_cluster("dgx-h100", 8, "leaf-spine");
     cluster.oversubscription = over;
     Topology t = make_topology(cluster);
-    std::vector<int> left(t.gpus().begin(), t.gpus().begin() + 32), right(t.gpus().begin() + 32, t.gpus().end());
-    EXPECT_NEAR(cut_between(t, left, right), 4 * 400e9 / over, 1e3) << over;
+    std::vector<int> left(t.gpus().begin(), t.gpus().begin() + 32),
+        right(t.gpus().begin() + 32, t.gpus().end());
+    EXPECT_NEAR(cut_between(t, left, right), std::min(32 * 48e9, 4 * 400e9 / over), 1e3) << over;
   }
 }
 
-// A ring all-reduce of S bytes on n ranks moves n x 2(n-1)/n x S over hops between neighbours, whatever the layout.
+// A ring all-reduce of S bytes on n ranks moves n x 2(n-1)/n x S over hops between neighbours, whatever the
+// layout.
 TEST(Flow, RingConservesBytes) {
   Topology t = make_topology(load_cluster("dgx-h100", 4));
   double size = 1e9, n = 32;
-  auto loads = flow_loads(t, CollectiveKind::all_reduce, Algorithm::ring, Bytes{1'000'000'000}, GroupShape{32, 4, 8, 1, 1, 1});
+  auto loads = flow_loads(t, CollectiveKind::all_reduce, Algorithm::ring, Bytes{1'000'000'000},
+                          GroupShape{32, 4, 8, 1, 1, 1});
   double into_gpus = 0, into_nics = 0, out_of_leaves = 0;
   for (std::size_t i = 0; i < loads.size(); ++i) {
     const TopologyLink& link = t.links()[i];
@@ -121,18 +134,23 @@ TEST(Flow, TreeAndAllToAllConserveBytes) {
   double size = 1e9;
   auto leaving = [&](const std::vector<double>& loads) {
     double sum = 0;
-    for (std::size_t i = 0; i < loads.size(); ++i) sum += t.nodes()[t.links()[i].to].kind == NodeKind::leaf ? loads[i] : 0;
+    for (std::size_t i = 0; i < loads.size(); ++i)
+      sum += t.nodes()[t.links()[i].to].kind == NodeKind::leaf ? loads[i] : 0;
     return sum;
   };
   GroupShape all{40, 5, 8, 1, 1, 1};
   // Two trees of half the data on 5 nodes: 4 edges each, both directions.
-  EXPECT_NEAR(leaving(flow_loads(t, CollectiveKind::all_reduce, Algorithm::tree, Bytes{1'000'000'000}, all)), 2 * 4 * size, 10);
+  EXPECT_NEAR(leaving(flow_loads(t, CollectiveKind::all_reduce, Algorithm::tree, Bytes{1'000'000'000}, all)),
+              2 * 4 * size, 10);
   // 40 ranks send 32/40 of their bytes to other nodes.
-  EXPECT_NEAR(leaving(flow_loads(t, CollectiveKind::all_to_all, Algorithm::direct, Bytes{1'000'000'000}, all)), 40 * 0.8 * size, 10);
+  EXPECT_NEAR(
+      leaving(flow_loads(t, CollectiveKind::all_to_all, Algorithm::direct, Bytes{1'000'000'000}, all)),
+      40 * 0.8 * size, 10);
 }
 
 TEST(Flow, PlacesEveryRankOnce) {
-  for (const GroupShape& shape : {GroupShape{8, 8, 1, 8, 1, 1}, GroupShape{16, 2, 8, 1, 1, 4}, GroupShape{4, 1, 4, 2, 2, 1}}) {
+  for (const GroupShape& shape :
+       {GroupShape{8, 8, 1, 8, 1, 1}, GroupShape{16, 2, 8, 1, 1, 4}, GroupShape{4, 1, 4, 2, 2, 1}}) {
     std::set<int> seen;
     std::size_t members = 0;
     for (const auto& group : place_groups(shape, 8, 8)) {

@@ -1,0 +1,42 @@
+// Device memory that the caching allocator does not see, and the library workspaces that it does.
+// Leaves out NCCL's buffers (hwmodels/network) and the allocator itself (caching_allocator.h).
+#pragma once
+
+#include "hwmodels/device/gpu.h"
+#include "sim/core/units.h"
+
+namespace rehearse::hwmodels {
+
+/// How CUDA loads kernels into the context: lazy is the default since CUDA 11.7, eager loads every kernel of
+/// every library.
+enum class ModuleLoading : std::uint8_t { lazy, eager };
+
+/// Bytes of one training process besides its tensors. The numbers and their sources:
+/// hwmodels/data/memory/context.yaml.
+struct DeviceOverheads {
+  Bytes context;  // CUDA context with the loaded kernels, outside the allocator
+  Bytes misc;     // cuDNN, cuBLAS and CUPTI handles, IPC mappings, outside the allocator
+  Bytes
+      cublas_workspace;  // inside the allocator: one block per (handle, stream) that ran a GEMM, never freed
+};
+
+DeviceOverheads device_overheads(const Gpu& gpu, ModuleLoading loading = ModuleLoading::lazy);
+
+/// PyTorch's default cuBLAS workspace for an NVIDIA compute capability (80, 90, ...): ":4096:2:16:8", or 32
+/// MiB from Hopper on. Precondition: compute_capability > 0. Source: aten/src/ATen/cuda/CublasHandlePool.cpp;
+/// CUBLAS_WORKSPACE_CONFIG overrides it.
+Bytes cublas_workspace(int compute_capability);
+
+/// What a cuBLASLt matmul allocated, per stream, before PyTorch let it share cuBLAS's workspace.
+inline constexpr Bytes kSeparateCublasLtWorkspace = 1_MiB;
+/// What Transformer Engine keeps per device (several of them when tensor-parallel communication overlaps
+/// GEMMs).
+inline constexpr Bytes kTransformerEngineWorkspace = 32_MiB;
+
+/// What nvidia-smi shows for the process.
+///   reserved       the allocator's segments;  communicators: NCCL's buffers
+inline Bytes process_device_bytes(Bytes reserved, Bytes communicators, const DeviceOverheads& overheads) {
+  return reserved + communicators + overheads.context + overheads.misc;
+}
+
+}  // namespace rehearse::hwmodels

@@ -1,0 +1,41 @@
+// rehearse compare: two scenarios side by side.
+#include "sim/cli/output.h"
+#include "sim/cli/scenario_arguments.h"
+#include "sim/cli/subcommand.h"
+#include "sim/report/comparison.h"
+
+namespace rehearse::cli {
+namespace {
+
+struct Options {
+  std::string a, b;
+  std::vector<std::string> both, only_b;
+  bool json = false;
+};
+
+int run(const Options& o) {
+  if (o.b.empty() && o.only_b.empty())
+    throw ConfigError(Diagnostic{{}, "", "compare needs something to compare with", "Name a second scenario, or change the first: rehearse compare A.yaml --set-b parallelism.tensor=4", ""});
+  std::vector<std::string> overrides = o.both;
+  const scenario::Scenario a = scenario::load_scenario(o.a, overrides);
+  overrides.insert(overrides.end(), o.only_b.begin(), o.only_b.end());
+  const scenario::Scenario b = scenario::load_scenario(o.b.empty() ? o.a : o.b, overrides);
+  const scenario::Result ra = simulate(a), rb = simulate(b);
+  print(o.json ? report::write_comparison_json({a, ra}, {b, rb}) : report::write_comparison({a, ra}, {b, rb}));
+  return kYes;
+}
+
+}  // namespace
+
+Run add_compare(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  app.add_option("A", o->a, "scenario file")->required();
+  app.add_option("B", o->b, "scenario file; A itself when left out (with --set-b)");
+  ScenarioArguments::add_overrides(app, "--set", o->both, "set a key in both scenarios (repeatable)");
+  ScenarioArguments::add_overrides(app, "--set-b", o->only_b, "set a key in B only (repeatable)");
+  app.add_flag("--json", o->json, "as JSON");
+  app.footer("Examples:\n  rehearse compare fsdp.yaml ddp.yaml\n  rehearse compare job.yaml --set-b memory.recompute=full");
+  return [o] { return run(*o); };
+}
+
+}  // namespace rehearse::cli

@@ -1,0 +1,30 @@
+// Where output goes: results to stdout, everything else to stderr, files whole or not at all; colour only for people.
+// Leaves out what is written (sim/report).
+#pragma once
+
+#include <functional>
+#include <iosfwd>
+#include <string>
+#include <string_view>
+
+namespace rehearse::cli {
+
+/// Writes a result. Throws EnvironmentError when stdout is full or closed for another reason than a reader that left.
+void print(std::string_view text);
+/// Writes a message for people; never fails.
+void say(std::string_view text);
+
+/// A reader that leaves early (`| head`) ends the program silently.
+void end_quietly_on_broken_pipe();
+
+enum class Channel { out, err };
+/// Colours make sense: a terminal, and none of NO_COLOR and TERM=dumb; FORCE_COLOR and CLICOLOR_FORCE insist.
+bool use_colour(Channel channel);
+bool is_terminal(Channel channel);
+
+/// Writes `path` through a temporary file beside it that is renamed when it is complete: never half a file under the
+/// name. "-" and /dev/stdout mean stdout. Throws ConfigError when the file cannot be made, EnvironmentError on a full disk.
+void write_file(const std::string& path, const std::function<void(std::ostream&)>& write);
+void write_file(const std::string& path, std::string_view text);
+
+}  // namespace rehearse::cli

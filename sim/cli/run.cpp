@@ -1,0 +1,76 @@
+// rehearse run: one scenario, one answer.
+#include "sim/cli/output.h"
+#include "sim/cli/scenario_arguments.h"
+#include "sim/cli/subcommand.h"
+#include "sim/report/explain.h"
+#include "sim/report/format.h"
+#include "sim/report/json_writer.h"
+#include "sim/report/memory_snapshot_writer.h"
+#include "sim/report/text_writer.h"
+#include "sim/report/trace_writer.h"
+
+namespace rehearse::cli {
+namespace {
+
+struct Options {
+  ScenarioArguments scenario;
+  bool json = false, quiet = false, print_config = false;
+  std::string trace, snapshot, output;
+};
+
+void write_trace_file(const Options& o, const scenario::Scenario& s, const scenario::Result& result) {
+  const std::int64_t size = report::estimated_trace_bytes(result);
+  if (size > report::kLargeTraceBytes) say("the trace will take about " + report::bytes_text(size) + "; browsers open up to 500 MB of it\n");
+  write_file(o.trace, [&](std::ostream& out) { report::write_trace(s, result, out); });
+  if (!o.quiet) say("trace written to " + o.trace + " (open in https://ui.perfetto.dev)\n");
+}
+
+void write_snapshot_file(const Options& o, const scenario::Scenario& s, const scenario::Result& result) {
+  const bool json = o.snapshot.ends_with(".json");
+  write_file(o.snapshot, report::write_memory_snapshot(s, result, json ? report::SnapshotFormat::json : report::SnapshotFormat::pickle));
+  if (!o.quiet) say("memory snapshot written to " + o.snapshot + " (open in https://docs.pytorch.org/memory_viz)\n");
+}
+
+int run(const Options& o) {
+  const scenario::Scenario s = o.scenario.load();
+  if (o.print_config) {
+    scenario::Result nothing;
+    nothing.notes = s.notes;
+    print(report::explain_scenario(s, nothing));
+    return kYes;
+  }
+  scenario::SimulateOptions options;
+  options.trace = options.timeline = !o.trace.empty();
+  const scenario::Result result = simulate(s, options);
+  if (!o.trace.empty()) write_trace_file(o, s, result);
+  if (!o.snapshot.empty()) write_snapshot_file(o, s, result);
+  std::string answer;
+  if (o.json) answer = report::write_json(s, result);
+  else if (o.quiet) answer = report::verdict_line(s, result) + "\n";
+  else answer = report::write_text(s, result, {.colour = o.output.empty() && use_colour(Channel::out)});
+  if (o.output.empty()) print(answer);
+  else write_file(o.output, answer);
+  // A plan that passed every rule and yet stands still is a mistake of ours.
+  if (!result.deadlock.empty()) {
+    say("internal error: the simulated program stands still; please report it with the scenario\n" + result.deadlock);
+    return kOurBug;
+  }
+  return result.fits ? kYes : kNo;
+}
+
+}  // namespace
+
+Run add_run(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  o->scenario.add_to(app);
+  app.add_flag("--json", o->json, "the answer as JSON");
+  app.add_option("--trace", o->trace, "write the step as a Chrome trace (PyTorch profiler's dialect)")->type_name("FILE");
+  app.add_option("--memory-snapshot", o->snapshot, "write the fullest GPU's allocations as a PyTorch memory snapshot (.pickle or .json)")->type_name("FILE");
+  app.add_option("-o,--output", o->output, "write the answer to a file instead of stdout")->type_name("FILE");
+  app.add_flag("--print-config", o->print_config, "print the scenario with every default filled in, simulate nothing");
+  app.add_flag("-q,--quiet", o->quiet, "only the verdict line");
+  app.footer("Examples:\n  rehearse run scenarios/llama3_8b_8xh100.yaml\n  rehearse run job.yaml --set parallelism.tensor=4 --set memory.recompute=full --json");
+  return [o] { return run(*o); };
+}
+
+}  // namespace rehearse::cli

@@ -1,0 +1,142 @@
+// rehearse sweep: every combination of some settings, on all cores, in an order that does not depend on them.
+#include <fmt/format.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "sim/cli/output.h"
+#include "sim/cli/scenario_arguments.h"
+#include "sim/cli/subcommand.h"
+#include "sim/cli/sweep_rows.h"
+#include "sim/config/layers.h"
+
+namespace rehearse::cli {
+namespace {
+
+struct Options {
+  ScenarioArguments scenario;
+  std::vector<std::string> over;
+  std::string output, format = "text";
+  int jobs = 0;
+  std::size_t top = 20;
+  bool quiet = false;
+};
+
+/// What `run` would say of this point: the same reading, the same simulation.
+Row simulate_point(const config::Value& root, const std::string& file, const std::vector<std::string>& overrides) {
+  Row row;
+  try {
+    const scenario::Scenario s = scenario::read_scenario(config::apply_overrides(root, overrides), file);
+    return row_of(s, simulate(s));
+  } catch (const ConfigError& error) {
+    const Diagnostic& d = error.diagnostics().front();
+    row.reason = (d.key.empty() ? "" : d.key + ": ") + d.problem;
+  } catch (const std::exception& error) {
+    row.outcome = Outcome::failed;
+    row.reason = error.what();
+  }
+  return row;
+}
+
+/// Tells how far it is: continually on a terminal, else a line every ten seconds. Wall-clock time touches nothing else.
+class Progress {
+ public:
+  Progress(std::int64_t total, bool quiet) : total_(total), terminal_(is_terminal(Channel::err)) {
+    if (!quiet) thread_ = std::jthread([this](const std::stop_token& stop) { tell(stop); });
+  }
+  ~Progress() {
+    if (!thread_.joinable()) return;
+    thread_.request_stop();
+    thread_.join();
+    if (terminal_) say("\r\033[K");
+  }
+  std::atomic<std::int64_t> done{0};
+
+ private:
+  void tell(const std::stop_token& stop) {
+    using namespace std::chrono;
+    const auto start = steady_clock::now();
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable_any wake;
+    while (!wake.wait_for(lock, stop, terminal_ ? milliseconds(200) : milliseconds(10'000), [] { return false; })) {
+      if (stop.stop_requested()) return;
+      const auto n = done.load();
+      const double rate = static_cast<double>(n) / duration<double>(steady_clock::now() - start).count();
+      const std::string left = rate > 0 ? fmt::format(", {:.0f} s left", static_cast<double>(total_ - n) / rate) : "";
+      say(fmt::format("{}{} of {} points, {:.0f}/s{}{}", terminal_ ? "\r\033[K" : "", n, total_, rate, left, terminal_ ? "" : "\n"));
+    }
+  }
+
+  std::int64_t total_;
+  bool terminal_;
+  std::jthread thread_;
+};
+
+std::vector<Row> simulate_all(const config::Value& root, const std::string& file, const Grid& grid, int jobs, bool quiet) {
+  std::vector<Row> rows(static_cast<std::size_t>(grid.size()));
+  Progress progress(grid.size(), quiet);
+  std::atomic<std::int64_t> next{0};
+  const auto work = [&] {
+    for (std::int64_t i; (i = next.fetch_add(1)) < grid.size(); ++progress.done) rows[static_cast<std::size_t>(i)] = simulate_point(root, file, grid.overrides(i));
+  };
+  const auto threads = std::min<std::int64_t>(grid.size(), jobs > 0 ? jobs : std::max(1u, std::thread::hardware_concurrency()));
+  std::vector<std::jthread> pool;
+  for (std::int64_t t = 1; t < threads; ++t) pool.emplace_back(work);
+  work();
+  pool.clear();  // joins
+  return rows;
+}
+
+enum class Format { text, csv, json_lines };
+
+Format format_named(const std::string& name, const std::string& where) {
+  if (name == "text") return Format::text;
+  if (name == "csv") return Format::csv;
+  if (name == "jsonl" || name == "ndjson" || name == "json") return Format::json_lines;
+  throw ConfigError(Diagnostic{{}, where, fmt::format("'{}' is no format of sweeps", name), "Use csv or jsonl (or text, for the ranking)", ""});
+}
+
+int run(const Options& o) {
+  const Format format = format_named(o.format, "--format");
+  Format file_format = Format::csv;
+  if (!o.output.empty()) {
+    const std::size_t dot = o.output.rfind('.');
+    file_format = format_named(dot == std::string::npos ? "csv" : o.output.substr(dot + 1), "--output");
+    write_file(o.output, "");  // now, not after an hour
+  }
+  const config::Value root = config::apply_overrides(config::load_layered(o.scenario.file), o.scenario.overrides);
+  const Grid grid(root, o.over);
+  const std::vector<Row> rows = simulate_all(root, o.scenario.file, grid, o.jobs, o.quiet);
+
+  // When nothing could be read at all, the mistake is in the file, not in the combinations: say it with its place.
+  const auto is = [&](Outcome outcome) { return std::any_of(rows.begin(), rows.end(), [&](const Row& r) { return r.outcome == outcome; }); };
+  if (!is(Outcome::fits) && !is(Outcome::does_not_fit) && !is(Outcome::failed)) scenario::read_scenario(config::apply_overrides(root, grid.overrides(0)), o.scenario.file);
+
+  const auto text = [&](Format f) { return f == Format::csv ? to_csv(grid, rows) : f == Format::json_lines ? to_json_lines(grid, rows) : to_ranking(grid, rows, o.top); };
+  if (!o.output.empty()) write_file(o.output, text(file_format));
+  if (!(o.quiet && format == Format::text)) print(text(format));
+  if (is(Outcome::failed)) return kOurBug;
+  return is(Outcome::fits) ? kYes : kNo;
+}
+
+}  // namespace
+
+Run add_sweep(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  o->scenario.add_to(app);
+  app.add_option("--over", o->over, "vary a key: --over parallelism.tensor=1,2,4 (repeatable; beside the scenario's own `sweep:`)")->allow_extra_args(false)->type_name("KEY=V1,V2,...");
+  app.add_option("-o,--output", o->output, "write all points to FILE.csv or FILE.jsonl")->type_name("FILE");
+  app.add_option("--format", o->format, "what to print: text (the ranking), csv or jsonl")->capture_default_str();
+  app.add_option("-j,--jobs", o->jobs, "threads; 0: one per core")->capture_default_str()->check(CLI::Range(0, 4096));
+  app.add_option("--top", o->top, "points in the ranking")->capture_default_str();
+  app.add_flag("-q,--quiet", o->quiet, "no progress and no ranking");
+  app.footer("Examples:\n  rehearse sweep job.yaml --over parallelism.tensor=1,2,4,8 --over memory.recompute=none,full\n  rehearse sweep job.yaml -o points.csv --top 5\n"
+             "Exit code 0 when a combination fits, 1 when none does.");
+  return [o] { return run(*o); };
+}
+
+}  // namespace rehearse::cli

@@ -1,0 +1,52 @@
+#include "sim/cli/usage.h"
+
+#include <fmt/format.h>
+
+namespace rehearse::cli {
+namespace {
+
+std::vector<std::string> subcommand_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(sub->get_name());
+  return names;
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options([](const CLI::Option*) { return true; }))
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+std::string joined(const std::vector<std::string>& names) { return fmt::format("{}", fmt::join(names, ", ")); }
+
+std::string suggestion(const std::string& word, const std::vector<std::string>& names, const char* what) {
+  const auto near = nearest_name(word, names);
+  return (near ? fmt::format("Did you mean {}? ", *near) : "") + fmt::format("{}: {}", what, joined(names));
+}
+
+}  // namespace
+
+Diagnostic explain_usage(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* at = &app;
+  std::string place = app.get_name();
+  while (!at->get_subcommands().empty()) {
+    at = at->get_subcommands().front();
+    place += " " + at->get_name();
+  }
+  const std::vector<std::string> names = subcommand_names(*at);
+  std::vector<std::string> unknown = at->remaining(false);
+  if (unknown.empty()) unknown = app.remaining(true);
+  if (!unknown.empty() && unknown[0].size() > 1 && unknown[0][0] == '-') {
+    const std::string option = unknown[0].substr(0, unknown[0].find('='));
+    return {{}, "", fmt::format("{} has no option {}", place, option), suggestion(option, option_names(*at), "Options"), ""};
+  }
+  if (!names.empty()) {
+    if (!unknown.empty()) return {{}, "", fmt::format("{} has no subcommand '{}'", place, unknown[0]), suggestion(unknown[0], names, "Subcommands"), ""};
+    return {{}, "", fmt::format("{} needs a subcommand", place), "Subcommands: " + joined(names), ""};
+  }
+  if (!unknown.empty()) return {{}, "", fmt::format("{} does not know what to do with '{}'", place, unknown[0]), fmt::format("See {} --help", place), ""};
+  return {{}, "", fmt::format("{}: {}", place, error.what()), fmt::format("See {} --help", place), ""};
+}
+
+}  // namespace rehearse::cli

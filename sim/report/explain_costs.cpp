@@ -1,0 +1,120 @@
+// The costs stage: what every distinct piece of work costs alone, and how often a step runs it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "hwmodels/collective/closed_forms.h"
+#include "sim/report/costs.h"
+#include "sim/report/explain.h"
+#include "sim/report/format.h"
+#include "sim/report/text_writer.h"
+
+namespace rehearse::report {
+namespace {
+
+std::string shape_text(const model::KernelSpec& k) {
+  using model::KernelKind;
+  const std::string batch = k.batch > 1 ? fmt::format("{} x ", k.batch) : "";
+  switch (k.kind) {
+    case KernelKind::gemm:
+    case KernelKind::grouped_gemm: return fmt::format("{}{}x{}x{}{}", batch, k.m, k.n, k.k, k.accumulate ? " +=" : "");
+    case KernelKind::attention_forward:
+    case KernelKind::attention_backward: return fmt::format("{}{}h/{} {}x{} d{}", batch, k.heads, k.kv_heads, k.query_length, k.key_length, k.head_dim);
+    default: return bytes_text(model::traffic_of(k).value);
+  }
+}
+
+std::string_view word_of(hwmodels::Bound b) {
+  switch (b) {
+    case hwmodels::Bound::compute: return "compute";
+    case hwmodels::Bound::memory: return "memory";
+    case hwmodels::Bound::latency: return "latency";
+  }
+  return "?";
+}
+
+/// Indices with a count, dearest in total first; equal ones in the plan's order.
+template <typename Time>
+std::vector<std::size_t> dearest(const std::vector<std::int64_t>& counts, Time time) {
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < counts.size(); ++i)
+    if (counts[i] > 0) order.push_back(i);
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return time(a) * counts[a] > time(b) * counts[b]; });
+  return order;
+}
+
+std::string kernels_text(const plan::Plan& plan, const executor::CostTable& costs, const Counts& counts) {
+  const auto time = [&](std::size_t k) { return costs.kernel_costs[k].duration.count(); };
+  Table table({"Kernel", "shape (m x n x k) or bytes", "format", "count", "each", "total", "achieved", "bound"});
+  table.left(1).left(2).left(7);
+  std::int64_t sum = 0;
+  for (const std::size_t k : dearest(counts.kernels, time)) {
+    const model::KernelSpec& spec = plan.kernels[k];
+    const double each = to_seconds(costs.kernel_costs[k].duration);
+    const double flops = model::flops_of(spec).value, bytes = static_cast<double>(model::traffic_of(spec).value);
+    const bool products = spec.m > 0 || spec.query_length > 0;
+    const std::string achieved = each <= 0 ? "" : products ? si_text(flops / each, "FLOPS") : si_text(bytes / each, "B/s");
+    table.add({"  " + spec.name, shape_text(spec), std::string(name_of(spec.dtype)), std::to_string(counts.kernels[k]), seconds_text(each), picoseconds_text(time(k) * counts.kernels[k]), achieved,
+               std::string(word_of(costs.kernel_costs[k].bound)) + (costs.kernel_costs[k].extrapolated ? " *" : "")});
+    sum += time(k) * counts.kernels[k];
+  }
+  if (table.empty()) return {};
+  return table.text(0) + fmt::format("  kernels in all: {} (alone; * outside the sizes that the parameters were measured on)\n", picoseconds_text(sum));
+}
+
+double bus_factor(CollectiveKind kind, int ranks) {
+  switch (kind) {
+    case CollectiveKind::all_reduce: return hwmodels::all_reduce_bus_factor(ranks);
+    case CollectiveKind::all_gather:
+    case CollectiveKind::reduce_scatter:
+    case CollectiveKind::all_to_all: return hwmodels::shard_bus_factor(ranks);
+    default: return 1;
+  }
+}
+
+std::string collectives_text(const plan::Plan& plan, const executor::CostTable& costs, const Counts& counts, std::size_t rank_class) {
+  const auto& mine = costs.collective_costs[rank_class];
+  const auto time = [&](std::size_t k) { return mine[k].duration.count(); };
+  Table table({"Collective", "kind", "group", "bytes", "count", "each", "total", "busbw", "how"});
+  table.left(1).left(2).left(8);
+  for (const std::size_t k : dearest(counts.collectives, time)) {
+    const plan::CollectiveSpec& spec = plan.collectives[k];
+    const GroupShape& g = plan.classes[rank_class].groups[static_cast<std::size_t>(spec.axis)];
+    const double each = to_seconds(mine[k].duration);
+    const std::string how = mine[k].algorithm == hwmodels::Algorithm::none ? "" : fmt::format("{}/{} {}ch", name_of(mine[k].algorithm), name_of(mine[k].protocol), mine[k].channels);
+    table.add({"  " + spec.name, std::string(name_of(spec.kind)), fmt::format("{} {}{}", name_of(spec.axis), g.ranks, g.nodes > 1 ? fmt::format(" on {}", g.nodes) : ""), bytes_text(spec.bytes.value),
+               std::to_string(counts.collectives[k]), seconds_text(each), picoseconds_text(time(k) * counts.collectives[k]),
+               each > 0 ? si_text(static_cast<double>(spec.bytes.value) / each * bus_factor(spec.kind, g.ranks), "B/s") : "", how});
+  }
+  return table.empty() ? "" : "\n" + table.text(0);
+}
+
+std::string messages_text(const plan::Plan& plan, const executor::CostTable& costs, const Counts& counts, std::size_t rank_class) {
+  Table table({"Message", "bytes", "count", "each", "rate"});
+  for (std::size_t k = 0; k < plan.messages.size(); ++k) {
+    if (counts.messages[k] == 0) continue;
+    const plan::MessageSpec& m = plan.messages[k];
+    const double each = static_cast<double>(costs.messages[rank_class][k].duration) * 1e-12;
+    table.add({fmt::format("  {} with {}", m.channel == 0 ? "activations" : "gradients", plan.classes[m.peer].name), bytes_text(m.bytes.value), std::to_string(counts.messages[k]), seconds_text(each),
+               each > 0 ? si_text(static_cast<double>(m.bytes.value) / each, "B/s") : ""});
+  }
+  return table.empty() ? "" : "\n" + table.text(0);
+}
+
+}  // namespace
+
+std::string explain_costs(const Scenario& s, const Result& r) {
+  const executor::CostTable costs = costs_of(s, r.plan);
+  std::string text;
+  const std::vector<std::size_t> shown = shown_classes(r, 4);
+  for (const std::size_t c : shown) {
+    const Counts counts = counts_of(r.plan, c);
+    text += fmt::format("{}{} (one step of one of {} GPUs; each piece of work alone on the machine)\n", text.empty() ? "" : "\n", r.plan.classes[c].name, r.plan.classes[c].ranks);
+    text += kernels_text(r.plan, costs, counts) + collectives_text(r.plan, costs, counts, c) + messages_text(r.plan, costs, counts, c);
+  }
+  if (shown.size() < r.classes.size()) text += fmt::format("\n{} more rank classes are left out\n", r.classes.size() - shown.size());
+  return text;
+}
+
+}  // namespace rehearse::report

@@ -1,0 +1,272 @@
+#include "sim/scenario/measured_run.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include <fmt/core.h>
+
+#include "sim/model/presets.h"
+#include "sim/model/shapes.h"
+#include "strategies/plan_writer.h"
+
+namespace rehearse::scenario {
+namespace {
+
+namespace st = strategies;
+
+/// A row that cannot become a scenario; the text is what the report shows.
+struct NotSimulated {
+  std::string reason;
+};
+
+std::string cell(const config::CsvRow& row, std::string_view column) { return std::string(row.find(column).value_or("")); }
+
+bool contains(const std::string& text, const char* word) { return text.find(word) != std::string::npos; }
+
+std::optional<std::int64_t> integer(const config::CsvRow& row, std::string_view column) {
+  const auto number = row.find(column) ? row.number(column) : std::nullopt;
+  if (!number) return std::nullopt;
+  return static_cast<std::int64_t>(*number + (*number < 0 ? -0.5 : 0.5));
+}
+
+/// Which framework profile a row means. `various` is resolved by what the source says of itself.
+std::string profile_of(const config::CsvRow& row) {
+  const std::string f = cell(row, "framework"), source = cell(row, "source") + " " + cell(row, "note"), gpu = cell(row, "gpu");
+  const bool old_megatron = cell(row, "attention") == "unfused" || contains(source, "arXiv 2104.04473") || contains(source, "2205.05198") || gpu.starts_with("v100");
+  if (f == "megatron-lm") return old_megatron && !contains(source, "tests/functional_tests") ? "megatron-2021" : "megatron-core";
+  if (f == "megatron-deepspeed") return "megatron-2021";
+  if (f == "megatron-bridge" || f == "nemo") return "megatron-bridge";
+  if (f == "torchtitan" || (f == "various" && contains(source, "torchtitan"))) return cell(row, "torch_compile").starts_with("y") ? "torchtitan-compile" : "torchtitan";
+  if (f == "llm-foundry") return "llm-foundry";
+  if (f == "nanotron") return "nanotron";
+  if (f == "deepspeed") return "deepspeed";
+  if (f == "hf" || f == "litgpt" || f == "torchtune") return "huggingface";
+  if (f == "various") {
+    for (const char* word : {"Megatron-LLaMA", "Nemotron"})
+      if (contains(source, word)) return "megatron-core";
+    for (const char* word : {"Megatron", "MT-NLG", "BLOOM", "bigscience", "Pythia", "NeoX", "GLM-130B"})
+      if (contains(source, word)) return "megatron-2021";
+    for (const char* word : {"ZeRO", "DeepSpeed", "BMTrain"})
+      if (contains(source, word)) return "deepspeed";
+    for (const char* word : {"peft", "transformers"})
+      if (contains(source, word)) return "huggingface";
+  }
+  throw NotSimulated{"no framework profile for '" + f + "' (" + cell(row, "source").substr(0, 60) + ")"};
+}
+
+/// The node design for a GPU; the prose of `interconnect` decides between designs that differ in their NICs.
+std::string node_of(const config::CsvRow& row) {
+  const std::string gpu = cell(row, "gpu"), net = cell(row, "interconnect"), framework = cell(row, "framework");
+  static const std::map<std::string, std::string> usual{
+      {"h100-sxm", "dgx-h100"}, {"h100-96gb-hbm2e", "grand-teton-h100"}, {"h200-sxm", "dgx-h200"}, {"a100-80gb-sxm", "dgx-a100"}, {"a100-40gb-sxm", "dgx-a100"},
+      {"a100-80gb-pcie", "pcie-8"}, {"a800-sxm", "a800-4nic"}, {"b200-sxm", "dgx-b200"}, {"b300-sxm", "dgx-b300"}, {"gb200-nvl72", "gb200-nvl72"}, {"gb300-nvl72", "gb300-nvl72"},
+      {"l40s", "l40s-8"}, {"v100-32gb-sxm2", "dgx-1v"}, {"v100-16gb-sxm2", "jean-zay-v100"}, {"rtx-4090", "rtx-4090-8"}, {"mi300x", "mi300x-8"}};
+  if (framework == "nanotron") return "p5";
+  if (gpu.starts_with("v100") && contains(net, "Jean Zay")) return "jean-zay-v100";
+  if (gpu == "a100-80gb-sxm" && (contains(net, "4x HDR") || contains(net, "4x200"))) return "hgx-a100-4nic";
+  if (gpu == "a100-40gb-sxm" && contains(net, "1600 Gbps")) return "dgx-a100";
+  if (gpu.starts_with("a100") && contains(net, "Azure")) return "nd-a100-v4";
+  if (const auto it = usual.find(gpu); it != usual.end()) return it->second;
+  if (integer(row, "n_gpus").value_or(1) == 1) return "single-gpu";
+  throw NotSimulated{"no node design for '" + gpu + "'"};
+}
+
+model::ModelDescription model_of(const config::CsvRow& row, const std::string& profile, std::vector<std::string>& notes) {
+  model::Shapes shapes;
+  shapes.name = cell(row, "model");
+  shapes.layers = integer(row, "layers").value_or(0);
+  shapes.hidden = integer(row, "hidden").value_or(0);
+  shapes.heads = integer(row, "heads").value_or(0);
+  shapes.vocab = integer(row, "vocab").value_or(0);
+  shapes.kv_heads = integer(row, "kv_heads");
+  shapes.head_dim = integer(row, "head_dim");
+  shapes.ffn_hidden = integer(row, "ffn_hidden");
+  shapes.max_positions = integer(row, "seq_len").value_or(0);
+  const std::string gated = cell(row, "gated_mlp"), tied = cell(row, "tie_embeddings");
+  shapes.gated = gated.starts_with("y");
+  if (!tied.empty()) shapes.tied = tied.starts_with("y") || tied == "True" || tied == "true" || tied == "1";
+  const auto preset = model::preset_for(shapes.name);
+  if (preset) {
+    const model::ModelDescription named = model::load_preset(*preset);
+    if (gated.empty() || named.gated_mlp == shapes.gated) return model::with_sizes(named, shapes);
+  }
+  if (shapes.layers == 0 || shapes.hidden == 0 || shapes.heads == 0) throw NotSimulated{"the shapes of '" + shapes.name + "' are not stated and it is no preset"};
+  if (shapes.vocab == 0) {
+    shapes.vocab = profile.starts_with("megatron") ? 50257 : shapes.gated ? 32000 : 50257;
+    notes.push_back(fmt::format("vocabulary not stated, taken as {}", shapes.vocab));
+  }
+  if (!shapes.tied && profile == "nanotron") shapes.tied = false;
+  return model::make_from_shapes(shapes);
+}
+
+st::Precision precision_of(const std::string& word) {
+  static const std::map<std::string, st::Precision> known{{"fp32", st::Precision::fp32}, {"fp16", st::Precision::fp16}, {"bf16", st::Precision::bf16},
+                                                          {"fp8", st::Precision::fp8}, {"mxfp8", st::Precision::mxfp8}, {"nvfp4", st::Precision::nvfp4}};
+  if (word.empty()) return st::Precision::bf16;
+  if (const auto it = known.find(word); it != known.end()) return it->second;
+  throw NotSimulated{"precision '" + word + "' is not simulated yet"};
+}
+
+st::DataParallelKind sharding_of(const std::string& word, const std::string& profile, int data) {
+  using K = st::DataParallelKind;
+  const bool megatron = profile.starts_with("megatron") || profile == "nanotron";
+  if (word == "none" || word.empty()) return data > 1 ? (word.empty() && profile == "megatron-bridge" ? K::distributed_optimizer : K::ddp) : K::none;
+  if (word == "zero1") return megatron ? K::distributed_optimizer : K::zero1;
+  if (word == "zero2") return K::zero2;
+  if (word == "zero3" || contains(word, "zero-3")) return K::zero3;
+  if (word == "fsdp" || word == "hsdp") return profile.starts_with("torchtitan") ? K::fsdp2 : K::fsdp1;
+  throw NotSimulated{"sharding '" + word + "' is not simulated yet"};
+}
+
+/// Adam's 18 bytes a parameter when tables say zero3 over a Megatron code base: DeepSpeed's formats.
+Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
+  Scenario s;
+  s.file = row.at().file;
+  s.title = run.row_id;
+  if (const std::string experts = cell(row, "n_experts"); !experts.empty() && experts != "0") {
+    run.dense = false;
+    throw NotSimulated{"mixture of experts is not simulated yet"};
+  }
+  const std::string task = cell(row, "task"), offload = cell(row, "offload"), schedule = cell(row, "pp_schedule");
+  if (task == "lora" || task == "qlora") throw NotSimulated{"task '" + task + "' is not simulated yet"};
+  if (!offload.empty() && offload != "none") throw NotSimulated{"offload '" + offload + "' is not simulated yet"};
+  const std::int64_t context = integer(row, "cp").value_or(1);
+  if (context > 1) throw NotSimulated{"context parallelism is not simulated yet"};
+  if (schedule.starts_with("ZB") || schedule == "DualPipe") throw NotSimulated{"pipeline schedule '" + schedule + "' is not simulated yet"};
+
+  std::string profile = profile_of(row);
+  const std::string sharding = cell(row, "sharding");
+  if (profile == "megatron-2021" && sharding.starts_with("zero")) profile = "megatron-deepspeed";
+  s.profile = st::load_profile(profile);
+  s.model = model_of(row, profile, s.notes);
+  if (std::any_of(s.model.layers.begin(), s.model.layers.end(), [](const model::Layer& l) { return l.moe; })) {
+    run.dense = false;
+    throw NotSimulated{"mixture of experts is not simulated yet"};
+  }
+
+  const std::int64_t gpus = integer(row, "n_gpus").value_or(0);
+  st::Degrees& d = s.strategy.parallelism.degrees;
+  d.tensor = static_cast<int>(integer(row, "tp").value_or(1));
+  d.pipeline = static_cast<int>(integer(row, "pp").value_or(1));
+  d.context = static_cast<int>(context);
+  const auto data = integer(row, "dp");
+  const std::int64_t parts = static_cast<std::int64_t>(d.tensor) * d.pipeline * d.context;
+  if (gpus == 0 && !data) throw NotSimulated{"the number of GPUs is not stated"};
+  const std::int64_t all = gpus > 0 ? gpus : *data * parts;
+  if (all % parts != 0) throw NotSimulated{fmt::format("{} GPUs cannot be split {} ways", all, parts)};
+  d.data = static_cast<int>(all / parts);
+
+  const std::string node = node_of(row);
+  s.cluster = hwmodels::load_cluster(node, 1, "rail-fat-tree", cell(row, "gpu"));
+  const int per_node = static_cast<int>(std::min<std::int64_t>({integer(row, "gpus_per_node").value_or(s.cluster.node.gpus), s.cluster.node.gpus, all}));
+  if (all % per_node != 0) throw NotSimulated{fmt::format("{} GPUs do not fill nodes of {}", all, per_node)};
+  s.cluster.gpus_per_node = per_node;
+  s.cluster.nodes = static_cast<int>(all / per_node);
+
+  st::Training& t = s.strategy.training;
+  t.framework = profile;
+  t.sequence_length = integer(row, "seq_len").value_or(0);
+  if (t.sequence_length == 0) throw NotSimulated{"the sequence length is not stated"};
+  const auto micro = integer(row, "micro_batch"), global = integer(row, "global_batch"), accumulation = integer(row, "grad_accum");
+  if (micro) t.micro_batch_size = *micro;
+  else if (global && accumulation && *global % (*accumulation * d.data) == 0) t.micro_batch_size = std::max<std::int64_t>(1, *global / (*accumulation * d.data));
+  else s.notes.push_back("micro-batch not stated, taken as 1");
+  t.global_batch_size = global ? *global : t.micro_batch_size * d.data * accumulation.value_or(1);
+  if (!global) s.notes.push_back(fmt::format("global batch not stated, taken as {}", t.global_batch_size));
+  t.precision = precision_of(cell(row, "precision"));
+  if (const std::string attention = cell(row, "attention"); attention == "unfused") t.attention = "unfused";
+  else if (attention == "flash") t.attention = "flash";
+
+  s.strategy.parallelism.sequence_parallel = d.tensor > 1 && (cell(row, "sp") == "y" || (cell(row, "sp").empty() && (profile == "megatron-bridge" || profile.starts_with("torchtitan"))));
+  s.strategy.data_parallel.kind = sharding_of(sharding, profile, d.data);
+  if (sharding == "hsdp") d.data_shard = per_node;
+
+  const std::int64_t chunks = integer(row, "vpp").value_or(1);
+  if (d.pipeline > 1) {
+    s.strategy.pipeline.virtual_stages = static_cast<int>(chunks);
+    s.strategy.pipeline.schedule = chunks > 1 ? "interleaved-1f1b" : "1f1b";
+  }
+  const std::string recompute = cell(row, "recompute");
+  s.strategy.memory.recompute = recompute == "full" ? st::Recompute::full : recompute == "selective" ? st::Recompute::selective : st::Recompute::none;
+  if (recompute.empty()) s.notes.push_back("recomputation not stated, taken as none");
+
+  if (const auto world = row.find("ar_gbps_world") ? row.number("ar_gbps_world") : std::nullopt) {
+    hwmodels::MeasuredBandwidth measured;
+    auto take = [&](double& to, const char* column) { if (const auto v = row.find(column) ? row.number(column) : std::nullopt) to = *v; };
+    take(measured.all_reduce_world, "ar_gbps_world");
+    take(measured.all_gather_world, "ag_gbps_world");
+    take(measured.reduce_scatter_world, "rs_gbps_world");
+    take(measured.all_reduce_node, "ar_gbps_node");
+    take(measured.all_gather_node, "ag_gbps_node");
+    take(measured.reduce_scatter_node, "rs_gbps_node");
+    measured.world = st::Layout(d).shape_of(st::Axis::world, 0, per_node);
+    s.communication.measured = measured;
+  }
+  const auto problems = problems_of(s);
+  if (!problems.empty()) throw NotSimulated{to_string(problems.front())};
+  return s;
+}
+
+/// Clean by what was measured only (truth README, "Which rows are clean").
+bool is_clean(const config::CsvRow& row, const MeasuredRun& run) {
+  const std::string net = cell(row, "net_class");
+  if (net == "degraded_intranode") return false;
+  if (net == "degraded_internode" && !(row.find("ar_gbps_world") && row.number("ar_gbps_world"))) return false;
+  if (run.source.starts_with("bigscience_v100")) return false;
+  return true;
+}
+
+/// What makes two rows repeats of one configuration.
+std::string configuration(const config::CsvRow& row) {
+  std::string key;
+  for (const char* column : {"framework", "model", "layers", "hidden", "seq_len", "gpu", "n_gpus", "tp", "sp", "pp", "vpp", "pp_schedule", "dp", "cp", "ep", "sharding", "micro_batch", "global_batch", "precision",
+                             "recompute", "attention", "offload", "torch_compile", "model_args_json", "env_vars_json"})
+    key += cell(row, column) + "|";
+  return key;
+}
+
+}  // namespace
+
+std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
+  const config::CsvTable table = config::read_csv(path);
+  table.require({"row_id", "framework", "gpu", "n_gpus", "seq_len"});
+  std::vector<MeasuredRun> runs;
+  std::map<std::string, std::vector<std::size_t>> repeats;
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const config::CsvRow row = table.row(i);
+    MeasuredRun run;
+    run.row_id = cell(row, "row_id");
+    run.source = std::filesystem::path(path).stem().string();
+    run.framework = cell(row, "framework");
+    run.gpu = cell(row, "gpu");
+    if (row.find("step_time_s")) run.step_time_s = row.number("step_time_s");
+    if (row.find("peak_mem_gib")) run.peak_mem_gib = row.number("peak_mem_gib");
+    run.peak_mem_kind = cell(row, "peak_mem_kind");
+    run.last_stage_memory = contains(cell(row, "mem_rank"), "last");
+    run.first_stage_memory = run.framework == "nanotron";
+    if (const std::string outcome = cell(row, "outcome"); outcome == "ok" || outcome == "oom") run.fits = outcome == "ok";
+    run.clean = is_clean(row, run);
+    try {
+      run.scenario = scenario_of(row, run);
+    } catch (const NotSimulated& e) {
+      run.reason = e.reason;
+    } catch (const ConfigError& e) {
+      run.reason = to_string(e.diagnostics().front());
+    }
+    if (run.step_time_s) repeats[configuration(row)].push_back(i);
+    runs.push_back(std::move(run));
+  }
+  // Repeats that disagree by more than 10 %: the fastest stays.
+  for (const auto& [key, rows] : repeats) {
+    const auto faster = [&](std::size_t a, std::size_t b) { return *runs[a].step_time_s < *runs[b].step_time_s; };
+    const double best = *runs[*std::min_element(rows.begin(), rows.end(), faster)].step_time_s;
+    const double worst = *runs[*std::max_element(rows.begin(), rows.end(), faster)].step_time_s;
+    if (worst <= 1.1 * best) continue;
+    for (std::size_t r : rows)
+      if (*runs[r].step_time_s > best) runs[r].clean = false;
+  }
+  return runs;
+}
+
+}  // namespace rehearse::scenario

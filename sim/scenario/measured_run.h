@@ -1,0 +1,31 @@
+// One row of a table of measured training runs as a scenario, and what was measured. The columns are the contract of
+// `rehearse validate` (tests/accuracy/runs/README.md). Leaves out simulating and scoring (sim/report/accuracy.h).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/config/csv.h"
+#include "sim/scenario/scenario.h"
+
+namespace rehearse::scenario {
+
+struct MeasuredRun {
+  std::string row_id, source, framework, gpu;   // source: the table's file name without folder and ending
+  std::optional<double> step_time_s, peak_mem_gib;
+  std::string peak_mem_kind;                    // allocated, reserved, device, unstated
+  std::optional<bool> fits;                     // from `outcome`
+  bool last_stage_memory = false;               // measured on the last pipeline stage (else: first stage or highest)
+  bool first_stage_memory = false;
+  bool dense = true;
+  bool clean = true;
+  std::optional<Scenario> scenario;
+  std::string reason;                           // why there is no scenario
+};
+
+/// Every row of the table; rows that cannot be simulated carry the reason. Defaults that had to be filled in are notes of
+/// the scenario. Throws ConfigError only for a file that cannot be read as such a table.
+std::vector<MeasuredRun> read_measured_runs(const std::string& path);
+
+}  // namespace rehearse::scenario

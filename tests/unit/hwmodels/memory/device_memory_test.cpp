@@ -1,0 +1,39 @@
+#include "hwmodels/memory/device_memory.h"
+
+#include <gtest/gtest.h>
+
+namespace rehearse::hwmodels {
+namespace {
+
+TEST(CublasWorkspace, FollowsTheComputeCapability) {
+  // 2 x 4096 KiB + 8 x 16 KiB = 8192 + 128 = 8320 KiB = 8,519,680 B
+  EXPECT_EQ(cublas_workspace(70).value, 8'519'680);
+  EXPECT_EQ(cublas_workspace(80).value, 8'519'680);
+  EXPECT_EQ(cublas_workspace(89).value, 8'519'680);
+  EXPECT_EQ(cublas_workspace(90), 32_MiB);
+  EXPECT_EQ(cublas_workspace(100), 32_MiB);
+  EXPECT_EQ(cublas_workspace(120), 32_MiB);
+}
+
+TEST(DeviceOverheads, AreMeasuredWhereSomeoneMeasured) {
+  Gpu gpu;
+  gpu.compute_capability = 80;
+  EXPECT_NEAR(gib(device_overheads(gpu).context), 0.47, 0.001);
+  EXPECT_NEAR(gib(device_overheads(gpu, ModuleLoading::eager).context), 0.92, 0.001);
+  gpu.compute_capability = 86;
+  EXPECT_EQ(device_overheads(gpu).context, 256_MiB);
+  gpu.compute_capability = 90;
+  EXPECT_NEAR(gib(device_overheads(gpu).context), 0.45, 0.001);
+  EXPECT_EQ(device_overheads(gpu).cublas_workspace, 32_MiB);
+  gpu.architecture = Architecture::cdna3;
+  EXPECT_EQ(device_overheads(gpu).cublas_workspace, 128_MiB);
+}
+
+TEST(ProcessDeviceBytes, AddsWhatTheAllocatorDoesNotSee) {
+  const DeviceOverheads overheads{.context = 400_MiB, .misc = 100_MiB, .cublas_workspace = 32_MiB};
+  // 10 GiB + 1 GiB + 400 MiB + 100 MiB; the workspace is already in reserved
+  EXPECT_EQ(process_device_bytes(10_GiB, 1_GiB, overheads), 11_GiB + 500_MiB);
+}
+
+}  // namespace
+}  // namespace rehearse::hwmodels

@@ -1,0 +1,86 @@
+#include "hwmodels/memory/free_list.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "random_program.h"
+
+namespace rehearse::hwmodels {
+namespace {
+
+FreeEntry entry(std::int64_t granules, std::uint64_t address_granules, std::uint32_t block = 0) {
+  return FreeEntry::of(granules * 512, address_granules * 512, block);
+}
+
+TEST(FreeEntry, SortsBySizeThenAddressAndKeepsBoth) {
+  EXPECT_LT(entry(1, 99), entry(2, 0));
+  EXPECT_LT(entry(2, 5), entry(2, 6));
+  // the address' upper half decides before its lower half: 2^32 granules are 2 TiB
+  EXPECT_LT(entry(2, 0xffffffff), entry(2, 0x100000000));
+  EXPECT_EQ(entry(7, 3, 11).size(), 7 * 512);
+  EXPECT_EQ(entry(7, 3, 11).block(), 11U);
+}
+
+TEST(FreeList, FirstFitIsTheSmallestThenTheLowest) {
+  FreeList list;
+  EXPECT_EQ(list.first_fit(512), list.end());
+  for (const FreeEntry& e : {entry(4, 30), entry(2, 20), entry(4, 10), entry(8, 0)}) list.insert(e);
+  EXPECT_EQ(list.at(list.first_fit(1 * 512)), entry(2, 20));
+  EXPECT_EQ(list.at(list.first_fit(3 * 512)), entry(4, 10));
+  EXPECT_EQ(list.at(list.first_fit(5 * 512)), entry(8, 0));
+  EXPECT_EQ(list.first_fit(9 * 512), list.end());
+  EXPECT_THROW(list.find(entry(3, 3)), ContractViolation);
+}
+
+// Growing to thousands of entries and back crosses every split and join; std::set says what the order must
+// be.
+TEST(FreeList, IsASortedSetUnderRandomChanges) {
+  testing::Random random{3};
+  FreeList list;
+  std::set<std::pair<std::int64_t, std::int64_t>> expected;  // size and address in granules
+  const auto as_entry = [](auto p) { return entry(p.first, static_cast<std::uint64_t>(p.second)); };
+  for (int i = 0; i < 60'000; ++i) {
+    const bool grow = (i / 6000) % 2 == 0;
+    const std::pair<std::int64_t, std::int64_t> fresh{1 + random.below(50),
+                                                      random.below(std::int64_t{1} << 40)};
+    const auto some = [&] {
+      auto it = expected.lower_bound({1 + random.below(50), random.below(std::int64_t{1} << 40)});
+      return it == expected.end() ? expected.begin() : it;
+    };
+    if (expected.empty() || random.below(100) < (grow ? 60 : 20)) {
+      if (expected.insert(fresh).second) list.insert(as_entry(fresh));
+    } else if (random.below(2) == 0) {
+      const auto victim = some();
+      list.erase(list.find(as_entry(*victim)));
+      expected.erase(victim);
+    } else if (!expected.count(fresh)) {
+      const auto victim = some();
+      // half of the replacements stay close to the old place, as cutting a block does
+      const auto moved = random.below(2) == 0 ? fresh : std::pair{victim->first, victim->second + 1};
+      if (expected.count(moved)) continue;
+      list.replace(list.find(as_entry(*victim)), as_entry(moved));
+      expected.erase(victim);
+      expected.insert(moved);
+    }
+    if (i % 500 != 0) continue;
+    ASSERT_EQ(list.size(), expected.size());
+    auto e = expected.begin();
+    for (FreeList::Place p = list.begin(); p != list.end(); p = list.next(p))
+      ASSERT_EQ(list.at(p), as_entry(*e++));
+    for (FreeList::Place p = list.end(); p != list.begin();) {
+      p = list.previous(p);
+      ASSERT_EQ(list.at(p), as_entry(*--e));
+    }
+    const std::int64_t size = 1 + random.below(55);
+    const auto fit = expected.lower_bound({size, 0});
+    const FreeList::Place found = list.first_fit(size * 512);
+    ASSERT_EQ(found == list.end(), fit == expected.end());
+    if (fit != expected.end()) {
+      ASSERT_EQ(list.at(found), as_entry(*fit));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rehearse::hwmodels
