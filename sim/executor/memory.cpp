@@ -22,8 +22,10 @@ class Ledger {
       : plan_(plan), program_(plan.classes[rank_class].program), options_(options), allocator_(options.allocator), slots_(program_.slots) {}
 
   ClassMemory run() {
+    allocator_.set_observer(options_.observer);
     bool alive = calls(program_.setup, -1);
     for (int step = 0; alive && step < options_.steps; ++step) alive = calls(program_.step, step);
+    if (options_.observer != nullptr) options_.observer->at_end(allocator_);
     const hwmodels::AllocatorStatistics& s = allocator_.statistics();
     result_.peak_allocated = s.allocated_bytes.peak;
     result_.peak_reserved = s.reserved_bytes.peak;
@@ -53,10 +55,12 @@ class Ledger {
         case Opcode::alloc: {
           if (i.value == 0) break;
           EXPECTS(slot.bytes == 0, b.name + ": a live tensor's slot is allocated again: " + name_of_slot(b, i));
+          if (options_.observer != nullptr) options_.observer->on_tensor(step, call, name_of_slot(b, i), static_cast<plan::Category>(i.flags));
           const hwmodels::Allocation got = allocator_.allocate(Bytes{i.value}, {static_cast<std::uint8_t>(i.stream)});
           if (!got) {
             result_.out_of_memory = *got.out_of_memory;
             result_.failed_call = index;
+            result_.failed_step = step;
             return false;
           }
           slot = {got.block, i.value, static_cast<plan::Category>(i.flags), call.block, i.index};

@@ -31,16 +31,27 @@ struct ClassMemory {
   int peak_step = 0;
   std::int64_t peak_call = -1;                             // index into the step program, -1: in setup
   std::optional<hwmodels::OutOfMemory> out_of_memory;      // when the limit did not suffice
-  std::int64_t failed_call = -1;
+  std::int64_t failed_call = -1;                           // as peak_call
+  int failed_step = 0;
   std::vector<MemorySample> timeline;                      // of the last step, if asked for
   std::vector<LiveTensor> live_at_peak;                    // if asked for, largest first
   std::int64_t operations = 0;
+};
+
+/// Sees every event of the allocator together with the tensor that caused it. Changes no number.
+class MemoryObserver : public hwmodels::AllocatorObserver {
+ public:
+  /// The events until the next call of this are due to `tensor`. Step -1 is setup.
+  virtual void on_tensor(int step, const plan::Call& call, const std::string& tensor, plan::Category category) = 0;
+  /// The program is over, or out of memory.
+  virtual void at_end(const hwmodels::CachingAllocator& allocator) = 0;
 };
 
 struct MemoryOptions {
   hwmodels::AllocatorSettings allocator;
   int steps = 2;             // the second meets the optimizer states and the cached segments of the first
   bool timeline = false;
+  MemoryObserver* observer = nullptr;  // not owned
 };
 
 ClassMemory run_memory(const plan::Plan& plan, std::size_t rank_class, const MemoryOptions& options);

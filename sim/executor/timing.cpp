@@ -61,7 +61,8 @@ struct StreamState {
   std::int64_t start = kNever;   // when the head may start; kNever: blocked or empty
   bool running = false;
   bool arrived = false;          // the head waits for peers
-  std::int64_t arrival = 0;
+  bool met = false;              // the peers are there: `start` is settled
+  std::int64_t arrival = kUnset; // when this side was ready, if the work needs others
   std::int64_t began = 0, finish = 0, updated = 0;
   double remaining = 0, rate = 1;
   const Priced* work = nullptr;
@@ -251,9 +252,10 @@ class Simulation {
   void poll(std::size_t r, int stream) {
     RankState& rank = ranks_[r];
     StreamState& s = rank.streams[static_cast<std::size_t>(stream)];
-    if (s.running || s.arrived) return;
+    if (s.running || s.arrived || s.met) return;
     s.start = kNever;
-    while (!s.empty()) {
+    // A record below lets other streams go on, which may move this one: its state is looked at afresh each time.
+    while (!s.empty() && !s.running && !s.arrived && !s.met) {
       const Item& item = s.fifo[s.head];
       switch (item.op) {
         case Opcode::record: {
@@ -345,6 +347,7 @@ class Simulation {
     for (const auto& [rank, st] : all) {
       StreamState& member = ranks_[rank].streams[static_cast<std::size_t>(st)];
       member.arrived = false;
+      member.met = true;
       member.start = start;
       if (member.start > member.ready) member.reason = Cause::bubble;
     }
@@ -371,6 +374,7 @@ class Simulation {
     const std::int64_t start = std::max(s.arrival, p.arrival);
     for (StreamState* side : {&s, &p}) {
       side->arrived = false;
+      side->met = true;
       side->start = start;
     }
   }
@@ -432,6 +436,7 @@ class Simulation {
     StreamState& s = rank.streams[static_cast<std::size_t>(stream)];
     const Item& item = s.fifo[s.head];
     s.running = true;
+    s.met = false;
     s.work = &price(r, item);
     s.began = s.updated = now;
     s.remaining = static_cast<double>(s.work->duration);
@@ -450,7 +455,8 @@ class Simulation {
     if (stream == 0) account(rank, s.last, s.began, now);
     rank.result.busy[static_cast<std::size_t>(stream)] += in_window(rank, s.began, now);
     // Waiting for a peer is not the message's own time: who waits for it learns which part was which.
-    if ((item.op == Opcode::recv || item.op == Opcode::send) && s.began > s.arrival && now - s.began < s.began - s.arrival) s.last = Cause::bubble;
+    if (s.arrival != kUnset && now - s.began < s.began - s.arrival) s.last = Cause::bubble;
+    s.arrival = kUnset;
     trace(r, item, s.began, now);
     s.ready = s.busy_until = now;
     ++s.head;

@@ -93,22 +93,23 @@ void simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
     r.communicators = communicator_bytes(result.plan, c, network);
     executor::MemoryOptions memory;
     memory.timeline = options.timeline;
-    memory.allocator.expandable_segments = s.profile.expandable_segments;
+    memory.allocator = allocator_settings(s, r);
+    const Bytes limit = memory.allocator.limit;
     // First with all the memory one could wish for: what is needed. Then, if that is too much, with what there is: the
     // allocator may still manage by giving cached segments back.
     memory.allocator.limit = Bytes{std::int64_t{1} << 40} - 1_GiB;
     r.memory = run_memory(result.plan, i, memory);
     if (r.peak_device() > s.cluster.gpu.memory) {
-      memory.allocator.limit = s.cluster.gpu.memory - r.context - r.misc - r.communicators;
-      executor::ClassMemory tight;
-      if (memory.allocator.limit > Bytes{0} && r.memory.peak_allocated < memory.allocator.limit) {
-        tight = run_memory(result.plan, i, memory);
+      memory.allocator.limit = limit;
+      if (limit > Bytes{0}) {
+        executor::ClassMemory tight = run_memory(result.plan, i, memory);
         if (!tight.out_of_memory) {
           r.memory = std::move(tight);
           continue;
         }
         r.memory.out_of_memory = tight.out_of_memory;
         r.memory.failed_call = tight.failed_call;
+        r.memory.failed_step = tight.failed_step;
       }
       result.fits = false;
     }
@@ -118,6 +119,13 @@ void simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
 }
 
 }  // namespace
+
+hwmodels::AllocatorSettings allocator_settings(const Scenario& s, const ClassResult& r) {
+  hwmodels::AllocatorSettings settings;
+  settings.limit = s.cluster.gpu.memory - r.context - r.misc - r.communicators;
+  settings.expandable_segments = s.profile.expandable_segments;
+  return settings;
+}
 
 Result simulate(const Scenario& s, const SimulateOptions& options) {
   Result result;

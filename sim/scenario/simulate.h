@@ -50,6 +50,9 @@ struct SimulateOptions {
   executor::Ablation ablation;
 };
 
+/// What the caching allocator of a rank class is told; its limit is what context, libraries and NCCL leave of the device.
+hwmodels::AllocatorSettings allocator_settings(const Scenario& scenario, const ClassResult& rank_class);
+
 /// Precondition: problems_of(scenario) is empty.
 Result simulate(const Scenario& scenario, const SimulateOptions& options = {});
 

@@ -29,6 +29,7 @@ class Replicated final : public DataParallelWriter {
     const std::int64_t all = stage_.elements(), trained = stage_.trainable_elements();
     persistent("parameters", all * stored_bytes(), Category::parameter);
     if (keeps_main_gradients()) persistent("gradients", trained * main_bytes(), Category::gradient);
+    if (partitions_gradients()) persistent("gradient partition", divided(trained) * main_bytes(), Category::gradient);
     persistent("optimizer states", divided(trained) * state_bytes(), Category::optimizer);
     if (reduces_copies() && stage_.sizes.data > 1) persistent("gradient buckets", trained * reduce_bytes(), Category::communication);
     if (kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2) {
@@ -41,9 +42,10 @@ class Replicated final : public DataParallelWriter {
 
   WeightGradient gradient_mode(bool first) const override {
     if (keeps_main_gradients()) return profile().fused_gradient_accumulation ? WeightGradient::fused_main : WeightGradient::added_main;
-    return first ? WeightGradient::first : WeightGradient::accumulate;
+    return first || partitions_gradients() ? WeightGradient::first : WeightGradient::accumulate;
   }
-  std::int64_t gradient_element_bytes() const override { return keeps_main_gradients() ? 2 : stored_bytes(); }
+  /// As the weight-gradient kernel writes it: 16 bit where autocast or the parameters are.
+  std::int64_t gradient_element_bytes() const override { return keeps_main_gradients() ? (wide_compute() ? 4 : 2) : stored_bytes(); }
   std::int64_t main_gradient_element_bytes() const override { return keeps_main_gradients() ? main_bytes() : stored_bytes(); }
 
   void begin_step() override {
@@ -64,6 +66,7 @@ class Replicated final : public DataParallelWriter {
   }
 
   void after_backward(std::size_t unit, int, bool, bool last) override {
+    if (partitions_gradients()) into_bucket(stage_.units[unit]);
     if (stage_.sizes.data <= 1) return;
     // ZeRO-2 partitions gradients, so it must reduce every micro-batch; the others only the last.
     const bool reduce_now = last || kind_ == DataParallelKind::zero2;
@@ -88,19 +91,22 @@ class Replicated final : public DataParallelWriter {
       });
     }
     const std::int64_t mine = divided(trained);
-    const std::int64_t gradient = keeps_main_gradients() ? main_bytes() : stored_bytes();
+    const std::int64_t gradient = keeps_main_gradients() || partitions_gradients() ? main_bytes() : stored_bytes();
     clip(mine, gradient, shards_states());
     update(mine, gradient);
-    if (!keeps_main_gradients()) free_gradients();
+    if (!keeps_main_gradients() && !partitions_gradients()) free_gradients();
     if (shards_states() && stage_.sizes.shard > 1 && !overlap_gather_) gather_all();
   }
 
  private:
   bool shards_states() const { return kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2 || kind_ == DataParallelKind::distributed_optimizer; }
   /// Gradients accumulate in one contiguous buffer of their own format (Megatron, nanotron, DeepSpeed bf16).
-  bool keeps_main_gradients() const { return bits(profile().gradient) / 8 != stored_bytes() || profile().fused_gradient_accumulation; }
+  bool keeps_main_gradients() const { return !partitions_gradients() && (bits(profile().gradient) / 8 != stored_bytes() || profile().fused_gradient_accumulation); }
+  /// ZeRO-2: gradients go into the reduction bucket as they are made; what stays is this rank's partition of their sum.
+  bool partitions_gradients() const { return kind_ == DataParallelKind::zero2 && !profile().fused_gradient_accumulation; }
   /// DDP reduces copies of the gradients unless they are views of the buckets.
   bool reduces_copies() const { return kind_ == DataParallelKind::ddp && !keeps_main_gradients(); }
+  bool wide_compute() const { return stage_.strategy.training.precision == Precision::fp32 || stage_.strategy.training.precision == Precision::tf32; }
   std::int64_t main_bytes() const { return bits(profile().gradient) / 8; }
   std::int64_t reduce_bytes() const { return bits(reduce_dtype_) / 8; }
   std::int64_t divided(std::int64_t elements) const { return shards_states() ? (elements + stage_.sizes.shard - 1) / stage_.sizes.shard : elements; }
@@ -158,16 +164,30 @@ class Replicated final : public DataParallelWriter {
     }
   }
 
+  static void free_gradients_of(const Unit& u, plan::BlockWriter& w) {
+    for (std::size_t i = 0; i < u.tape->weights.size(); ++i)
+      if (u.tape->weights[i].trainable && !u.tape->weights[i].gradient_elsewhere) w.free(static_cast<std::uint32_t>(i), plan::Frame::unit);
+  }
+  /// Which of a unit's weights have a gradient of their own; blocks are shared by units that agree in this.
+  static std::string pattern_of(const Unit& u) {
+    std::string pattern;
+    for (const Weight& w : u.tape->weights) pattern += w.trainable && !w.gradient_elsewhere ? 'y' : 'n';
+    return pattern;
+  }
+
   /// zero_grad(set_to_none=True): the gradients go until the next backward.
   void free_gradients() {
-    for (const Unit& u : stage_.units) {
-      std::string key = "free gradients";
-      for (const Weight& w : u.tape->weights) key += w.trainable && !w.gradient_elsewhere ? 'y' : 'n';
-      stage_.call(key, Phase::optimizer, &u, [&](plan::BlockWriter& w) {
-        for (std::size_t i = 0; i < u.tape->weights.size(); ++i)
-          if (u.tape->weights[i].trainable && !u.tape->weights[i].gradient_elsewhere) w.free(static_cast<std::uint32_t>(i), plan::Frame::unit);
-      });
-    }
+    for (const Unit& u : stage_.units)
+      stage_.call("free gradients " + pattern_of(u), Phase::optimizer, &u, [&](plan::BlockWriter& w) { free_gradients_of(u, w); });
+  }
+
+  /// Source: DeepSpeed stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads.
+  void into_bucket(const Unit& u) {
+    const std::int64_t bytes = u.tape->trainable_elements() * stored_bytes();
+    stage_.call("gradients into bucket " + std::to_string(bytes) + " " + pattern_of(u), Phase::gradient_reduction, &u, [&](plan::BlockWriter& w) {
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "copy to bucket"}), host());
+      free_gradients_of(u, w);
+    });
   }
 
   DataParallelKind kind_;

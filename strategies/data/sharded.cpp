@@ -66,6 +66,9 @@ class Sharded final : public DataParallelWriter {
       }
       w.free(kReduceInput);
     });
+    // Gathered ahead across a boundary of model chunks and not used since.
+    for (std::size_t u = 0; u < gathered_.size(); ++u)
+      if (gathered_[u]) release(u, Phase::backward);
     const std::int64_t mine = divided(stage_.trainable_elements());
     clip(mine, stored_bytes(), true);
     update(mine, stored_bytes());
@@ -104,7 +107,7 @@ class Sharded final : public DataParallelWriter {
   void wait_gather(std::size_t index, Phase phase) {
     const Unit& u = stage_.units[index];
     const std::int64_t bytes = u.tape->elements() * parameter_bytes_;
-    if (bytes == 0 || (phase == Phase::backward && kept_[index])) return;
+    if (bytes == 0 || kept_[index]) return;
     kept_[index] = !reshard_ || index + 1 == stage_.units.size();
     stage_.call(key("use gathered", u), phase, &u, [&](plan::BlockWriter& w) {
       w.wait(Stream::compute, extra(u, kEvent), Frame::unit);
@@ -121,7 +124,10 @@ class Sharded final : public DataParallelWriter {
     gathered_[index] = false;
     kept_[index] = false;
     if (u.tape->elements() == 0) return;
-    stage_.call(key("reshard", u), phase, &u, [&](plan::BlockWriter& w) { w.free(extra(u, copies_out_ ? kUnsharded : kGathered), Frame::unit); });
+    stage_.call(key("reshard", u), phase, &u, [&](plan::BlockWriter& w) {
+      w.free(extra(u, kUnsharded), Frame::unit);
+      w.free(extra(u, kGathered), Frame::unit);  // without copy-out, or gathered ahead and not used
+    });
   }
 
   void reduce(std::size_t index, bool first) {

@@ -24,6 +24,7 @@ enum class LossKind : std::uint8_t {
   upcast,          // logits.float(), then PyTorch's cross-entropy (Hugging Face, nanotron, torchtitan eager)
   native,          // PyTorch's cross-entropy on logits as they are
   vocab_parallel,  // Megatron's: fp32 copy of the logits shard, softmax in place
+  sharded,         // nanotron's: fp32 logits, shifted copy and exponentials live together; softmax kept
   fused,           // logits stay in 16 bit, gradient in place (Transformer Engine, Liger without the head)
   compiled,        // softmax statistics only; gradient fused into the backward
 };
@@ -67,7 +68,9 @@ struct FrameworkProfile {
   bool early_stop_recompute = false;      // non-reentrant checkpoint stops after the last needed tensor
 
   // Host thread (per call, on the issuing thread)
-  Duration kernel_host{}, backward_kernel_host{}, collective_host{}, layer_host{}, step_host{};
+  Duration kernel_host{}, backward_kernel_host{}, collective_host{};
+  Duration layer_host{}, layer_backward_host{};   // per layer and micro-batch, beyond its kernels: modules, hooks, autograd
+  Duration step_host{};
 
   // Allocator and surroundings
   bool expandable_segments = false;

@@ -115,6 +115,18 @@ void add_loss(const LowerContext& c, Operators& op, Tape& tape, TensorId logits,
       tape.nodes.push_back(std::move(n));
       return;
     }
+    case LossKind::sharded: {
+      // logits.float(), minus the maximum, exponentials: three fp32 copies at once; the last, divided, is kept.
+      const TensorId wide_logits = tape.tensor("logits fp32", wide), softmax = tape.tensor("softmax fp32", wide);
+      tape.nodes.push_back({.name = "logits float", .inputs = {logits}, .outputs = {wide_logits}, .forward = {op.kernel("cast", narrow, wide)}, .backward = {op.kernel("cast", wide, narrow)}});
+      Node n{.name = "sharded loss", .inputs = {wide_logits}, .saved = {softmax, loss_rows}, .intermediates = {softmax, loss_rows}};
+      n.forward = {op.kernel("max", wide, row, KernelKind::reduction), Operators::alloc(0, wide), op.kernel("subtract", wide, wide), op.kernel("exp", wide, wide),
+                   op.kernel("sum", wide, row, KernelKind::reduction), op.kernel("divide", wide, wide), Operators::free(0)};
+      statistics(n, 3);
+      n.backward = {op.kernel("subtract one-hot", row, row), op.kernel("scale gradient", wide, wide)};
+      tape.nodes.push_back(std::move(n));
+      return;
+    }
     case LossKind::fused: {
       Node n{.name = "fused loss", .inputs = {logits}, .saved = {logits, loss_rows}, .intermediates = {loss_rows}, .gradient_in_place = true};
       n.forward = {op.kernel("cross entropy", 2 * narrow, narrow, ce)};

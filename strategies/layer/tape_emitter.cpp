@@ -63,6 +63,7 @@ class Emitter {
     BlockWriter backward(tape_.name + " backward");
     out_ = &backward;
     backward_ = true;
+    out_->host(profile_.layer_backward_host);
     emit_backward();
     plan::Block backward_block = backward.take();
 
@@ -223,6 +224,7 @@ class Emitter {
         for (const auto* list : {&node(n).inputs, &node(n).holds})
           for (TensorId t : *list) ++tensor(t).uses;
     const bool was = std::exchange(in_backward_node_, false);
+    if (options_.checkpoint) out_->host(profile_.layer_host);
     for (int n : members) {
       if (n > last_needed || node(n).cached) continue;
       forward_node(n, true);

@@ -1,0 +1,51 @@
+// rehearse validate: predicted against measured, for tables of real runs.
+#include <filesystem>
+#include <memory>
+
+#include "sim/cli/output.h"
+#include "sim/cli/subcommand.h"
+#include "sim/report/accuracy.h"
+
+namespace rehearse::cli {
+namespace {
+
+struct Options {
+  std::vector<std::string> files;
+  bool json = false, markdown = false;
+  int worst = 10, threads = 0;
+  std::vector<std::string> without;
+  std::string out;
+};
+
+int validate(const Options& o) {
+  report::AccuracyOptions options;
+  options.threads = o.threads;
+  options.progress = is_terminal(Channel::err);
+  for (const std::string& mechanism : o.without) {
+    if (mechanism == "contention") options.ablation.contention = false;
+    if (mechanism == "communication") options.ablation.communication = false;
+    if (mechanism == "kernels") options.ablation.kernels = false;
+  }
+  const report::Accuracy accuracy = report::measure_accuracy(o.files, options);
+  const std::string text = o.json ? report::accuracy_json(accuracy) : o.markdown ? report::accuracy_markdown(accuracy) : report::accuracy_text(accuracy, o.worst);
+  if (o.out.empty()) print(text);
+  else write_file(o.out, text);
+  return kYes;
+}
+
+}  // namespace
+
+Run add_validate(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  app.add_option("runs", o->files, "tables of measured runs (CSV; columns: tests/accuracy/runs/README.md)")->required();
+  auto* json = app.add_flag("--json", o->json, "one JSON document with every row");
+  app.add_flag("--markdown", o->markdown, "the table by source, as README shows it")->excludes(json);
+  app.add_option("--worst", o->worst, "how many of the worst rows to list")->capture_default_str();
+  app.add_option("--without", o->without, "switch a mechanism off, to see what it is worth")->check(CLI::IsMember({"contention", "communication", "kernels"}));
+  app.add_option("--threads", o->threads, "rows simulated at once; 0: all cores")->capture_default_str();
+  app.add_option("-o,--output", o->out, "write to a file instead of stdout");
+  app.footer("Examples:\n  rehearse validate tests/accuracy/runs/*.csv\n  rehearse validate my_runs.csv --json -o result.json");
+  return [o] { return validate(*o); };
+}
+
+}  // namespace rehearse::cli

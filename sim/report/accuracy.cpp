@@ -1,0 +1,149 @@
+#include "sim/report/accuracy.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <thread>
+
+#include "sim/core/contract.h"
+#include "sim/scenario/simulate.h"
+
+namespace rehearse::report {
+namespace {
+
+RowOutcome outcome_of(const scenario::MeasuredRun& run, const AccuracyOptions& options) {
+  RowOutcome out{.row_id = run.row_id, .source = run.source, .framework = run.framework, .gpu = run.gpu, .clean = run.clean, .dense = run.dense, .reason = run.reason, .memory_kind = run.peak_mem_kind};
+  if (!run.scenario) return out;
+  const scenario::Result result = scenario::simulate(*run.scenario, {.ablation = options.ablation});
+  if (!result.deadlock.empty()) {
+    out.reason = "deadlock: " + result.deadlock.substr(0, 160);
+    return out;
+  }
+  out.simulated = true;
+  if (run.step_time_s && *run.step_time_s > 0) {
+    out.measured_time = run.step_time_s;
+    out.predicted_time = result.step_time;
+  }
+  if (run.peak_mem_gib) {
+    const std::size_t which = run.last_stage_memory ? result.classes.size() - 1 : run.first_stage_memory ? 0 : result.fullest_class;
+    const scenario::ClassResult& c = result.classes[which];
+    out.measured_memory = run.peak_mem_gib;
+    out.predicted_memory = gib(run.peak_mem_kind == "reserved" ? c.memory.peak_reserved : run.peak_mem_kind == "device" ? c.peak_device() : c.memory.peak_allocated);
+  }
+  if (run.fits) {
+    out.measured_fits = run.fits;
+    out.predicted_fits = result.fits;
+  }
+  return out;
+}
+
+std::vector<double> ranks_of(const std::vector<double>& v) {
+  std::vector<std::size_t> order(v.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return v[a] < v[b]; });
+  std::vector<double> rank(v.size());
+  for (std::size_t i = 0; i < order.size(); ++i) rank[order[i]] = static_cast<double>(i);
+  return rank;
+}
+
+/// Spearman's rho without ties: 1 - 6 sum d^2 / (n (n^2 - 1)).
+double spearman(const std::vector<double>& x, const std::vector<double>& y) {
+  const double n = static_cast<double>(x.size());
+  if (x.size() < 3) return std::numeric_limits<double>::quiet_NaN();
+  const auto a = ranks_of(x), b = ranks_of(y);
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
+  return 1 - 6 * sum / (n * (n * n - 1));
+}
+
+ErrorSummary summarise(const std::vector<double>& measured, const std::vector<double>& predicted) {
+  ErrorSummary s;
+  s.rows = static_cast<int>(measured.size());
+  if (measured.empty()) {
+    s.mape = s.median = s.bias = s.p90 = s.rank_correlation = std::numeric_limits<double>::quiet_NaN();
+    return s;
+  }
+  std::vector<double> size;
+  for (std::size_t i = 0; i < measured.size(); ++i) {
+    const double e = predicted[i] / measured[i] - 1;
+    s.bias += e;
+    size.push_back(std::abs(e));
+  }
+  const double n = static_cast<double>(size.size());
+  s.bias /= n;
+  s.mape = std::accumulate(size.begin(), size.end(), 0.0) / n;
+  std::sort(size.begin(), size.end());
+  auto quantile = [&](double q) { return size[std::min(size.size() - 1, static_cast<std::size_t>(q * n))]; };
+  s.median = quantile(0.5);
+  s.p90 = quantile(0.9);
+  s.rank_correlation = spearman(measured, predicted);
+  return s;
+}
+
+SourceSummary summarise(const std::string& name, const std::vector<const RowOutcome*>& rows) {
+  SourceSummary s;
+  s.name = name;
+  std::vector<double> mt, pt, mm, pm;
+  for (const RowOutcome* r : rows) {
+    ++s.rows;
+    s.dense += r->dense;
+    s.simulated += r->simulated;
+    s.dense_simulated += r->simulated && r->dense;
+    if (r->clean && r->measured_time && r->predicted_time) mt.push_back(*r->measured_time), pt.push_back(*r->predicted_time);
+    if (r->clean && r->measured_memory && r->predicted_memory && r->memory_kind != "unstated") mm.push_back(*r->measured_memory), pm.push_back(*r->predicted_memory);
+    if (r->measured_fits && r->predicted_fits) {
+      ++s.fits_rows;
+      s.fits_right += *r->measured_fits == *r->predicted_fits;
+    }
+  }
+  s.time = summarise(mt, pt);
+  s.memory = summarise(mm, pm);
+  return s;
+}
+
+}  // namespace
+
+Accuracy measure_accuracy(const std::vector<std::string>& files, const AccuracyOptions& options) {
+  std::vector<scenario::MeasuredRun> runs;
+  for (const std::string& file : files)
+    for (scenario::MeasuredRun& run : scenario::read_measured_runs(file)) runs.push_back(std::move(run));
+
+  Accuracy accuracy;
+  accuracy.rows.resize(runs.size());
+  std::vector<std::string> failures(runs.size());
+  std::atomic<std::size_t> next{0};
+  auto work = [&] {
+    for (std::size_t i; (i = next.fetch_add(1)) < runs.size();) {
+      try {
+        accuracy.rows[i] = outcome_of(runs[i], options);
+      } catch (const ContractViolation& bug) {
+        failures[i] = bug.what();
+      }
+      if (options.progress && i % 20 == 0) std::fprintf(stderr, "\r%zu of %zu rows", i, runs.size());
+    }
+  };
+  {
+    const int threads = options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    std::vector<std::jthread> pool;
+    for (int t = 0; t < threads; ++t) pool.emplace_back(work);
+  }
+  if (options.progress) std::fprintf(stderr, "\r\033[K");
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    if (!failures[i].empty()) throw ContractViolation(runs[i].row_id + ": " + failures[i]);
+
+  std::map<std::string, std::vector<const RowOutcome*>> by_source;
+  std::vector<const RowOutcome*> all;
+  for (const RowOutcome& row : accuracy.rows) {
+    by_source[row.source].push_back(&row);
+    all.push_back(&row);
+  }
+  for (const auto& [name, rows] : by_source) accuracy.sources.push_back(summarise(name, rows));
+  accuracy.sources.push_back(summarise("all", all));
+  return accuracy;
+}
+
+}  // namespace rehearse::report

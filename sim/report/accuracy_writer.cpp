@@ -1,0 +1,115 @@
+// The accuracy report as text, Markdown (for README) and JSON (design: the contract of `validate --json`).
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include "sim/report/accuracy.h"
+
+namespace rehearse::report {
+namespace {
+
+std::string percent(double v, bool sign = false) {
+  if (std::isnan(v)) return "-";
+  return sign ? fmt::format("{:+.1f}", 100 * v) : fmt::format("{:.1f}", 100 * v);
+}
+
+std::string correlation(const ErrorSummary& e) { return e.rows < 3 ? "-" : fmt::format("{:.2f}", e.rank_correlation); }
+
+std::string fits(const SourceSummary& s) { return s.fits_rows == 0 ? "-" : fmt::format("{:.1f}", 100.0 * s.fits_right / s.fits_rows); }
+
+/// Means over sources with at least five scored rows: how the project is judged.
+struct OverSources {
+  double mape = 0, bias = 0;
+  int sources = 0;
+};
+OverSources over_sources(const Accuracy& a) {
+  OverSources o;
+  for (const SourceSummary& s : a.sources) {
+    if (s.name == "all" || s.time.rows < 5) continue;
+    o.mape += s.time.mape;
+    o.bias += s.time.bias;
+    ++o.sources;
+  }
+  if (o.sources > 0) o.mape /= o.sources, o.bias /= o.sources;
+  return o;
+}
+
+double error_of(const RowOutcome& r) { return *r.predicted_time / *r.measured_time - 1; }
+
+nlohmann::json number(double v) { return std::isnan(v) ? nlohmann::json(nullptr) : nlohmann::json(v); }
+
+nlohmann::json json_of(const ErrorSummary& e) {
+  return {{"rows", e.rows}, {"mape", number(e.mape)}, {"median", number(e.median)}, {"bias", number(e.bias)}, {"p90", number(e.p90)}, {"rank_correlation", number(e.rank_correlation)}};
+}
+
+}  // namespace
+
+std::string accuracy_text(const Accuracy& a, int worst) {
+  std::string out = fmt::format("{:<32} {:>5} {:>5} | {:>5} {:>6} {:>6} {:>6} {:>6} {:>5} | {:>5} {:>6} {:>6} {:>6} | {:>5}\n", "source", "rows", "sim.", "time", "MAPE", "median", "bias", "P90", "rho", "mem.", "MAPE",
+                                "bias", "P90", "fits");
+  for (const SourceSummary& s : a.sources)
+    out += fmt::format("{:<32} {:>5} {:>5} | {:>5} {:>6} {:>6} {:>6} {:>6} {:>5} | {:>5} {:>6} {:>6} {:>6} | {:>5}\n", s.name, s.rows, s.simulated, s.time.rows, percent(s.time.mape), percent(s.time.median),
+                       percent(s.time.bias, true), percent(s.time.p90), correlation(s.time), s.memory.rows, percent(s.memory.mape), percent(s.memory.bias, true), percent(s.memory.p90), fits(s));
+  const OverSources o = over_sources(a);
+  out += fmt::format("\nstep time over {} sources with at least 5 rows: MAPE {} %, bias {} %. All errors in %, of clean rows.\n", o.sources, percent(o.mape), percent(o.bias, true));
+  const SourceSummary& all = a.sources.back();
+  out += fmt::format("dense rows simulated: {} of {} ({:.1f} %)\n", all.dense_simulated, all.dense, 100.0 * all.dense_simulated / std::max(1, all.dense));
+
+  std::map<std::string, int> reasons;
+  for (const RowOutcome& r : a.rows)
+    if (!r.simulated) ++reasons[r.reason];
+  if (!reasons.empty()) out += "\nnot simulated:\n";
+  for (const auto& [reason, count] : reasons) out += fmt::format("{:>6}  {}\n", count, reason);
+
+  std::vector<const RowOutcome*> rows;
+  for (const RowOutcome& r : a.rows)
+    if (r.clean && r.measured_time && r.predicted_time) rows.push_back(&r);
+  std::stable_sort(rows.begin(), rows.end(), [](const RowOutcome* x, const RowOutcome* y) { return std::abs(error_of(*x)) > std::abs(error_of(*y)); });
+  if (worst > 0 && !rows.empty()) out += "\nworst step times:\n";
+  for (std::size_t i = 0; i < std::min<std::size_t>(rows.size(), static_cast<std::size_t>(std::max(0, worst))); ++i)
+    out += fmt::format("  {:<36} measured {:>9.4f} s, predicted {:>9.4f} s ({} %)\n", rows[i]->row_id, *rows[i]->measured_time, *rows[i]->predicted_time, percent(error_of(*rows[i]), true));
+  return out;
+}
+
+std::string accuracy_markdown(const Accuracy& a) {
+  std::string out = "| source | rows | simulated | time rows | MAPE % | bias % | P90 % | rank corr. | memory rows | MAPE % | bias % | P90 % | fits or not, right % |\n";
+  out += "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n";
+  for (const SourceSummary& s : a.sources)
+    out += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", s.name, s.rows, s.simulated, s.time.rows, percent(s.time.mape), percent(s.time.bias, true), percent(s.time.p90), correlation(s.time),
+                       s.memory.rows, percent(s.memory.mape), percent(s.memory.bias, true), percent(s.memory.p90), fits(s));
+  const OverSources o = over_sources(a);
+  const SourceSummary& all = a.sources.back();
+  out += fmt::format("\nOver the {} sources with at least 5 timed rows: step-time MAPE {} %, bias {} %. Dense rows simulated: {} of {} ({:.1f} %). Clean rows only; memory of a stated kind only.\n", o.sources, percent(o.mape),
+                     percent(o.bias, true), all.dense_simulated, all.dense, 100.0 * all.dense_simulated / std::max(1, all.dense));
+  return out;
+}
+
+std::string accuracy_json(const Accuracy& a) {
+  nlohmann::json rows = nlohmann::json::array(), sources = nlohmann::json::array();
+  for (const RowOutcome& r : a.rows) {
+    nlohmann::json j{{"row_id", r.row_id}, {"source", r.source}, {"framework", r.framework}, {"gpu", r.gpu}, {"clean", r.clean}, {"simulated", r.simulated}};
+    if (!r.simulated) j["reason"] = r.reason;
+    auto pair = [&](const char* key, const auto& measured, const auto& predicted) {
+      if (measured) j[key]["measured"] = *measured;
+      if (predicted) j[key]["predicted"] = *predicted;
+    };
+    pair("step_time_s", r.measured_time, r.predicted_time);
+    pair("peak_mem_gib", r.measured_memory, r.predicted_memory);
+    if (j.contains("peak_mem_gib")) j["peak_mem_gib"]["kind"] = r.memory_kind;
+    // Not scored: nobody says what was measured.
+    if (r.memory_kind == "unstated" && j.contains("peak_mem_gib")) j["peak_mem_gib"].erase("measured");
+    pair("fits", r.measured_fits, r.predicted_fits);
+    rows.push_back(std::move(j));
+  }
+  for (const SourceSummary& s : a.sources)
+    sources.push_back({{"source", s.name}, {"rows", s.rows}, {"dense", s.dense}, {"simulated", s.simulated}, {"dense_simulated", s.dense_simulated}, {"step_time", json_of(s.time)}, {"peak_memory", json_of(s.memory)},
+                       {"fits_rows", s.fits_rows}, {"fits_right", s.fits_right}});
+  const OverSources o = over_sources(a);
+  nlohmann::json document{{"schema_version", 1}, {"summary", {{"sources", sources}, {"step_time_mape_over_sources", number(o.mape)}, {"step_time_bias_over_sources", number(o.bias)}}}, {"rows", rows}};
+  return document.dump(1) + "\n";
+}
+
+}  // namespace rehearse::report
