@@ -161,3 +161,25 @@ ensure_program() {
   fi
   unlock_tree
 }
+
+# replace_block NAME FILE [--check]: puts FILE between the lines <!-- NAME:begin --> and <!-- NAME:end --> of README.md.
+# With --check nothing is changed, and a difference is exit code 1.
+replace_block() {
+  local begin="<!-- $1:begin -->" end="<!-- $1:end -->" readme=$root/README.md new=$2.readme
+  grep -qxF -- "$begin" "$readme" && grep -qxF -- "$end" "$readme" ||
+    die $kOurBug "README.md lacks the lines '$begin' and '$end'"
+  [ -s "$2" ] || die $kOurBug "nothing to put between '$begin' and '$end'"
+  awk -v begin="$begin" -v end="$end" -v block="$2" '
+    $0 == end { inside = 0 }
+    !inside { print }
+    $0 == begin { inside = 1; while ((getline line < block) > 0) print line }' "$readme" >"$new"
+  if cmp -s "$new" "$readme"; then
+    say "README.md is up to date"
+  elif [ "${3:-}" = --check ]; then
+    diff -u "$readme" "$new" >&2 || true
+    die 1 "README.md is out of date between '$begin' and '$end': run scripts/${0##*/}"
+  else
+    cat "$new" >"$readme"
+    say "README.md updated"
+  fi
+}

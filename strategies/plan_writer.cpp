@@ -9,15 +9,36 @@
 namespace rehearse::strategies {
 namespace {
 
-/// Layers of each virtual stage: as given, or as even as can be (the first stages take the remainder).
-std::vector<std::vector<int>> partition(const Strategy& strategy, std::int64_t layers, int virtual_stages) {
+/// nanotron's rule: a block goes to the current stage, and the next stage begins once the summed cost has passed that
+/// stage's share. Costs: 4 q h + 3 f h for a layer, V h for the head, nothing for the rest.
+/// Source: huggingface/nanotron, models/base.py (placement) and models/llama.py (get_block_compute_costs).
+std::vector<std::int64_t> layers_by_cost(const model::ModelDescription& m, int stages) {
+  const double layer = static_cast<double>(m.hidden) * (4.0 * static_cast<double>(m.query_width()) + 3.0 * static_cast<double>(m.ffn_hidden));
+  const double total = layer * static_cast<double>(m.layer_count()) + static_cast<double>(m.hidden) * static_cast<double>(m.vocab);
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(stages), 0);
+  int stage = 0;
+  double sum = 0;
+  for (std::int64_t l = 0; l < m.layer_count(); ++l) {
+    ++counts[static_cast<std::size_t>(stage)];
+    sum += layer;
+    if (sum > total * (stage + 1) / stages && stage + 1 < stages) ++stage;
+  }
+  return counts;
+}
+
+/// Layers of each virtual stage: as given, by cost, or as even as can be (the first stages take the remainder).
+std::vector<std::vector<int>> partition(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int virtual_stages) {
+  const std::int64_t layers = model.layer_count();
+  std::vector<std::int64_t> counts = strategy.pipeline.layers_per_stage;
+  if (counts.empty() && profile.pipeline_by_cost) counts = layers_by_cost(model, virtual_stages);
+  // Where the head alone is worth several stages, cost would leave stages between without layers: then by count.
+  if (std::any_of(counts.begin(), counts.empty() ? counts.end() : std::prev(counts.end()), [](std::int64_t n) { return n == 0; }) && strategy.pipeline.layers_per_stage.empty()) counts.clear();
+  if (counts.empty())
+    for (int v = 0; v < virtual_stages; ++v) counts.push_back(layers / virtual_stages + (v < layers % virtual_stages ? 1 : 0));
   std::vector<std::vector<int>> out(static_cast<std::size_t>(virtual_stages));
   int next = 0;
-  for (int v = 0; v < virtual_stages; ++v) {
-    std::int64_t count = layers / virtual_stages + (v < layers % virtual_stages ? 1 : 0);
-    if (!strategy.pipeline.layers_per_stage.empty()) count = strategy.pipeline.layers_per_stage[static_cast<std::size_t>(v)];
-    for (std::int64_t i = 0; i < count; ++i) out[static_cast<std::size_t>(v)].push_back(next++);
-  }
+  for (std::size_t v = 0; v < out.size(); ++v)
+    for (std::int64_t i = 0; i < counts[v]; ++i) out[v].push_back(next++);
   return out;
 }
 
@@ -95,7 +116,7 @@ plan::Plan write_plan(const model::ModelDescription& model, const Strategy& stra
   const Degrees& d = strategy.parallelism.degrees;
   const Layout layout(d, strategy.parallelism.order);
   const PipelineProgram program = schedule_of(strategy);
-  const auto layers = partition(strategy, model.layer_count(), program.virtual_stages);
+  const auto layers = partition(model, strategy, profile, program.virtual_stages);
 
   plan::PlanBuilder builder;
   builder.plan().classes.resize(static_cast<std::size_t>(d.pipeline));
@@ -135,7 +156,7 @@ plan::Plan write_plan(const model::ModelDescription& model, const Strategy& stra
 
 std::vector<std::int64_t> parameters_per_class(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile) {
   const PipelineProgram program = schedule_of(strategy);
-  const auto layers = partition(strategy, model.layer_count(), program.virtual_stages);
+  const auto layers = partition(model, strategy, profile, program.virtual_stages);
   plan::PlanBuilder builder;
   const LowerContext context = make_context(model, strategy, profile, builder);
   std::vector<std::int64_t> out;

@@ -93,6 +93,16 @@ void write_file(const std::string& path, const std::function<void(std::ostream&)
   }
 }
 
+void check_writable(const std::string& path) {
+  std::error_code ignored;
+  if (path == "-" || path == "/dev/stdout") return;
+  if (fs::is_directory(path, ignored)) cannot_write(path, EISDIR);
+  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored)) return;
+  const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::path(".");
+  errno = 0;
+  if (access(folder.c_str(), W_OK | X_OK) != 0) cannot_write(path, errno);
+}
+
 void write_file(const std::string& path, std::string_view text) {
   write_file(path, [&](std::ostream& out) { out << text; });
 }

@@ -26,5 +26,7 @@ bool is_terminal(Channel channel);
 /// name. "-" and /dev/stdout mean stdout. Throws ConfigError when the file cannot be made, EnvironmentError on a full disk.
 void write_file(const std::string& path, const std::function<void(std::ostream&)>& write);
 void write_file(const std::string& path, std::string_view text);
+/// Throws what write_file would throw for a folder that is missing or closed: before an hour of work, not after.
+void check_writable(const std::string& path);
 
 }  // namespace rehearse::cli

@@ -39,6 +39,8 @@ int run(const Options& o) {
     print(report::explain_scenario(s, nothing));
     return kYes;
   }
+  for (const std::string& file : {o.trace, o.snapshot, o.output})
+    if (!file.empty()) check_writable(file);
   scenario::SimulateOptions options;
   options.trace = options.timeline = !o.trace.empty();
   const scenario::Result result = simulate(s, options);

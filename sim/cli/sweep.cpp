@@ -106,7 +106,7 @@ int run(const Options& o) {
   if (!o.output.empty()) {
     const std::size_t dot = o.output.rfind('.');
     file_format = format_named(dot == std::string::npos ? "csv" : o.output.substr(dot + 1), "--output");
-    write_file(o.output, "");  // now, not after an hour
+    check_writable(o.output);
   }
   const config::Value root = config::apply_overrides(config::load_layered(o.scenario.file), o.scenario.overrides);
   const Grid grid(root, o.over);

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
+
 namespace rehearse::cli {
 namespace {
 
@@ -20,8 +23,20 @@ std::vector<std::string> option_names(const CLI::App& app) {
 
 std::string joined(const std::vector<std::string>& names) { return fmt::format("{}", fmt::join(names, ", ")); }
 
+/// Two letters in the wrong order are two edits: too many for short names, yet the commonest slip.
+std::optional<std::string> same_letters(std::string word, const std::vector<std::string>& names) {
+  std::sort(word.begin(), word.end());
+  for (const std::string& name : names) {
+    std::string letters = name;
+    std::sort(letters.begin(), letters.end());
+    if (letters == word) return name;
+  }
+  return std::nullopt;
+}
+
 std::string suggestion(const std::string& word, const std::vector<std::string>& names, const char* what) {
-  const auto near = nearest_name(word, names);
+  auto near = nearest_name(word, names);
+  if (!near) near = same_letters(word, names);
   return (near ? fmt::format("Did you mean {}? ", *near) : "") + fmt::format("{}: {}", what, joined(names));
 }
 

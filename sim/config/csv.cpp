@@ -41,7 +41,8 @@ class CsvParser {
  private:
   bool at_end() const { return read_ >= text_.size(); }
   bool at_line_break() const {
-    return text_[read_] == '\n' || (text_[read_] == '\r' && read_ + 1 < text_.size() && text_[read_ + 1] == '\n');
+    return text_[read_] == '\n' ||
+           (text_[read_] == '\r' && read_ + 1 < text_.size() && text_[read_ + 1] == '\n');
   }
   void skip_line_break() {
     read_ += text_[read_] == '\r' ? 2 : 1;
@@ -72,7 +73,8 @@ class CsvParser {
       row.push_back(next_cell());
       // A file of commas alone must not cost sixteen times its size.
       if (row.size() > kMaxColumns) {
-        complain(row[0].line, 1, fmt::format("more than {} cells in one row", kMaxColumns), "Is it a CSV file?");
+        complain(row[0].line, 1, fmt::format("more than {} cells in one row", kMaxColumns),
+                 "Is it a CSV file?");
         throw ConfigError(std::move(mistakes_));
       }
       if (at_end()) return true;
@@ -106,7 +108,8 @@ class CsvParser {
   void read_quoted(const CsvTable::Cell& cell) {
     skip();
     while (true) {
-      if (at_end()) return complain(cell.line, cell.column, "a quote that is never closed", "Add the closing quote");
+      if (at_end())
+        return complain(cell.line, cell.column, "a quote that is never closed", "Add the closing quote");
       if (text_[read_] != '"') {
         keep();
         continue;
@@ -139,9 +142,10 @@ class CsvParser {
 
   void take_row(const std::vector<CsvTable::Cell>& row) {
     if (row.size() != table_.columns_.size())
-      return complain(row[0].line, 1,
-                      fmt::format("{} cells, but the header names {} columns", row.size(), table_.columns_.size()),
-                      "Quote cells that hold commas");
+      return complain(
+          row[0].line, 1,
+          fmt::format("{} cells, but the header names {} columns", row.size(), table_.columns_.size()),
+          "Quote cells that hold commas");
     if (table_.cells_.size() + row.size() > kMaxCsvCells)
       throw ConfigError(Diagnostic{{table_.file_, static_cast<int>(row[0].line), 1},
                                    "",
@@ -193,11 +197,12 @@ void CsvTable::require(const std::vector<std::string>& names) const {
   for (const std::string& name : names) {
     if (has(name)) continue;
     const auto near = nearest_name(name, columns_);
-    missing.push_back({{file_, 1, 1},
-                       name,
-                       "no such column",
-                       near ? fmt::format("Is it the one called {}?", *near) : std::string("Add it to the header"),
-                       ""});
+    missing.push_back(
+        {{file_, 1, 1},
+         name,
+         "no such column",
+         near ? fmt::format("Is it the one called {}?", *near) : std::string("Add it to the header"),
+         ""});
   }
   throw_if_any(std::move(missing));
 }

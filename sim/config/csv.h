@@ -68,8 +68,12 @@ class CsvTable {
     std::uint32_t line;
     std::uint32_t column;
   };
-  const Cell& cell(std::size_t row, std::size_t column) const { return cells_[row * columns_.size() + column]; }
-  std::string_view text_of(const Cell& cell) const { return std::string_view(content_).substr(cell.begin, cell.size); }
+  const Cell& cell(std::size_t row, std::size_t column) const {
+    return cells_[row * columns_.size() + column];
+  }
+  std::string_view text_of(const Cell& cell) const {
+    return std::string_view(content_).substr(cell.begin, cell.size);
+  }
 
   std::string file_;
   std::string content_;  // the cells' texts, one after another, unquoted
@@ -77,9 +81,9 @@ class CsvTable {
   std::vector<Cell> cells_;
 };
 
-/// Quoted cells may hold commas, line breaks and doubled quotes; lines end in LF or CRLF; blank lines are skipped.
-/// Throws ConfigError with all mistakes: missing or too large file, not UTF-8, no header, doubled or empty column
-/// names, rows of another length than the header, stray or unclosed quotes.
+/// Quoted cells may hold commas, line breaks and doubled quotes; lines end in LF or CRLF; blank lines are
+/// skipped. Throws ConfigError with all mistakes: missing or too large file, not UTF-8, no header, doubled or
+/// empty column names, rows of another length than the header, stray or unclosed quotes.
 CsvTable read_csv(const std::filesystem::path& path);
 CsvTable parse_csv(std::string text, const std::string& file_name);
 

@@ -76,18 +76,21 @@ NumberPrefix read_number_prefix(std::string_view text) {
 
   if (whole > 1 && at[0] == '0') {
     const std::size_t first = at.substr(0, whole).find_first_not_of('0');
-    out.problem = fmt::format("'{}' starts with 0, which some YAML readers take for octal", text.substr(0, 40));
+    out.problem =
+        fmt::format("'{}' starts with 0, which some YAML readers take for octal", text.substr(0, 40));
     out.fix = first == std::string_view::npos ? "Write 0" : fmt::format("Write {}", at.substr(first, 40));
   } else if (whole == 1 && at.size() > 2 && at[0] == '0' && (at[1] == 'x' || at[1] == 'o' || at[1] == 'b') &&
              std::isxdigit(static_cast<unsigned char>(at[2]))) {
     out.problem = fmt::format("'{}' is not a decimal number", text.substr(0, 40));
     out.fix = "Write it in decimal";
-  } else if (after.size() > 1 && (after[0] == '_' || after[0] == ',' || after[0] == ' ' || after[0] == '\'') &&
+  } else if (after.size() > 1 &&
+             (after[0] == '_' || after[0] == ',' || after[0] == ' ' || after[0] == '\'') &&
              is_digit(after[1])) {
     std::string joined;
     for (const char c : text.substr(0, 40))
       if (is_digit(c) || c == '-' || c == '.') joined += c;
-    out.problem = fmt::format("'{}' groups its digits, which YAML readers disagree about", text.substr(0, 40));
+    out.problem =
+        fmt::format("'{}' groups its digits, which YAML readers disagree about", text.substr(0, 40));
     out.fix = fmt::format("Write {}", joined);
   } else {
     out.number = normalised(negative, std::move(digits), exponent);

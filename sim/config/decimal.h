@@ -19,7 +19,8 @@ struct Decimal {
   double to_double(int shift = 0) const;
 };
 
-/// A number at the start of a text, and what follows it. `problem` is set when it starts like one but is a trap.
+/// A number at the start of a text, and what follows it. `problem` is set when it starts like one but is a
+/// trap.
 struct NumberPrefix {
   std::optional<Decimal> number;
   std::string_view rest;

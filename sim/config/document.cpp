@@ -32,7 +32,8 @@ constexpr Advice kAdvice[] = {
     {"illegal flow end", "a closing bracket without its opening one", "Remove it"},
     {"illegal EOF in scalar", "a quote is not closed before the end", "Add the closing quote"},
     {"illegal tab when looking for indentation", "a tab as indentation", "Use spaces"},
-    {"the referenced anchor is not defined", "the alias names no anchor above it", "Define it with &name first"},
+    {"the referenced anchor is not defined", "the alias names no anchor above it",
+     "Define it with &name first"},
     {"unknown token", "a character that YAML reserves", "Quote the text"},
 };
 
@@ -63,8 +64,9 @@ void refuse_tabs(const std::shared_ptr<const SourceText>& source) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     if (first < end && text[first] == '\t' && text.find_first_not_of(" \t\r", first) < end) {
       const Place at{source, line, static_cast<int>(first - begin) + 1};
-      throw ConfigError(Diagnostic{at.location(), "", "a tab as indentation (YAML does not say how wide it is)",
-                                   "Use spaces", at.excerpt()});
+      throw ConfigError(Diagnostic{at.location(), "",
+                                   "a tab as indentation (YAML does not say how wide it is)", "Use spaces",
+                                   at.excerpt()});
     }
     begin = end + 1;
   }
@@ -73,7 +75,9 @@ void refuse_tabs(const std::shared_ptr<const SourceText>& source) {
 int hex_value(std::string_view digits) {
   int value = 0;
   for (const char c : digits) {
-    const int digit = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+    const int digit = c >= '0' && c <= '9'                 ? c - '0'
+                      : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
+                                                           : -1;
     if (digit < 0) return -1;
     value = value * 16 + digit;
   }

@@ -23,9 +23,9 @@ struct Document {
   std::string file;
 };
 
-/// Throws ConfigError with every mistake found: missing, too large or binary file, bad syntax, duplicate keys,
-/// merge keys (<<), tags, tabs as indentation, several documents, nesting beyond kMaxNesting, alias bombs.
-/// JSON is read as the YAML it nearly is, with NaN and Infinity as plain words.
+/// Throws ConfigError with every mistake found: missing, too large or binary file, bad syntax, duplicate
+/// keys, merge keys (<<), tags, tabs as indentation, several documents, nesting beyond kMaxNesting, alias
+/// bombs. JSON is read as the YAML it nearly is, with NaN and Infinity as plain words.
 Document load_document(const std::filesystem::path& path);
 
 /// As load_document, from memory. `file_name` is what messages call it.

@@ -3,15 +3,15 @@
 //
 //   const Fields<Training>& training_fields() {
 //     static const Fields<Training> fields{
-//         integer("micro_batch_size", &Training::micro_batch_size, "samples per GPU per micro-step", positive),
-//         integer("data", &Training::data, "data-parallel degree", positive).word("auto"),   // std::optional
-//         bytes("bucket", &Training::bucket, "size of a gradient bucket", positive),
+//         integer("micro_batch_size", &Training::micro_batch_size, "samples per GPU per micro-step",
+//         positive), integer("data", &Training::data, "data-parallel degree", positive).word("auto"),   //
+//         std::optional bytes("bucket", &Training::bucket, "size of a gradient bucket", positive),
 //     };
 //     return fields;
 //   }
 //
-// Defaults are those of a default-constructed struct. A member may be M, std::optional<M> (absent = nullopt) or
-// std::vector<M> (a YAML list) for every scalar type M.
+// Defaults are those of a default-constructed struct. A member may be M, std::optional<M> (absent = nullopt)
+// or std::vector<M> (a YAML list) for every scalar type M.
 #pragma once
 
 #include <initializer_list>
@@ -28,11 +28,17 @@ namespace rehearse::config {
 
 namespace detail {
 template <typename M>
-struct Element { using type = M; };
+struct Element {
+  using type = M;
+};
 template <typename M>
-struct Element<std::optional<M>> { using type = M; };
+struct Element<std::optional<M>> {
+  using type = M;
+};
 template <typename M>
-struct Element<std::vector<M>> { using type = M; };
+struct Element<std::vector<M>> {
+  using type = M;
+};
 template <typename M>
 inline constexpr bool is_optional = false;
 template <typename M>
@@ -107,8 +113,8 @@ class Fields {
   std::shared_ptr<const TableInfo> table_;
 };
 
-/// Reads a map into a T. Mistakes are added to `out` (throw_if_any turns them into a ConfigError) and leave their
-/// member at its default. `given` learns every key that was written.
+/// Reads a map into a T. Mistakes are added to `out` (throw_if_any turns them into a ConfigError) and leave
+/// their member at its default. `given` learns every key that was written.
 template <typename T>
 T read(const Value& map, const Fields<T>& fields, Diagnostics& out, Provenance* given = nullptr) {
   T object{};
@@ -130,7 +136,8 @@ Field<T> scalar_field(std::string name, M T::*member, std::string doc, ScalarTyp
     std::vector<std::string> items;
     for (const E item : defaults.*member) items.push_back(info.type.show(&item));
     info.default_text = detail::list_text(items);
-    info.assign = [member, read_one, words = info.type.words](const Value& v, void* object, FieldReader& reader) {
+    info.assign = [member, read_one, words = info.type.words](const Value& v, void* object,
+                                                              FieldReader& reader) {
       M& list = static_cast<T*>(object)->*member;
       list.clear();
       read_list(v, words, reader, [&](const Value& item) {
@@ -158,7 +165,8 @@ Field<T> scalar_field(std::string name, M T::*member, std::string doc, ScalarTyp
 
 template <typename T, typename M>
 Field<T> integer(std::string name, M T::*member, std::string doc, Limits limits = any_value) {
-  return scalar_field(std::move(name), member, std::move(doc), integer_type(integer_slot<element_t<M>>(), limits));
+  return scalar_field(std::move(name), member, std::move(doc),
+                      integer_type(integer_slot<element_t<M>>(), limits));
 }
 /// A std::optional integer whose absence is the word `auto`.
 template <typename T, typename M>
@@ -181,11 +189,11 @@ Field<T> named(std::string name, M T::*member, std::string doc, std::string what
   static_assert(std::is_same_v<element_t<M>, std::string>);
   return scalar_field(std::move(name), member, std::move(doc), name_type(std::move(what), std::move(names)));
 }
-#define REHEARSE_QUANTITY_FIELD(builder, member_type, type_maker)                                     \
-  template <typename T, typename M>                                                                   \
-  Field<T> builder(std::string name, M T::*member, std::string doc, Limits limits = non_negative) {   \
-    static_assert(std::is_same_v<element_t<M>, member_type>);                                         \
-    return scalar_field(std::move(name), member, std::move(doc), type_maker(limits));                 \
+#define REHEARSE_QUANTITY_FIELD(builder, member_type, type_maker)                                   \
+  template <typename T, typename M>                                                                 \
+  Field<T> builder(std::string name, M T::*member, std::string doc, Limits limits = non_negative) { \
+    static_assert(std::is_same_v<element_t<M>, member_type>);                                       \
+    return scalar_field(std::move(name), member, std::move(doc), type_maker(limits));               \
   }
 REHEARSE_QUANTITY_FIELD(bytes, Bytes, bytes_type)
 REHEARSE_QUANTITY_FIELD(rate, BytesPerSecond, rate_type)
@@ -243,14 +251,16 @@ Field<T> list_of(std::string name, std::vector<S> T::*member, std::string doc, c
   info.assign = [member, table = info.table](const Value& v, void* object, FieldReader& reader) {
     auto& list = static_cast<T*>(object)->*member;
     list.clear();
-    read_list(v, "maps", reader, [&](const Value& item) { read_table(item, *table, &list.emplace_back(), reader); });
+    read_list(v, "maps", reader,
+              [&](const Value& item) { read_table(item, *table, &list.emplace_back(), reader); });
   };
   return Field<T>(std::move(info));
 }
 
 /// A map from names that the user chooses to structs.
 template <typename T, typename S>
-Field<T> map_of(std::string name, std::map<std::string, S> T::*member, std::string doc, const Fields<S>& fields) {
+Field<T> map_of(std::string name, std::map<std::string, S> T::*member, std::string doc,
+                const Fields<S>& fields) {
   FieldInfo info = detail::described(std::move(name), std::move(doc), FieldInfo::Shape::table_map, {});
   info.table = fields.table();
   info.assign = [member, table = info.table](const Value& v, void* object, FieldReader& reader) {
@@ -268,7 +278,8 @@ Field<T> custom(std::string name, std::string doc, std::string words, std::strin
   ScalarType type;
   type.words = std::move(words);
   type.schema = std::move(schema);
-  FieldInfo info = detail::described(std::move(name), std::move(doc), FieldInfo::Shape::custom, std::move(type));
+  FieldInfo info =
+      detail::described(std::move(name), std::move(doc), FieldInfo::Shape::custom, std::move(type));
   info.assign = [take = std::move(take)](const Value& v, void* object, FieldReader& reader) {
     take(v, *static_cast<T*>(object), reader);
   };

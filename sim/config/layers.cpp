@@ -15,7 +15,8 @@ Value merged(const Value& base, const Value& top) {
   std::vector<Value::Entry> entries;
   for (const Value::Entry& below : base.entries()) {
     const Value::Entry* above = top.find_entry(below.key);
-    entries.push_back(above ? Value::Entry{below.key, above->key_place, merged(below.value, above->value)} : below);
+    entries.push_back(above ? Value::Entry{below.key, above->key_place, merged(below.value, above->value)}
+                            : below);
   }
   for (const Value::Entry& above : top.entries())
     if (!base.find(above.key)) entries.push_back(above);
@@ -38,7 +39,8 @@ class Extender {
     std::optional<Value> result;
     if (const Value* extends = own.find("extends")) {
       for (const Value& name : names(*extends))
-        if (const auto base = load_base(name, document.file)) result = result ? merged(*result, *base) : *base;
+        if (const auto base = load_base(name, document.file))
+          result = result ? merged(*result, *base) : *base;
       own = without_extends(own);
     }
     chain_.pop_back();
@@ -71,15 +73,15 @@ class Extender {
     const fs::path canonical = fs::weakly_canonical(path, ignored);
     for (const File& file : chain_)
       if (file.canonical == canonical) {
-        diagnostics.push_back(name.diagnostic(fmt::format("the files extend each other in a circle ({})",
-                                                          chain_to(shown)),
-                                              "Remove one of the extends"));
+        diagnostics.push_back(
+            name.diagnostic(fmt::format("the files extend each other in a circle ({})", chain_to(shown)),
+                            "Remove one of the extends"));
         return std::nullopt;
       }
     if (++files_ > kMaxExtendedFiles) {
       if (files_ == kMaxExtendedFiles + 1)
-        diagnostics.push_back(name.diagnostic(fmt::format("extends reads more than {} files", kMaxExtendedFiles),
-                                              "Use fewer layers"));
+        diagnostics.push_back(name.diagnostic(
+            fmt::format("extends reads more than {} files", kMaxExtendedFiles), "Use fewer layers"));
       return std::nullopt;
     }
     try {

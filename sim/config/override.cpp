@@ -19,8 +19,7 @@ class Override {
   Value set(const Value& at, std::string_view rest) const {
     if (rest.empty()) return value_;
     if (rest.front() == '[') return set_item(at, rest);
-    if (!at.is_map() && !at.is_null())
-      refuse(at, fmt::format("{} is not a map here", at.path()), "");
+    if (!at.is_map() && !at.is_null()) refuse(at, fmt::format("{} is not a map here", at.path()), "");
 
     const std::string name = next_name(at, rest);
     if (name.empty()) refuse(at, "an empty name in the key", "Write --set part.part=value");
@@ -59,7 +58,8 @@ class Override {
     return Value::list(std::move(items), at.place(), at.path());
   }
 
-  /// The longest existing key that `rest` starts with (a sweep's keys hold dots), else all before a dot or '['.
+  /// The longest existing key that `rest` starts with (a sweep's keys hold dots), else all before a dot or
+  /// '['.
   static std::string next_name(const Value& at, std::string_view rest) {
     std::string best;
     for (const Value::Entry& entry : at.entries()) {
@@ -94,11 +94,13 @@ Value apply_override(const Value& root, std::string_view assignment) {
   const std::string origin = "--set " + key;
   const Place place{std::make_shared<const SourceText>(origin, std::string(assignment)), 0, 0};
   if (equals == std::string_view::npos || key.empty())
-    throw ConfigError(
-        Diagnostic{place.location(), "", "needs a key and a value", "Write --set training.micro_batch_size=4", ""});
-  const int depth = static_cast<int>(std::count_if(key.begin(), key.end(), [](char c) { return c == '.' || c == '['; }));
+    throw ConfigError(Diagnostic{place.location(), "", "needs a key and a value",
+                                 "Write --set training.micro_batch_size=4", ""});
+  const int depth =
+      static_cast<int>(std::count_if(key.begin(), key.end(), [](char c) { return c == '.' || c == '['; }));
   if (depth >= kMaxNesting)
-    throw ConfigError(Diagnostic{place.location(), "", fmt::format("nested deeper than {} levels", kMaxNesting), "", ""});
+    throw ConfigError(
+        Diagnostic{place.location(), "", fmt::format("nested deeper than {} levels", kMaxNesting), "", ""});
   Value value = parse_fragment(std::string(assignment.substr(equals + 1)), origin, key);
   return Override(key, std::move(value), place).set(root, key);
 }

@@ -41,7 +41,8 @@ std::string words_of(const Limits& limits) {
   if (limits.minimum && limits.maximum)
     return fmt::format("between {} and {}", number_text(*limits.minimum), number_text(*limits.maximum));
   if (limits.minimum)
-    return fmt::format("{} {}", limits.above_minimum ? "greater than" : "at least", number_text(*limits.minimum));
+    return fmt::format("{} {}", limits.above_minimum ? "greater than" : "at least",
+                       number_text(*limits.minimum));
   if (limits.maximum) return fmt::format("at most {}", number_text(*limits.maximum));
   return {};
 }
@@ -57,10 +58,14 @@ namespace {
 
 std::string kind_words(const Value& value) {
   switch (value.kind()) {
-    case Value::Kind::null: return "nothing";
-    case Value::Kind::list: return "a list";
-    case Value::Kind::map: return "a map";
-    case Value::Kind::scalar: break;
+    case Value::Kind::null:
+      return "nothing";
+    case Value::Kind::list:
+      return "a list";
+    case Value::Kind::map:
+      return "a map";
+    case Value::Kind::scalar:
+      break;
   }
   return fmt::format("'{}'", value.text().substr(0, 60));
 }
@@ -158,14 +163,16 @@ void read_table(const Value& map, const TableInfo& table, void* object, FieldRea
 
 Value expanded(const Value& value, const std::string& shorthand) {
   if (shorthand.empty() || !value.is_scalar()) return value;
-  Value inner = Value::scalar(value.text(), value.quoted(), value.place(), child_path(value.path(), shorthand));
+  Value inner =
+      Value::scalar(value.text(), value.quoted(), value.place(), child_path(value.path(), shorthand));
   return Value::map({{shorthand, value.place(), std::move(inner)}}, value.place(), value.path());
 }
 
 void read_list(const Value& list, const std::string& words, FieldReader& reader,
                const std::function<void(const Value&)>& item) {
   if (!list.is_list()) {
-    reader.complain(list, fmt::format("needs a list of {}{}, not {}", words, reader.or_word, kind_words(list)),
+    reader.complain(list,
+                    fmt::format("needs a list of {}{}, not {}", words, reader.or_word, kind_words(list)),
                     list.is_scalar() ? fmt::format("Write [{}]", list.text().substr(0, 60)) : "");
     return;
   }

@@ -62,7 +62,9 @@ class FieldReader {
   }
   void add(Diagnostic diagnostic);
   std::size_t mistakes() const { return out_.size(); }
-  void note(const Value& value) { if (given_) given_->note(value); }
+  void note(const Value& value) {
+    if (given_) given_->note(value);
+  }
   /// The table at the top of the file: knows where a misplaced key belongs.
   const TableInfo* root() const { return root_; }
   /// The plain scalar's text; complains about lists, maps, nulls and, unless allowed, quotes.
@@ -78,8 +80,8 @@ class FieldReader {
 
 /// How values of one type are read, shown, and described. The target's real type is known to the maker alone.
 struct ScalarType {
-  std::string words;   // for people: "integer, at least 1"
-  std::string schema;  // a JSON Schema (draft-07)
+  std::string words;                                              // for people: "integer, at least 1"
+  std::string schema;                                             // a JSON Schema (draft-07)
   std::vector<std::pair<std::string, std::string>> choices = {};  // word, meaning
   std::function<bool(const Value&, void* target, FieldReader&)> read;
   std::function<std::string(const void* target)> show;  // as the user would write it

@@ -10,7 +10,8 @@ namespace rehearse::config {
 namespace {
 
 bool within(double value, const Limits& limits) {
-  if (limits.minimum && (value < *limits.minimum || (limits.above_minimum && value == *limits.minimum))) return false;
+  if (limits.minimum && (value < *limits.minimum || (limits.above_minimum && value == *limits.minimum)))
+    return false;
   return !limits.maximum || value <= *limits.maximum;
 }
 
@@ -25,7 +26,8 @@ std::string json_limits(const Limits& limits, bool integer) {
     if (integer && limits.above_minimum)
       out += fmt::format(R"(,"minimum":{})", *limits.minimum + 1);
     else
-      out += fmt::format(R"(,"{}":{})", limits.above_minimum ? "exclusiveMinimum" : "minimum", *limits.minimum);
+      out +=
+          fmt::format(R"(,"{}":{})", limits.above_minimum ? "exclusiveMinimum" : "minimum", *limits.minimum);
   }
   if (limits.maximum) out += fmt::format(R"(,"maximum":{})", *limits.maximum);
   return out;
@@ -46,8 +48,9 @@ bool check_limits(double in_base_units, const Limits& limits, const Value& value
 
 // All quantities differ only in parser, target type and number of base units.
 template <typename T>
-ScalarType quantity_type(std::string words, Dimension dimension, const Limits& limits, Reading<T> (*parse)(std::string_view),
-                         std::string (*show)(T), double (*in_base_units)(T)) {
+ScalarType quantity_type(std::string words, Dimension dimension, const Limits& limits,
+                         Reading<T> (*parse)(std::string_view), std::string (*show)(T),
+                         double (*in_base_units)(T)) {
   ScalarType type;
   const std::string needed = "a " + words;
   type.words = with_limits(fmt::format("{} ({})", words, example_of(dimension)), limits);
@@ -68,8 +71,8 @@ ScalarType quantity_type(std::string words, Dimension dimension, const Limits& l
 
 double identity(double value) { return value; }
 
-ScalarType plain_number_type(std::string words, const Limits& limits, Reading<double> (*parse)(std::string_view),
-                             std::string schema) {
+ScalarType plain_number_type(std::string words, const Limits& limits,
+                             Reading<double> (*parse)(std::string_view), std::string schema) {
   ScalarType type;
   const std::string needed = "a " + words;
   type.words = with_limits(words, limits);
@@ -78,7 +81,8 @@ ScalarType plain_number_type(std::string words, const Limits& limits, Reading<do
     const std::string* text = reader.scalar(value, needed, false);
     if (!text) return false;
     const Reading<double> reading = parse(*text);
-    if (!take(reading, value, needed, reader) || !check_limits(*reading.value, limits, value, reader)) return false;
+    if (!take(reading, value, needed, reader) || !check_limits(*reading.value, limits, value, reader))
+      return false;
     *static_cast<double*>(target) = *reading.value;
     return true;
   };
@@ -99,7 +103,8 @@ void refuse_word(const Value& value, const std::string& what, const std::vector<
   std::string fix = fmt::format("Use {}", listed_names(names));
   if (const auto near = nearest_name(value.text(), names))
     fix = fmt::format("Did you mean {}? Valid: {}", *near, listed_names(names));
-  reader.complain(value, fmt::format("unknown {}{} '{}'", what, reader.or_word, value.text().substr(0, 60)), fix);
+  reader.complain(value, fmt::format("unknown {}{} '{}'", what, reader.or_word, value.text().substr(0, 60)),
+                  fix);
 }
 
 }  // namespace
@@ -115,7 +120,8 @@ ScalarType integer_type(IntegerSlot slot, const Limits& limits) {
     if (!take(reading, value, "an integer", reader)) return false;
     if (!check_limits(static_cast<double>(*reading.value), limits, value, reader)) return false;
     if (*reading.value < slot.lowest || *reading.value > slot.highest) {
-      reader.complain(value, fmt::format("must be between {} and {}, not {}", slot.lowest, slot.highest, *text));
+      reader.complain(value,
+                      fmt::format("must be between {} and {}, not {}", slot.lowest, slot.highest, *text));
       return false;
     }
     slot.store(target, *reading.value);
@@ -147,7 +153,7 @@ ScalarType boolean_type() {
     if (*text != "true" && *text != "false") {
       // YAML 1.1 took these for booleans, YAML 1.2 takes them for text: nobody can know what was meant.
       static const std::pair<const char*, const char*> kOld[] = {
-          {"yes", "true"}, {"on", "true"},   {"y", "true"},     {"1", "true"},
+          {"yes", "true"}, {"on", "true"},   {"y", "true"},  {"1", "true"},
           {"no", "false"}, {"off", "false"}, {"n", "false"}, {"0", "false"}};
       std::string lowered = *text;
       for (char& c : lowered) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c | 32 : c);
@@ -155,13 +161,16 @@ ScalarType boolean_type() {
       for (const auto& [old, now] : kOld)
         if (lowered == old) fix = fmt::format("Write {}", now);
       if (lowered == "true" || lowered == "false") fix = fmt::format("Write {}", lowered);
-      reader.complain(value, fmt::format("needs true or false{}, not '{}'", reader.or_word, text->substr(0, 60)), fix);
+      reader.complain(
+          value, fmt::format("needs true or false{}, not '{}'", reader.or_word, text->substr(0, 60)), fix);
       return false;
     }
     *static_cast<bool*>(target) = *text == "true";
     return true;
   };
-  type.show = [](const void* target) { return std::string(*static_cast<const bool*>(target) ? "true" : "false"); };
+  type.show = [](const void* target) {
+    return std::string(*static_cast<const bool*>(target) ? "true" : "false");
+  };
   return type;
 }
 
@@ -194,7 +203,8 @@ ScalarType choice_type(IntegerSlot slot, std::vector<ChoiceWord> words) {
   type.read = [=](const Value& value, void* target, FieldReader& reader) {
     const std::string* text = reader.scalar(value, "one of " + listed_names(names), true);
     if (!text) return false;
-    const auto it = std::find_if(words.begin(), words.end(), [&](const ChoiceWord& w) { return w.word == *text; });
+    const auto it =
+        std::find_if(words.begin(), words.end(), [&](const ChoiceWord& w) { return w.word == *text; });
     if (it == words.end()) {
       refuse_word(value, "choice", names, reader);
       return false;
@@ -214,7 +224,8 @@ ScalarType choice_type(IntegerSlot slot, std::vector<ChoiceWord> words) {
 ScalarType name_type(std::string what, Names names) {
   ScalarType type = text_type();
   type.words = "name of a " + what;
-  type.read = [what, names = std::move(names), text = type.read](const Value& value, void* target, FieldReader& reader) {
+  type.read = [what, names = std::move(names), text = type.read](const Value& value, void* target,
+                                                                 FieldReader& reader) {
     std::string name;
     if (!text(value, &name, reader)) return false;
     const std::vector<std::string> valid = names();
@@ -240,11 +251,12 @@ ScalarType duration_type(const Limits& limits) {
   return quantity_type<Duration>("time", Dimension::duration, limits, parse_duration, to_text, to_seconds);
 }
 ScalarType flops_rate_type(const Limits& limits) {
-  return quantity_type<FlopsPerSecond>("arithmetic rate", Dimension::flops_rate, limits, parse_flops_rate, to_text,
-                                       [](FlopsPerSecond r) { return r.value; });
+  return quantity_type<FlopsPerSecond>("arithmetic rate", Dimension::flops_rate, limits, parse_flops_rate,
+                                       to_text, [](FlopsPerSecond r) { return r.value; });
 }
 ScalarType frequency_type(const Limits& limits) {
-  return quantity_type<double>("frequency", Dimension::frequency, limits, parse_frequency, frequency_text, identity);
+  return quantity_type<double>("frequency", Dimension::frequency, limits, parse_frequency, frequency_text,
+                               identity);
 }
 ScalarType power_type(const Limits& limits) {
   return quantity_type<double>("power", Dimension::power, limits, parse_power, power_text, identity);

@@ -1,5 +1,6 @@
 // The types a field can have: integer, number, boolean, text, choice, name, size, bandwidth, time, rate.
-// Leaves out members and tables (fields.h). Each maker says how its target is stored, nothing else is a template.
+// Leaves out members and tables (fields.h). Each maker says how its target is stored, nothing else is a
+// template.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +25,10 @@ struct IntegerSlot {
 template <typename M>
 IntegerSlot integer_slot() {
   constexpr bool is_enum = std::is_enum_v<M>;
-  IntegerSlot slot{[](void* target, std::int64_t v) { *static_cast<M*>(target) = static_cast<M>(v); },
-                   [](const void* target) { return static_cast<std::int64_t>(*static_cast<const M*>(target)); },
-                   std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
+  IntegerSlot slot{
+      [](void* target, std::int64_t v) { *static_cast<M*>(target) = static_cast<M>(v); },
+      [](const void* target) { return static_cast<std::int64_t>(*static_cast<const M*>(target)); },
+      std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
   if constexpr (!is_enum) {
     if constexpr (sizeof(M) < 8) slot.highest = static_cast<std::int64_t>(std::numeric_limits<M>::max());
     if constexpr (sizeof(M) < 8 || std::is_unsigned_v<M>)

@@ -51,11 +51,21 @@ Json schema_of(const FieldInfo& field) {
   Json schema;
   switch (field.shape) {
     case Shape::scalar:
-    case Shape::custom: schema = Json::parse(field.type.schema); break;
-    case Shape::list: schema = {{"type", "array"}, {"items", Json::parse(field.type.schema)}}; break;
-    case Shape::table: schema = schema_of(*field.table); break;
-    case Shape::table_list: schema = {{"type", "array"}, {"items", schema_of(*field.table)}}; break;
-    case Shape::table_map: schema = {{"type", "object"}, {"additionalProperties", schema_of(*field.table)}}; break;
+    case Shape::custom:
+      schema = Json::parse(field.type.schema);
+      break;
+    case Shape::list:
+      schema = {{"type", "array"}, {"items", Json::parse(field.type.schema)}};
+      break;
+    case Shape::table:
+      schema = schema_of(*field.table);
+      break;
+    case Shape::table_list:
+      schema = {{"type", "array"}, {"items", schema_of(*field.table)}};
+      break;
+    case Shape::table_map:
+      schema = {{"type", "object"}, {"additionalProperties", schema_of(*field.table)}};
+      break;
   }
   const Json plain = schema;
   Json alternatives = Json::array({plain});
@@ -63,7 +73,8 @@ Json schema_of(const FieldInfo& field) {
   if (!field.shorthand.empty()) alternatives.push_back(schema_of(*field.table->find(field.shorthand)));
   if (alternatives.size() > 1) schema = {{"anyOf", alternatives}};
   schema["description"] = field.doc;
-  if (field.shape == Shape::scalar && !field.default_text.empty()) schema["default"] = default_of(field, plain);
+  if (field.shape == Shape::scalar && !field.default_text.empty())
+    schema["default"] = default_of(field, plain);
   return schema;
 }
 
@@ -112,7 +123,9 @@ void write_section(const TableInfo& table, const std::string& path, std::string&
   }
   for (const FieldInfo& field : table.fields) {
     if (!field.table) continue;
-    const char* suffix = field.shape == Shape::table_list ? "[]" : field.shape == Shape::table_map ? ".<name>" : "";
+    const char* suffix = field.shape == Shape::table_list  ? "[]"
+                         : field.shape == Shape::table_map ? ".<name>"
+                                                           : "";
     const std::string here = child_path(path, field.name) + suffix;
     out += fmt::format("\n## {}\n\n{}\n\n", here, field.doc);
     write_section(*field.table, here, out);

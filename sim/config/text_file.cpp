@@ -20,9 +20,10 @@ SourceText::SourceText(std::string file_name, std::string content)
 
 std::string_view SourceText::line(int number) const {
   if (number < 1 || static_cast<std::size_t>(number) > line_starts_.size()) return {};
-  const std::size_t begin = line_starts_[static_cast<std::size_t>(number) - 1];
-  std::string_view line = std::string_view(text_).substr(begin);
-  line = line.substr(0, line.find('\n'));
+  const auto n = static_cast<std::size_t>(number);
+  const std::size_t begin = line_starts_[n - 1];
+  const std::size_t end = n < line_starts_.size() ? line_starts_[n] - 1 : text_.size();
+  std::string_view line = std::string_view(text_).substr(begin, end - begin);
   if (line.ends_with('\r')) line.remove_suffix(1);
   return line;
 }
@@ -66,7 +67,8 @@ struct Closer {
   void operator()(std::FILE* f) const { std::fclose(f); }
 };
 
-/// Length of the UTF-8 character at `i`, or 0 when the bytes there are none (overlong and surrogates included).
+/// Length of the UTF-8 character at `i`, or 0 when the bytes there are none (overlong and surrogates
+/// included).
 std::size_t utf8_length(const std::string& s, std::size_t i) {
   const auto byte = [&](std::size_t k) -> unsigned {
     return k < s.size() ? static_cast<unsigned char>(s[k]) : 0u;
@@ -93,7 +95,8 @@ std::size_t utf8_length(const std::string& s, std::size_t i) {
 }  // namespace
 
 std::string read_text_file(const fs::path& path, std::size_t limit) {
-  if (path.native().find('\0') != std::string::npos) refuse("", "a file name holds a NUL byte", "Check the path");
+  if (path.native().find('\0') != std::string::npos)
+    refuse("", "a file name holds a NUL byte", "Check the path");
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found) refuse(path, "no such file", near_file_name(path));
@@ -128,8 +131,9 @@ std::string checked_utf8(std::string text, const std::string& file) {
       const unsigned byte = static_cast<unsigned char>(text[i]);
       throw ConfigError(Diagnostic{{file, line, column},
                                    "",
-                                   byte == 0 ? std::string("holds a NUL byte (is it a binary or UTF-16 file?)")
-                                             : fmt::format("byte 0x{:02X} is not UTF-8 text", byte),
+                                   byte == 0
+                                       ? std::string("holds a NUL byte (is it a binary or UTF-16 file?)")
+                                       : fmt::format("byte 0x{:02X} is not UTF-8 text", byte),
                                    "Save the file as UTF-8",
                                    ""});
     }

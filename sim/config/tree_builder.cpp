@@ -30,8 +30,7 @@ Place TreeBuilder::place(const YAML::Mark& mark) {
 }
 
 void TreeBuilder::complain(const Place& at, std::string key, std::string problem, std::string fix) {
-  diagnostics_.push_back(
-      {at.location(), std::move(key), std::move(problem), std::move(fix), at.excerpt()});
+  diagnostics_.push_back({at.location(), std::move(key), std::move(problem), std::move(fix), at.excerpt()});
   if (diagnostics_.size() >= kMaxDiagnostics) throw BuildStopped{};
 }
 
@@ -53,17 +52,20 @@ bool TreeBuilder::expects_key() const {
 std::string TreeBuilder::next_path() const {
   if (frames_.empty()) return root_path_;
   const Frame& top = frames_.back();
-  return top.kind == Value::Kind::map ? child_path(top.path, *top.key) : child_path(top.path, top.items.size());
+  return top.kind == Value::Kind::map ? child_path(top.path, *top.key)
+                                      : child_path(top.path, top.items.size());
 }
 
 void TreeBuilder::charge(const Place& at, std::size_t bytes) {
   bytes_ += bytes;
   if (++nodes_ > kMaxNodes)
-    stop(at, "", fmt::format("the file holds more than {} values once its aliases are written out", kMaxNodes),
+    stop(at, "",
+         fmt::format("the file holds more than {} values once its aliases are written out", kMaxNodes),
          "Use fewer aliases, or several files");
   if (bytes_ > kMaxExpandedBytes)
     stop(at, "",
-         fmt::format("the file holds more than {} MiB once its aliases are written out", kMaxExpandedBytes >> 20),
+         fmt::format("the file holds more than {} MiB once its aliases are written out",
+                     kMaxExpandedBytes >> 20),
          "Use fewer aliases, or several files");
 }
 
@@ -73,8 +75,8 @@ void TreeBuilder::refuse_tag(const std::string& tag, const Place& at) {
            "Remove the tag");
 }
 
-// The place after the closing quote of the scalar at `position`; npos when there is none, and `position` itself
-// when no quote stands there (block scalars, anchors we do not understand).
+// The place after the closing quote of the scalar at `position`; npos when there is none, and `position`
+// itself when no quote stands there (block scalars, anchors we do not understand).
 std::size_t TreeBuilder::end_of_quoted(std::size_t position) const {
   const std::string& text = source_->text();
   std::size_t i = position;
@@ -136,10 +138,10 @@ void TreeBuilder::take_key(const std::string& key, bool quoted, const Place& at,
     complain(at, child_path(top.path, key), "merge keys are not supported (YAML dropped them in version 1.2)",
              "Write the keys out, or put the shared ones into a file and name it with extends");
   } else if (const auto [it, fresh] = top.key_lines.emplace(key, at.line); !fresh) {
-    complain(at, child_path(top.path, key),
-             located_ ? fmt::format("duplicate key (first on line {})", it->second)
-                      : std::string("duplicate key"),
-             "Keep one of them");
+    complain(
+        at, child_path(top.path, key),
+        located_ ? fmt::format("duplicate key (first on line {})", it->second) : std::string("duplicate key"),
+        "Keep one of them");
   } else {
     top.refused = false;
   }
@@ -200,7 +202,8 @@ void TreeBuilder::OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) {
   const Place at = place(mark);
   const auto it = anchors_.find(anchor);
   if (it == anchors_.end())
-    stop(at, expects_key() ? "" : next_path(), "an alias inside the value that it names", "Write the value out");
+    stop(at, expects_key() ? "" : next_path(), "an alias inside the value that it names",
+         "Write the value out");
   const Value named = it->second;  // a copy of the handle: take() may grow the table
   if (!expects_key()) return take(copy(named, at, next_path()));
   if (!named.is_scalar()) stop(at, frames_.back().path, "a key must be text", "Write the key out");
@@ -212,8 +215,10 @@ void TreeBuilder::OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) {
 Value TreeBuilder::copy(const Value& value, const Place& at, const std::string& path) {
   charge(at, path.size() + value.text().size());
   switch (value.kind()) {
-    case Value::Kind::null: return Value::null(at, path);
-    case Value::Kind::scalar: return Value::scalar(value.text(), value.quoted(), at, path);
+    case Value::Kind::null:
+      return Value::null(at, path);
+    case Value::Kind::scalar:
+      return Value::scalar(value.text(), value.quoted(), at, path);
     case Value::Kind::list: {
       std::vector<Value> items;
       for (const Value& item : value.items())
@@ -230,7 +235,8 @@ Value TreeBuilder::copy(const Value& value, const Place& at, const std::string& 
   return {};
 }
 
-void TreeBuilder::open(Value::Kind kind, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
+void TreeBuilder::open(Value::Kind kind, const YAML::Mark& mark, const std::string& tag,
+                       YAML::anchor_t anchor) {
   const Place at = place(mark);
   refuse_tag(tag, at);
   if (expects_key())

@@ -4,59 +4,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <limits>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include "sim/config/decimal.h"
+#include "sim/config/unit_scales.h"
 #include "sim/core/error.h"
 
 namespace rehearse::config {
 
 namespace {
 
-/// One unit is times * 2^binary * 10^decimal of the base unit (byte, byte/s, second, FLOP/s, hertz, watt).
-struct Unit {
-  const char* name;
-  int decimal = 0;
-  int binary = 0;
-  int times = 1;
-};
-
-constexpr Unit kBytes[] = {{"B"},      {"kB", 3},      {"MB", 6},      {"GB", 9},      {"TB", 12},    {"PB", 15},
-                           {"KiB", 0, 10}, {"MiB", 0, 20}, {"GiB", 0, 30}, {"TiB", 0, 40}, {"PiB", 0, 50}};
-constexpr Unit kRates[] = {{"B/s"},          {"kB/s", 3},       {"MB/s", 6},       {"GB/s", 9},      {"TB/s", 12},
-                           {"PB/s", 15},     {"KiB/s", 0, 10},  {"MiB/s", 0, 20},  {"GiB/s", 0, 30}, {"TiB/s", 0, 40},
-                           {"b/s", 0, -3},   {"kb/s", 3, -3},   {"Mb/s", 6, -3},   {"Gb/s", 9, -3},  {"Tb/s", 12, -3},
-                           {"kbit/s", 3, -3}, {"Mbit/s", 6, -3}, {"Gbit/s", 9, -3}, {"Tbit/s", 12, -3}};
-constexpr Unit kTimes[] = {{"ps", -12}, {"ns", -9}, {"us", -6}, {"\u00b5s", -6}, {"\u03bcs", -6},
-                           {"ms", -3},  {"s"},      {"min", 0, 0, 60},           {"h", 0, 0, 3600}};
-constexpr Unit kFlopsRates[] = {{"FLOPS"},      {"MFLOPS", 6},  {"GFLOPS", 9},  {"TFLOPS", 12}, {"PFLOPS", 15},
-                                {"EFLOPS", 18}, {"MFLOP/s", 6}, {"GFLOP/s", 9}, {"TFLOP/s", 12}, {"PFLOP/s", 15},
-                                {"EFLOP/s", 18}, {"GOPS", 9},   {"TOPS", 12},   {"POPS", 15}};
-constexpr Unit kFrequencies[] = {{"Hz"}, {"kHz", 3}, {"MHz", 6}, {"GHz", 9}};
-constexpr Unit kPowers[] = {{"mW", -3}, {"W"}, {"kW", 3}, {"MW", 6}};
-
 constexpr std::pair<const char*, const char*> kLongNames[] = {
-    {"byte", "b"},   {"bytes", "b"},    {"sec", "s"},   {"secs", "s"},   {"second", "s"}, {"seconds", "s"},
-    {"msec", "ms"},  {"usec", "us"},    {"nsec", "ns"}, {"mins", "min"}, {"minute", "min"}, {"minutes", "min"},
-    {"hr", "h"},     {"hour", "h"},     {"hours", "h"}, {"watt", "w"},   {"watts", "w"}};
-
-struct Scale {
-  const char* what;              // "a size"
-  std::span<const Unit> units;
-  std::vector<std::string> usual;  // offered when the unit is missing
-};
-
-const Scale& scale_of(Dimension dimension) {
-  static const Scale scales[] = {
-      {"a size", kBytes, {"GiB", "GB"}},         {"a bandwidth", kRates, {"GB/s", "Gb/s"}},
-      {"a time", kTimes, {"us", "ms"}},          {"an arithmetic rate", kFlopsRates, {"TFLOPS"}},
-      {"a frequency", kFrequencies, {"MHz", "GHz"}}, {"a power", kPowers, {"W"}}};
-  return scales[static_cast<int>(dimension)];
-}
+    {"byte", "b"},  {"bytes", "b"}, {"sec", "s"},   {"secs", "s"},   {"second", "s"},   {"seconds", "s"},
+    {"msec", "ms"}, {"usec", "us"}, {"nsec", "ns"}, {"mins", "min"}, {"minute", "min"}, {"minutes", "min"},
+    {"hr", "h"},    {"hour", "h"},  {"hours", "h"}, {"watt", "w"},   {"watts", "w"}};
 
 std::string lower(std::string_view text) {
   std::string out(text);
@@ -148,7 +110,8 @@ Quantity read_quantity(std::string_view text, Dimension dimension) {
   const std::string number(text.substr(0, text.size() - prefix.rest.size()));
   const std::vector<std::string> candidates = meant(scale, name);
   out.problem = name.empty() ? fmt::format("'{}' has no unit", shortened(text))
-                             : fmt::format("'{}' is not a unit of {}", shortened(name), scale.what + 2 + (scale.what[1] == 'n'));
+                             : fmt::format("'{}' is not a unit of {}", shortened(name),
+                                           scale.what + 2 + (scale.what[1] == 'n'));
   if (lower(name).starts_with('k') && candidates.size() > 1) {
     out.problem += " (k is 1000, Ki is 1024)";
   } else if (!candidates.empty() && !name.empty() && lower(name) == lower(candidates[0])) {
@@ -168,39 +131,13 @@ Reading<double> read_scaled(std::string_view text, Dimension dimension) {
   return {value};
 }
 
-/// The value in the largest unit that leaves at least 1 before the point. Exact: only the decimal point of the
-/// shortest representation moves.
-std::string scaled_text(double value, Dimension dimension) {
-  const NumberPrefix number = read_number_prefix(fmt::format("{}", std::abs(value)));
-  const bool zero = !number.number || number.number->digits.empty();
-  const std::int64_t power =
-      zero ? 0 : static_cast<std::int64_t>(number.number->digits.size()) + number.number->exponent - 1;
-  const Unit* best = nullptr;
-  for (const Unit& unit : scale_of(dimension).units)
-    if (unit.binary == 0 && unit.times == 1 && (!best || (unit.decimal <= power && unit.decimal > best->decimal)))
-      best = &unit;
-  if (zero) return fmt::format("0 {}", best->name);
-  std::string digits = number.number->digits;
-  const std::int64_t exponent = number.number->exponent - best->decimal;
-  const auto size = static_cast<std::int64_t>(digits.size());
-  if (exponent > 20 || size + exponent < -6) {
-    digits += fmt::format("e{}", exponent);
-  } else if (exponent >= 0) {
-    digits.append(static_cast<std::size_t>(exponent), '0');
-  } else if (size + exponent > 0) {
-    digits.insert(static_cast<std::size_t>(size + exponent), ".");
-  } else {
-    digits = "0." + std::string(static_cast<std::size_t>(-(size + exponent)), '0') + digits;
-  }
-  return fmt::format("{}{} {}", value < 0 ? "-" : "", digits, best->name);
-}
-
 }  // namespace
 
 Reading<std::int64_t> parse_integer(std::string_view text) {
   const NumberPrefix prefix = read_number_prefix(text);
   if (!prefix.problem.empty()) return refused<std::int64_t>(prefix.problem, prefix.fix);
-  if (!prefix.number) return refused<std::int64_t>(fmt::format("'{}' is not a whole number", shortened(text)), "");
+  if (!prefix.number)
+    return refused<std::int64_t>(fmt::format("'{}' is not a whole number", shortened(text)), "");
   if (!prefix.rest.empty()) {
     std::string fix = "Write the number alone";
     const Whole n = to_whole(*prefix.number, 1, 0, 0, Rounding::exact);
@@ -210,7 +147,8 @@ Reading<std::int64_t> parse_integer(std::string_view text) {
       fix = fmt::format("Write {} or {}", n.value * 1000, n.value * 1024);
     else if (thousands > 1)
       fix = fmt::format("Write {}e{}", text.substr(0, text.size() - prefix.rest.size()), thousands * 3);
-    return refused<std::int64_t>(fmt::format("'{}' is not a whole number (a count has no unit)", shortened(text)), fix);
+    return refused<std::int64_t>(
+        fmt::format("'{}' is not a whole number (a count has no unit)", shortened(text)), fix);
   }
   const Whole whole = to_whole(*prefix.number, 1, 0, 0, Rounding::exact);
   if (whole.error == WholeError::range)
@@ -263,9 +201,11 @@ Reading<Duration> parse_duration(std::string_view text) {
   if (!q.unit) return refused<Duration>(q.problem, q.fix);
   const Whole whole = to_whole(q.number, q.unit->times, 0, q.unit->decimal + 12, Rounding::nearest);
   if (whole.error == WholeError::range)
-    return refused<Duration>(fmt::format("'{}' is longer than 106 days, the longest simulated time", shortened(text)), "");
+    return refused<Duration>(
+        fmt::format("'{}' is longer than 106 days, the longest simulated time", shortened(text)), "");
   if (whole.value == 0 && !q.number.digits.empty())
-    return refused<Duration>(fmt::format("'{}' is shorter than a picosecond", shortened(text)), "Write 0 s or 1 ps");
+    return refused<Duration>(fmt::format("'{}' is shorter than a picosecond", shortened(text)),
+                             "Write 0 s or 1 ps");
   return {Duration{whole.value}};
 }
 
@@ -277,53 +217,5 @@ Reading<FlopsPerSecond> parse_flops_rate(std::string_view text) {
 
 Reading<double> parse_frequency(std::string_view text) { return read_scaled(text, Dimension::frequency); }
 Reading<double> parse_power(std::string_view text) { return read_scaled(text, Dimension::power); }
-
-std::string to_text(Bytes value) {
-  const Unit* best = &kBytes[0];
-  std::int64_t best_size = 1;
-  for (const Unit& unit : kBytes) {
-    std::int64_t size = std::int64_t{1} << unit.binary;
-    for (int i = 0; i < unit.decimal; ++i) size *= 10;
-    if (value.value != 0 && value.value % size == 0 && size > best_size) {
-      best = &unit;
-      best_size = size;
-    }
-  }
-  return fmt::format("{} {}", value.value / best_size, best->name);
-}
-
-std::string to_text(Duration value) {
-  const std::int64_t ps = value.count();
-  const Unit* best = &kTimes[0];
-  std::int64_t best_size = 1;
-  for (const Unit& unit : kTimes) {
-    std::int64_t size = unit.times;
-    if (unit.times != 1 || static_cast<unsigned char>(unit.name[0]) >= 0x80) continue;
-    for (int i = -12; i < unit.decimal; ++i) size *= 10;
-    if (ps != 0 && ps % size == 0 && size > best_size) {
-      best = &unit;
-      best_size = size;
-    }
-  }
-  return fmt::format("{} {}", ps / best_size, ps == 0 ? "s" : best->name);
-}
-
-std::string to_text(BytesPerSecond value) { return scaled_text(value.value, Dimension::rate); }
-std::string to_text(FlopsPerSecond value) { return scaled_text(value.value, Dimension::flops_rate); }
-std::string number_text(double value) { return fmt::format("{}", value); }
-std::string frequency_text(double hertz) { return scaled_text(hertz, Dimension::frequency); }
-std::string power_text(double watts) { return scaled_text(watts, Dimension::power); }
-
-std::string example_of(Dimension dimension) {
-  static const char* const kExamples[] = {"80 GiB or 80 GB", "900 GB/s or 400 Gb/s", "2 us or 1.5 ms",
-                                          "312 TFLOPS",      "1410 MHz",             "700 W"};
-  return kExamples[static_cast<int>(dimension)];
-}
-
-std::string unit_pattern(Dimension dimension) {
-  std::string out;
-  for (const Unit& unit : scale_of(dimension).units) out += (out.empty() ? "" : "|") + std::string(unit.name);
-  return out;
-}
 
 }  // namespace rehearse::config

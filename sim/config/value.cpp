@@ -152,8 +152,12 @@ void write(const Value& value, int indent, std::string& out) {
     write(v, block ? indent + 2 : 0, out);
   };
   switch (value.kind()) {
-    case Value::Kind::null: out += "null\n"; return;
-    case Value::Kind::scalar: out += scalar_text(value.text(), value.quoted()) + "\n"; return;
+    case Value::Kind::null:
+      out += "null\n";
+      return;
+    case Value::Kind::scalar:
+      out += scalar_text(value.text(), value.quoted()) + "\n";
+      return;
     case Value::Kind::list:
       if (value.items().empty()) out += "[]\n";
       for (const Value& item : value.items()) {

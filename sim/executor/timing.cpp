@@ -119,6 +119,7 @@ class Simulation {
   TimingResult run() {
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       ranks_[r].slot_event.assign(plan_.classes[r].program.slots, UINT32_MAX);
+      if (options_.steps == 1) ranks_[r].measured_from = 0;
       ranks_[r].result.call_host.assign(plan_.classes[r].program.step.size(), 0);
       issue(r);
       for (int s = 0; s < plan::kStreams; ++s) poll(r, s);
@@ -572,7 +573,6 @@ class Simulation {
     compute.busy_until = now;
     rank.step_end.push_back(now);
     if (step == options_.steps - 2) rank.measured_from = now;
-    if (options_.steps == 1) rank.measured_from = 0;
   }
 
   void trace(std::size_t r, const Item& item, std::int64_t from, std::int64_t to) {

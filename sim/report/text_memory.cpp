@@ -15,12 +15,26 @@ std::string when(const Result& r, std::size_t i) {
   return fmt::format("step {}, {}", m.peak_step + 1, moment_text(r.plan, i, m.peak_call));
 }
 
+/// Eleven columns have to fit.
+const char* short_name(plan::Category c) {
+  switch (c) {
+    case plan::Category::parameter: return "params";
+    case plan::Category::gradient: return "grads";
+    case plan::Category::optimizer: return "optim";
+    case plan::Category::activation: return "activ";
+    case plan::Category::temporary: return "temp";
+    case plan::Category::communication: return "comm";
+    case plan::Category::workspace: return "work";
+    case plan::Category::count_: break;
+  }
+  return "?";
+}
+
 }  // namespace
 
 std::string memory_text(const Scenario& s, const Result& r) {
   const std::vector<std::size_t> shown = shown_classes(r, 10);
-  const bool several = r.classes.size() > 1;
-  Table sizes({several ? "Memory (GiB)" : "Memory (GiB)", "GPUs", "parameters", "allocated", "reserved", "on device", "has"});
+  Table sizes({"Memory (GiB)", "GPUs", "parameters", "allocated", "reserved", "on device", "has"});
   for (const std::size_t i : shown) {
     const scenario::ClassResult& c = r.classes[i];
     sizes.add({"  " + c.name, std::to_string(c.ranks), model::human_count(c.parameters), gib_text(c.memory.peak_allocated), gib_text(c.memory.peak_reserved), gib_text(c.peak_device()),
@@ -33,7 +47,7 @@ std::string memory_text(const Scenario& s, const Result& r) {
     for (const auto& c : r.classes) any = any || c.memory.at_peak[k] > 0;
     if (!any) continue;
     used.push_back(k);
-    head.emplace_back(name_of(static_cast<plan::Category>(k)));
+    head.emplace_back(short_name(static_cast<plan::Category>(k)));
   }
   head.insert(head.end(), {"context", "NCCL", "other"});
   Table parts(head);

@@ -88,23 +88,20 @@ std::string where_time_goes(const Result& r) {
 
 std::string rests_on(const Scenario& s, const Result& r) {
   std::string text = "\nWhat the numbers rest on\n";
-  Table table({"", "", ""});
-  std::string body;
   for (const Foundation& f : foundations_of(s)) {
     std::string value = f.value;
     if (f.what == "kernels" && !r.plan.kernels.empty()) {
       const double share = extrapolated_share(r.plan, costs_of(s, r.plan), r.critical_class);
       value += share > 0 ? fmt::format("; {} of kernel time outside measured sizes", percent_text(share)) : ", all sizes measured";
     }
-    body += fmt::format("  {:<14}{}\n", f.what, shortened(fmt::format("{} [{}]", value, f.file), kWidth - 16));
+    text += wrapped(fmt::format("  {:<16}", f.what), fmt::format("{} [{}]", value, f.file));
   }
-  text += body;
   const ErrorBand band = error_band_of(s);
   std::string error = band.step_time ? fmt::format("+-{} on step time", percent_text(*band.step_time)) : "";
   if (band.peak_memory) error += fmt::format("{}+-{} on memory", error.empty() ? "" : ", ", percent_text(*band.peak_memory));
-  text += wrapped("  expected error", (error.empty() ? "" : error + ": ") + band.basis);
-  text += fmt::format("  {:<14}{}\n", "scenario", hash_of(s));
-  for (const std::string& note : r.notes) text += wrapped("  note          ", note);
+  text += wrapped("  expected error  ", (error.empty() ? "" : error + ": ") + band.basis);
+  text += fmt::format("  {:<16}{}\n", "scenario", hash_of(s));
+  for (const std::string& note : r.notes) text += wrapped("  note            ", note);
   return text;
 }
 

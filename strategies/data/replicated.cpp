@@ -31,6 +31,7 @@ class Replicated final : public DataParallelWriter {
     if (keeps_main_gradients()) persistent("gradients", trained * main_bytes(), Category::gradient);
     if (partitions_gradients()) persistent("gradient partition", divided(trained) * main_bytes(), Category::gradient);
     persistent("optimizer states", divided(trained) * state_bytes(), Category::optimizer);
+    if (profile().ddp_bucket_copies) persistent("gradient bucket views", trained * 2, Category::gradient);
     if (reduces_copies() && stage_.sizes.data > 1) persistent("gradient buckets", trained * reduce_bytes(), Category::communication);
     if (kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2) {
       // DeepSpeed's contiguous gradient buffer; a second one when reduction overlaps.

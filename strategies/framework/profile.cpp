@@ -62,6 +62,8 @@ const config::Fields<P>& fields() {
       config::boolean("fused_optimizer", &P::fused_optimizer, "one pass over the states; false: foreach"),
       config::boolean("gradient_norm_sync", &P::gradient_norm_sync, "the host reads the gradient norm"),
       config::boolean("tensor_overlap", &P::tensor_overlap, "user-buffer overlap of tensor-parallel collectives"),
+      config::boolean("pipeline_by_cost", &P::pipeline_by_cost, "stages are balanced by compute, head included"),
+      config::boolean("ddp_bucket_copies", &P::ddp_bucket_copies, "16-bit gradients live in bucket views beside the fp32 buffer"),
       config::boolean("pipeline_sync", &P::pipeline_sync, "point-to-point blocks in 1F1B"),
       config::boolean("early_stop_recompute", &P::early_stop_recompute, "recomputation stops after the last needed tensor"),
       config::duration("kernel_host", &P::kernel_host, "host time to issue one forward kernel"),

@@ -64,6 +64,8 @@ struct FrameworkProfile {
   bool fused_optimizer = true;            // one multi-tensor kernel without temporaries; false: foreach
   bool gradient_norm_sync = true;         // the host reads the norm before the optimizer step
   bool tensor_overlap = false;            // user-buffer overlap of tensor-parallel collectives with GEMMs
+  bool pipeline_by_cost = false;          // stages are balanced by compute, head included (nanotron); false: by layers
+  bool ddp_bucket_copies = false;         // 16-bit gradients live in bucket views beside the fp32 buffer (nanotron)
   bool pipeline_sync = true;              // blocking point-to-point in non-interleaved 1F1B
   bool early_stop_recompute = false;      // non-reentrant checkpoint stops after the last needed tensor
 

@@ -1,4 +1,5 @@
-// std::source_location for Clang 14, which lacks the builtin that GCC's library asks for. Only the fuzzers use it.
+// std::source_location for Clang 14, which lacks the builtin that GCC's library asks for. Only the fuzzers
+// use it.
 #pragma once
 
 #include <source_location>

@@ -92,9 +92,10 @@ class ByteLedger {
         slot = {};
       } else if (i.op == plan::Opcode::move) {
         Slot& from = slots_.at(call.frames[static_cast<std::size_t>(i.frame)] + static_cast<std::uint32_t>(i.value));
-        if (&from == &slot) continue;
-        if (slot.bytes != 0) mistakes_.push_back(block.name + ": moved onto a live tensor");
-        slot = from;
+        Slot& to = slots_.at(call.frames[static_cast<std::size_t>(plan::Frame::own)] + i.index);
+        if (&from == &to) continue;
+        if (to.bytes != 0) mistakes_.push_back(block.name + ": moved onto a live tensor");
+        to = from;
         from = {};
       }
     }

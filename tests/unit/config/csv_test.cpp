@@ -42,7 +42,11 @@ TEST(Csv, EndsOfFileAndBlankLines) {
   EXPECT_EQ(to_string(parse_csv("\n\na\n\n1\n", "r.csv").row(0).at()), "r.csv:5:1");
   EXPECT_EQ(parse_csv("a,b", "r.csv").size(), 0u);
   EXPECT_EQ(parse_csv("a\n\"\"\n", "r.csv").size(), 1u);
-  EXPECT_EQ(parse_csv("\xEF\xBB\xBF" "a\n1\n", "r.csv").columns()[0], "a");
+  EXPECT_EQ(parse_csv("\xEF\xBB\xBF"
+                      "a\n1\n",
+                      "r.csv")
+                .columns()[0],
+            "a");
   EXPECT_EQ(to_string(parse_csv("a,b\n\u00e9\u00e9,1\n", "r.csv").row(0).at("b")), "r.csv:2:4");
 }
 
@@ -50,7 +54,8 @@ TEST(Csv, MistakesAreCollected) {
   EXPECT_EQ(refusal("a,b\n1\n1,2,3\nx\"y,2\n\"x\"y,2\n3,\"never\n"),
             "r.csv:2:1: 1 cells, but the header names 2 columns. Quote cells that hold commas\n"
             "r.csv:3:1: 3 cells, but the header names 2 columns. Quote cells that hold commas\n"
-            "r.csv:4:2: a quote inside a cell that does not start with one. Put the whole cell in quotes and double "
+            "r.csv:4:2: a quote inside a cell that does not start with one. Put the whole cell in quotes and "
+            "double "
             "the quotes in it\n"
             "r.csv:5:4: text after a closing quote. Double the quotes inside a quoted cell\n"
             "r.csv:6:3: a quote that is never closed. Add the closing quote");
@@ -60,19 +65,23 @@ TEST(Csv, MistakesAreCollected) {
             "r.csv:1:7: a column without a name. Name every column");
   EXPECT_EQ(refusal(""), "r.csv:1:1: holds no table. The first line names the columns");
   EXPECT_EQ(refusal("a\n\xFF\n"), "r.csv:2:1: byte 0xFF is not UTF-8 text. Save the file as UTF-8");
-  EXPECT_EQ(refusal(std::string(20000, ',')), "r.csv:1:1: more than 10000 cells in one row. Is it a CSV file?");
+  EXPECT_EQ(refusal(std::string(20000, ',')),
+            "r.csv:1:1: more than 10000 cells in one row. Is it a CSV file?");
 }
 
 TEST(Csv, CellsOfTheWrongKindAndMissingColumns) {
   const CsvTable table = parse_csv("gpus,step_time\n8x,fast\n", "r.csv");
-  EXPECT_EQ(error_of([&] { table.row(0).integer("gpus"); }),
-            "r.csv:2:1: gpus: needs an integer: '8x' is not a whole number (a count has no unit). Write the number "
-            "alone");
+  EXPECT_EQ(
+      error_of([&] { table.row(0).integer("gpus"); }),
+      "r.csv:2:1: gpus: needs an integer: '8x' is not a whole number (a count has no unit). Write the number "
+      "alone");
   EXPECT_EQ(error_of([&] { table.row(0).number("step_time"); }),
             "r.csv:2:4: step_time: needs a number: 'fast' is not a finite number");
   EXPECT_EQ(error_of([&] { table.row(0).text("steptime"); }),
             "r.csv:1:1: steptime: no such column. Is it the one called step_time?");
-  EXPECT_EQ(error_of([&] { table.require({"gpus", "model", "x"}); }),
+  EXPECT_EQ(error_of([&] {
+              table.require({"gpus", "model", "x"});
+            }),
             "r.csv:1:1: model: no such column. Add it to the header\n"
             "r.csv:1:1: x: no such column. Add it to the header");
 }

@@ -30,7 +30,9 @@ TEST(Document, ColumnsCountCharactersNotBytes) {
 }
 
 TEST(Document, CarriageReturnsAndByteOrderMark) {
-  const Value root = parse("\xEF\xBB\xBF" "a: 1\r\nb: x y\r\n");
+  const Value root = parse(
+      "\xEF\xBB\xBF"
+      "a: 1\r\nb: x y\r\n");
   EXPECT_EQ(root.find("a")->text(), "1");
   EXPECT_EQ(root.find("b")->text(), "x y");
   EXPECT_EQ(to_string(root.find("b")->at()), "a.yaml:2:4");
@@ -86,15 +88,17 @@ TEST(Document, DuplicateKeysAreAllNamed) {
 
 TEST(Document, MergeKeysAndTagsAreRefused) {
   EXPECT_EQ(refusal("x: &x {a: 1}\ny:\n  <<: *x\n  b: !!int 2\n"),
-            "a.yaml:3:3: y.<<: merge keys are not supported (YAML dropped them in version 1.2). Write the keys out, "
+            "a.yaml:3:3: y.<<: merge keys are not supported (YAML dropped them in version 1.2). Write the "
+            "keys out, "
             "or put the shared ones into a file and name it with extends\n"
             "a.yaml:4:6: y.b: tag tag:yaml.org,2002:int has no meaning here. Remove the tag");
 }
 
 TEST(Document, SecondDocument) {
-  EXPECT_EQ(refusal("a: 1\n---\nb: 2\n"),
-            "a.yaml:2:1: a second document starts here (a file holds one). Put it into a file of its own, or check "
-            "the indentation of this line");
+  EXPECT_EQ(
+      refusal("a: 1\n---\nb: 2\n"),
+      "a.yaml:2:1: a second document starts here (a file holds one). Put it into a file of its own, or check "
+      "the indentation of this line");
   EXPECT_EQ(refusal("---\na: 1\n...\n"), "");
 }
 
@@ -107,9 +111,10 @@ TEST(Document, Tabs) {
 TEST(Document, SyntaxErrorsSpeakOfWhatPeopleDo) {
   EXPECT_EQ(refusal("a: b: c\n"),
             "a.yaml:1:5: ':' does not fit here. Quote text that holds ': ', or check the indentation");
-  EXPECT_EQ(refusal("a:\n  b: 1\n c: 2\n"),
-            "a.yaml:3:2: this line belongs to no key. Write 'key: value' with a space after ':', and align it with "
-            "its neighbours");
+  EXPECT_EQ(
+      refusal("a:\n  b: 1\n c: 2\n"),
+      "a.yaml:3:2: this line belongs to no key. Write 'key: value' with a space after ':', and align it with "
+      "its neighbours");
   EXPECT_EQ(refusal("a: [1, 2\nb: 3\n"), "a.yaml:2:2: '[' is not closed before this. Add ']' or a comma");
   EXPECT_EQ(refusal("a: \"x\n"), "a.yaml:1:4: this quote is never closed. Add the closing quote");
   EXPECT_EQ(refusal("a: \"x"), "a.yaml:1:6: a quote is not closed before the end. Add the closing quote");
@@ -119,8 +124,9 @@ TEST(Document, SyntaxErrorsSpeakOfWhatPeopleDo) {
 }
 
 TEST(Document, KeysMustBeShortText) {
-  EXPECT_EQ(refusal("[a, b]: 1\n"),
-            "a.yaml:1:1: a list or map stands where a key is needed. Close its bracket, or write a name, then ':'");
+  EXPECT_EQ(
+      refusal("[a, b]: 1\n"),
+      "a.yaml:1:1: a list or map stands where a key is needed. Close its bracket, or write a name, then ':'");
   EXPECT_EQ(refusal("a: 1\nb\n"), "a.yaml:2:1: b: no ':' after the key. Write 'key: value'");
   EXPECT_EQ(refusal("{a, 'b', c: 1}"),
             "a.yaml:1:2: a: no ':' after the key. Write 'key: value'\n"
@@ -147,7 +153,8 @@ TEST(Document, AliasBombs) {
     bomb += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [";
     for (int k = 0; k < 10; ++k) bomb += "*a" + std::to_string(i - 1) + (k < 9 ? ", " : "]\n");
   }
-  EXPECT_NE(refusal(bomb).find("more than 200000 values once its aliases are written out"), std::string::npos);
+  EXPECT_NE(refusal(bomb).find("more than 200000 values once its aliases are written out"),
+            std::string::npos);
 
   std::string wide = "a: &a " + std::string(1 << 20, 'x') + "\nb: [";
   for (int i = 0; i < 100; ++i) wide += "*a, ";
@@ -166,6 +173,15 @@ TEST(Document, NestingIsBounded) {
   EXPECT_EQ(refusal(nested(65)), "a.yaml:1:65: nested deeper than 64 levels. Is a bracket or quote missing?");
   EXPECT_NE(refusal(std::string(100000, '[')), "");
   EXPECT_NE(refusal(std::string(100000, '{')), "");
+}
+
+TEST(Document, OneLongLineIsReadInLinearTime) {
+  std::string text = "[";
+  for (int i = 0; i < 150'000; ++i) text += std::to_string(i) + ",";  // 1 MB; a square would take minutes
+  const Value root = parse(text + "end]");
+  EXPECT_EQ(root.items().size(), 150'001u);
+  EXPECT_EQ(root.items().back().at().column, static_cast<int>(text.size()) + 1);
+  EXPECT_EQ(root.items().back().place().excerpt().size(), 203u);
 }
 
 TEST(Document, BytesThatAreNoText) {
@@ -197,7 +213,8 @@ TEST(Document, FilesThatCannotBeRead) {
 
 TEST(Document, WrittenYamlReadsBackTheSame) {
   const Value root = parse(
-      "a: 1\nb: 'x: y'\nc: [1, [2, {d: 3}], {}, [], '']\n\"k: l\": |\n  two\n  lines\ne: {f: {g: null}}\nh: -5 GB/s\n"
+      "a: 1\nb: 'x: y'\nc: [1, [2, {d: 3}], {}, [], '']\n\"k: l\": |\n  two\n  lines\ne: {f: {g: null}}\nh: "
+      "-5 GB/s\n"
       "i: '8'\nj: \"\\t\\\"\\\\\"\nk: 'null'\nl: ' x '\nm: '- a'\nn: '#'\n");
   const std::string written = to_yaml(root);
   EXPECT_TRUE(same_content(root, parse(written))) << written;

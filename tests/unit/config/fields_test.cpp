@@ -47,7 +47,9 @@ const Fields<Training>& training_fields() {
       integer("sequence_length", &Training::sequence_length, "tokens per sample", between(1, 1e6)).required(),
       integer_or_auto("data", &Training::data, "data-parallel degree", positive),
       named("precision", &Training::precision, "number format", "precision",
-            [] { return std::vector<std::string>{"fp32", "bf16", "fp8"}; }),
+            [] {
+              return std::vector<std::string>{"fp32", "bf16", "fp8"};
+            }),
       boolean("compile", &Training::compile, "torch.compile"),
       number("learning_rate", &Training::learning_rate, "does not change the time", non_negative),
       integer("stages", &Training::stages, "layers per stage", positive),
@@ -83,10 +85,10 @@ const Fields<Scenario>& scenario_fields() {
           list_of("links", &Scenario::links, "links", link_fields()),
           map_of("named_links", &Scenario::named_links, "links by name", link_fields()),
           custom<Scenario>("sum", "sum of a list", "list of integers", R"({"type":"array"})",
-                      [](const Value& v, Scenario& run, FieldReader& reader) {
-                        if (!v.is_list()) return reader.complain(v, "needs a list");
-                        for (const Value& item : v.items()) run.sum += *parse_integer(item.text()).value;
-                      }),
+                           [](const Value& v, Scenario& run, FieldReader& reader) {
+                             if (!v.is_list()) return reader.complain(v, "needs a list");
+                             for (const Value& item : v.items()) run.sum += *parse_integer(item.text()).value;
+                           }),
       }
           .check([](const Value& v, const Scenario& run, FieldReader& reader) {
             if (run.sum > 100) reader.complain(*v.find("sum"), "is more than 100");
@@ -149,14 +151,17 @@ TEST(Fields, AbsentKeysKeepTheDefaults) {
 }
 
 TEST(Fields, AllMistakesOfAFileAtOnceInFileOrder) {
-  EXPECT_EQ(mistakes("host:\n  bukcet: 1 MB\n  recompute: selectiv\ntraining:\n  micro_batchs: 3\n  compile: yes\n"),
-            "a.yaml:2:3: host.bukcet: unknown key. Did you mean bucket?\n"
-            "a.yaml:3:14: host.recompute: unknown choice 'selectiv'. Did you mean selective? Valid: none, selective, "
-            "full\n"
-            "a.yaml:5:3: training.micro_batchs: unknown key. Did you mean micro_batch_size?\n"
-            "a.yaml:5:3: training.sequence_length: missing (tokens per sample). Write sequence_length: <integer, "
-            "between 1 and 1000000>\n"
-            "a.yaml:6:12: training.compile: needs true or false, not 'yes'. Write true");
+  EXPECT_EQ(
+      mistakes(
+          "host:\n  bukcet: 1 MB\n  recompute: selectiv\ntraining:\n  micro_batchs: 3\n  compile: yes\n"),
+      "a.yaml:2:3: host.bukcet: unknown key. Did you mean bucket?\n"
+      "a.yaml:3:14: host.recompute: unknown choice 'selectiv'. Did you mean selective? Valid: none, "
+      "selective, "
+      "full\n"
+      "a.yaml:5:3: training.micro_batchs: unknown key. Did you mean micro_batch_size?\n"
+      "a.yaml:5:3: training.sequence_length: missing (tokens per sample). Write sequence_length: <integer, "
+      "between 1 and 1000000>\n"
+      "a.yaml:6:12: training.compile: needs true or false, not 'yes'. Write true");
 }
 
 TEST(Fields, MisplacedKeysAreToldWhereTheyBelong) {
@@ -169,16 +174,20 @@ TEST(Fields, WrongKindsOfValues) {
             "a.yaml:1:1: needs 'key: value' lines, not a list. Keys here: training, memory, host, links, "
             "named_links, sum");
   EXPECT_EQ(mistakes("training: 3\n"),
-            "a.yaml:1:11: training: needs 'key: value' lines, not '3'. Keys here: micro_batch_size, sequence_length, "
+            "a.yaml:1:11: training: needs 'key: value' lines, not '3'. Keys here: micro_batch_size, "
+            "sequence_length, "
             "data, precision, compile, learning_rate, stages");
   EXPECT_EQ(mistakes_in_training("  micro_batch_size: [1]\n"),
             "a.yaml:3:21: training.micro_batch_size: needs an integer, not a list");
   EXPECT_EQ(mistakes_in_training("  micro_batch_size:\n"),
-            "a.yaml:3:3: training.micro_batch_size: needs an integer, not nothing. Write a value, or remove the key");
-  EXPECT_EQ(mistakes_in_training("  micro_batch_size: '8'\n"),
-            "a.yaml:3:21: training.micro_batch_size: needs an integer, not text in quotes. Remove the quotes");
+            "a.yaml:3:3: training.micro_batch_size: needs an integer, not nothing. Write a value, or remove "
+            "the key");
+  EXPECT_EQ(
+      mistakes_in_training("  micro_batch_size: '8'\n"),
+      "a.yaml:3:21: training.micro_batch_size: needs an integer, not text in quotes. Remove the quotes");
   EXPECT_EQ(mistakes_in_training("  layers: 3\n"),
-            "a.yaml:3:3: training.layers: unknown key. Keys here: micro_batch_size, sequence_length, data, precision, "
+            "a.yaml:3:3: training.layers: unknown key. Keys here: micro_batch_size, sequence_length, data, "
+            "precision, "
             "compile, learning_rate, stages");
   EXPECT_EQ(mistakes_in_training("  stages: 3\n"),
             "a.yaml:3:11: training.stages: needs a list of integer, greater than 0, not '3'. Write [3]");
@@ -192,20 +201,25 @@ TEST(Fields, WrongKindsOfValues) {
 }
 
 TEST(Fields, TrapsOfYaml) {
-  const auto micro = [](const std::string& text) { return mistakes_in_training("  micro_batch_size: " + text + "\n"); };
+  const auto micro = [](const std::string& text) {
+    return mistakes_in_training("  micro_batch_size: " + text + "\n");
+  };
   const std::string where = "a.yaml:3:21: training.micro_batch_size: ";
   EXPECT_EQ(micro("1e6"), "");
-  EXPECT_EQ(micro("010"),
-            where + "needs an integer: '010' starts with 0, which some YAML readers take for octal. Write 10");
-  EXPECT_EQ(micro("1_000"),
-            where + "needs an integer: '1_000' groups its digits, which YAML readers disagree about. Write 1000");
+  EXPECT_EQ(
+      micro("010"),
+      where + "needs an integer: '010' starts with 0, which some YAML readers take for octal. Write 10");
+  EXPECT_EQ(
+      micro("1_000"),
+      where + "needs an integer: '1_000' groups its digits, which YAML readers disagree about. Write 1000");
   EXPECT_EQ(micro("0"), where + "must be greater than 0, not 0");
   EXPECT_EQ(micro("-3"), where + "must be greater than 0, not -3");
   EXPECT_EQ(micro("true"), where + "needs an integer: 'true' is not a whole number");
   EXPECT_EQ(mistakes("training: {sequence_length: 3000000000}\n"),
             "a.yaml:1:29: training.sequence_length: must be between 1 and 1000000, not 3000000000");
   for (const char* lie : {"no", "off", "N", "FALSE", "0"})
-    EXPECT_NE(mistakes_in_training(std::string("  compile: ") + lie + "\n").find("Write false"), std::string::npos);
+    EXPECT_NE(mistakes_in_training(std::string("  compile: ") + lie + "\n").find("Write false"),
+              std::string::npos);
   EXPECT_NE(mistakes_in_training("  learning_rate: .nan\n"), "");
   EXPECT_NE(mistakes_in_training("  learning_rate: inf\n"), "");
 }
@@ -216,10 +230,12 @@ TEST(Fields, QuantitiesNeedUnitsAndSign) {
             "a.yaml:2:16: host.bucket: needs a size: '80' has no unit. Write 80 GiB or 80 GB");
   EXPECT_EQ(mistakes(head + "bucket: 0 B}\n"), "a.yaml:2:16: host.bucket: must be greater than 0, not 0 B");
   EXPECT_EQ(mistakes(head + "cap: -1 GB}\n"), "a.yaml:2:13: host.cap: must be at least 0, not -1 GB");
-  EXPECT_EQ(mistakes(head + "headroom: 120 %}\n"), "a.yaml:2:18: host.headroom: must be between 0 and 1, not 120 %");
-  EXPECT_EQ(mistakes(head + "cap: unlimitd}\n"),
-            "a.yaml:2:13: host.cap: needs a size or 'unlimited': 'unlimitd' is not a size. Write a number with a "
-            "unit, e.g. 80 GiB or 80 GB");
+  EXPECT_EQ(mistakes(head + "headroom: 120 %}\n"),
+            "a.yaml:2:18: host.headroom: must be between 0 and 1, not 120 %");
+  EXPECT_EQ(
+      mistakes(head + "cap: unlimitd}\n"),
+      "a.yaml:2:13: host.cap: needs a size or 'unlimited': 'unlimitd' is not a size. Write a number with a "
+      "unit, e.g. 80 GiB or 80 GB");
 }
 
 TEST(Fields, RulesOverSeveralKeysWaitForEachKey) {
@@ -240,19 +256,22 @@ TEST(Fields, TooManyMistakesAreCut) {
 TEST(Provenance, KnowsWhatWasGivenAndWhere) {
   Diagnostics out;
   Provenance given;
-  const Value root = apply_override(parse_document("training:\n  sequence_length: 7\nmemory: full\n", "a.yaml").root,
-                                    "training.compile=true");
+  const Value root =
+      apply_override(parse_document("training:\n  sequence_length: 7\nmemory: full\n", "a.yaml").root,
+                     "training.compile=true");
   read(root, scenario_fields(), out, &given);
   EXPECT_EQ(to_string(*given.where("training.sequence_length")), "a.yaml:2:20");
   EXPECT_EQ(to_string(*given.where("training.compile")), "--set training.compile");
   EXPECT_EQ(to_string(*given.where("memory.recompute")), "a.yaml:3:9");
   EXPECT_FALSE(given.given("training.data"));
   EXPECT_EQ(given.where("host"), std::nullopt);
-  EXPECT_EQ(to_string(given.diagnostic("training.sequence_length", "3 does not divide it (whole groups)", "Use 7")),
-            "a.yaml:2:20: training.sequence_length: 3 does not divide it (whole groups). Use 7");
+  EXPECT_EQ(
+      to_string(given.diagnostic("training.sequence_length", "3 does not divide it (whole groups)", "Use 7")),
+      "a.yaml:2:20: training.sequence_length: 3 does not divide it (whole groups). Use 7");
   EXPECT_EQ(given.diagnostic("training.sequence_length", "").excerpt, "  sequence_length: 7");
   // A default is blamed on the table it stands in.
-  EXPECT_EQ(to_string(given.diagnostic("training.data", "must be 1")), "a.yaml:2:3: training.data: must be 1");
+  EXPECT_EQ(to_string(given.diagnostic("training.data", "must be 1")),
+            "a.yaml:2:3: training.data: must be 1");
   EXPECT_EQ(to_string(given.diagnostic("host.cap", "is small")), "a.yaml:1:1: host.cap: is small");
 }
 
@@ -266,7 +285,9 @@ TEST(Schema, IsWrittenFromTheSameTable) {
   const json& training = schema["properties"]["training"];
   EXPECT_EQ(training["required"], json::array({"sequence_length"}));
   const json& micro = training["properties"]["micro_batch_size"];
-  EXPECT_EQ(micro, (json{{"type", "integer"}, {"minimum", 1}, {"default", 1},
+  EXPECT_EQ(micro, (json{{"type", "integer"},
+                         {"minimum", 1},
+                         {"default", 1},
                          {"description", "samples per GPU per micro-step"}}));
   const json& data = training["properties"]["data"];
   EXPECT_EQ(data["anyOf"][1], (json{{"const", "auto"}}));
@@ -299,9 +320,12 @@ TEST(Reference, IsWrittenFromTheSameTable) {
             "| `headroom` | fraction (0.45 or 45 %), between 0 and 1 | `0.05` | kept free |\n"
             "\n`recompute`:\n\n- `none`: keep all\n- `selective`: attention | only\n- `full`: every layer\n");
   const std::string page = markdown_reference(scenario_fields(), "Scenario");
-  for (const char* part : {"## training\n\nhow it trains\n", "| `sequence_length` | integer, between 1 and 1000000 | "
-                           "**required** |", "## links[]\n", "## named_links.<name>\n", "or `recompute` alone",
-                           "| `stages` | list of integer, greater than 0 | `[1, 2]` |", "| `data` | integer, greater "
+  for (const char* part : {"## training\n\nhow it trains\n",
+                           "| `sequence_length` | integer, between 1 and 1000000 | "
+                           "**required** |",
+                           "## links[]\n", "## named_links.<name>\n", "or `recompute` alone",
+                           "| `stages` | list of integer, greater than 0 | `[1, 2]` |",
+                           "| `data` | integer, greater "
                            "than 0, or `auto` | `auto` |"})
     EXPECT_NE(page.find(part), std::string::npos) << part << "\n" << page;
 }

@@ -27,7 +27,8 @@ class TempFolder {
  public:
   TempFolder() {
     const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    path_ = std::filesystem::path(testing::TempDir()) / (std::string(info->test_suite_name()) + "." + info->name());
+    path_ = std::filesystem::path(testing::TempDir()) /
+            (std::string(info->test_suite_name()) + "." + info->name());
     std::filesystem::remove_all(path_);
     std::filesystem::create_directories(path_);
   }

@@ -11,7 +11,8 @@ Value parse(const std::string& text) { return parse_document(text, "a.yaml").roo
 
 TEST(Extends, OwnKeysWinAndMapsMergeDeeply) {
   const TempFolder folder;
-  folder.write("base.yaml", "model: gpt2\ntraining:\n  micro_batch_size: 1\n  precision: bf16\nlist: [1, 2, 3]\n");
+  folder.write("base.yaml",
+               "model: gpt2\ntraining:\n  micro_batch_size: 1\n  precision: bf16\nlist: [1, 2, 3]\n");
   folder.write("run.yaml", "extends: base.yaml\ntraining:\n  micro_batch_size: 4\n  new: x\nlist: [9]\n");
   const Value root = load_layered(folder.path("run.yaml"));
   EXPECT_EQ(to_yaml(root),
@@ -49,7 +50,8 @@ TEST(Extends, MissingFilesAndCirclesNameTheChain) {
   EXPECT_EQ(refused("run.yaml"),
             "run.yaml:1:10: extends: bas.yaml: no such file (run.yaml -> bas.yaml). Did you mean base.yaml?");
   EXPECT_EQ(refused("run2.yaml"),
-            "base.yaml:1:10: extends: the files extend each other in a circle (run2.yaml -> base.yaml -> run2.yaml). "
+            "base.yaml:1:10: extends: the files extend each other in a circle (run2.yaml -> base.yaml -> "
+            "run2.yaml). "
             "Remove one of the extends\n"
             "run2.yaml:2:22: extends[1]: gone: no such file (run2.yaml -> gone). Check the path");
   folder.write("self.yaml", "extends: self.yaml\n");
@@ -81,7 +83,8 @@ TEST(Extends, DoublingFamiliesAreBounded) {
 
 TEST(Overrides, SetCreateAndReplace) {
   const Value root = parse("a:\n  b: 1\n  c: 2\nstages: [{n: 1}, {n: 2}]\n");
-  EXPECT_EQ(to_yaml(apply_override(root, "a.b=7")), "a:\n  b: 7\n  c: 2\nstages:\n  -\n    n: 1\n  -\n    n: 2\n");
+  EXPECT_EQ(to_yaml(apply_override(root, "a.b=7")),
+            "a:\n  b: 7\n  c: 2\nstages:\n  -\n    n: 1\n  -\n    n: 2\n");
   EXPECT_EQ(apply_override(root, "stages[1].n=9").find("stages")->items()[1].find("n")->text(), "9");
   EXPECT_EQ(apply_override(root, "x.y.z=80 GiB").find("x")->find("y")->find("z")->text(), "80 GiB");
   EXPECT_TRUE(apply_override(root, "a=").find("a")->is_null());
@@ -107,20 +110,24 @@ TEST(Overrides, PlaceIsTheOption) {
 
 TEST(Overrides, AllMistakesAtOnce) {
   const Value root = parse("a: 3\nl: [1]\n");
-  EXPECT_EQ(error_of([&] { apply_overrides(root, {"a.b=1", "novalue", "=1", "l[5]=2", "l[x]=2", "a[0]=1", "q..r=1",
-                                                  "q.=1", "c=[1", "d={x: 1, x: 2}", "e=1\n---\n2"}); }),
-            "--set a.b: a.b: a is not a map here. It was set at a.yaml:1:4\n"
-            "--set novalue: needs a key and a value. Write --set training.micro_batch_size=4\n"
-            "--set : needs a key and a value. Write --set training.micro_batch_size=4\n"
-            "--set l[5]: l[5]: the list has 1 items (they count from 0). It was set at a.yaml:2:4\n"
-            "--set l[x]: l[x]: '[' needs a number and ']'. Items count from 0: stages[0]\n"
-            "--set a[0]: a[0]: a is not a list here. It was set at a.yaml:1:4\n"
-            "--set q..r: q..r: an empty name in the key. Write --set part.part=value\n"
-            "--set q.: q.: the key ends with a dot. Write --set part.part=value\n"
-            "--set c: c: a list or map stands where a key is needed. Close its bracket, or write a name, then ':'\n"
-            "--set d: d.x: duplicate key. Keep one of them\n"
-            "--set e: a second document starts here (a file holds one). Put it into a file of its own, or check the "
-            "indentation of this line");
+  EXPECT_EQ(
+      error_of([&] {
+        apply_overrides(root, {"a.b=1", "novalue", "=1", "l[5]=2", "l[x]=2", "a[0]=1", "q..r=1", "q.=1",
+                               "c=[1", "d={x: 1, x: 2}", "e=1\n---\n2"});
+      }),
+      "--set a.b: a.b: a is not a map here. It was set at a.yaml:1:4\n"
+      "--set novalue: needs a key and a value. Write --set training.micro_batch_size=4\n"
+      "--set : needs a key and a value. Write --set training.micro_batch_size=4\n"
+      "--set l[5]: l[5]: the list has 1 items (they count from 0). It was set at a.yaml:2:4\n"
+      "--set l[x]: l[x]: '[' needs a number and ']'. Items count from 0: stages[0]\n"
+      "--set a[0]: a[0]: a is not a list here. It was set at a.yaml:1:4\n"
+      "--set q..r: q..r: an empty name in the key. Write --set part.part=value\n"
+      "--set q.: q.: the key ends with a dot. Write --set part.part=value\n"
+      "--set c: c: a list or map stands where a key is needed. Close its bracket, or write a name, then ':'\n"
+      "--set d: d.x: duplicate key. Keep one of them\n"
+      "--set e: a second document starts here (a file holds one). Put it into a file of its own, or check "
+      "the "
+      "indentation of this line");
 }
 
 }  // namespace

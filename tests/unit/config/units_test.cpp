@@ -17,9 +17,18 @@ std::string refusal(const Reading<T>& reading) {
 
 TEST(Units, BytesAreExact) {
   const std::pair<const char*, std::int64_t> table[] = {
-      {"80 GiB", 80LL << 30}, {"80 GB", 80'000'000'000}, {"80GB", 80'000'000'000}, {"0 B", 0},
-      {"1.5 GiB", 3LL << 29}, {"0.1 GB", 100'000'000},   {"5e8 B", 500'000'000},   {"1.1 kB", 1100},
-      {"1 KiB", 1024},        {"0.5 KiB", 512},          {"2 PiB", 1LL << 51},     {"-3 MB", -3'000'000},
+      {"80 GiB", 80LL << 30},
+      {"80 GB", 80'000'000'000},
+      {"80GB", 80'000'000'000},
+      {"0 B", 0},
+      {"1.5 GiB", 3LL << 29},
+      {"0.1 GB", 100'000'000},
+      {"5e8 B", 500'000'000},
+      {"1.1 kB", 1100},
+      {"1 KiB", 1024},
+      {"0.5 KiB", 512},
+      {"2 PiB", 1LL << 51},
+      {"-3 MB", -3'000'000},
       {"9223372036854775807 B", std::numeric_limits<std::int64_t>::max()}};
   for (const auto& [text, expected] : table) {
     ASSERT_TRUE(parse_bytes(text)) << text;
@@ -53,11 +62,15 @@ TEST(Units, MissingAndMisspeltUnits) {
   EXPECT_EQ(refusal(parse_bytes("80")), "'80' has no unit. Write 80 GiB or 80 GB");
   EXPECT_EQ(refusal(parse_bytes("80G")), "'G' is not a unit of size. Write 80 GB or 80 GiB");
   EXPECT_EQ(refusal(parse_bytes("80 Gi")), "'Gi' is not a unit of size. Write 80 GiB");
-  EXPECT_EQ(refusal(parse_bytes("4 KB")), "'KB' is not a unit of size (k is 1000, Ki is 1024). Write 4 kB or 4 KiB");
-  EXPECT_EQ(refusal(parse_bytes("4K")), "'K' is not a unit of size (k is 1000, Ki is 1024). Write 4 kB or 4 KiB");
-  EXPECT_EQ(refusal(parse_bytes("4k")), "'k' is not a unit of size (k is 1000, Ki is 1024). Write 4 kB or 4 KiB");
+  EXPECT_EQ(refusal(parse_bytes("4 KB")),
+            "'KB' is not a unit of size (k is 1000, Ki is 1024). Write 4 kB or 4 KiB");
+  EXPECT_EQ(refusal(parse_bytes("4K")),
+            "'K' is not a unit of size (k is 1000, Ki is 1024). Write 4 kB or 4 KiB");
+  EXPECT_EQ(refusal(parse_bytes("4k")),
+            "'k' is not a unit of size (k is 1000, Ki is 1024). Write 4 kB or 4 KiB");
   EXPECT_EQ(refusal(parse_bytes("80 Gb")), "'Gb' is not a unit of size (B is bytes, b is bits). Write 80 GB");
-  EXPECT_EQ(refusal(parse_bytes("80 gib")), "'gib' is not a unit of size (B is bytes, b is bits). Write 80 GiB");
+  EXPECT_EQ(refusal(parse_bytes("80 gib")),
+            "'gib' is not a unit of size (B is bytes, b is bits). Write 80 GiB");
   EXPECT_EQ(refusal(parse_bytes("12 bytes")), "'bytes' is not a unit of size. Write 12 B");
   EXPECT_EQ(refusal(parse_bytes("x")), "'x' is not a size. Write a number with a unit, e.g. 80 GiB or 80 GB");
   EXPECT_EQ(refusal(parse_bytes("")), "'' is not a size. Write a number with a unit, e.g. 80 GiB or 80 GB");
@@ -66,8 +79,7 @@ TEST(Units, MissingAndMisspeltUnits) {
   EXPECT_EQ(refusal(parse_rate("900 GB")), "'GB' is not a unit of bandwidth. Write 900 GB/s or 900 Gb/s");
   EXPECT_EQ(refusal(parse_rate("400 Gbps")), "'Gbps' is not a unit of bandwidth. Write 400 Gb/s");
   EXPECT_EQ(refusal(parse_rate("400 GBps")), "'GBps' is not a unit of bandwidth. Write 400 GB/s");
-  EXPECT_EQ(refusal(parse_rate("400 gbps")),
-            "'gbps' is not a unit of bandwidth. Write 400 GB/s or 400 Gb/s");
+  EXPECT_EQ(refusal(parse_rate("400 gbps")), "'gbps' is not a unit of bandwidth. Write 400 GB/s or 400 Gb/s");
   EXPECT_EQ(refusal(parse_duration("3")), "'3' has no unit. Write 3 us or 3 ms");
   EXPECT_EQ(refusal(parse_duration("3 sec")), "'sec' is not a unit of time. Write 3 s");
   EXPECT_EQ(refusal(parse_flops_rate("312 TFLOPs")),
@@ -93,19 +105,33 @@ TEST(Units, QuantitiesThatDoNotFit) {
 
 TEST(Units, Integers) {
   const std::pair<const char*, std::int64_t> good[] = {
-      {"0", 0}, {"128", 128}, {"-1", -1}, {"+4", 4}, {"5e8", 500'000'000}, {"1.5e3", 1500}, {"8.0", 8}, {"1E+2", 100},
-      {"9223372036854775807", std::numeric_limits<std::int64_t>::max()}, {"120e-1", 12}, {"-0", 0}};
+      {"0", 0},
+      {"128", 128},
+      {"-1", -1},
+      {"+4", 4},
+      {"5e8", 500'000'000},
+      {"1.5e3", 1500},
+      {"8.0", 8},
+      {"1E+2", 100},
+      {"9223372036854775807", std::numeric_limits<std::int64_t>::max()},
+      {"120e-1", 12},
+      {"-0", 0}};
   for (const auto& [text, expected] : good) {
     ASSERT_TRUE(parse_integer(text)) << text;
     EXPECT_EQ(*parse_integer(text).value, expected) << text;
   }
-  EXPECT_EQ(refusal(parse_integer("010")), "'010' starts with 0, which some YAML readers take for octal. Write 10");
-  EXPECT_EQ(refusal(parse_integer("1_000")), "'1_000' groups its digits, which YAML readers disagree about. Write 1000");
-  EXPECT_EQ(refusal(parse_integer("1,000")), "'1,000' groups its digits, which YAML readers disagree about. Write 1000");
-  EXPECT_EQ(refusal(parse_integer("1 000")), "'1 000' groups its digits, which YAML readers disagree about. Write 1000");
+  EXPECT_EQ(refusal(parse_integer("010")),
+            "'010' starts with 0, which some YAML readers take for octal. Write 10");
+  EXPECT_EQ(refusal(parse_integer("1_000")),
+            "'1_000' groups its digits, which YAML readers disagree about. Write 1000");
+  EXPECT_EQ(refusal(parse_integer("1,000")),
+            "'1,000' groups its digits, which YAML readers disagree about. Write 1000");
+  EXPECT_EQ(refusal(parse_integer("1 000")),
+            "'1 000' groups its digits, which YAML readers disagree about. Write 1000");
   EXPECT_EQ(refusal(parse_integer("0x10")), "'0x10' is not a decimal number. Write it in decimal");
   EXPECT_EQ(refusal(parse_integer("8.5")), "'8.5' is not a whole number. ");
-  EXPECT_EQ(refusal(parse_integer("128K")), "'128K' is not a whole number (a count has no unit). Write 128000 or 131072");
+  EXPECT_EQ(refusal(parse_integer("128K")),
+            "'128K' is not a whole number (a count has no unit). Write 128000 or 131072");
   EXPECT_EQ(refusal(parse_integer("2M")), "'2M' is not a whole number (a count has no unit). Write 2e6");
   EXPECT_EQ(refusal(parse_integer("1e30")), "'1e30' is beyond 64 bits. ");
   EXPECT_EQ(refusal(parse_integer("9223372036854775808")), "'9223372036854775808' is beyond 64 bits. ");

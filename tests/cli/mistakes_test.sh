@@ -1,0 +1,61 @@
+# Bad input: exit 2, the place, the reason, the fix; everything at once; nothing on stdout.
+scenario typo.yaml 's/micro_batch_size/micro_batchs/'
+expect 2 run typo.yaml
+says "typo.yaml:7:3"; says "training.micro_batchs: unknown key"; says "micro_batch_size"; says "  micro_batchs: 1"; says "^^^"; silent_out
+
+# All mistakes at once.
+scenario two.yaml 's/sequence_length: 1024/sequence_length: -5/; s/global_batch_size: 32/global_batch_size: many/'
+expect 2 run two.yaml
+says "two.yaml:5:"; says "two.yaml:6:"; says "2 mistakes"
+
+for value in -1 0 .nan .inf 1.5 1e400 0x10 "''" "[1]" "{a: 1}" null true 99999999999999999999; do
+  expect 2 run typo.yaml --set training.micro_batch_size=1 --set "training.sequence_length=$value"
+  silent_out
+done
+scenario fine.yaml
+for value in -1 0 .nan 3 1000000000000 "''"; do
+  expect 2 run fine.yaml --set "parallelism.tensor=$value"; says "tensor"
+done
+expect 2 run fine.yaml --set parallelism.tensor; says "needs a key and a value"
+expect 2 run fine.yaml --set =1
+expect 2 run fine.yaml --set no.such.key=1; says "unknown key"
+expect 2 run fine.yaml --set cluster.nodes=-3
+expect 2 run fine.yaml --set data_parallel.bucket=-25MiB
+expect 2 run fine.yaml --set data_parallel.bucket=25M
+expect 2 run fine.yaml --set training.framework=torchtitann; says "Did you mean torchtitan"
+expect 2 run fine.yaml --set cluster.node=dgx-h10; says "dgx-h100"
+expect 2 run fine.yaml --set model=lama-3-8b; says "llama-3-8b"
+expect 2 run fine.yaml --set training.global_batch_size=33; says "training.global_batch_size"
+
+# Files that are none.
+expect 2 run missing.yaml; says "no such file"
+expect 2 run fine.yml; says "Did you mean fine.yaml"
+expect 2 run .; says "folder"
+: >empty.yaml; expect 2 run empty.yaml; says "empty.yaml"
+printf '\0\1\2' >binary.yaml; expect 2 run binary.yaml; says "binary.yaml"
+printf 'model: [\n' >broken.yaml; expect 2 run broken.yaml; says "broken.yaml:"
+printf 'a: &a [x,x,x,x,x,x,x,x,x]\n' >bomb.yaml
+for i in 1 2 3 4 5 6 7 8; do printf 'k%d: &%s [*%s,*%s,*%s,*%s,*%s,*%s,*%s,*%s]\n' $i b$i $([ $i = 1 ] && echo a || echo b$((i-1))){,,,,,,,}; done >>bomb.yaml
+expect 2 run bomb.yaml
+truncate -s 1G huge.yaml
+start=$SECONDS; expect 2 run huge.yaml; says "larger than"
+checks=$((checks + 1)); [ $((SECONDS - start)) -le 5 ] || complain "a file of 1 GB takes long to refuse"
+printf 'extends: b.yaml\n' >a.yaml; printf 'extends: a.yaml\n' >b.yaml
+expect 2 run a.yaml; says "circle"
+printf 'extends: nowhere.yaml\n' >c.yaml; expect 2 run c.yaml; says "c.yaml:1:"
+printf 'title: "\033[31mred"\nmodle: x\n' >control.yaml; expect 2 run control.yaml
+checks=$((checks + 1)); grep -q $'\033' err && complain "control characters reach the terminal"
+
+# The command line itself.
+expect 2; says "needs a subcommand"
+expect 2 rnu fine.yaml; says "no subcommand 'rnu'"; says "Did you mean run?"
+expect 2 run fine.yaml --jsno; says "no option --jsno"; says "Did you mean --json?"
+expect 2 run; says "SCENARIO"
+expect 2 run fine.yaml more.yaml; says "more.yaml"
+expect 2 hardware; says "list, show"
+expect 2 hardware shwo; says "Did you mean show?"
+expect 2 explain fine.yaml --stage plann; says "Did you mean plan?"
+expect 2 explain fine.yaml
+expect 2 hardware show h100-sxn; says "h100-sxm"
+expect 2 model show llama-3-8bb; says "llama-3-8b"
+expect 2 framework show torchtitn; says "torchtitan"

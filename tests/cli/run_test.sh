@@ -1,0 +1,50 @@
+# rehearse run: answers, formats, files.
+scenario small.yaml
+expect 0 run small.yaml
+prints "FITS"; prints "step time"; prints "MFU, PaLM"; prints "Where the time goes"; prints "hopper.yaml"; silent_err; narrow out
+expect 0 run small.yaml --quiet
+checks=$((checks + 1)); [ "$(wc -l <out)" -eq 1 ] || complain "--quiet prints more than the verdict"
+
+expect 0 run small.yaml --json; cp out first.json; silent_err
+expect 0 run small.yaml --json
+checks=$((checks + 1)); cmp -s out first.json || complain "two runs differ"
+prints '"schema_version": 1'
+checks=$((checks + 1)); grep -qiE '\bnan\b|\binf\b|infinity' out && complain "JSON holds a number that is none"
+
+# Overrides: later ones win, and the answer changes.
+expect 0 run small.yaml --json --set memory.recompute=none --set memory.recompute=full
+prints '"recompute": "full"'
+expect 0 run small.yaml --print-config; prints "recompute_every: 1"; prints "data: 8"
+cp out printed.yaml
+expect 0 run printed.yaml --json
+checks=$((checks + 1)); [ "$(grep scenario_hash out)" = "$(grep scenario_hash first.json)" ] || complain "--print-config does not read back to the same scenario"
+
+# The answer is no: 70e9 parameters on one GPU each.
+expect 1 run small.yaml --set model=llama-3-70b --set data_parallel.kind=ddp
+prints "DOES NOT FIT"; prints "fails at"; silent_err; narrow out
+expect 1 run small.yaml --set model=llama-3-70b --set data_parallel.kind=ddp --json; prints '"fits": false'
+
+# Files are whole or not there.
+expect 0 run small.yaml --trace step.json --memory-snapshot step.pickle -o answer.txt
+for file in step.json step.pickle answer.txt; do checks=$((checks + 1)); [ -s $file ] || complain "$file was not written"; done
+checks=$((checks + 1)); ls | grep -q part && complain "a temporary file was left behind"
+silent_out
+says "trace written"
+expect 2 run small.yaml --trace missing/folder/step.json; says "cannot be written"
+expect 2 run small.yaml --trace .; says "cannot be written"
+checks=$((checks + 1)); "$program" run small.yaml >/dev/full 2>err; [ $? -eq 3 ] || complain "a full disk is not exit 3"
+says "standard output"
+
+# A reader that leaves early is no error to speak of.
+checks=$((checks + 1)); "$program" hardware list 2>err | head -1 >/dev/null; [ ! -s err ] || complain "a broken pipe is noisy"
+
+# Colour: only when asked, off a terminal.
+checks=$((checks + 1)); env -u NO_COLOR FORCE_COLOR=1 "$program" run small.yaml | grep -q $'\033' || complain "FORCE_COLOR is ignored"
+checks=$((checks + 1)); FORCE_COLOR=1 "$program" run small.yaml | grep -q $'\033' && complain "NO_COLOR does not win"
+
+# Every bundled scenario is answered.
+for file in "$scenarios"/*.yaml; do
+  checks=$((checks + 1))
+  timeout 60 "$program" run "$file" >out 2>err; code=$?
+  [ $code -le 1 ] || { complain "$(basename "$file") exits with $code"; head -5 err; }
+done

@@ -1,0 +1,173 @@
+// Every pair of choices that a user can make together: what the rules allow simulates without a broken contract, deadlock
+// or leak; what they refuse, they explain.
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "sim/model/shapes.h"
+#include "sim/scenario/simulate.h"
+#include "strategies/data/catalog.h"
+#include "tests/support/byte_ledger.h"
+
+namespace rehearse {
+namespace {
+
+namespace st = strategies;
+constexpr int kGpus = 8;
+
+struct Dimension {
+  std::string name;
+  std::vector<std::string> values;
+};
+
+const std::vector<Dimension>& dimensions() {
+  static const std::vector<Dimension> all{
+      {"data parallel", st::data_parallel_kinds().names()},
+      {"tensor", {"1", "2", "2 sp", "4 sp"}},
+      {"pipeline", {"none", "naive", "gpipe", "1f1b", "pytorch-1f1b", "interleaved-1f1b", "breadth-first"}},
+      {"recompute", {"none", "selective", "full"}},
+      {"precision", {"fp32", "fp16", "bf16", "fp8"}},
+      {"optimizer", {"sgd", "momentum", "adamw"}},
+      {"micro-batches", {"few", "many"}},
+      {"model", {"llama", "grouped", "gpt", "untied gpt"}},
+      {"framework", st::profile_names()},
+  };
+  return all;
+}
+
+using Choice = std::vector<std::size_t>;   // one value per dimension
+
+std::string describe(const Choice& c) {
+  std::string text;
+  for (std::size_t d = 0; d < c.size(); ++d) text += (d == 0 ? "" : ", ") + dimensions()[d].name + " " + dimensions()[d].values[c[d]];
+  return text;
+}
+
+model::ModelDescription model_named(const std::string& name) {
+  model::Shapes s{.name = name, .layers = 8, .hidden = 256, .heads = 8, .vocab = 1000};
+  s.gated = name.find("gpt") == name.npos;
+  s.max_positions = s.gated ? 0 : 128;
+  if (name == "grouped") s.kv_heads = 4;
+  if (name == "untied gpt") s.tied = false;
+  model::ModelDescription m = model::make_from_shapes(s);
+  if (!s.gated) m.dropout = m.attention_dropout = 0.1;
+  return m;
+}
+
+scenario::Scenario scenario_of(const Choice& c) {
+  auto value = [&](std::size_t d) { return dimensions()[d].values[c[d]]; };
+  scenario::Scenario s;
+  s.file = "combination";
+  s.cluster = hwmodels::load_cluster("dgx-h100", 1, "rail-fat-tree", "");
+  s.model = model_named(value(7));
+  st::Strategy& job = s.strategy;
+  job.data_parallel.kind = *st::data_parallel_kinds().find(value(0));
+  st::Degrees& d = job.parallelism.degrees;
+  d.tensor = value(1)[0] - '0';
+  job.parallelism.sequence_parallel = value(1).ends_with("sp");
+  if (value(2) != "none") {
+    d.pipeline = 2;
+    job.pipeline.schedule = value(2);
+    if (value(2) == "interleaved-1f1b" || value(2) == "breadth-first") job.pipeline.virtual_stages = 2;
+  }
+  d.data = kGpus / (d.tensor * d.pipeline);
+  if (job.data_parallel.kind == st::DataParallelKind::none && c[8] % 2 == 0) {  // half of these are legal: one replica
+    s.cluster.gpus_per_node = d.tensor * d.pipeline;
+    d.data = 1;
+  }
+  job.memory.recompute = value(3) == "none" ? st::Recompute::none : value(3) == "full" ? st::Recompute::full : st::Recompute::selective;
+  job.training.precision = value(4) == "fp32" ? st::Precision::fp32 : value(4) == "fp16" ? st::Precision::fp16 : value(4) == "bf16" ? st::Precision::bf16 : st::Precision::fp8;
+  job.training.optimizer = value(5) == "sgd" ? st::Optimizer::sgd : value(5) == "momentum" ? st::Optimizer::momentum : st::Optimizer::adamw;
+  job.training.sequence_length = 128;
+  job.training.global_batch_size = d.data * (value(6) == "few" ? d.pipeline : 4 * d.pipeline);
+  job.training.framework = value(8);
+  s.profile = st::with_precision(st::load_profile(value(8)), job.training.precision);
+  return s;
+}
+
+void check(const scenario::Scenario& s) {
+  const scenario::Result r = scenario::simulate(s);
+  EXPECT_EQ(r.deadlock, "");
+  EXPECT_GT(r.step_time, 0);
+  int ranks = 0;
+  for (std::size_t c = 0; c < r.classes.size(); ++c) {
+    ranks += r.classes[c].ranks;
+    // Busy, exposed and idle time make the step; no account is negative.
+    const auto& time = r.classes[c].timing.time;
+    EXPECT_EQ(std::accumulate(time.begin(), time.end(), std::int64_t{0}), r.classes[c].timing.step);
+    for (std::size_t k = 0; k < time.size(); ++k) EXPECT_GE(time[k], 0) << executor::name_of(static_cast<executor::Cause>(k));
+    // A step frees what it allocates: from the second on, the same bytes remain.
+    test_support::ByteLedger ledger(r.plan, c, true);
+    const auto first = ledger.step(), second = ledger.step(), third = ledger.step();
+    EXPECT_TRUE(third.mistakes.empty()) << third.mistakes.front();
+    EXPECT_EQ(first.after_step, second.after_step);
+    EXPECT_EQ(second.after_step, third.after_step);
+    EXPECT_EQ(first.after_step, first.persistent) << "something outlives the step";
+    for (std::int64_t bytes : ledger.live()) EXPECT_GE(bytes, 0);
+    EXPECT_GE(r.classes[c].memory.peak_reserved, r.classes[c].memory.peak_allocated);
+  }
+  EXPECT_EQ(ranks, s.gpus());
+}
+
+TEST(Combinations, EveryPairSimulatesOrIsRefusedWithAReason) {
+  std::mt19937_64 random(20240611);
+  std::set<std::array<std::size_t, 4>> pairs;
+  int simulated = 0, refused = 0;
+  for (int run = 0; run < 1500 && !testing::Test::HasFailure(); ++run) {
+    Choice c;
+    for (const Dimension& d : dimensions()) c.push_back(random() % d.values.size());
+    for (std::size_t i = 0; i < c.size(); ++i)
+      for (std::size_t j = i + 1; j < c.size(); ++j) pairs.insert({i, c[i], j, c[j]});
+    SCOPED_TRACE(describe(c));
+    const scenario::Scenario s = scenario_of(c);
+    const auto problems = scenario::problems_of(s);
+    if (!problems.empty()) {
+      ++refused;
+      for (const Diagnostic& d : problems) EXPECT_FALSE(d.key.empty() || d.problem.empty());
+      continue;
+    }
+    ++simulated;
+    try {
+      check(s);
+    } catch (const std::exception& e) {
+      ADD_FAILURE() << e.what();
+    }
+  }
+  std::size_t all = 0;
+  for (std::size_t i = 0; i < dimensions().size(); ++i)
+    for (std::size_t j = i + 1; j < dimensions().size(); ++j) all += dimensions()[i].values.size() * dimensions()[j].values.size();
+  EXPECT_EQ(pairs.size(), all) << "some pair was never tried";
+  EXPECT_GT(simulated, 2 * refused);
+}
+
+// However the work is spread, the kernels of all ranks execute the same operations (nothing recomputed, nothing padded).
+TEST(Combinations, OperationsAreConserved) {
+  double expected = 0;
+  int jobs = 0;
+  for (int tensor : {1, 2, 4, 8})
+    for (int pipeline : {1, 2, 4})
+      for (st::DataParallelKind kind : {st::DataParallelKind::ddp, st::DataParallelKind::zero2, st::DataParallelKind::fsdp2})
+        for (bool sequence_parallel : {false, true}) {
+          if (tensor * pipeline > kGpus) continue;
+          scenario::Scenario s = scenario_of(Choice(dimensions().size(), 0));
+          s.cluster.gpus_per_node = kGpus;
+          s.profile = st::load_profile("plain");
+          s.strategy.data_parallel.kind = kind;
+          s.strategy.parallelism.sequence_parallel = sequence_parallel;
+          s.strategy.pipeline.schedule = "1f1b";
+          s.strategy.training.global_batch_size = 32;
+          s.strategy.training.precision = st::Precision::bf16;
+          st::Degrees& d = s.strategy.parallelism.degrees;
+          d.tensor = tensor, d.pipeline = pipeline, d.data = kGpus / (tensor * pipeline);
+          ASSERT_TRUE(scenario::problems_of(s).empty());
+          const double operations = scenario::simulate(s, {.time = false, .memory = false}).flops.hardware;
+          if (jobs++ == 0) expected = operations;
+          EXPECT_EQ(operations, expected) << tensor << " x " << pipeline;
+        }
+  EXPECT_GT(jobs, 30);
+}
+
+}  // namespace
+}  // namespace rehearse

@@ -1,0 +1,162 @@
+// The executor on programs of a few instructions, each worked out by hand. Times in picoseconds.
+#include "sim/executor/timing.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <numeric>
+
+#include "sim/plan/builder.h"
+#include "tests/support/hand_costs.h"
+
+namespace rehearse::executor {
+namespace {
+
+using plan::BlockWriter;
+using plan::Stream;
+
+/// One class per program; each program is one block.
+struct Job {
+  plan::PlanBuilder builder;
+
+  explicit Job(std::size_t classes) {
+    builder.plan().classes.resize(classes);
+    for (std::size_t c = 0; c < classes; ++c) builder.plan().classes[c].name = "stage " + std::to_string(c);
+  }
+  std::uint32_t kernel(const std::string& name) { return builder.kernel({.bytes_read = 1, .name = name}); }
+  void program(std::size_t rank_class, const std::function<void(BlockWriter&)>& write) {
+    BlockWriter w("program " + std::to_string(rank_class));
+    w.reserve_slots(8);
+    write(w);
+    plan::Call call{.block = builder.add_block(w.take())};
+    call.frames = {0, 0, 0, 0};
+    plan::Program& p = builder.plan().classes[rank_class].program;
+    p.step.push_back(call);
+    p.slots = 8;
+  }
+  TimingResult run(const std::map<std::string, std::int64_t>& kernels, std::int64_t collective = 0, std::int64_t message = 0) {
+    CostTable costs = test_support::hand_costs(builder.plan(), kernels);
+    for (auto& row : costs.collectives)
+      for (Priced& p : row) p.duration = collective;
+    for (auto& row : costs.messages)
+      for (Priced& p : row) p.duration = message;
+    return run_timing(builder.plan(), costs, {.steps = 1});
+  }
+};
+
+std::int64_t share(const TimingResult& r, Cause cause, std::size_t rank_class = 0) { return r.classes[rank_class].time[static_cast<std::size_t>(cause)]; }
+
+void expect_whole(const TimingResult& r) {
+  for (const ClassTiming& c : r.classes) {
+    EXPECT_EQ(std::accumulate(c.time.begin(), c.time.end(), std::int64_t{0}), r.step);
+    for (std::int64_t t : c.time) EXPECT_GE(t, 0);
+  }
+}
+
+// Host takes 3 to issue each of two kernels of 10: the first starts at 3, the second behind it at 13.
+TEST(Timing, KernelsOfAStreamRunInOrder) {
+  Job job(1);
+  job.program(0, [&](BlockWriter& w) {
+    w.kernel(job.kernel("a"), Duration{3});
+    w.kernel(job.kernel("a"), Duration{3});
+  });
+  const TimingResult r = job.run({{"a", 10}});
+  EXPECT_EQ(r.step, 23);
+  EXPECT_EQ(share(r, Cause::memory_bound), 20);
+  EXPECT_EQ(share(r, Cause::host), 3);
+  expect_whole(r);
+}
+
+// Kernels of 10 that take the host 25 each: the device waits 25, works 10, waits 15, works 10.
+TEST(Timing, ASlowHostIsTheReasonForGaps) {
+  Job job(1);
+  job.program(0, [&](BlockWriter& w) {
+    w.kernel(job.kernel("a"), Duration{25});
+    w.kernel(job.kernel("a"), Duration{25});
+  });
+  const TimingResult r = job.run({{"a", 10}});
+  EXPECT_EQ(r.step, 60);
+  EXPECT_EQ(share(r, Cause::host), 40);
+  expect_whole(r);
+}
+
+// all-reduce of 30 after kernel a (10), under kernel b (20), then c (5) waits for it: a 0-10, all-reduce 10-40, b 10-30,
+// c 40-45. Of the all-reduce 10 are exposed.
+TEST(Timing, CommunicationIsExposedWhereNothingHidesIt) {
+  Job job(1);
+  job.program(0, [&](BlockWriter& w) {
+    const std::uint32_t reduce = job.builder.collective({CollectiveKind::all_reduce, plan::GroupAxis::data, Bytes{8}, "reduce"});
+    w.kernel(job.kernel("a"), Duration{});
+    w.collective(reduce, Stream::data_reduce, plan::kAfterCompute, Duration{});
+    w.kernel(job.kernel("b"), Duration{});
+    w.record(Stream::data_reduce, 0);
+    w.wait(Stream::compute, 0);
+    w.kernel(job.kernel("c"), Duration{});
+  });
+  const TimingResult r = job.run({{"a", 10}, {"b", 20}, {"c", 5}}, 30);
+  EXPECT_EQ(r.step, 45);
+  EXPECT_EQ(share(r, Cause::data), 10);
+  EXPECT_EQ(share(r, Cause::memory_bound), 35);
+  expect_whole(r);
+}
+
+// The host waits for kernel a (10) and then needs 7 for b: b starts at 17.
+TEST(Timing, ASynchronisationStopsTheHost) {
+  Job job(1);
+  job.program(0, [&](BlockWriter& w) {
+    w.kernel(job.kernel("a"), Duration{});
+    w.host_sync();
+    w.kernel(job.kernel("b"), Duration{7});
+  });
+  const TimingResult r = job.run({{"a", 10}, {"b", 1}});
+  EXPECT_EQ(r.step, 18);
+  EXPECT_EQ(share(r, Cause::host), 7);
+  expect_whole(r);
+}
+
+// Stage 0 works 10 and sends (4); stage 1 has waited since 0: 10 of bubble, 4 of message, then 3 of work.
+TEST(Timing, AReceiverWaitsForItsSender) {
+  Job job(2);
+  job.program(0, [&](BlockWriter& w) {
+    w.kernel(job.kernel("a"), Duration{});
+    w.send(job.builder.message({1, 0, Bytes{8}}), Stream::send_forward, plan::kAfterCompute, Duration{});
+  });
+  job.program(1, [&](BlockWriter& w) {
+    w.recv(job.builder.message({0, 0, Bytes{8}}), Stream::recv_forward, plan::kAfterCompute | plan::kComputeWaits, Duration{});
+    w.kernel(job.kernel("b"), Duration{});
+  });
+  const TimingResult r = job.run({{"a", 10}, {"b", 3}}, 0, 4);
+  EXPECT_EQ(r.step, 17);
+  EXPECT_EQ(share(r, Cause::bubble, 1), 10);
+  EXPECT_EQ(share(r, Cause::pipeline_message, 1), 4);
+  EXPECT_EQ(share(r, Cause::idle, 0), 7);
+  expect_whole(r);
+}
+
+TEST(Timing, AnUnansweredMessageIsADeadlockWithAName) {
+  Job job(2);
+  job.program(0, [&](BlockWriter& w) { w.recv(job.builder.message({1, 0, Bytes{8}}), Stream::recv_forward, plan::kComputeWaits, Duration{}); });
+  job.program(1, [&](BlockWriter& w) { w.kernel(job.kernel("a"), Duration{}); });
+  const TimingResult r = job.run({{"a", 10}});
+  EXPECT_NE(r.deadlock.find("stage 0 stands still"), std::string::npos) << r.deadlock;
+  EXPECT_NE(r.deadlock.find("receives from stage 1, which never answers"), std::string::npos) << r.deadlock;
+}
+
+// The event lies behind a message that never comes: compute and host wait for ever. (An event that no instruction records
+// does not block, as in CUDA.)
+TEST(Timing, AnEventThatIsNeverReachedIsADeadlockWithAName) {
+  Job job(2);
+  job.program(0, [&](BlockWriter& w) {
+    w.recv(job.builder.message({1, 0, Bytes{8}}), Stream::recv_forward, 0, Duration{});
+    w.record(Stream::recv_forward, 0);
+    w.wait(Stream::compute, 0);
+    w.kernel(job.kernel("a"), Duration{});
+  });
+  job.program(1, [&](BlockWriter& w) { w.wait(Stream::compute, 5); });
+  const TimingResult r = job.run({{"a", 10}});
+  EXPECT_NE(r.deadlock.find("stream 'compute' waits for an event that is never recorded"), std::string::npos) << r.deadlock;
+  EXPECT_EQ(r.deadlock.find("stage 1 stands still"), std::string::npos) << r.deadlock;
+}
+
+}  // namespace
+}  // namespace rehearse::executor

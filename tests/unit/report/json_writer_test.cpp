@@ -1,0 +1,118 @@
+#include "sim/report/json_writer.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "small_scenario.h"
+#include "sim/report/effective_config.h"
+#include "sim/scenario/scenario_file.h"
+
+namespace rehearse::report {
+namespace {
+
+using Json = nlohmann::json;
+
+TEST(JsonWriter, HasTheKeysThatScriptsRelyOn) {
+  const auto scenario = small_scenario();
+  const Json out = Json::parse(write_json(scenario, simulated(scenario)));
+  for (const char* key : {"schema_version", "scenario_hash", "fits", "step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "model_tflops_per_gpu", "hardware_tflops_per_gpu", "mfu", "hfu",
+                          "breakdown", "memory", "host_bytes", "nvme_bytes", "error_band", "provenance"})
+    EXPECT_TRUE(out.contains(key)) << key;
+  for (const char* key : {"class", "ranks", "peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes", "by_category"}) EXPECT_TRUE(out["memory"][0].contains(key)) << key;
+  EXPECT_TRUE(out["fits"].get<bool>());
+  // 32 samples of 1024 tokens per step on 8 GPUs.
+  const double step = out["step_time_s"];
+  EXPECT_DOUBLE_EQ(out["tokens_per_s"].get<double>(), 32 * 1024 / step);
+  EXPECT_DOUBLE_EQ(out["tokens_per_s_per_gpu"].get<double>(), 32 * 1024 / step / 8);
+  EXPECT_DOUBLE_EQ(out["mfu"].get<double>(), out["model_tflops_per_gpu"].get<double>() / out["peak_tflops_per_gpu"].get<double>());
+  // The whole attention square counts more than its causal half, and without recomputation the kernels do as much as the model.
+  EXPECT_GT(out["mfu_full_attention"].get<double>(), out["mfu"].get<double>());
+}
+
+TEST(JsonWriter, BreakdownsSumToTheStep) {
+  for (const auto& scenario : {small_scenario(), pipelined_scenario()}) {
+    const Json out = Json::parse(write_json(scenario, simulated(scenario)));
+    for (const char* which : {"breakdown", "breakdown_mean"}) {
+      double sum = 0;
+      for (const auto& [cause, seconds] : out[which].items()) {
+        EXPECT_TRUE(cause.ends_with("_s"));
+        sum += seconds.get<double>();
+      }
+      EXPECT_NEAR(sum, out["step_time_s"].get<double>(), 1e-9) << which;
+    }
+  }
+}
+
+TEST(JsonWriter, CategoriesAreWhatWasLiveAtThePeak) {
+  const auto scenario = small_scenario();
+  const Json out = Json::parse(write_json(scenario, simulated(scenario)));
+  std::int64_t live = 0;
+  for (const auto& [category, bytes] : out["memory"][0]["by_category"].items()) live += bytes.get<std::int64_t>();
+  const auto allocated = out["memory"][0]["peak_allocated_bytes"].get<std::int64_t>();
+  // The allocator rounds each tensor up to 512 bytes and keeps remainders of large blocks.
+  EXPECT_LE(live, allocated);
+  EXPECT_GT(live, allocated * 95 / 100);
+  EXPECT_LE(allocated, out["memory"][0]["peak_reserved_bytes"].get<std::int64_t>());
+  EXPECT_LT(out["memory"][0]["peak_reserved_bytes"].get<std::int64_t>(), out["memory"][0]["peak_device_bytes"].get<std::int64_t>());
+}
+
+TEST(JsonWriter, SaysWhatWasLackingWhenItDoesNotFit) {
+  const auto scenario = huge_scenario();
+  const Json out = Json::parse(write_json(scenario, simulated(scenario)));
+  EXPECT_FALSE(out["fits"].get<bool>());
+  EXPECT_LT(out["headroom_bytes"].get<std::int64_t>(), 0);
+  const Json& why = out["memory"][0]["out_of_memory"];
+  EXPECT_GT(why["needed_bytes"].get<std::int64_t>(), why["available_bytes"].get<std::int64_t>());
+  EXPECT_GT(why["asked_bytes"].get<std::int64_t>(), 0);
+  EXPECT_FALSE(why["moment"].get<std::string>().empty());
+}
+
+TEST(JsonWriter, EqualInputsGiveEqualBytes) {
+  const auto scenario = small_scenario();
+  EXPECT_EQ(write_json(scenario, simulated(scenario)), write_json(small_scenario(), simulated(small_scenario())));
+}
+
+TEST(EffectiveConfig, HashTellsScenariosApartButNotTitles) {
+  const std::string hash = hash_of(small_scenario());
+  EXPECT_EQ(hash.size(), 16u);
+  EXPECT_EQ(hash, hash_of(small_scenario({"title=another"})));
+  EXPECT_EQ(hash, hash_of(small_scenario({"parallelism.data=8"})));  // what auto becomes anyway
+  for (const char* change : {"training.sequence_length=2048", "memory.recompute=full", "cluster.nvls=false", "model.hidden=512", "cluster.gpu=h200-sxm", "training.optimizer=sgd"})
+    EXPECT_NE(hash, hash_of(small_scenario({change}))) << change;
+}
+
+TEST(EffectiveConfig, ReadsBackToTheSameScenario) {
+  for (const auto& scenario : {small_scenario(), pipelined_scenario(), small_scenario({"model=mistral-7b"}), small_scenario({"model=gpt2"})}) {
+    const std::string text = config::to_yaml(effective_config(scenario));
+    const auto again = scenario::read_scenario(config::parse_document(text, "again.yaml").root, "again.yaml");
+    EXPECT_EQ(again.model, scenario.model);
+    EXPECT_EQ(hash_of(again), hash_of(scenario)) << text;
+  }
+}
+
+/// Keys of the scenario file that hold a value, but for those that resolve into others.
+void leaves(const config::TableInfo& table, const std::string& path, std::set<std::string>& out) {
+  for (const config::FieldInfo& f : table.fields) {
+    const std::string key = path.empty() ? f.name : path + "." + f.name;
+    if (f.table) leaves(*f.table, key, out);
+    else out.insert(key);
+  }
+}
+
+TEST(EffectiveConfig, HasEveryKeyOfTheScenarioFile) {
+  const auto scenario = small_scenario({"training.cuda_graph=false", "training.attention=flash", "data_parallel.bucket=25 MiB", "data_parallel.parameter_dtype=bf16", "data_parallel.reduce_dtype=fp32",
+                                        "memory.recompute=selective", "memory.recompute_modules=[mlp]"});
+  std::set<std::string> written;
+  for (const auto& [key, value] : flattened(effective_config(scenario))) written.insert(key);
+  std::set<std::string> known;
+  leaves(*scenario::scenario_fields().table(), "", known);
+  for (const std::string& key : known) {
+    if (key == "model" || key == "sweep" || key == "pipeline.layers_per_stage") continue;
+    EXPECT_TRUE(written.contains(key)) << key << " is missing: add it to sim/report/effective_config.cpp, or scenarios that differ in it share a hash";
+  }
+}
+
+}  // namespace
+}  // namespace rehearse::report

@@ -1,0 +1,112 @@
+#include "sim/report/text_writer.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "small_scenario.h"
+#include "sim/report/comparison.h"
+#include "sim/report/explain.h"
+#include "sim/report/format.h"
+
+namespace rehearse::report {
+namespace {
+
+void expect_narrow(const std::string& text, const std::string& what) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(characters(line), kWidth) << what << ": " << line;
+}
+
+TEST(TextWriter, FitsOneScreen) {
+  for (const auto& scenario : {small_scenario(), pipelined_scenario(), huge_scenario(), small_scenario({"title=" + std::string(40, 'x') + std::string(200, ' ') + "y " + std::string(90, 'z')})}) {
+    const std::string text = write_text(scenario, simulated(scenario));
+    expect_narrow(text, scenario.title);
+    EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 60);
+    EXPECT_EQ(text.find("nan"), std::string::npos);
+    EXPECT_EQ(text.find('\033'), std::string::npos);
+  }
+}
+
+TEST(TextWriter, ColoursOnlyTheVerdictAndOnlyWhenAsked) {
+  const auto scenario = small_scenario();
+  const auto result = simulated(scenario);
+  const std::string plain = write_text(scenario, result), coloured = write_text(scenario, result, {.colour = true});
+  EXPECT_NE(coloured.find("\033[1;32mFITS\033[0m"), std::string::npos);
+  std::string stripped = coloured;
+  for (const std::string code : {"\033[1;32m", "\033[0m"})
+    if (const auto at = stripped.find(code); at != std::string::npos) stripped.erase(at, code.size());
+  EXPECT_EQ(stripped, plain);
+}
+
+TEST(TextWriter, SaysWhoLacksMemoryAndWhen) {
+  const auto scenario = huge_scenario();
+  const std::string text = write_text(scenario, simulated(scenario));
+  // 70e9 parameters: weights alone are 141 GB in 16 bit, the GPU has 80.
+  EXPECT_NE(text.find("DOES NOT FIT"), std::string::npos);
+  for (const char* part : {"needs", "fails at", "asks for", "while live"}) EXPECT_NE(text.find(part), std::string::npos) << part;
+}
+
+TEST(TextWriter, NotesAreAlwaysShown) {
+  const auto scenario = small_scenario();
+  ASSERT_FALSE(scenario.notes.empty());  // parallelism.data: auto became 8
+  EXPECT_NE(write_text(scenario, simulated(scenario)).find(scenario.notes[0]), std::string::npos);
+}
+
+TEST(TextWriter, ShowsFewOfManyClasses) {
+  scenario::Result result;
+  result.classes.resize(64);
+  result.critical_class = 30;
+  result.fullest_class = 40;
+  const auto shown = shown_classes(result, 10);
+  EXPECT_LE(shown.size(), 10u);
+  for (const std::size_t must : {0u, 30u, 40u, 63u}) EXPECT_NE(std::find(shown.begin(), shown.end(), must), shown.end()) << must;
+  result.classes.resize(6);
+  result.critical_class = result.fullest_class = 0;
+  EXPECT_EQ(shown_classes(result, 10).size(), 6u);
+}
+
+TEST(Explain, EveryStageSaysSomething) {
+  for (const auto& scenario : {small_scenario(), pipelined_scenario()}) {
+    for (const auto& stage : stages().entries()) {
+      const std::string text = stage.value.write(scenario, simulate(scenario, stage.value.needs));
+      EXPECT_GT(text.size(), 60u) << stage.name;
+      if (stage.name != "schedule" && stage.name != "scenario") expect_narrow(text, stage.name);
+    }
+  }
+}
+
+TEST(Comparison, NamesWhatChangedAndWhoIsFaster) {
+  const auto a = small_scenario(), b = small_scenario({"memory.recompute=full"});
+  const auto ra = simulated(a), rb = simulated(b);
+  const auto changes = changes_between(a, b);
+  ASSERT_EQ(changes.size(), 1u);
+  EXPECT_EQ(changes[0].key, "memory.recompute");
+  const std::string text = write_comparison({a, ra}, {b, rb});
+  EXPECT_NE(text.find("A is "), std::string::npos);  // recomputation costs time
+  EXPECT_NE(text.find("times faster than B"), std::string::npos);
+  expect_narrow(text, "comparison");
+  EXPECT_NE(write_comparison({a, ra}, {a, ra}).find("The scenarios are the same."), std::string::npos);
+}
+
+TEST(Format, UnitsAndDigits) {
+  EXPECT_EQ(seconds_text(0), "0 s");
+  EXPECT_EQ(seconds_text(1.23456), "1.235 s");
+  EXPECT_EQ(seconds_text(0.0123456), "12.35 ms");
+  EXPECT_EQ(seconds_text(0.99996), "1.000 s");  // not "1000 ms"
+  EXPECT_EQ(bytes_text(512), "512 B");
+  EXPECT_EQ(bytes_text(3LL << 30), "3.00 GiB");
+  EXPECT_EQ(si_text(989.4e12, "FLOPS"), "989.4 TFLOPS");
+  EXPECT_EQ(si_text(450e9, "B/s"), "450.0 GB/s");
+  EXPECT_EQ(percent_text(0.4325), "43.2 %");
+}
+
+TEST(Format, TablesAlignAndGiveWay) {
+  Table table({"name", "value"});
+  table.add({"a", "1"});
+  table.add({std::string(150, 'n'), "12"});
+  std::istringstream lines(table.text());
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), kWidth);
+}
+
+}  // namespace
+}  // namespace rehearse::report

@@ -1,0 +1,97 @@
+// Bytes of parameters, gradients and optimizer states against the formulas of the ZeRO paper (Rajbhandari et al. 2020,
+// section 3 and figure 1), exactly, from the programs' own allocations.
+#include <gtest/gtest.h>
+
+#include "tests/support/byte_ledger.h"
+#include "tests/unit/scenario/small_jobs.h"
+
+namespace rehearse::scenario {
+namespace {
+
+using plan::Category;
+using strategies::DataParallelKind;
+using test_support::ByteLedger;
+using test_support::StepBytes;
+
+constexpr std::int64_t kRanks = 8;
+
+struct States {
+  std::int64_t parameters = 0;   // elements on the rank
+  std::int64_t weights = 0, gradients = 0, optimizer = 0, buffers = 0;
+};
+
+/// bf16 parameters and gradients, Adam with two fp32 moments and an fp32 copy of the parameters; looked at between the
+/// end of gradient reduction and the update.
+States states_of(DataParallelKind kind, int micro_batches = 1) {
+  const model::ModelDescription model = small_llama(4);
+  strategies::Strategy s = small_job(kRanks, 1, micro_batches);
+  s.data_parallel.kind = kind;
+  const strategies::FrameworkProfile profile = strategies::load_profile("plain");
+  const plan::Plan plan = strategies::write_plan(model, s, profile, kRanks);
+  ByteLedger ledger(plan, 0);
+  const StepBytes bytes = ledger.step();
+  EXPECT_TRUE(bytes.mistakes.empty()) << bytes.mistakes.front();
+  auto at = [&](Category c) { return bytes.before_update[static_cast<std::size_t>(c)]; };
+  return {strategies::parameters_per_class(model, s, profile)[0], at(Category::parameter), at(Category::gradient), at(Category::optimizer), at(Category::communication)};
+}
+
+// DDP keeps all of it: 2P weights, 2P gradients, (4 + 4 + 4)P optimizer = 16P; and 2P of reduction buckets, because
+// gradients are not views of them.
+TEST(ModelStates, DistributedDataParallelKeeps16BytesPerParameter) {
+  for (int micro_batches : {1, 3}) {
+    const States s = states_of(DataParallelKind::ddp, micro_batches);
+    EXPECT_EQ(s.weights, 2 * s.parameters);
+    EXPECT_EQ(s.gradients, 2 * s.parameters);
+    EXPECT_EQ(s.optimizer, 12 * s.parameters);
+    EXPECT_EQ(s.buffers, 2 * s.parameters);
+  }
+}
+
+// ZeRO-1: 2P + 2P + 12P/N. Its bucket (5e8 elements at most) is here as large as all gradients.
+TEST(ModelStates, ZeroOneShardsOptimizerStates) {
+  const States s = states_of(DataParallelKind::zero1, 3);
+  EXPECT_EQ(s.weights, 2 * s.parameters);
+  EXPECT_EQ(s.gradients, 2 * s.parameters);
+  EXPECT_EQ(s.optimizer, 12 * s.parameters / kRanks);
+}
+
+// ZeRO-2: 2P + (2 + 12)P/N, and the reduction bucket (two, when reduction overlaps).
+TEST(ModelStates, ZeroTwoShardsGradients) {
+  for (int micro_batches : {1, 3}) {
+    const States s = states_of(DataParallelKind::zero2, micro_batches);
+    EXPECT_EQ(s.weights, 2 * s.parameters);
+    EXPECT_EQ(s.gradients, 2 * s.parameters / kRanks);
+    EXPECT_EQ(s.optimizer, 12 * s.parameters / kRanks);
+    EXPECT_EQ(s.buffers, 2 * 2 * s.parameters);
+  }
+}
+
+// ZeRO-3 and FSDP: 16P/N once every unit is resharded. While layers run, their gathered parameters come on top (the live
+// window): that is what the peak shows and this moment does not.
+TEST(ModelStates, ZeroThreeShardsEverything) {
+  for (DataParallelKind kind : {DataParallelKind::zero3, DataParallelKind::fsdp1, DataParallelKind::fsdp2})
+    for (int micro_batches : {1, 3}) {
+      const States s = states_of(kind, micro_batches);
+      EXPECT_EQ(s.weights, 2 * s.parameters / kRanks);
+      EXPECT_EQ(s.gradients, 2 * s.parameters / kRanks);
+      EXPECT_EQ(s.optimizer, 12 * s.parameters / kRanks);
+      EXPECT_EQ(s.buffers, 0);
+    }
+}
+
+// fp32 throughout with Adam: 4 + 4 + 8 bytes, no second copy of the parameters.
+TEST(ModelStates, Fp32AdamKeeps16BytesPerParameterToo) {
+  const model::ModelDescription model = small_llama(2);
+  strategies::Strategy s = small_job(1);
+  s.training.precision = strategies::Precision::fp32;
+  const strategies::FrameworkProfile profile = strategies::with_precision(strategies::load_profile("plain"), s.training.precision);
+  const plan::Plan plan = strategies::write_plan(model, s, profile, 1);
+  const StepBytes bytes = ByteLedger(plan, 0).step();
+  const std::int64_t p = strategies::parameters_per_class(model, s, profile)[0];
+  EXPECT_EQ(bytes.before_update[static_cast<std::size_t>(Category::parameter)], 4 * p);
+  EXPECT_EQ(bytes.before_update[static_cast<std::size_t>(Category::gradient)], 4 * p);
+  EXPECT_EQ(bytes.before_update[static_cast<std::size_t>(Category::optimizer)], 8 * p);
+}
+
+}  // namespace
+}  // namespace rehearse::scenario
