@@ -1,6 +1,8 @@
 // rehearse hardware: GPUs, node designs and fabrics as the data files state them.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "hwmodels/topology/cluster.h"
 #include "sim/cli/output.h"
 #include "sim/cli/subcommand.h"
@@ -44,10 +46,19 @@ int list() {
 
 std::string gpu_text(const hwmodels::Gpu& g) {
   Table table({g.title, "value", "measured", "source"});
-  table.left(3);
+  // Sources are long and repeat: numbers in the table, texts below it.
+  std::vector<std::string> sources;
   const auto source = [&](const std::string& key) {
-    const auto it = g.sources.find(key);
-    return it == g.sources.end() ? std::string() : it->second;
+    std::string marks;
+    for (const std::string& k : {key, key + ".measured"}) {
+      const auto it = g.sources.find(k);
+      if (it == g.sources.end()) continue;
+      const auto at = std::find(sources.begin(), sources.end(), it->second);
+      const auto number = at - sources.begin() + 1;
+      if (at == sources.end()) sources.push_back(it->second);
+      marks += fmt::format("{}[{}]", marks.empty() ? "" : " ", number);
+    }
+    return marks;
   };
   const auto row = [&](const std::string& key, const std::string& value, const std::string& measured = {}) { table.add({"  " + key, value, measured, source(key)}); };
   row("architecture", std::string(name_of(g.architecture)));
@@ -65,7 +76,9 @@ std::string gpu_text(const hwmodels::Gpu& g) {
   row("host_to_device", report::si_text(g.host_to_device.value, "B/s"));
   row("device_to_host", report::si_text(g.device_to_host.value, "B/s"));
   for (const auto& [name, value] : g.kernel_parameters) row("kernel." + name, config::number_text(value));
-  return table.text(0) + "  NVLink and PCIe rates are per direction; peaks are dense\n";
+  std::string text = table.text(0) + "NVLink and PCIe rates are per direction; peaks are dense. Sources:\n";
+  for (std::size_t i = 0; i < sources.size(); ++i) text += report::wrapped(fmt::format("{:>5} ", fmt::format("[{}]", i + 1)), sources[i]);
+  return text;
 }
 
 std::string node_text(const hwmodels::NodeDesign& n) {

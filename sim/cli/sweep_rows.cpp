@@ -134,15 +134,21 @@ std::string to_ranking(const Grid& grid, const std::vector<Row>& rows, std::size
   if (best.size() > top) best.resize(top);
   std::vector<std::string> head{"Rank"};
   for (const std::string& name : short_names(grid)) head.push_back(name);
-  head.insert(head.end(), {"step time", "tokens/s", "per GPU", "MFU", "GiB used", "GiB left", "of best"});
+  // Where all points have as many GPUs, tokens/s say it all.
+  const bool per_gpu = std::any_of(rows.begin(), rows.end(), [&](const Row& r) { return r.gpus > 0 && r.gpus != rows[best.empty() ? 0 : best[0]].gpus; });
+  head.insert(head.end(), {"step time", "tokens/s"});
+  if (per_gpu) head.emplace_back("per GPU");
+  head.insert(head.end(), {"MFU", "GiB used", "GiB left", "of best"});
   report::Table table(head);
   for (std::size_t a = 0; a < grid.axes().size(); ++a) table.left(a + 1);
   for (std::size_t k = 0; k < best.size(); ++k) {
     const Row& r = rows[best[k]];
     std::vector<std::string> cells{fmt::format("{:>4}", k + 1)};
     for (const std::string& value : grid.values(static_cast<std::int64_t>(best[k]))) cells.push_back(value);
-    cells.insert(cells.end(), {report::seconds_text(r.step_time), report::number_text(r.tokens_per_second), report::number_text(r.tokens_per_second_per_gpu()), report::percent_text(r.mfu),
-                               report::gib_text(Bytes{r.peak_device}), report::gib_text(Bytes{r.headroom}), report::percent_text(r.tokens_per_second / rows[best[0]].tokens_per_second)});
+    cells.insert(cells.end(), {report::seconds_text(r.step_time), report::number_text(r.tokens_per_second)});
+    if (per_gpu) cells.push_back(report::number_text(r.tokens_per_second_per_gpu()));
+    cells.insert(cells.end(), {report::percent_text(r.mfu), report::gib_text(Bytes{r.peak_device}), report::gib_text(Bytes{r.headroom}),
+                               report::percent_text(r.tokens_per_second / rows[best[0]].tokens_per_second)});
     table.add(std::move(cells));
   }
   std::string text = table.empty() ? "" : table.text(0) + "\n";

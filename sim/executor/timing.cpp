@@ -57,7 +57,6 @@ struct StreamState {
   std::vector<Item> fifo;
   std::size_t head = 0;
   std::int64_t ready = 0;        // end of the last thing on this stream, waits included
-  std::int64_t busy_until = 0;   // end of the last work on this stream
   std::int64_t start = kNever;   // when the head may start; kNever: blocked or empty
   bool running = false;
   bool arrived = false;          // the head waits for peers
@@ -67,7 +66,6 @@ struct StreamState {
   double remaining = 0, rate = 1;
   const Priced* work = nullptr;
   Cause last = Cause::idle;      // what the last work was, for those who wait for it
-  Cause reason = Cause::host;    // why `ready` lies after `busy_until`
   bool empty() const { return head == fifo.size(); }
 };
 
@@ -112,7 +110,7 @@ struct RankState {
 
 class Simulation {
  public:
-  Simulation(const plan::Plan& plan, const CostTable& costs, const TimingOptions& options) : plan_(plan), costs_(costs), options_(options), ranks_(plan.classes.size()) {
+  Simulation(const plan::Plan& plan, const CostTable& costs, const TimingOptions& options) : plan_(plan), costs_(costs), options_(options), ranks_(plan.classes.size()), next_(plan.classes.size(), kNever) {
     for (const model::KernelSpec& k : plan.kernels) kernel_cause_.push_back(cause_of(k));
   }
 
@@ -125,16 +123,14 @@ class Simulation {
       for (int s = 0; s < plan::kStreams; ++s) poll(r, s);
       settle(r);
     }
+    for (std::size_t r = 0; r < ranks_.size(); ++r) next_[r] = next(r);
     // Global order of time: the rank whose next happening is earliest goes on.
     for (;;) {
-      std::size_t who = 0;
-      std::int64_t when = kNever;
-      for (std::size_t r = 0; r < ranks_.size(); ++r) {
-        const std::int64_t t = next(r);
-        if (t < when) when = t, who = r;
-      }
-      if (when == kNever) break;
-      happen(who, when);
+      const auto earliest = std::min_element(next_.begin(), next_.end());
+      if (earliest == next_.end() || *earliest == kNever) break;
+      const auto who = static_cast<std::size_t>(earliest - next_.begin());
+      happen(who, *earliest);
+      next_[who] = next(who);
     }
     return finish();
   }
@@ -272,8 +268,8 @@ class Simulation {
           const Event& e = rank.events[item.index];
           if (e.time == kUnset) return;
           if (e.time > s.ready) {
+            if (stream == 0) account(rank, e.cause, s.ready, e.time);
             s.ready = e.time;
-            s.reason = e.cause;
           }
           ++s.head;
           break;
@@ -326,7 +322,7 @@ class Simulation {
     rank.result.busy[0] += in_window(rank, start, start + duration);
     trace(r, item, start, start + duration);
     s.last = kernel_cause_[item.index];
-    s.ready = s.busy_until = start + duration;
+    s.ready = start + duration;
     ++s.head;
   }
 
@@ -350,7 +346,7 @@ class Simulation {
       member.arrived = false;
       member.met = true;
       member.start = start;
-      if (member.start > member.ready) member.reason = Cause::bubble;
+      next_[rank] = std::min(next_[rank], start);
     }
   }
 
@@ -373,6 +369,7 @@ class Simulation {
     theirs.erase(theirs.begin());
     StreamState& p = ranks_[peer].streams[static_cast<std::size_t>(peer_stream)];
     const std::int64_t start = std::max(s.arrival, p.arrival);
+    next_[peer] = std::min(next_[peer], start);
     for (StreamState* side : {&s, &p}) {
       side->arrived = false;
       side->met = true;
@@ -459,7 +456,7 @@ class Simulation {
     if (s.arrival != kUnset && now - s.began < s.began - s.arrival) s.last = Cause::bubble;
     s.arrival = kUnset;
     trace(r, item, s.began, now);
-    s.ready = s.busy_until = now;
+    s.ready = now;
     ++s.head;
   }
 
@@ -555,22 +552,14 @@ class Simulation {
   }
   static void account(RankState& rank, Cause c, std::int64_t from, std::int64_t to) { rank.result.time[static_cast<std::size_t>(c)] += in_window(rank, from, to); }
 
+  /// Waits have been accounted for where they happened; what is left before a start is the host's.
   void account_gap(RankState& rank, const StreamState& s, std::int64_t start, const Item& item) {
-    if (start == s.busy_until) return;
-    const bool host = item.issue >= start && item.issue > s.ready;
-    if (host && s.ready > s.busy_until) {
-      account(rank, s.reason, s.busy_until, s.ready);
-      account(rank, Cause::host, s.ready, start);
-    } else {
-      account(rank, host ? Cause::host : s.reason, s.busy_until, start);
-    }
+    account(rank, item.issue >= start ? Cause::host : Cause::bubble, s.ready, start);
   }
 
   void end_of_step(std::size_t r, StreamState& compute, int step) {
     RankState& rank = ranks_[r];
     const std::int64_t now = compute.ready;
-    account(rank, compute.reason, compute.busy_until, now);
-    compute.busy_until = now;
     rank.step_end.push_back(now);
     if (step == options_.steps - 2) rank.measured_from = now;
   }
@@ -636,6 +625,7 @@ class Simulation {
   const CostTable& costs_;
   const TimingOptions& options_;
   std::vector<RankState> ranks_;
+  std::vector<std::int64_t> next_;   // by rank: when its next work starts or ends
   std::vector<Cause> kernel_cause_;
   std::map<std::tuple<std::uint16_t, std::uint16_t, std::uint8_t>, Rendezvous> messages_;
   std::map<std::pair<int, std::vector<std::uint16_t>>, std::vector<std::pair<std::size_t, int>>> collectives_;

@@ -46,8 +46,8 @@ std::vector<std::size_t> dearest(const std::vector<std::int64_t>& counts, Time t
 
 std::string kernels_text(const plan::Plan& plan, const executor::CostTable& costs, const Counts& counts) {
   const auto time = [&](std::size_t k) { return costs.kernel_costs[k].duration.count(); };
-  Table table({"Kernel", "shape (m x n x k) or bytes", "format", "count", "each", "total", "achieved", "bound"});
-  table.left(1).left(2).left(7);
+  Table table({"Kernel", "m x n x k, or bytes", "count", "each", "total", "achieved", "bound"});
+  table.left(1).left(6);
   std::int64_t sum = 0;
   for (const std::size_t k : dearest(counts.kernels, time)) {
     const model::KernelSpec& spec = plan.kernels[k];
@@ -55,7 +55,7 @@ std::string kernels_text(const plan::Plan& plan, const executor::CostTable& cost
     const double flops = model::flops_of(spec).value, bytes = static_cast<double>(model::traffic_of(spec).value);
     const bool products = spec.m > 0 || spec.query_length > 0;
     const std::string achieved = each <= 0 ? "" : products ? si_text(flops / each, "FLOPS") : si_text(bytes / each, "B/s");
-    table.add({"  " + spec.name, shape_text(spec), std::string(name_of(spec.dtype)), std::to_string(counts.kernels[k]), seconds_text(each), picoseconds_text(time(k) * counts.kernels[k]), achieved,
+    table.add({"  " + spec.name, fmt::format("{} {}", shape_text(spec), name_of(spec.dtype)), std::to_string(counts.kernels[k]), seconds_text(each), picoseconds_text(time(k) * counts.kernels[k]), achieved,
                std::string(word_of(costs.kernel_costs[k].bound)) + (costs.kernel_costs[k].extrapolated ? " *" : "")});
     sum += time(k) * counts.kernels[k];
   }

@@ -24,21 +24,42 @@ std::string ranges(const std::vector<std::int64_t>& numbers) {
   return out;
 }
 
+/// Calls that repeat: `period` calls, `times` over, from `at`.
+struct Cycle {
+  std::size_t period = 1, times = 1;
+};
+
+/// The cycle that covers most calls from `at` on; the micro-batch stays the same, layers may change.
+Cycle longest_cycle(const std::vector<plan::Call>& calls, std::size_t at) {
+  constexpr std::size_t kLongestPeriod = 12;
+  Cycle best;
+  for (std::size_t period = 1; period <= kLongestPeriod; ++period) {
+    std::size_t end = at + period;
+    while (end < calls.size() && calls[end].block == calls[end - period].block && calls[end].micro_batch == calls[end - period].micro_batch) ++end;
+    const std::size_t times = end > calls.size() ? 0 : (end - at) / period;
+    if (times > 1 && period * times > best.period * best.times) best = {period, times};
+  }
+  return best;
+}
+
 std::string call_list(const plan::Plan& plan, const std::vector<plan::Call>& calls) {
   std::string text;
-  constexpr std::size_t kMostRuns = 60;
-  std::size_t runs = 0, i = 0;
-  for (; i < calls.size() && runs < kMostRuns; ++runs) {
-    // One line per run of calls of one block in one micro-batch: layers pass by.
-    std::size_t j = i;
-    std::vector<std::int64_t> layers;
-    for (; j < calls.size() && calls[j].block == calls[i].block && calls[j].micro_batch == calls[i].micro_batch; ++j)
-      if (calls[j].layer >= 0) layers.push_back(calls[j].layer);
-    std::string where = calls[i].micro_batch >= 0 ? fmt::format("mb {:<4}", calls[i].micro_batch) : std::string(7, ' ');
-    where += fmt::format(" {:<18}", plan::name_of(calls[i].phase));
-    text += shortened(fmt::format("    {} block {:<3} {}{}{}", where, calls[i].block, plan.blocks[calls[i].block].name, j - i > 1 ? fmt::format(" x {}", j - i) : "",
-                                  layers.empty() ? "" : " (layers " + ranges(layers) + ")"), kWidth) + "\n";
-    i = j;
+  constexpr std::size_t kMostCycles = 60;
+  std::size_t cycles = 0, i = 0;
+  for (; i < calls.size() && cycles < kMostCycles; ++cycles) {
+    const Cycle cycle = longest_cycle(calls, i);
+    for (std::size_t k = 0; k < cycle.period; ++k) {
+      const plan::Call& call = calls[i + k];
+      std::vector<std::int64_t> layers;
+      for (std::size_t n = 0; n < cycle.times; ++n)
+        if (const plan::Call& c = calls[i + k + n * cycle.period]; c.layer >= 0) layers.push_back(c.layer);
+      const std::string times = cycle.times == 1 ? "      " : fmt::format("{:>4} x", cycle.times);
+      const char* bracket = cycle.times == 1 || cycle.period == 1 ? " " : k == 0 ? "/" : k + 1 == cycle.period ? "\\" : "|";
+      const std::string where = call.micro_batch >= 0 ? fmt::format("mb {:<4}", call.micro_batch) : std::string(7, ' ');
+      text += shortened(fmt::format("    {} {} {} {:<18} block {:<3} {}{}", k == 0 ? times : "      ", bracket, where, plan::name_of(call.phase), call.block, plan.blocks[call.block].name,
+                                    layers.empty() ? "" : " (layer " + ranges(layers) + ")"), kWidth) + "\n";
+    }
+    i += cycle.period * cycle.times;
   }
   if (i < calls.size()) text += fmt::format("    ... {} more calls\n", calls.size() - i);
   return text;

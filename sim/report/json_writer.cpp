@@ -47,6 +47,7 @@ Json failure(const Scenario& s, const Result& r, std::size_t i) {
     out["allocator_limit_bytes"] = oom->limit.value;
     out["largest_free_block_bytes"] = oom->largest_free_block.value;
     out["call"] = c.memory.failed_call;
+    out["step"] = c.memory.failed_step + 1;
     out["moment"] = moment_text(r.plan, i, c.memory.failed_call);
   }
   return out;

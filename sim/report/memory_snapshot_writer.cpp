@@ -62,8 +62,9 @@ class Recorder final : public executor::MemoryObserver {
     std::string where = step < 0 ? "setup" : fmt::format("step {}", step + 1);
     if (call.micro_batch >= 0) where += fmt::format(", micro-batch {}", call.micro_batch);
     if (call.layer >= 0) where += fmt::format(", layer {}", call.layer);
-    current_ = {fmt::format("{} ({}, {})", tensor, where, name_of(call.phase)), word_of(category)};
     file_ = plan_.blocks[call.block].name;
+    // Slots of other frames have no name of their own: the block says what it is about.
+    current_ = {fmt::format("{} ({}, {})", tensor.starts_with("slot ") ? file_ : tensor, where, name_of(call.phase)), word_of(category)};
   }
 
   void on(const hwmodels::AllocatorEvent& e) override {

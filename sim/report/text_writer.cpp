@@ -19,7 +19,7 @@ std::string coloured(const std::string& text, const char* code, bool colour) {
 std::string item(const char* what, const std::string& value, const std::string& note = {}) {
   std::string line = fmt::format("  {:<22}{:<16}{}", what, value, note);
   line.erase(line.find_last_not_of(' ') + 1);
-  return line + "\n";
+  return shortened(line, kWidth) + "\n";
 }
 
 std::string heading(const Scenario& s) {
@@ -38,11 +38,12 @@ std::string heading(const Scenario& s) {
   return text + "\n";
 }
 
-std::string failure(const Scenario& s, const Result& r, std::size_t rank_class) {
+std::string failure(const Result& r, std::size_t rank_class) {
   const scenario::ClassResult& c = r.classes[rank_class];
-  std::string text = item("needs", gib_text(c.peak_device()) + " GiB", fmt::format("of {} GiB on each of {} GPUs of class '{}'", gib_text(s.cluster.gpu.memory), c.ranks, c.name));
+  std::string text;
+  if (r.classes.size() > 1) text += item(c.name.c_str(), "needs " + gib_text(c.peak_device()) + " GiB", fmt::format("on each of {} GPUs", c.ranks));
   if (const auto& oom = c.memory.out_of_memory) {
-    text += wrapped("  fails at              ", moment_text(r.plan, rank_class, c.memory.failed_call));
+    text += wrapped("  fails at              ", (c.memory.failed_call < 0 ? "" : fmt::format("step {}, ", c.memory.failed_step + 1)) + moment_text(r.plan, rank_class, c.memory.failed_call));
     text += item("asks for", bytes_text(oom->asked.value), fmt::format("(a segment of {})", bytes_text(oom->segment.value)));
     text += item("while live", gib_text(oom->allocated) + " GiB",
                  fmt::format("{} GiB reserved of {} GiB; largest free block {}", gib_text(oom->reserved), gib_text(oom->limit), bytes_text(oom->largest_free_block.value)));
@@ -53,15 +54,15 @@ std::string failure(const Scenario& s, const Result& r, std::size_t rank_class) 
 std::string speed(const Scenario& s, const Result& r) {
   const Utilisation u = utilisation_of(r);
   const double gpus = s.gpus();
-  std::string text = "\nSpeed\n";
+  std::string text = r.fits ? "\nSpeed\n" : "\nSpeed, if it did fit\n";
   if (!r.deadlock.empty()) return text + wrapped("  the program stands still: ", r.deadlock);
   text += item("step time", seconds_text(r.step_time));
   text += item("tokens/s", number_text(r.tokens_per_second), number_text(r.tokens_per_second / gpus) + " per GPU");
   text += item("samples/s", number_text(r.samples_per_second));
   text += item("model FLOP/s per GPU", si_text(u.model_flops_per_second, "FLOPS"), "of " + si_text(r.peak_flops_per_gpu, "FLOPS") + ", the dense peak used below");
-  text += item("MFU, causal", percent_text(u.mfu), "6 FLOPs per token and matrix weight, attention where the mask allows");
-  text += item("MFU, PaLM", percent_text(u.mfu_full), "the same with the whole attention square, as most logs count it");
-  text += item("HFU", percent_text(u.hfu), "what matrix products and attention kernels execute, recomputed ones too");
+  text += item("MFU, causal", percent_text(u.mfu), "6 FLOPs per token and weight, attention over the causal half");
+  text += item("MFU, PaLM", percent_text(u.mfu_full), "the same with the whole attention square, as most logs have");
+  text += item("HFU", percent_text(u.hfu), "what GEMM and attention kernels execute, recomputation too");
   return text;
 }
 
@@ -136,7 +137,7 @@ std::string write_text(const Scenario& s, const Result& r, const TextOptions& op
   text += coloured(verdict.substr(0, colon), r.fits && r.deadlock.empty() ? "1;32" : "1;31", options.colour) + (colon == std::string::npos ? "" : verdict.substr(colon)) + "\n";
   if (!r.fits)
     for (const std::size_t i : shown_classes(r, 4))
-      if (lacks_memory(s, r.classes[i])) text += failure(s, r, i);
+      if (lacks_memory(s, r.classes[i])) text += failure(r, i);
   text += speed(s, r);
   text += where_time_goes(r);
   text += memory_text(s, r);

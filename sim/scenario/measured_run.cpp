@@ -37,7 +37,10 @@ std::string profile_of(const config::CsvRow& row) {
   if (f == "megatron-lm") return old_megatron && !contains(source, "tests/functional_tests") ? "megatron-2021" : "megatron-core";
   if (f == "megatron-deepspeed") return "megatron-2021";
   if (f == "megatron-bridge" || f == "nemo") return "megatron-bridge";
-  if (f == "torchtitan" || (f == "various" && contains(source, "torchtitan"))) return cell(row, "torch_compile").starts_with("y") ? "torchtitan-compile" : "torchtitan";
+  if (f == "torchtitan" || (f == "various" && contains(source, "torchtitan"))) {
+    if (!cell(row, "torch_compile").starts_with("y")) return "torchtitan";
+    return contains(source, "_202412_") ? "torchtitan-compile-2024" : "torchtitan-compile";  // the loss was compiled later
+  }
   if (f == "llm-foundry") return "llm-foundry";
   if (f == "nanotron") return "nanotron";
   if (f == "deepspeed") return "deepspeed";
@@ -119,7 +122,6 @@ st::DataParallelKind sharding_of(const std::string& word, const std::string& pro
   throw NotSimulated{"sharding '" + word + "' is not simulated yet"};
 }
 
-/// Adam's 18 bytes a parameter when tables say zero3 over a Megatron code base: DeepSpeed's formats.
 Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   Scenario s;
   s.file = row.at().file;
@@ -188,8 +190,9 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
     s.strategy.pipeline.schedule = chunks > 1 ? "interleaved-1f1b" : "1f1b";
   }
   const std::string recompute = cell(row, "recompute");
-  s.strategy.memory.recompute = recompute == "full" ? st::Recompute::full : recompute == "selective" ? st::Recompute::selective : st::Recompute::none;
-  if (recompute.empty()) s.notes.push_back("recomputation not stated, taken as none");
+  const bool selective = recompute == "selective" || (recompute.empty() && s.profile.recomputes_selectively);
+  s.strategy.memory.recompute = recompute == "full" ? st::Recompute::full : selective ? st::Recompute::selective : st::Recompute::none;
+  if (recompute.empty()) s.notes.push_back(std::string("recomputation not stated, taken as ") + (selective ? "selective" : "none"));
 
   if (const auto world = row.find("ar_gbps_world") ? row.number("ar_gbps_world") : std::nullopt) {
     hwmodels::MeasuredBandwidth measured;

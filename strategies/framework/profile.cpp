@@ -78,6 +78,7 @@ const config::Fields<P>& fields() {
       config::integer("vocab_multiple", &P::vocab_multiple, "vocabulary rows are padded to a multiple", config::positive),
       config::boolean("vocab_times_tensor", &P::vocab_times_tensor, "the multiple grows with the tensor degree"),
       config::text("selective_modules", &P::selective_modules, "what `recompute: selective` recomputes"),
+      config::boolean("recomputes_selectively", &P::recomputes_selectively, "its default configurations recompute selectively"),
       config::text("memory_reported", &P::memory_reported, "which number the logs print"),
   };
   return table;

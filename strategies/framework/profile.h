@@ -82,6 +82,7 @@ struct FrameworkProfile {
   int vocab_multiple = 1;                 // padding multiple, times tensor degree when vocab_times_tensor
   bool vocab_times_tensor = false;
   std::vector<std::string> selective_modules;  // what `recompute: selective` means here
+  bool recomputes_selectively = false;    // its default configurations recompute selectively
   std::string memory_reported = "allocated";   // which number its logs print
 };
 

@@ -33,12 +33,12 @@ bool compared(const nlohmann::json& row) {
 
 double deviation(std::int64_t ours, const nlohmann::json& theirs) { return static_cast<double>(ours) / theirs.get<double>() - 1; }
 
-/// Deviation of the step's peak, with the sum's third tensor where that brings us nearer.
+/// Deviation of the step's peak; with the sum's third tensor where that explains it to 0.2 %.
 double peak_deviation(std::int64_t ours, const model::ModelDescription& model, const nlohmann::json& row) {
   const std::int64_t element = row["precision"] == "fp32" ? 4 : 2;
   const std::int64_t sum = row["batch"].get<std::int64_t>() * row["sequence"].get<std::int64_t>() * model.hidden * element;
   const double in_place = deviation(ours, row["step_peak_bytes"]), third = deviation(ours + sum, row["step_peak_bytes"]);
-  return std::abs(third) < std::abs(in_place) ? third : in_place;
+  return std::abs(third) < 0.002 ? third : in_place;
 }
 
 class LiveBytes : public testing::TestWithParam<const char*> {};
