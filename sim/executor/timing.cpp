@@ -51,6 +51,7 @@ struct Item {
 struct Event {
   std::int64_t time = kUnset;
   Cause cause = Cause::idle;   // what the recording stream was doing before
+  std::int64_t met = 0;        // when the peers for that were there, if it had to wait for them
 };
 
 struct StreamState {
@@ -66,6 +67,7 @@ struct StreamState {
   double remaining = 0, rate = 1;
   const Priced* work = nullptr;
   Cause last = Cause::idle;      // what the last work was, for those who wait for it
+  std::int64_t last_met = 0;     // when its peers were there, if it had to wait for them
   bool empty() const { return head == fifo.size(); }
 };
 
@@ -259,6 +261,7 @@ class Simulation {
           Event& e = rank.events[item.index];
           e.time = std::max(s.ready, item.issue);
           e.cause = s.ready > item.issue ? s.last : Cause::host;
+          e.met = s.ready > item.issue ? s.last_met : 0;
           ++s.head;
           for (int other = 0; other < plan::kStreams; ++other)
             if (other != stream && !rank.streams[static_cast<std::size_t>(other)].empty()) poll(r, other);
@@ -268,7 +271,12 @@ class Simulation {
           const Event& e = rank.events[item.index];
           if (e.time == kUnset) return;
           if (e.time > s.ready) {
-            if (stream == 0) account(rank, e.cause, s.ready, e.time);
+            if (stream == 0) {
+              // Waiting for a peer is not the message's own time.
+              const std::int64_t met = std::clamp(e.met, s.ready, e.time);
+              account(rank, Cause::bubble, s.ready, met);
+              account(rank, e.cause, met, e.time);
+            }
             s.ready = e.time;
           }
           ++s.head;
@@ -322,6 +330,7 @@ class Simulation {
     rank.result.busy[0] += in_window(rank, start, start + duration);
     trace(r, item, start, start + duration);
     s.last = kernel_cause_[item.index];
+    s.last_met = 0;
     s.ready = start + duration;
     ++s.head;
   }
@@ -452,8 +461,7 @@ class Simulation {
     s.last = cause(item);
     if (stream == 0) account(rank, s.last, s.began, now);
     rank.result.busy[static_cast<std::size_t>(stream)] += in_window(rank, s.began, now);
-    // Waiting for a peer is not the message's own time: who waits for it learns which part was which.
-    if (s.arrival != kUnset && now - s.began < s.began - s.arrival) s.last = Cause::bubble;
+    s.last_met = s.arrival != kUnset && s.began > s.arrival ? s.began : 0;
     s.arrival = kUnset;
     trace(r, item, s.began, now);
     s.ready = now;
