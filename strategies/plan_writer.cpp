@@ -33,6 +33,11 @@ std::vector<std::vector<int>> partition(const model::ModelDescription& model, co
   if (counts.empty() && profile.pipeline_by_cost) counts = layers_by_cost(model, virtual_stages);
   // Where the head alone is worth several stages, cost would leave stages between without layers: then by count.
   if (std::any_of(counts.begin(), counts.empty() ? counts.end() : std::prev(counts.end()), [](std::int64_t n) { return n == 0; }) && strategy.pipeline.layers_per_stage.empty()) counts.clear();
+  if (counts.empty() && layers < virtual_stages) {  // the head's stage, then the embedding's, holds no layer
+    counts.assign(static_cast<std::size_t>(virtual_stages), 1);
+    counts.back() = 0;
+    if (layers + 1 < virtual_stages) counts.front() = 0;
+  }
   if (counts.empty())
     for (int v = 0; v < virtual_stages; ++v) counts.push_back(layers / virtual_stages + (v < layers % virtual_stages ? 1 : 0));
   std::vector<std::vector<int>> out(static_cast<std::size_t>(virtual_stages));

@@ -43,6 +43,7 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   rules.forbid(!model.experts.experts && model.ffn_hidden % d.tensor != 0, "parallelism.tensor", text(d.tensor) + " does not divide the MLP width " + text(model.ffn_hidden), use_divisor(model.ffn_hidden, 64));
   rules.forbid(s.parallelism.sequence_parallel && t.sequence_length / d.context % d.tensor != 0, "parallelism.sequence_parallel",
                "the sequence of " + text(t.sequence_length / d.context) + " tokens cannot be split over " + text(d.tensor) + " tensor ranks", "Use a sequence length that " + text(d.tensor) + " divides");
+  rules.forbid(d.context > 1 && t.attention.value_or(profile.attention_fused ? "flash" : "unfused") == "unfused", "parallelism.context", "ring attention needs a fused attention kernel", "Set training.attention: flash");
   rules.forbid(d.context > 1 && t.sequence_length % (2LL * d.context) != 0, "parallelism.context", "the sequence of " + text(t.sequence_length) + " tokens cannot be cut into 2 x " + text(d.context) + " balanced chunks",
                "Use a sequence length that " + text(2LL * d.context) + " divides");
   const std::int64_t per_step = t.micro_batch_size * d.data;
@@ -81,7 +82,8 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
           rules.forbid(s.pipeline.layers_per_stage.size() != stages || sum != layers, "pipeline.layers_per_stage",
                        text(static_cast<std::int64_t>(s.pipeline.layers_per_stage.size())) + " entries with " + text(sum) + " layers", "Write " + text(program.virtual_stages) + " entries that sum to " + text(layers));
         } else {
-          rules.forbid(layers < program.virtual_stages, "parallelism.pipeline", text(layers) + " layers cannot fill " + text(program.virtual_stages) + " virtual stages", "Use fewer stages");
+          // The embedding and the head fill a stage of their own where layers are one or two short.
+          rules.forbid(layers + 2 < program.virtual_stages, "parallelism.pipeline", text(layers) + " layers cannot fill " + text(program.virtual_stages) + " virtual stages", "Use fewer stages");
         }
       }
     }

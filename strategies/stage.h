@@ -33,8 +33,8 @@ struct GroupSizes {
 
 class Stage {
  public:
-  Stage(const Strategy& strategy, const FrameworkProfile& profile, plan::PlanBuilder& builder, plan::RankClass& rank_class, GroupSizes sizes)
-      : strategy(strategy), profile(profile), builder(builder), rank_class(rank_class), sizes(sizes) {}
+  Stage(const Strategy& chosen, const FrameworkProfile& framework, plan::PlanBuilder& plan_builder, plan::RankClass& ranks, GroupSizes groups)
+      : strategy(chosen), profile(framework), builder(plan_builder), rank_class(ranks), sizes(groups) {}
 
   const Strategy& strategy;
   const FrameworkProfile& profile;

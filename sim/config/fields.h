@@ -134,7 +134,7 @@ Field<T> scalar_field(std::string name, M T::*member, std::string doc, ScalarTyp
   const auto& read_one = info.type.read;
   if constexpr (detail::is_vector<M>) {
     std::vector<std::string> items;
-    for (const E item : defaults.*member) items.push_back(info.type.show(&item));
+    for (const E& item : defaults.*member) items.push_back(info.type.show(&item));
     info.default_text = detail::list_text(items);
     info.assign = [member, read_one, words = info.type.words](const Value& v, void* object,
                                                               FieldReader& reader) {

@@ -102,6 +102,8 @@ Value latent(const model::LatentAttention& a) {
 Value effective_model(const model::ModelDescription& m) {
   Map out;
   if (!m.name.empty()) out.add("name", m.name);
+  // The style only decides what is left out, and nothing is; but it is gpt that has rows of positions.
+  out.add("style", m.position == model::Position::learned ? "gpt" : "llama");
   out.add("family", m.family);
   out.add("layers", m.layer_count());
   out.add("hidden", m.hidden);

@@ -46,8 +46,8 @@ std::string explain_layout(const Scenario& s, const Result&) {
   const st::Degrees& d = s.strategy.parallelism.degrees;
   const std::string_view order = s.strategy.parallelism.order.empty() ? st::kMegatronOrder : std::string_view(s.strategy.parallelism.order);
   const st::Layout layout(d, s.strategy.parallelism.order);
-  std::string text = fmt::format("{} ranks = tensor {} x context {} x data {} x pipeline {}; order {} (fastest first); {} GPUs per node\n", layout.world_size(), d.tensor, d.context, d.data,
-                                 d.pipeline, order, s.cluster.gpus_per_node);
+  std::string text = wrapped("", fmt::format("{} ranks = tensor {} x context {} x data {} x pipeline {}; order {} (fastest first); {} GPUs per node", layout.world_size(), d.tensor, d.context, d.data,
+                                             d.pipeline, order, s.cluster.gpus_per_node));
   if (d.replicate() > 1) text += fmt::format("data {} = {} replicas x {} shards\n", d.data, d.replicate(), d.shard());
   Table table({"Groups of rank 0", "ranks", "nodes", "per node", "side by side", "stride", "members"});
   table.left(6);

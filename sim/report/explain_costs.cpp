@@ -76,18 +76,20 @@ double bus_factor(CollectiveKind kind, int ranks) {
 std::string collectives_text(const plan::Plan& plan, const executor::CostTable& costs, const Counts& counts, std::size_t rank_class) {
   const auto& mine = costs.collective_costs[rank_class];
   const auto time = [&](std::size_t k) { return mine[k].duration.count(); };
-  Table table({"Collective", "kind", "group", "bytes", "count", "each", "total", "busbw", "how"});
-  table.left(1).left(2).left(8);
+  Table table({"Collective", "group", "bytes", "count", "each", "busbw", "how", "for"});
+  table.left(1).left(6).left(7);
+  std::int64_t sum = 0;
   for (const std::size_t k : dearest(counts.collectives, time)) {
     const plan::CollectiveSpec& spec = plan.collectives[k];
     const GroupShape& g = plan.classes[rank_class].groups[static_cast<std::size_t>(spec.axis)];
     const double each = to_seconds(mine[k].duration);
-    const std::string how = mine[k].algorithm == hwmodels::Algorithm::none ? "" : fmt::format("{}/{} {}ch", name_of(mine[k].algorithm), name_of(mine[k].protocol), mine[k].channels);
-    table.add({"  " + spec.name, std::string(name_of(spec.kind)), fmt::format("{} {}{}", name_of(spec.axis), g.ranks, g.nodes > 1 ? fmt::format(" on {}", g.nodes) : ""), bytes_text(spec.bytes.value),
-               std::to_string(counts.collectives[k]), seconds_text(each), picoseconds_text(time(k) * counts.collectives[k]),
-               each > 0 ? si_text(static_cast<double>(spec.bytes.value) / each * bus_factor(spec.kind, g.ranks), "B/s") : "", how});
+    const std::string how = mine[k].algorithm == hwmodels::Algorithm::none ? "" : fmt::format("{}/{}/{}", name_of(mine[k].algorithm), name_of(mine[k].protocol), mine[k].channels);
+    table.add({"  " + std::string(name_of(spec.kind)), fmt::format("{} {}{}", name_of(spec.axis), g.ranks, g.nodes > 1 ? fmt::format(" on {}", g.nodes) : ""), bytes_text(spec.bytes.value),
+               std::to_string(counts.collectives[k]), seconds_text(each), each > 0 ? si_text(static_cast<double>(spec.bytes.value) / each * bus_factor(spec.kind, g.ranks), "B/s") : "", how, spec.name});
+    sum += time(k) * counts.collectives[k];
   }
-  return table.empty() ? "" : "\n" + table.text(0);
+  if (table.empty()) return {};
+  return "\n" + table.text(0) + fmt::format("  collectives in all: {} (alone; how: algorithm/protocol/channels)\n", picoseconds_text(sum));
 }
 
 std::string messages_text(const plan::Plan& plan, const executor::CostTable& costs, const Counts& counts, std::size_t rank_class) {

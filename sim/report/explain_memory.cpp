@@ -65,7 +65,7 @@ std::string explain_memory(const Scenario& s, const Result& r) {
   const std::vector<std::size_t> shown = shown_classes(r, 4);
   for (const std::size_t c : shown) {
     const executor::ClassMemory& m = r.classes[c].memory;
-    text += fmt::format("\n{}: peak {} GiB allocated in {}; {} allocator operations\n", r.classes[c].name, gib_text(m.peak_allocated), moment_text(r.plan, c, m.peak_call), m.operations);
+    text += "\n" + wrapped("", fmt::format("{}: peak {} GiB allocated in {}; {} allocator operations", r.classes[c].name, gib_text(m.peak_allocated), moment_text(r.plan, c, m.peak_call), m.operations));
     text += curve(r, c) + live(r, c);
   }
   if (shown.size() < r.classes.size()) text += fmt::format("\n{} more rank classes are left out\n", r.classes.size() - shown.size());

@@ -120,8 +120,8 @@ std::string folded(const std::vector<std::string>& lines) {
 
 std::string explain_plan(const Scenario&, const Result& r) {
   const plan::Plan& plan = r.plan;
-  std::string text = fmt::format("{} rank classes, {} blocks, {} distinct kernels, {} collectives, {} messages; {} instructions per step\n", plan.classes.size(), plan.blocks.size(),
-                                 plan.kernels.size(), plan.collectives.size(), plan.messages.size(), plan.instructions_per_step());
+  std::string text = wrapped("", fmt::format("{} rank classes, {} blocks, {} distinct kernels, {} collectives, {} messages; {} instructions per step", plan.classes.size(), plan.blocks.size(),
+                                             plan.kernels.size(), plan.collectives.size(), plan.messages.size(), plan.instructions_per_step()));
   std::set<std::uint32_t> used;
   for (const plan::RankClass& c : plan.classes) {
     text += fmt::format("\n{}: {} GPUs, shown for rank {}; {} slots\n  setup\n{}  step\n{}", c.name, c.ranks, c.representative, c.program.slots, call_list(plan, c.program.setup),

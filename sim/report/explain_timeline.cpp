@@ -11,7 +11,7 @@
 namespace rehearse::report {
 namespace {
 
-constexpr int kColumns = 72;
+constexpr int kColumns = 70;
 
 /// One character per time slot of a stream: how much of it the stream worked: '#' nearly all, '+' half, '.' little.
 std::string strip(const std::vector<executor::Slice>& slices, std::size_t rank_class, int stream, std::int64_t from, std::int64_t length) {

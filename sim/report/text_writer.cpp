@@ -32,7 +32,7 @@ std::string heading(const Scenario& s) {
   std::string split;
   for (const auto& [key, value] : flattened(effective_config(s)))
     if (key.starts_with("parallelism.") && value != "1" && value != "false" && key != "parallelism.order" && key != "parallelism.data_shard")
-      split += (split.empty() ? "" : ", ") + key.substr(12) + (value == "true" ? "" : " " + value);
+      split += (split.empty() ? "" : ", ") + (key == "parallelism.sequence_parallel" ? "sequence parallel" : key.substr(12) + " " + value);
   text += wrapped("", fmt::format("sequence {}, global batch {}, micro-batch {} ({} per step); {}", t.sequence_length, t.global_batch_size, t.micro_batch_size, s.strategy.micro_batches(),
                                   split.empty() ? "one GPU holds it all" : split));
   return text + "\n";
@@ -46,7 +46,8 @@ std::string failure(const Result& r, std::size_t rank_class) {
     text += wrapped("  fails at              ", (c.memory.failed_call < 0 ? "" : fmt::format("step {}, ", c.memory.failed_step + 1)) + moment_text(r.plan, rank_class, c.memory.failed_call));
     text += item("asks for", bytes_text(oom->asked.value), fmt::format("(a segment of {})", bytes_text(oom->segment.value)));
     text += item("while live", gib_text(oom->allocated) + " GiB",
-                 fmt::format("{} GiB reserved of {} GiB; largest free block {}", gib_text(oom->reserved), gib_text(oom->limit), bytes_text(oom->largest_free_block.value)));
+                 fmt::format("of {} GiB reserved; the allocator can have {} GiB", gib_text(oom->reserved), gib_text(oom->limit)));
+    text += item("largest free block", bytes_text(oom->largest_free_block.value));
   }
   return text;
 }

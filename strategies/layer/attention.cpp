@@ -21,18 +21,58 @@ TensorId Operators::attention(TensorId q, TensorId k, TensorId v, const model::L
   const std::int64_t context = c_.strategy.parallelism.degrees.context;
   model::KernelSpec spec{.kind = KernelKind::attention_forward, .attention = c_.profile.attention, .dtype = c_.activation, .output_dtype = c_.activation,
                          .causal = true, .batch = c_.batch, .heads = heads, .kv_heads = kv_heads, .query_length = c_.sequence,
-                         .key_length = c_.sequence * (context > 1 ? (context + 1) / 2 : 1), .head_dim = head_dim, .value_head_dim = value_dim,
+                         .key_length = (c_.sequence * context + c_.sequence) / 2, .head_dim = head_dim, .value_head_dim = value_dim,
                          .window = layer.window < c_.sequence ? layer.window : 0, .name = "attention"};
   Node node{.name = "attention", .inputs = {q, k, v}, .outputs = {out}, .saved = {q, k, v, out, lse}, .intermediates = {lse}};
-  node.forward = {{.kind = Item::Kind::kernel, .spec = c_.builder.kernel(spec)}};
+  // Ring attention: keys and values (backward: and their gradients) go round on a stream of their own while blocks are computed.
+  const std::int64_t ring = 2 * c_.batch * c_.sequence * context * kv_heads * value_dim * e;
+  auto exchange = [&](const char* name, std::int64_t bytes) {
+    return Item{.kind = Item::Kind::collective, .stream = plan::Stream::context, .sync = plan::kAfterCompute,
+                .spec = c_.builder.collective({CollectiveKind::all_gather, plan::GroupAxis::context, Bytes{bytes}, name})};
+  };
+  const std::int64_t buffers = 2 * ring / context;   // two blocks of keys and values in flight
+  if (context > 1) node.forward = {Operators::alloc(2, buffers), exchange("ring of keys and values", ring)};
+  node.forward.push_back({.kind = Item::Kind::kernel, .spec = c_.builder.kernel(spec)});
+  if (context > 1) node.forward.insert(node.forward.end(), {wait(plan::Stream::context), Operators::free(2)});
   spec.kind = KernelKind::attention_backward;
   spec.name = "attention backward";
   // The fp32 accumulator of dQ and the row sums live while the kernel runs (flash_api.cpp, mha_bwd: dq_accum, softmax_d).
   const std::int64_t accumulator = c_.tokens * heads * head_dim * 4, sums = c_.tokens * heads * 4;
-  node.backward = {Operators::workspace(0, accumulator), Operators::workspace(1, sums), {.kind = Item::Kind::kernel, .spec = c_.builder.kernel(spec)},
-                   Operators::free(0), Operators::free(1)};
+  if (context > 1) node.backward = {Operators::alloc(2, 2 * buffers), exchange("ring of keys, values and gradients", 2 * ring)};
+  node.backward.insert(node.backward.end(), {Operators::workspace(0, accumulator), Operators::workspace(1, sums),
+                                             {.kind = Item::Kind::kernel, .spec = c_.builder.kernel(spec)}, Operators::free(0), Operators::free(1)});
+  if (context > 1) node.backward.insert(node.backward.end(), {wait(plan::Stream::context), Operators::free(2)});
   tape_.nodes.push_back(std::move(node));
   return out;
+}
+
+/// Scale, mask and softmax of `elements` scores: one kernel that works in place, or an operator each. Modules with rotary
+/// positions (Hugging Face's Llama and its relatives) take it in fp32 and keep the fp32 result beside the 16-bit one.
+TensorId Operators::softmax(TensorId scores, std::int64_t elements) {
+  const std::int64_t narrow = elements * c_.element(), wide = elements * 4;
+  const TensorId probabilities = tape_.tensor("softmax", narrow);
+  if (c_.profile.activation == Fusion::fused) {
+    tape_.nodes.push_back({.name = "softmax", .inputs = {scores}, .outputs = {probabilities}, .saved = {probabilities},
+                           .forward = {kernel("scale mask softmax", narrow, narrow, KernelKind::softmax)},
+                           .backward = {kernel("scale mask softmax backward", 2 * narrow, narrow, KernelKind::softmax)}, .gradient_in_place = true});
+    return probabilities;
+  }
+  auto pointwise = [&](const std::string& name, TensorId x, TensorId y, std::int64_t in, std::int64_t out) {
+    tape_.nodes.push_back({.name = name, .inputs = {x}, .outputs = {y}, .forward = {kernel(name, in, out)}, .backward = {kernel(name + " backward", out, in)}});
+  };
+  const TensorId scaled = tape_.tensor("scores scaled", narrow);
+  pointwise("scores scale", scores, scaled, narrow, narrow);
+  const bool in_fp32 = c_.element() != 4 && c_.model.position == model::Position::rotary;
+  const TensorId in = in_fp32 ? tape_.tensor("scores fp32", wide) : scaled, out = in_fp32 ? tape_.tensor("softmax fp32", wide) : probabilities;
+  const std::int64_t bytes = in_fp32 ? wide : narrow;
+  if (in_fp32) pointwise("scores cast", scaled, in, narrow, wide);
+  tape_.nodes.push_back({.name = "softmax", .inputs = {in}, .outputs = {out}, .saved = {out}, .forward = {kernel("softmax", bytes, bytes, KernelKind::softmax)},
+                         .backward = {kernel("softmax backward", 2 * bytes, bytes, KernelKind::softmax)}});
+  if (in_fp32) {
+    pointwise("softmax cast", out, probabilities, wide, narrow);
+    tape_.nodes.back().holds = {scaled};  // the variable that the result is assigned to
+  }
+  return probabilities;
 }
 
 /// QK^T, scale + mask + softmax, dropout, times V: Megatron-LM's attention of 2021 and "eager" attention elsewhere.
@@ -49,19 +89,7 @@ TensorId Operators::attention_unfused(TensorId q, TensorId k, TensorId v, const 
   const TensorId scores = tape_.tensor("scores", scores_bytes);
   tape_.nodes.push_back({.name = "scores", .inputs = {q, k}, .outputs = {scores}, .saved = {q, k}, .forward = {product("scores", s, s, head_dim)},
                          .backward = {product("scores query gradient", s, head_dim, s), product("scores key gradient", s, head_dim, s)}});
-  TensorId probabilities = tape_.tensor("softmax", scores_bytes);
-  Node softmax{.name = "softmax", .inputs = {scores}, .outputs = {probabilities}, .saved = {probabilities}};
-  if (c_.profile.activation == Fusion::fused) {
-    softmax.forward = {kernel("scale mask softmax", scores_bytes, scores_bytes, KernelKind::softmax)};
-    softmax.backward = {kernel("scale mask softmax backward", 2 * scores_bytes, scores_bytes, KernelKind::softmax)};
-    softmax.gradient_in_place = true;  // Megatron's fused softmax writes over the incoming gradient
-  } else {
-    const std::int64_t wide = scores_elements * 4;
-    softmax.forward = {kernel("add mask", scores_bytes, scores_bytes), alloc(0, wide), kernel("softmax", scores_bytes, wide, KernelKind::softmax),
-                       kernel("cast", wide, scores_bytes), free(0)};
-    softmax.backward = {alloc(0, wide), kernel("cast", scores_bytes, wide), kernel("softmax backward", 2 * wide, wide, KernelKind::softmax), free(0)};
-  }
-  tape_.nodes.push_back(std::move(softmax));
+  TensorId probabilities = softmax(scores, scores_elements);
   if (c_.profile.dropout && m.attention_dropout > 0) {
     const TensorId mask = tape_.tensor("attention dropout mask", scores_elements, false);
     const TensorId dropped = tape_.tensor("attention dropout", scores_bytes);

@@ -75,6 +75,7 @@ class Operators {
  private:
   void norm_eager(Node& node, TensorId x, TensorId y, const std::string& name, std::int64_t elements, std::int64_t rows, int weight);
   TensorId gelu_eager(TensorId x, std::int64_t width);
+  TensorId softmax(TensorId scores, std::int64_t elements);
   TensorId attention_unfused(TensorId q, TensorId k, TensorId v, const model::Layer& layer);
 
   const LowerContext& c_;

@@ -83,10 +83,11 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
       q = op.rope(q, "query rope", q_width / c.tensor);
       k = op.rope(k, "key rope", kv_width / c.tensor);
     }
-    if (c.profile.repeat_kv && m.kv_heads < m.heads) {
-      k = op.repeat(k, "repeat keys", kv_width / c.tensor, q_width / c.tensor);
-      v = op.repeat(v, "repeat values", kv_width / c.tensor, q_width / c.tensor);
-    }
+  }
+  // Products of scores need as many keys as queries; fused kernels read grouped ones as they are.
+  if ((c.profile.repeat_kv || c.attention == "unfused") && m.kv_heads < m.heads) {
+    k = op.repeat(k, "repeat keys", kv_width / c.tensor, q_width / c.tensor);
+    v = op.repeat(v, "repeat values", kv_width / c.tensor, q_width / c.tensor);
   }
   TensorId out = op.attention(q, k, v, layer);
   if (c.profile.repeat_kv) {  // Hugging Face: transpose back needs a contiguous copy before the projection
