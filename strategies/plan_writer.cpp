@@ -65,13 +65,60 @@ GroupSizes sizes_of(const Degrees& d) {
   return sizes;
 }
 
-void describe_groups(plan::RankClass& c, const Layout& layout, int gpus_per_node) {
-  using plan::GroupAxis;
-  const std::pair<GroupAxis, Axis> axes[] = {
-      {GroupAxis::tensor, Axis::tensor}, {GroupAxis::context, Axis::context}, {GroupAxis::data, Axis::data_shard_context}, {GroupAxis::data_replicate, Axis::data_replicate},
-      {GroupAxis::data_context, Axis::data_context}, {GroupAxis::pipeline, Axis::pipeline}, {GroupAxis::model, Axis::model}, {GroupAxis::expert, Axis::expert},
-      {GroupAxis::expert_data, Axis::expert_data}, {GroupAxis::embedding, Axis::embedding}, {GroupAxis::world, Axis::world}};
-  for (const auto& [mine, theirs] : axes) c.groups[static_cast<std::size_t>(mine)] = layout.shape_of(theirs, c.representative, gpus_per_node);
+constexpr std::pair<plan::GroupAxis, Axis> kAxes[] = {
+    {plan::GroupAxis::tensor, Axis::tensor}, {plan::GroupAxis::context, Axis::context}, {plan::GroupAxis::data, Axis::data_shard_context},
+    {plan::GroupAxis::data_replicate, Axis::data_replicate}, {plan::GroupAxis::data_context, Axis::data_context}, {plan::GroupAxis::pipeline, Axis::pipeline},
+    {plan::GroupAxis::model, Axis::model}, {plan::GroupAxis::expert, Axis::expert}, {plan::GroupAxis::expert_data, Axis::expert_data},
+    {plan::GroupAxis::embedding, Axis::embedding}, {plan::GroupAxis::world, Axis::world}};
+
+/// Which rank stands for which class. Folded, a stage's first rank stands for all of the stage.
+class Classes {
+ public:
+  Classes(const Layout& layout, Folding folding) : layout_(layout), folding_(folding) {}
+  int count() const { return folding_ == Folding::folded ? layout_.degrees().pipeline : layout_.world_size(); }
+  int stage_of(int index) const { return folding_ == Folding::folded ? index : layout_.coordinates_of(index).pipeline; }
+  Rank rank_of(int index) const {
+    Coordinates at;
+    at.pipeline = index;
+    return folding_ == Folding::folded ? layout_.rank_of(at) : index;
+  }
+  /// The class of the same rank's neighbour at another stage; -1 stays -1.
+  int at_stage(int index, int stage) const {
+    if (stage < 0 || folding_ == Folding::folded) return stage;
+    Coordinates at = layout_.coordinates_of(index);
+    at.pipeline = stage;
+    return layout_.rank_of(at);
+  }
+  /// Other classes that meet this one in the groups of an axis: only stages differ between folded classes.
+  std::vector<std::uint16_t> partners(int index, Axis axis) const {
+    std::vector<std::uint16_t> out;
+    for (Rank member : layout_.group_of(axis, rank_of(index))) {
+      const int other = folding_ == Folding::folded ? layout_.coordinates_of(member).pipeline : member;
+      if (other != index && std::find(out.begin(), out.end(), other) == out.end()) out.push_back(static_cast<std::uint16_t>(other));
+    }
+    return out;
+  }
+
+ private:
+  const Layout& layout_;
+  Folding folding_;
+};
+
+void describe(plan::RankClass& c, int index, const Classes& classes, const Layout& layout, int gpus_per_node) {
+  const Degrees& d = layout.degrees();
+  const int stage = classes.stage_of(index);
+  const bool folded = classes.count() == d.pipeline;
+  c.representative = classes.rank_of(index);
+  c.ranks = d.world() / classes.count();
+  c.name = !folded ? "rank " + std::to_string(index) : d.pipeline == 1 ? "all ranks" : "stage " + std::to_string(stage);
+  for (const auto& [mine, theirs] : kAxes) {
+    c.groups[static_cast<std::size_t>(mine)] = layout.shape_of(theirs, c.representative, gpus_per_node);
+    if (mine != plan::GroupAxis::pipeline && mine != plan::GroupAxis::world) c.partners[static_cast<std::size_t>(mine)] = classes.partners(index, theirs);
+  }
+  for (int other = 0; other < d.pipeline; ++other) {
+    const int peer = classes.at_stage(index, other);
+    if (peer != index && !Layout::share_node(c.representative, classes.rank_of(peer), gpus_per_node)) c.stage_peers_other_node.push_back(static_cast<std::uint16_t>(peer));
+  }
 }
 
 /// Runs the schedule's actions of one rank through its writer.
@@ -117,39 +164,26 @@ PipelineProgram schedule_of(const Strategy& strategy) {
   return kPipelineSchedules.find(strategy.pipeline.schedule)->make(shape);
 }
 
-plan::Plan write_plan(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int gpus_per_node) {
-  const Degrees& d = strategy.parallelism.degrees;
-  const Layout layout(d, strategy.parallelism.order);
+plan::Plan write_plan(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int gpus_per_node, Folding folding) {
+  const Layout layout(strategy.parallelism.degrees, strategy.parallelism.order);
   const PipelineProgram program = schedule_of(strategy);
   const auto layers = partition(model, strategy, profile, program.virtual_stages);
+  const Classes classes(layout, folding);
 
   plan::PlanBuilder builder;
-  builder.plan().classes.resize(static_cast<std::size_t>(d.pipeline));
-  for (int r = 0; r < d.pipeline; ++r) {
-    plan::RankClass& c = builder.plan().classes[static_cast<std::size_t>(r)];
-    Coordinates at;
-    at.pipeline = r;
-    c.name = d.pipeline == 1 ? "all ranks" : "stage " + std::to_string(r);
-    c.representative = layout.rank_of(at);
-    c.ranks = d.world() / d.pipeline;
-    describe_groups(c, layout, gpus_per_node);
-    for (int other = 0; other < d.pipeline; ++other) {
-      if (other == r) continue;
-      c.partners[static_cast<std::size_t>(plan::GroupAxis::model)].push_back(static_cast<std::uint16_t>(other));
-      Coordinates there = at;
-      there.pipeline = other;
-      if (!Layout::share_node(c.representative, layout.rank_of(there), gpus_per_node)) c.stage_peers_other_node.push_back(static_cast<std::uint16_t>(other));
-    }
-    if (d.pipeline > 1 && (r == 0 || r == d.pipeline - 1)) c.partners[static_cast<std::size_t>(plan::GroupAxis::embedding)] = {static_cast<std::uint16_t>(r == 0 ? d.pipeline - 1 : 0)};
-
+  builder.plan().classes.resize(static_cast<std::size_t>(classes.count()));
+  for (int index = 0; index < classes.count(); ++index) {
+    plan::RankClass& c = builder.plan().classes[static_cast<std::size_t>(index)];
+    describe(c, index, classes, layout, gpus_per_node);
+    const int r = classes.stage_of(index);
     std::vector<ChunkContents> chunks;
     std::vector<ChunkNeighbours> neighbours;
     for (int k = 0; k < program.chunks(r); ++k) {
       const int stage = program.placement[static_cast<std::size_t>(r)][static_cast<std::size_t>(k)].stage;
       chunks.push_back({.embedding = stage == 0, .head = stage == program.virtual_stages - 1, .layers = layers[static_cast<std::size_t>(stage)]});
-      neighbours.push_back({.previous = program.previous(r, k).rank, .next = program.next(r, k).rank});
+      neighbours.push_back({.previous = classes.at_stage(index, program.previous(r, k).rank), .next = classes.at_stage(index, program.next(r, k).rank)});
     }
-    StageWriter writer(model, strategy, profile, builder, c, sizes_of(d), std::move(chunks), std::move(neighbours));
+    StageWriter writer(model, strategy, profile, builder, c, sizes_of(strategy.parallelism.degrees), std::move(chunks), std::move(neighbours));
     writer.setup();
     writer.begin_step();
     follow(program, r, writer);

@@ -17,8 +17,12 @@ namespace rehearse::strategies {
 /// Every reason why this strategy cannot train this model, in the user's words and keys, each with a fix. Empty: it can.
 std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int gpus_per_node);
 
+/// Folded: equal ranks are one class, simulated once. Unfolded: every rank is a class of its own, and every collective a
+/// meeting of its members: the oracle of the folding, for small clusters.
+enum class Folding : std::uint8_t { folded, unfolded };
+
 /// Precondition: problems_of(...) is empty.
-plan::Plan write_plan(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int gpus_per_node);
+plan::Plan write_plan(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int gpus_per_node, Folding folding = Folding::folded);
 
 /// Parameters of each rank class after tensor and pipeline splitting, for reports: index = rank class.
 std::vector<std::int64_t> parameters_per_class(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile);

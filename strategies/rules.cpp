@@ -49,7 +49,7 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   const std::int64_t per_step = t.micro_batch_size * d.data;
   rules.forbid(t.global_batch_size % per_step != 0, "training.global_batch_size",
                text(t.global_batch_size) + " is not a multiple of micro-batch " + text(t.micro_batch_size) + " x data-parallel degree " + text(d.data),
-               "Use " + text(std::max<std::int64_t>(1, t.global_batch_size / per_step) * per_step) + " or " + text((t.global_batch_size / per_step + 1) * per_step));
+               (t.global_batch_size > per_step ? "Use " + text(t.global_batch_size / per_step * per_step) + " or " : std::string("Use ")) + text((t.global_batch_size / per_step + 1) * per_step));
   const bool experts = std::any_of(model.layers.begin(), model.layers.end(), [](const model::Layer& l) { return l.moe; });
   rules.forbid(experts, "model", "mixture-of-experts layers cannot be simulated yet", "Use a dense model");
   rules.forbid(model.latent.present(), "model", "multi-head latent attention cannot be simulated yet", "Use a model with MHA, GQA or MQA");

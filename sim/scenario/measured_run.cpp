@@ -139,7 +139,8 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   std::string profile = profile_of(row);
   const std::string sharding = cell(row, "sharding");
   if (profile == "megatron-2021" && sharding.starts_with("zero")) profile = "megatron-deepspeed";
-  s.profile = st::load_profile(profile);
+  const st::Precision precision = precision_of(cell(row, "precision"));
+  s.profile = st::with_precision(st::load_profile(profile), precision);
   s.model = model_of(row, profile, s.notes);
   if (std::any_of(s.model.layers.begin(), s.model.layers.end(), [](const model::Layer& l) { return l.moe; })) {
     run.dense = false;
@@ -179,7 +180,7 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   else s.notes.push_back("micro-batch not stated, taken as 1");
   t.global_batch_size = global ? *global : t.micro_batch_size * d.data * accumulation.value_or(1);
   if (!global) s.notes.push_back(fmt::format("global batch not stated, taken as {}", t.global_batch_size));
-  t.precision = precision_of(cell(row, "precision"));
+  t.precision = precision;
   if (const std::string attention = cell(row, "attention"); attention == "unfused") t.attention = "unfused";
   else if (attention == "flash") t.attention = "flash";
 

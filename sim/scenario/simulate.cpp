@@ -130,15 +130,16 @@ hwmodels::AllocatorSettings allocator_settings(const Scenario& s, const ClassRes
 Result simulate(const Scenario& s, const SimulateOptions& options) {
   Result result;
   result.notes = s.notes;
-  result.plan = st::write_plan(s.model, s.strategy, s.profile, s.cluster.gpus_per_node);
+  result.plan = st::write_plan(s.model, s.strategy, s.profile, s.cluster.gpus_per_node, options.unfold ? st::Folding::unfolded : st::Folding::folded);
   const auto network = hwmodels::make_network(s.cluster, s.communication);
   const hwmodels::KernelModel kernels(s.cluster.gpu);
   result.classes.resize(result.plan.classes.size());
+  const st::Layout layout(s.strategy.parallelism.degrees, s.strategy.parallelism.order);
   const auto parameters = st::parameters_per_class(s.model, s.strategy, s.profile);
   for (std::size_t i = 0; i < result.classes.size(); ++i) {
     result.classes[i].name = result.plan.classes[i].name;
     result.classes[i].ranks = result.plan.classes[i].ranks;
-    result.classes[i].parameters = parameters[i];
+    result.classes[i].parameters = parameters[static_cast<std::size_t>(layout.coordinates_of(result.plan.classes[i].representative).pipeline)];
   }
   result.flops = count_flops(s, result.plan);
   const double gpus = static_cast<double>(s.gpus());

@@ -46,6 +46,7 @@ struct Result {
 
 struct SimulateOptions {
   bool time = true, memory = true;
+  bool unfold = false;       // simulate every rank: the oracle of the folding, for small clusters
   bool trace = false, timeline = false;
   executor::Ablation ablation;
 };
