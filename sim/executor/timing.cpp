@@ -318,6 +318,8 @@ class Simulation {
       const StreamState& s = rank.streams[static_cast<std::size_t>(k)];
       if (s.running && s.work->load.sm + s.work->load.hbm > 0) return false;
       if (s.start != kNever && s.start < end) return false;
+      // A collective that waits for its members may begin at any moment (messages disturb no kernels).
+      if (s.arrived && s.fifo[s.head].op == Opcode::collective) return false;
     }
     return true;
   }

@@ -1,11 +1,13 @@
 #include "sim/scenario/measured_run.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 
 #include <fmt/core.h>
 
+#include "sim/config/document.h"
 #include "sim/model/presets.h"
 #include "sim/model/shapes.h"
 #include "strategies/plan_writer.h"
@@ -122,6 +124,35 @@ st::DataParallelKind sharding_of(const std::string& word, const std::string& pro
   throw NotSimulated{"sharding '" + word + "' is not simulated yet"};
 }
 
+/// What Megatron's arguments say beyond the table's columns; absent ones have Megatron's defaults (megatron/training/arguments.py).
+void apply_megatron_arguments(const config::CsvRow& row, Scenario& s) {
+  const std::string text = cell(row, "model_args_json");
+  if (text.empty()) {
+    // SimuMax names the fused cross-entropy in its case names.
+    if (contains(cell(row, "source"), "_cef")) s.profile.loss = st::LossKind::fused;
+    return;
+  }
+  const config::Value arguments = config::parse_document(text, "model_args_json").root;
+  auto flag = [&](const char* name) {
+    const config::Value* v = arguments.find(name);
+    return v != nullptr && (v->text() == "true" || v->text() == "True");
+  };
+  auto number = [&](const char* name, double otherwise) {
+    const config::Value* v = arguments.find(name);
+    return v != nullptr && v->is_scalar() ? std::strtod(v->text().c_str(), nullptr) : otherwise;
+  };
+  s.model.dropout = number("hidden-dropout", 0.1);
+  s.model.attention_dropout = number("attention-dropout", 0.1);
+  s.profile.loss = flag("cross-entropy-loss-fusion") ? st::LossKind::fused : st::LossKind::vocab_parallel;
+  if (flag("no-gradient-accumulation-fusion")) s.profile.fused_gradient_accumulation = s.profile.dummy_weight_gradients = false;
+  if (flag("swiglu")) s.model.gated_mlp = true;
+  if (flag("untie-embeddings-and-output-weights")) s.model.tied_embeddings = false;
+  if (const config::Value* position = arguments.find("position-embedding-type"); position != nullptr && position->text() == "rope") {
+    s.model.position = model::Position::rotary;
+    s.model.max_positions = 0;
+  }
+}
+
 Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   Scenario s;
   s.file = row.at().file;
@@ -142,6 +173,7 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   const st::Precision precision = precision_of(cell(row, "precision"));
   s.profile = st::with_precision(st::load_profile(profile), precision);
   s.model = model_of(row, profile, s.notes);
+  if (profile == "megatron-core") apply_megatron_arguments(row, s);
   if (std::any_of(s.model.layers.begin(), s.model.layers.end(), [](const model::Layer& l) { return l.moe; })) {
     run.dense = false;
     throw NotSimulated{"mixture of experts is not simulated yet"};
@@ -155,7 +187,7 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   const auto data = integer(row, "dp");
   const std::int64_t parts = static_cast<std::int64_t>(d.tensor) * d.pipeline * d.context;
   if (gpus == 0 && !data) {
-    if (!run.source.starts_with("megatron_lm_ci")) throw NotSimulated{"the number of GPUs is not stated"};
+    if (!run.source.starts_with("megatron_lm_ci") || contains(cell(row, "note"), "release-scale")) throw NotSimulated{"the number of GPUs is not stated"};
     gpus = std::max<std::int64_t>(8, parts);  // the CI's other tests run on 8 GPUs
     s.notes.push_back(fmt::format("number of GPUs not stated, taken as {}", gpus));
   }
