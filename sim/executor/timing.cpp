@@ -112,7 +112,9 @@ struct RankState {
 
 class Simulation {
  public:
-  Simulation(const plan::Plan& plan, const CostTable& costs, const TimingOptions& options) : plan_(plan), costs_(costs), options_(options), ranks_(plan.classes.size()), next_(plan.classes.size(), kNever) {
+  Simulation(const plan::Plan& plan, const CostTable& costs, const TimingOptions& options) : plan_(plan), costs_(costs), options_(options), ranks_(plan.classes.size()), next_(plan.classes.size(), kNever), earliest_(plan.classes.size() / kBlock + 1, kNever),
+        meetings_of_(plan.classes.size()) {
+    for (auto& of_axis : meetings_of_) of_axis.fill(UINT32_MAX);
     for (const model::KernelSpec& k : plan.kernels) kernel_cause_.push_back(cause_of(k));
   }
 
@@ -125,20 +127,28 @@ class Simulation {
       for (int s = 0; s < plan::kStreams; ++s) poll(r, s);
       settle(r);
     }
-    for (std::size_t r = 0; r < ranks_.size(); ++r) next_[r] = next(r);
+    for (std::size_t r = 0; r < ranks_.size(); ++r) set_next(r, next(r));
     // Global order of time: the rank whose next happening is earliest goes on.
     for (;;) {
-      const auto earliest = std::min_element(next_.begin(), next_.end());
-      if (earliest == next_.end() || *earliest == kNever) break;
-      const auto who = static_cast<std::size_t>(earliest - next_.begin());
-      happen(who, *earliest);
-      next_[who] = next(who);
+      const auto block = static_cast<std::size_t>(std::min_element(earliest_.begin(), earliest_.end()) - earliest_.begin());
+      if (earliest_[block] == kNever) break;
+      const auto first = next_.begin() + static_cast<std::ptrdiff_t>(block * kBlock);
+      const auto who = static_cast<std::size_t>(std::find(first, next_.end(), earliest_[block]) - next_.begin());
+      happen(who, next_[who]);
+      set_next(who, next(who));
     }
     return finish();
   }
 
  private:
   const plan::Program& program(std::size_t r) const { return plan_.classes[r].program; }
+
+  /// Ranks in blocks, each with its earliest: two short scans find the next of a thousand ranks.
+  void set_next(std::size_t r, std::int64_t t) {
+    next_[r] = t;
+    const std::size_t block = r / kBlock, end = std::min(next_.size(), (block + 1) * kBlock);
+    earliest_[block] = *std::min_element(next_.begin() + static_cast<std::ptrdiff_t>(block * kBlock), next_.begin() + static_cast<std::ptrdiff_t>(end));
+  }
 
   // Host thread -------------------------------------------------------------------------------------------------------
 
@@ -343,12 +353,9 @@ class Simulation {
     const auto& partners = plan_.classes[r].partners[static_cast<std::size_t>(axis)];
     s.arrived = true;
     s.arrival = std::max(s.ready, item.issue);
-    std::vector<std::uint16_t> members(partners.begin(), partners.end());
-    members.push_back(static_cast<std::uint16_t>(r));
-    std::sort(members.begin(), members.end());
-    auto& waiting = collectives_[{static_cast<int>(axis), members}];
+    auto& waiting = meetings_[meeting_of(r, axis)];
     waiting.push_back({r, stream});
-    if (waiting.size() < members.size()) return;
+    if (waiting.size() <= partners.size()) return;
     std::int64_t start = 0;
     for (const auto& [rank, st] : waiting) start = std::max(start, ranks_[rank].streams[static_cast<std::size_t>(st)].arrival);
     const auto all = std::exchange(waiting, {});
@@ -357,8 +364,19 @@ class Simulation {
       member.arrived = false;
       member.met = true;
       member.start = start;
-      next_[rank] = std::min(next_[rank], start);
+      set_next(rank, std::min(next_[rank], start));
     }
+  }
+
+  /// Where the members of a rank's group on an axis meet.
+  std::uint32_t meeting_of(std::size_t r, GroupAxis axis) {
+    std::uint32_t& id = meetings_of_[r][static_cast<std::size_t>(axis)];
+    if (id == UINT32_MAX) {
+      id = static_cast<std::uint32_t>(meetings_.size());
+      meetings_.emplace_back();
+      for (std::uint16_t other : plan_.classes[r].partners[static_cast<std::size_t>(axis)]) meetings_of_[other][static_cast<std::size_t>(axis)] = id;
+    }
+    return id;
   }
 
   /// The k-th send on a channel meets the k-th receive.
@@ -380,7 +398,7 @@ class Simulation {
     theirs.erase(theirs.begin());
     StreamState& p = ranks_[peer].streams[static_cast<std::size_t>(peer_stream)];
     const std::int64_t start = std::max(s.arrival, p.arrival);
-    next_[peer] = std::min(next_[peer], start);
+    set_next(peer, std::min(next_[peer], start));
     for (StreamState* side : {&s, &p}) {
       side->arrived = false;
       side->met = true;
@@ -635,10 +653,13 @@ class Simulation {
   const CostTable& costs_;
   const TimingOptions& options_;
   std::vector<RankState> ranks_;
-  std::vector<std::int64_t> next_;   // by rank: when its next work starts or ends
+  static constexpr std::size_t kBlock = 32;
+  std::vector<std::int64_t> next_;      // by rank: when its next work starts or ends
+  std::vector<std::int64_t> earliest_;  // of each block of ranks
   std::vector<Cause> kernel_cause_;
   std::map<std::tuple<std::uint16_t, std::uint16_t, std::uint8_t>, Rendezvous> messages_;
-  std::map<std::pair<int, std::vector<std::uint16_t>>, std::vector<std::pair<std::size_t, int>>> collectives_;
+  std::vector<std::vector<std::pair<std::size_t, int>>> meetings_;                    // who waits (rank, stream) in each group
+  std::vector<std::array<std::uint32_t, plan::kGroupAxes>> meetings_of_;              // by rank and axis
   std::vector<Slice> trace_;
   std::int64_t instructions_ = 0;
 };
