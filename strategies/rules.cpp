@@ -50,6 +50,9 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   rules.forbid(t.global_batch_size % per_step != 0, "training.global_batch_size",
                text(t.global_batch_size) + " is not a multiple of micro-batch " + text(t.micro_batch_size) + " x data-parallel degree " + text(d.data),
                (t.global_batch_size > per_step ? "Use " + text(t.global_batch_size / per_step * per_step) + " or " : std::string("Use ")) + text((t.global_batch_size / per_step + 1) * per_step));
+  rules.forbid(t.cuda_graph.value_or(false), "training.cuda_graph", "CUDA graphs cannot be simulated yet", "Leave the key out");
+  rules.forbid(t.compile.has_value() && *t.compile != profile.compiled, "training.compile",
+               "the framework profile '" + profile.name + (profile.compiled ? "' is compiled" : "' has no compiled form"), "Leave the key out, or choose torchtitan or torchtitan-compile");
   const bool experts = std::any_of(model.layers.begin(), model.layers.end(), [](const model::Layer& l) { return l.moe; });
   rules.forbid(experts, "model", "mixture-of-experts layers cannot be simulated yet", "Use a dense model");
   rules.forbid(model.latent.present(), "model", "multi-head latent attention cannot be simulated yet", "Use a model with MHA, GQA or MQA");
