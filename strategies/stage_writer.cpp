@@ -213,9 +213,13 @@ StageWriter::StageWriter(const model::ModelDescription& model, const Strategy& s
 StageWriter::~StageWriter() = default;
 
 void StageWriter::setup() {
-  impl_->stage.in_setup = true;
+  Stage& stage = impl_->stage;
+  stage.in_setup = true;
   impl_->data->setup();
-  impl_->stage.in_setup = false;
+  // Made at the first matrix product and never freed (PyTorch, CublasHandlePool).
+  const std::uint32_t workspace = stage.persistent_slot();
+  stage.call("allocate cuBLAS workspace", Phase::setup, nullptr, [&](plan::BlockWriter& w) { w.alloc(workspace, stage.profile.cublas_workspace.value, plan::Category::workspace); });
+  stage.in_setup = false;
 }
 
 void StageWriter::begin_step() {

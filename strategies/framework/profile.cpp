@@ -61,10 +61,8 @@ const config::Fields<P>& fields() {
       config::boolean("overlap_parameter_gather", &P::overlap_parameter_gather, "gather runs under the next forward"),
       config::boolean("fused_optimizer", &P::fused_optimizer, "one pass over the states; false: foreach"),
       config::boolean("gradient_norm_sync", &P::gradient_norm_sync, "the host reads the gradient norm"),
-      config::boolean("tensor_overlap", &P::tensor_overlap, "user-buffer overlap of tensor-parallel collectives"),
       config::boolean("pipeline_by_cost", &P::pipeline_by_cost, "stages are balanced by compute, head included"),
       config::boolean("ddp_bucket_copies", &P::ddp_bucket_copies, "16-bit gradients live in bucket views beside the fp32 buffer"),
-      config::boolean("pipeline_sync", &P::pipeline_sync, "point-to-point blocks in 1F1B"),
       config::boolean("early_stop_recompute", &P::early_stop_recompute, "recomputation stops after the last needed tensor"),
       config::duration("kernel_host", &P::kernel_host, "host time to issue one forward kernel"),
       config::duration("backward_kernel_host", &P::backward_kernel_host, "host time to issue one backward kernel"),
@@ -79,7 +77,6 @@ const config::Fields<P>& fields() {
       config::boolean("vocab_times_tensor", &P::vocab_times_tensor, "the multiple grows with the tensor degree"),
       config::text("selective_modules", &P::selective_modules, "what `recompute: selective` recomputes"),
       config::boolean("recomputes_selectively", &P::recomputes_selectively, "its default configurations recompute selectively"),
-      config::text("memory_reported", &P::memory_reported, "which number the logs print"),
   };
   return table;
 }

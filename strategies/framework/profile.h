@@ -55,7 +55,6 @@ struct FrameworkProfile {
   bool autocast = false;                  // 16-bit copies of fp32 weights are made per use
   bool fused_gradient_accumulation = false;  // weight-gradient GEMM adds into the fp32 gradient
   bool dummy_weight_gradients = false;    // Transformer Engine keeps one 16-bit dummy per weight shape
-  bool head_weight_gradient_fp32 = false;
 
   // Data parallelism and step
   std::int64_t bucket_elements = 0;       // gradient bucket in elements (0: one bucket)
@@ -63,10 +62,8 @@ struct FrameworkProfile {
   bool overlap_parameter_gather = false;
   bool fused_optimizer = true;            // one multi-tensor kernel without temporaries; false: foreach
   bool gradient_norm_sync = true;         // the host reads the norm before the optimizer step
-  bool tensor_overlap = false;            // user-buffer overlap of tensor-parallel collectives with GEMMs
   bool pipeline_by_cost = false;          // stages are balanced by compute, head included (nanotron); false: by layers
   bool ddp_bucket_copies = false;         // 16-bit gradients live in bucket views beside the fp32 buffer (nanotron)
-  bool pipeline_sync = true;              // blocking point-to-point in non-interleaved 1F1B
   bool early_stop_recompute = false;      // non-reentrant checkpoint stops after the last needed tensor
 
   // Host thread (per call, on the issuing thread)
@@ -83,7 +80,6 @@ struct FrameworkProfile {
   bool vocab_times_tensor = false;
   std::vector<std::string> selective_modules;  // what `recompute: selective` means here
   bool recomputes_selectively = false;    // its default configurations recompute selectively
-  std::string memory_reported = "allocated";   // which number its logs print
 };
 
 /// Reads strategies/framework/data/<name>.yaml. Throws ConfigError; unknown names list the valid ones.
