@@ -1,51 +1,15 @@
 #include "strategies/plan_writer.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "sim/core/contract.h"
 #include "strategies/pipeline/catalog.h"
+#include "strategies/stage_layers.h"
 #include "strategies/stage_writer.h"
 
 namespace rehearse::strategies {
 namespace {
-
-/// nanotron's rule: a block goes to the current stage, and the next stage begins once the summed cost has passed that
-/// stage's share. Costs: 4 q h + 3 f h for a layer, V h for the head, nothing for the rest.
-/// Source: huggingface/nanotron, models/base.py (placement) and models/llama.py (get_block_compute_costs).
-std::vector<std::int64_t> layers_by_cost(const model::ModelDescription& m, int stages) {
-  const double layer = static_cast<double>(m.hidden) * (4.0 * static_cast<double>(m.query_width()) + 3.0 * static_cast<double>(m.ffn_hidden));
-  const double total = layer * static_cast<double>(m.layer_count()) + static_cast<double>(m.hidden) * static_cast<double>(m.vocab);
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(stages), 0);
-  int stage = 0;
-  double sum = 0;
-  for (std::int64_t l = 0; l < m.layer_count(); ++l) {
-    ++counts[static_cast<std::size_t>(stage)];
-    sum += layer;
-    if (sum > total * (stage + 1) / stages && stage + 1 < stages) ++stage;
-  }
-  return counts;
-}
-
-/// Layers of each virtual stage: as given, by cost, or as even as can be (the first stages take the remainder).
-std::vector<std::vector<int>> partition(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int virtual_stages) {
-  const std::int64_t layers = model.layer_count();
-  std::vector<std::int64_t> counts = strategy.pipeline.layers_per_stage;
-  if (counts.empty() && profile.pipeline_by_cost) counts = layers_by_cost(model, virtual_stages);
-  // Where the head alone is worth several stages, cost would leave stages between without layers: then by count.
-  if (std::any_of(counts.begin(), counts.empty() ? counts.end() : std::prev(counts.end()), [](std::int64_t n) { return n == 0; }) && strategy.pipeline.layers_per_stage.empty()) counts.clear();
-  if (counts.empty() && layers < virtual_stages) {  // the head's stage, then the embedding's, holds no layer
-    counts.assign(static_cast<std::size_t>(virtual_stages), 1);
-    counts.back() = 0;
-    if (layers + 1 < virtual_stages) counts.front() = 0;
-  }
-  if (counts.empty())
-    for (int v = 0; v < virtual_stages; ++v) counts.push_back(layers / virtual_stages + (v < layers % virtual_stages ? 1 : 0));
-  std::vector<std::vector<int>> out(static_cast<std::size_t>(virtual_stages));
-  int next = 0;
-  for (std::size_t v = 0; v < out.size(); ++v)
-    for (std::int64_t i = 0; i < counts[v]; ++i) out[v].push_back(next++);
-  return out;
-}
 
 PipelineShape shape_of(const Strategy& strategy) {
   PipelineShape shape;
@@ -167,7 +131,7 @@ PipelineProgram schedule_of(const Strategy& strategy) {
 plan::Plan write_plan(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int gpus_per_node, Folding folding) {
   const Layout layout(strategy.parallelism.degrees, strategy.parallelism.order);
   const PipelineProgram program = schedule_of(strategy);
-  const auto layers = partition(model, strategy, profile, program.virtual_stages);
+  const std::vector<StageLayers> layers = stage_layers(model, strategy, profile);
   const Classes classes(layout, folding);
 
   plan::PlanBuilder builder;
@@ -180,7 +144,10 @@ plan::Plan write_plan(const model::ModelDescription& model, const Strategy& stra
     std::vector<ChunkNeighbours> neighbours;
     for (int k = 0; k < program.chunks(r); ++k) {
       const int stage = program.placement[static_cast<std::size_t>(r)][static_cast<std::size_t>(k)].stage;
-      chunks.push_back({.embedding = stage == 0, .head = stage == program.virtual_stages - 1, .layers = layers[static_cast<std::size_t>(stage)]});
+      const StageLayers& held = layers[static_cast<std::size_t>(stage)];
+      ChunkContents contents{.embedding = held.embedding, .head = held.head, .layers = std::vector<int>(static_cast<std::size_t>(held.count))};
+      std::iota(contents.layers.begin(), contents.layers.end(), held.first);
+      chunks.push_back(std::move(contents));
       neighbours.push_back({.previous = classes.at_stage(index, program.previous(r, k).rank), .next = classes.at_stage(index, program.next(r, k).rank)});
     }
     StageWriter writer(model, strategy, profile, builder, c, sizes_of(strategy.parallelism.degrees), std::move(chunks), std::move(neighbours));
@@ -195,7 +162,7 @@ plan::Plan write_plan(const model::ModelDescription& model, const Strategy& stra
 
 std::vector<std::int64_t> parameters_per_class(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile) {
   const PipelineProgram program = schedule_of(strategy);
-  const auto layers = partition(model, strategy, profile, program.virtual_stages);
+  const std::vector<StageLayers> layers = stage_layers(model, strategy, profile);
   plan::PlanBuilder builder;
   const LowerContext context = make_context(model, strategy, profile, builder);
   std::vector<std::int64_t> out;
@@ -204,9 +171,10 @@ std::vector<std::int64_t> parameters_per_class(const model::ModelDescription& mo
     bool first = false;
     for (int k = 0; k < program.chunks(r); ++k) {
       const int stage = program.placement[static_cast<std::size_t>(r)][static_cast<std::size_t>(k)].stage;
-      if (stage == 0) n += embedding_tape(context, false).elements(), first = true;
-      for (int layer : layers[static_cast<std::size_t>(stage)]) n += layer_tape(context, model.layers[static_cast<std::size_t>(layer)]).elements();
-      if (stage == program.virtual_stages - 1) n += head_tape(context, model.tied_embeddings && first).elements();
+      const StageLayers& held = layers[static_cast<std::size_t>(stage)];
+      if (held.embedding) n += embedding_tape(context, false).elements(), first = true;
+      for (int layer = held.first; layer < held.first + held.count; ++layer) n += layer_tape(context, model.layers[static_cast<std::size_t>(layer)]).elements();
+      if (held.head) n += head_tape(context, model.tied_embeddings && first).elements();
     }
     out.push_back(n);
   }

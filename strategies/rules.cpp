@@ -3,6 +3,7 @@
 
 #include "strategies/pipeline/catalog.h"
 #include "strategies/plan_writer.h"
+#include "strategies/stage_layers.h"
 
 namespace rehearse::strategies {
 namespace {
@@ -43,6 +44,8 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   rules.forbid(!model.experts.experts && model.ffn_hidden % d.tensor != 0, "parallelism.tensor", text(d.tensor) + " does not divide the MLP width " + text(model.ffn_hidden), use_divisor(model.ffn_hidden, 64));
   rules.forbid(s.parallelism.sequence_parallel && t.sequence_length / d.context % d.tensor != 0, "parallelism.sequence_parallel",
                "the sequence of " + text(t.sequence_length / d.context) + " tokens cannot be split over " + text(d.tensor) + " tensor ranks", "Use a sequence length that " + text(d.tensor) + " divides");
+  rules.forbid(model.position == model::Position::learned && t.sequence_length > model.max_positions, "training.sequence_length",
+               text(t.sequence_length) + " tokens, but the model has " + text(model.max_positions) + " learned positions", "Use at most " + text(model.max_positions));
   rules.forbid(d.context > 1 && t.attention.value_or(profile.attention_fused ? "flash" : "unfused") == "unfused", "parallelism.context", "ring attention needs a fused attention kernel", "Set training.attention: flash");
   rules.forbid(d.context > 1 && t.sequence_length % (2LL * d.context) != 0, "parallelism.context", "the sequence of " + text(t.sequence_length) + " tokens cannot be cut into 2 x " + text(d.context) + " balanced chunks",
                "Use a sequence length that " + text(2LL * d.context) + " divides");
@@ -58,7 +61,6 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   rules.forbid(model.latent.present(), "model", "multi-head latent attention cannot be simulated yet", "Use a model with MHA, GQA or MQA");
   rules.forbid(!experts && (d.expert > 1 || d.expert_tensor > 1), "parallelism.expert", "the model has no experts to split", "Use 1");
 
-  const std::int64_t layers = model.layer_count();
   if (d.pipeline > 1) {
     const PipelineSchedule* schedule = kPipelineSchedules.find(s.pipeline.schedule);
     rules.forbid(schedule == nullptr, "pipeline.schedule", "there is no pipeline schedule '" + s.pipeline.schedule + "'", "");
@@ -78,16 +80,8 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
         for (int r = 0; r < program.stages(); ++r)
           for (int k = 0; k < program.chunks(r); ++k) whole = whole && program.next(r, k).rank != r;
         rules.forbid(!whole, "pipeline.schedule", "'" + s.pipeline.schedule + "' splits backward or puts neighbouring stages on one rank, which cannot be simulated yet", "Use naive, gpipe, 1f1b or an interleaved schedule");
-        const auto stages = static_cast<std::size_t>(program.virtual_stages);
-        if (!s.pipeline.layers_per_stage.empty()) {
-          std::int64_t sum = 0;
-          for (std::int64_t n : s.pipeline.layers_per_stage) sum += n;
-          rules.forbid(s.pipeline.layers_per_stage.size() != stages || sum != layers, "pipeline.layers_per_stage",
-                       text(static_cast<std::int64_t>(s.pipeline.layers_per_stage.size())) + " entries with " + text(sum) + " layers", "Write " + text(program.virtual_stages) + " entries that sum to " + text(layers));
-        } else {
-          // The embedding and the head fill a stage of their own where layers are one or two short.
-          rules.forbid(layers + 2 < program.virtual_stages, "parallelism.pipeline", text(layers) + " layers cannot fill " + text(program.virtual_stages) + " virtual stages", "Use fewer stages");
-        }
+        if (whole)
+          for (const std::string& p : stage_layer_problems(model, s, profile)) rules.forbid(true, s.pipeline.layers_per_stage.empty() ? "parallelism.pipeline" : "pipeline.layers_per_stage", p, "");
       }
     }
   } else {

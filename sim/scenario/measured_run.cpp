@@ -108,7 +108,6 @@ model::ModelDescription model_of(const config::CsvRow& row, const std::string& p
 st::Precision precision_of(const std::string& word) {
   static const std::map<std::string, st::Precision> known{{"fp32", st::Precision::fp32}, {"fp16", st::Precision::fp16}, {"bf16", st::Precision::bf16},
                                                           {"fp8", st::Precision::fp8}, {"mxfp8", st::Precision::mxfp8}, {"nvfp4", st::Precision::nvfp4}};
-  if (word.empty()) return st::Precision::bf16;
   if (const auto it = known.find(word); it != known.end()) return it->second;
   throw NotSimulated{"precision '" + word + "' is not simulated yet"};
 }
@@ -170,7 +169,13 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   std::string profile = profile_of(row);
   const std::string sharding = cell(row, "sharding");
   if (profile == "megatron-2021" && sharding.starts_with("zero")) profile = "megatron-deepspeed";
-  const st::Precision precision = precision_of(cell(row, "precision"));
+  s.cluster = hwmodels::load_cluster(node_of(row), 1, "rail-fat-tree", cell(row, "gpu"));
+  std::string format = cell(row, "precision");
+  if (format.empty()) {
+    format = s.cluster.gpu.peak.contains(DType::bf16) ? "bf16" : "fp16";
+    s.notes.push_back("precision not stated, taken as " + format);
+  }
+  const st::Precision precision = precision_of(format);
   s.profile = st::with_precision(st::load_profile(profile), precision);
   s.model = model_of(row, profile, s.notes);
   if (profile == "megatron-core") apply_megatron_arguments(row, s);
@@ -195,8 +200,6 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   if (all % parts != 0) throw NotSimulated{fmt::format("{} GPUs cannot be split {} ways", all, parts)};
   d.data = static_cast<int>(all / parts);
 
-  const std::string node = node_of(row);
-  s.cluster = hwmodels::load_cluster(node, 1, "rail-fat-tree", cell(row, "gpu"));
   const int per_node = static_cast<int>(std::min<std::int64_t>({integer(row, "gpus_per_node").value_or(s.cluster.node.gpus), s.cluster.node.gpus, all}));
   if (all % per_node != 0) throw NotSimulated{fmt::format("{} GPUs do not fill nodes of {}", all, per_node)};
   s.cluster.gpus_per_node = per_node;

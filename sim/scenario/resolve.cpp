@@ -122,8 +122,26 @@ Scenario load_scenario(const std::string& path, const std::vector<std::string>& 
   return read_scenario(config::apply_overrides(config::load_layered(path), overrides), path);
 }
 
+DType product_format(st::Precision p) {
+  switch (p) {
+    case st::Precision::fp32: return DType::fp32;
+    case st::Precision::tf32: return DType::tf32;
+    case st::Precision::fp16: return DType::fp16;
+    case st::Precision::bf16: return DType::bf16;
+    case st::Precision::fp8: return DType::fp8;
+    case st::Precision::mxfp8: return DType::mxfp8;
+    case st::Precision::nvfp4: return DType::nvfp4;
+  }
+  return DType::bf16;
+}
+
 std::vector<Diagnostic> problems_of(const Scenario& s) {
   std::vector<Diagnostic> out = st::problems_of(s.strategy.parallelism.degrees, s.gpus(), s.strategy.parallelism.order);
+  if (!s.cluster.gpu.peak.contains(product_format(s.strategy.training.precision))) {
+    std::string known;
+    for (const auto& [format, rate] : s.cluster.gpu.peak) known += (known.empty() ? "" : ", ") + std::string(name_of(format));
+    out.push_back({{}, "training.precision", fmt::format("{} has no {} matrix products", s.cluster.gpu.title, name_of(product_format(s.strategy.training.precision))), "It has " + known, ""});
+  }
   for (const std::string& problem : model::problems_of(s.model)) out.push_back({{}, "model", problem, "", ""});
   if (!out.empty()) return out;
   return st::problems_of(s.model, s.strategy, s.profile, s.cluster.gpus_per_node);

@@ -39,6 +39,9 @@ Scenario read_scenario(const config::Value& root, const std::string& file);
 /// Checks a scenario built in code; the diagnostics have no places.
 std::vector<Diagnostic> problems_of(const Scenario& scenario);
 
+/// The number format of matrix products under a precision; the GPU must have a peak for it.
+DType product_format(strategies::Precision precision);
+
 /// JSON Schema and Markdown reference of the scenario file, from the parser's own table.
 std::string scenario_schema();
 std::string scenario_reference();

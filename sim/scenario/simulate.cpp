@@ -10,25 +10,6 @@ namespace {
 
 namespace st = strategies;
 
-DType peak_format(st::Precision p) {
-  switch (p) {
-    case st::Precision::fp32: return DType::fp32;
-    case st::Precision::tf32: return DType::tf32;
-    case st::Precision::fp16: return DType::fp16;
-    case st::Precision::bf16: return DType::bf16;
-    case st::Precision::fp8: return DType::fp8;
-    case st::Precision::mxfp8: return DType::mxfp8;
-    case st::Precision::nvfp4: return DType::nvfp4;
-  }
-  return DType::bf16;
-}
-
-double peak_of(const hwmodels::Gpu& gpu, DType t) {
-  for (DType candidate : {t, DType::fp8, DType::bf16, DType::fp16, DType::fp32})
-    if (const auto it = gpu.peak.find(candidate); it != gpu.peak.end()) return it->second.value;
-  return 1;
-}
-
 /// Matrix-product operations of one token's forward pass, and of its attention with all or half of the score square.
 FlopCount count_flops(const Scenario& s, const plan::Plan& plan) {
   FlopCount count;
@@ -146,7 +127,7 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   result.flops.model_causal /= gpus;
   result.flops.model_full /= gpus;
   result.flops.hardware /= gpus;
-  result.peak_flops_per_gpu = peak_of(s.cluster.gpu, peak_format(s.strategy.training.precision));
+  result.peak_flops_per_gpu = s.cluster.gpu.peak.at(product_format(s.strategy.training.precision)).value;
 
   if (options.time) {
     const executor::CostTable costs = executor::price(result.plan, {kernels, *network}, options.ablation);

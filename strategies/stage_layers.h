@@ -1,0 +1,21 @@
+// Which layers each virtual stage of a job holds: the user's list, the framework's rule, or an even split.
+// Leaves out the arithmetic of even splits (pipeline/partition.h) and which rank holds a stage (pipeline/schedule.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/model/description.h"
+#include "strategies/framework/profile.h"
+#include "strategies/pipeline/partition.h"
+#include "strategies/spec.h"
+
+namespace rehearse::strategies {
+
+/// Why the layers cannot be dealt out to the stages, in the user's words. Empty: stage_layers may be called.
+std::vector<std::string> stage_layer_problems(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile);
+
+/// One entry per virtual stage, in model order.
+std::vector<StageLayers> stage_layers(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile);
+
+}  // namespace rehearse::strategies
