@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "sim/core/contract.h"
+#include "sim/executor/contention.h"
 
 namespace rehearse::executor {
 
@@ -508,7 +509,9 @@ class Simulation {
     if (n == 1) {
       rate[0] = 1;
     } else {
-      solve(running.data(), n, rate.data());
+      std::array<const Priced*, plan::kStreams> work;
+      for (int i = 0; i < n; ++i) work[static_cast<std::size_t>(i)] = running[static_cast<std::size_t>(i)]->work;
+      share_gpu({work.data(), static_cast<std::size_t>(n)}, {rate.data(), static_cast<std::size_t>(n)});
     }
     for (int i = 0; i < n; ++i) {
       StreamState& s = *running[static_cast<std::size_t>(i)];
@@ -517,59 +520,6 @@ class Simulation {
       s.updated = now;
       s.rate = rate[static_cast<std::size_t>(i)];
       s.finish = now + std::llround(std::max(0.0, s.remaining) / s.rate);
-    }
-  }
-
-  static void solve(StreamState* const* running, int n, double* rate) {
-    double held = 0, wanted = 0;
-    for (int i = 0; i < n; ++i) {
-      const Priced& w = *running[i]->work;
-      (w.occupies ? held : wanted) += static_cast<double>(w.load.sm);
-    }
-    const double left = std::max(0.05, 1.0 - held);
-    std::array<double, plan::kStreams> cap;
-    for (int i = 0; i < n; ++i) {
-      const Priced& w = *running[i]->work;
-      cap[static_cast<std::size_t>(i)] = w.occupies || wanted <= left ? 1.0 : left / wanted;
-      rate[i] = -1;
-    }
-    constexpr float Load::* kShared[] = {&Load::hbm, &Load::nvlink, &Load::nic, &Load::pcie};
-    std::array<double, 4> room{1.0, 1.0, 1.0, 1.0};
-    std::array<bool, plan::kStreams> frozen{};
-    for (int open = n; open > 0;) {
-      // The tightest constraint among the open ones: a resource's equal share, or somebody's own cap.
-      double level = 2;
-      for (int j = 0; j < 4; ++j) {
-        double sum = 0;
-        for (int i = 0; i < n; ++i)
-          if (rate[i] < 0) sum += static_cast<double>(running[i]->work->load.*kShared[j]);
-        if (sum > 0) level = std::min(level, room[static_cast<std::size_t>(j)] / sum);
-      }
-      for (int i = 0; i < n; ++i)
-        if (rate[i] < 0) level = std::min(level, cap[static_cast<std::size_t>(i)]);
-      level = std::max(level, 0.02);
-      bool froze = false;
-      for (int i = 0; i < n; ++i) {
-        if (rate[i] >= 0) continue;
-        bool tight = cap[static_cast<std::size_t>(i)] <= level;
-        for (int j = 0; j < 4 && !tight; ++j) {
-          const double mine = static_cast<double>(running[i]->work->load.*kShared[j]);
-          double sum = 0;
-          for (int k = 0; k < n; ++k)
-            if (rate[k] < 0) sum += static_cast<double>(running[k]->work->load.*kShared[j]);
-          tight = mine > 0 && room[static_cast<std::size_t>(j)] / sum <= level * (1 + 1e-12);
-        }
-        if (!tight) continue;
-        frozen[static_cast<std::size_t>(i)] = true;
-        froze = true;
-      }
-      for (int i = 0; i < n; ++i) {
-        if (rate[i] >= 0 || (froze && !frozen[static_cast<std::size_t>(i)])) continue;
-        rate[i] = level;
-        frozen[static_cast<std::size_t>(i)] = false;
-        for (int j = 0; j < 4; ++j) room[static_cast<std::size_t>(j)] = std::max(0.0, room[static_cast<std::size_t>(j)] - level * static_cast<double>(running[i]->work->load.*kShared[j]));
-        --open;
-      }
     }
   }
 

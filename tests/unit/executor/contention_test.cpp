@@ -1,0 +1,52 @@
+// Rates of work that shares one GPU, against hand-made cases.
+#include "sim/executor/contention.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace rehearse::executor {
+namespace {
+
+Priced kernel(float sm, float hbm) { return {1000, {.sm = sm, .hbm = hbm}, false}; }
+Priced collective(float sm, float nvlink, float nic) { return {1000, {.sm = sm, .nvlink = nvlink, .nic = nic}, true}; }
+
+std::vector<double> rates(const std::vector<Priced>& all) {
+  std::vector<const Priced*> work;
+  for (const Priced& p : all) work.push_back(&p);
+  std::vector<double> rate(all.size());
+  share_gpu(work, rate);
+  return rate;
+}
+
+// 0.25 of the SMs are held by channels; a kernel that wants all of them runs on 0.75.
+TEST(Contention, CollectivesHoldTheirSms) {
+  const auto r = rates({kernel(1, 0), collective(0.25f, 0.5f, 0)});
+  EXPECT_DOUBLE_EQ(r[0], 0.75);
+  EXPECT_DOUBLE_EQ(r[1], 1);
+}
+
+// 1 + 1 of one NIC: half each. The third uses another link only and is not slowed.
+TEST(Contention, OneLinkIsSharedEqually) {
+  const auto r = rates({collective(0, 0, 1), collective(0, 0, 1), collective(0, 1, 0)});
+  EXPECT_DOUBLE_EQ(r[0], 0.5);
+  EXPECT_DOUBLE_EQ(r[1], 0.5);
+  EXPECT_DOUBLE_EQ(r[2], 1);
+}
+
+// NVLink: A 1, B 1 -> level 1/2. NIC: B 1, C 0.5: at B's 1/2 there is room for C at rate 1.
+TEST(Contention, WhatABottleneckLeavesGoesToTheOthers) {
+  const auto r = rates({collective(0, 1, 0), collective(0, 1, 1), collective(0, 0, 0.5f)});
+  EXPECT_DOUBLE_EQ(r[0], 0.5);
+  EXPECT_DOUBLE_EQ(r[1], 0.5);
+  EXPECT_DOUBLE_EQ(r[2], 1);
+}
+
+TEST(Contention, NothingIsSlowedWhereThereIsRoom) {
+  const auto r = rates({kernel(0.5f, 0.4f), collective(0.2f, 0.9f, 0.1f)});
+  EXPECT_DOUBLE_EQ(r[0], 1);
+  EXPECT_DOUBLE_EQ(r[1], 1);
+}
+
+}  // namespace
+}  // namespace rehearse::executor
