@@ -6,11 +6,12 @@
 #include "sim/executor/timing.h"
 #include "sim/scenario/simulate.h"
 #include "strategies/plan_writer.h"
+#include "tests/support/source_dir.h"
 
 namespace rehearse {
 namespace {
 
-scenario::Scenario load(const char* name) { return scenario::load_scenario(std::string(REHEARSE_SOURCE_DIR) + "/scenarios/" + name); }
+scenario::Scenario load(const char* name) { return scenario::load_scenario(source_dir().string() + "/scenarios/" + name); }
 
 void one_step(benchmark::State& state, const char* name) {
   const scenario::Scenario s = load(name);

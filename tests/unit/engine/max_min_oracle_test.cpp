@@ -6,12 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/engine/sharing.h"
+#include "tests/support/source_dir.h"
 
 namespace rehearse::engine {
 namespace {
 
 TEST(SharingOracle, AgreesWithLinearProgramming) {
-  std::ifstream file(REHEARSE_SOURCE_DIR "/tests/oracles/data/max_min.json");
+  std::ifstream file(source_dir() / "tests/oracles/data/max_min.json");
   const auto answers = nlohmann::json::parse(file);
   ASSERT_GE(answers["cases"].size(), 40u);
   for (const auto& item : answers["cases"]) {

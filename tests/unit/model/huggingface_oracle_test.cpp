@@ -10,13 +10,14 @@
 #include "sim/config/document.h"
 #include "sim/model/huggingface.h"
 #include "sim/model/presets.h"
+#include "tests/support/source_dir.h"
 
 namespace rehearse::model {
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kData = fs::path(REHEARSE_SOURCE_DIR) / "tests" / "oracles" / "data";
+const fs::path kData = source_dir() / "tests" / "oracles" / "data";
 
 const config::Value& answers() {
   static const config::Document document = config::load_document(kData / "transformers_parameters.json");

@@ -9,6 +9,7 @@
 #include "sim/config/document.h"
 #include "sim/model/presets.h"
 #include "tests/unit/model/text_checks.h"
+#include "tests/support/source_dir.h"
 
 namespace rehearse::model {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 ImportedModel hub(const std::string& name) {
-  return import_huggingface(fs::path(REHEARSE_SOURCE_DIR) / "tests/oracles/data/hf_hub" / (name + ".json"));
+  return import_huggingface(source_dir() / "tests/oracles/data/hf_hub" / (name + ".json"));
 }
 ImportedModel from_text(const std::string& json) {
   return import_huggingface(config::parse_document(json, "config.json").root, "test");
@@ -63,7 +64,7 @@ TEST(HuggingFaceHub, OldSpellingsMeanTheSameModels) {
 
 TEST(HuggingFaceHub, EveryFieldIsUnderstood) {
   for (const auto& entry :
-       fs::directory_iterator(fs::path(REHEARSE_SOURCE_DIR) / "tests/oracles/data/hf_hub")) {
+       fs::directory_iterator(source_dir() / "tests/oracles/data/hf_hub")) {
     const ImportReport report = import_huggingface(entry.path()).report;
     for (const ImportNote& note : report.not_understood) EXPECT_EQ(note.key, "made_up_field") << entry.path();
   }
@@ -131,7 +132,7 @@ TEST(HuggingFaceFields, LayerTypesWin) {
 
 TEST(HuggingFaceFields, ScoutAlternatesChunksAndGlobalLayersWithoutPositions) {
   const ModelDescription scout =
-      import_huggingface(fs::path(REHEARSE_SOURCE_DIR) / "tests/oracles/data/hf/llama-4-scout.json").model;
+      import_huggingface(source_dir() / "tests/oracles/data/hf/llama-4-scout.json").model;
   EXPECT_TRUE(scout.layers[0].chunked && scout.layers[0].rotary && scout.layers[0].window == 8192);
   EXPECT_TRUE(!scout.layers[3].chunked && !scout.layers[3].rotary && scout.layers[3].window == 0);
 }

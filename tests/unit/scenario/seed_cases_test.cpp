@@ -6,6 +6,7 @@
 
 #include "sim/scenario/simulate.h"
 #include "tests/support/byte_ledger.h"
+#include "tests/support/source_dir.h"
 
 namespace rehearse::scenario {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using plan::Category;
 
-const fs::path kScenarios = fs::path(REHEARSE_SOURCE_DIR) / "scenarios";
+const fs::path kScenarios = source_dir() / "scenarios";
 
 Scenario seed(const std::string& name, const std::vector<std::string>& overrides = {}) { return load_scenario((kScenarios / "seed" / (name + ".yaml")).string(), overrides); }
 

@@ -7,11 +7,12 @@
 
 #include "sim/model/shapes.h"
 #include "strategies/plan_writer.h"
+#include "tests/support/source_dir.h"
 
 namespace rehearse::strategies {
 
 inline nlohmann::json oracle(const std::string& name) {
-  std::ifstream file(std::string(REHEARSE_SOURCE_DIR) + "/tests/oracles/data/" + name);
+  std::ifstream file(source_dir().string() + "/tests/oracles/data/" + name);
   return nlohmann::json::parse(file);
 }
 

@@ -11,6 +11,7 @@
 #include "strategies/pipeline/messages.h"
 #include "strategies/pipeline/sharding.h"
 #include "strategies/pipeline/table.h"
+#include "tests/support/source_dir.h"
 
 namespace rehearse::strategies {
 namespace {
@@ -49,7 +50,7 @@ TEST(PipelineTorchOracle, SameActionsInTheSameOrder) {
       {"interleaved-zero-bubble", "pytorch-interleaved-zero-bubble"},
       {"zb-v", "zb-v"},
       {"dualpipe-v", "dualpipev"}};
-  std::ifstream file(std::string(REHEARSE_SOURCE_DIR) + "/tests/oracles/data/torch_pipeline_schedules.json");
+  std::ifstream file(source_dir().string() + "/tests/oracles/data/torch_pipeline_schedules.json");
   ASSERT_TRUE(file) << "tests/oracles/data/torch_pipeline_schedules.json is missing";
   const nlohmann::json oracle = nlohmann::json::parse(file);
   int compared = 0, compared_with_messages = 0;

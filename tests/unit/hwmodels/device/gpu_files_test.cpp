@@ -8,6 +8,7 @@
 #include "hwmodels/device/kernel_model.h"
 #include "hwmodels/device/kernel_parameters.h"
 #include "sim/core/error.h"
+#include "tests/support/source_dir.h"
 
 namespace rehearse::hwmodels {
 namespace {
@@ -70,7 +71,7 @@ class BrokenGpuFile : public ::testing::Test {
  protected:
   /// The text of the diagnostics for `replacement` in the place of `line` in a good file.
   std::string mistakes(const std::string& line, const std::string& replacement) {
-    std::ifstream in(std::string(REHEARSE_SOURCE_DIR) + "/hwmodels/data/gpu/h100-sxm.yaml");
+    std::ifstream in(source_dir().string() + "/hwmodels/data/gpu/h100-sxm.yaml");
     std::string text((std::istreambuf_iterator<char>(in)), {});
     const std::size_t at = text.find("\n" + line);
     EXPECT_NE(at, std::string::npos) << line;

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <tuple>
+#include "tests/support/source_dir.h"
 
 namespace rehearse::hwmodels::testing {
 namespace {
@@ -150,7 +151,7 @@ KernelSpec heads(std::int64_t batch, std::int64_t count, std::int64_t kv, std::i
 }  // namespace
 
 std::vector<CsvRow> read_table(const std::string& name) {
-  std::ifstream in(std::string(REHEARSE_SOURCE_DIR) + "/tests/accuracy/tables/" + name + ".csv");
+  std::ifstream in(source_dir().string() + "/tests/accuracy/tables/" + name + ".csv");
   if (!in) throw std::runtime_error("no table " + name);
   std::string line;
   std::getline(in, line);

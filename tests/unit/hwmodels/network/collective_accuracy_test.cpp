@@ -6,6 +6,7 @@
 #include <array>
 
 #include "collective_table.h"
+#include "tests/support/source_dir.h"
 
 namespace rehearse::hwmodels::test {
 namespace {
@@ -37,7 +38,7 @@ double predicted_microseconds(const TableRow& row, std::map<std::string, Cluster
 }
 
 TEST(CollectiveAccuracy, AgainstPublishedTables) {
-  CollectiveTable table = all_tables(REHEARSE_SOURCE_DIR "/tests/accuracy/tables");
+  CollectiveTable table = all_tables(source_dir() / "tests/accuracy/tables");
   ASSERT_GT(table.rows.size(), 300u);
   std::map<std::string, ClusterDescription> clusters;
   std::map<std::string, std::array<Band, 3>> by_table;  // < 1 MB, 1 - 256 MB, larger
