@@ -217,8 +217,9 @@ void StageWriter::setup() {
   stage.in_setup = true;
   impl_->data->setup();
   // Made at the first matrix product and never freed (PyTorch, CublasHandlePool).
-  const std::uint32_t workspace = stage.persistent_slot();
-  stage.call("allocate cuBLAS workspace", Phase::setup, nullptr, [&](plan::BlockWriter& w) { w.alloc(workspace, stage.profile.cublas_workspace.value, plan::Category::workspace); });
+  stage.call("allocate workspaces", Phase::setup, nullptr, [&](plan::BlockWriter& w) {
+    for (Bytes workspace : stage.profile.workspaces) w.alloc(stage.persistent_slot(), workspace.value, plan::Category::workspace);
+  });
   stage.in_setup = false;
 }
 

@@ -19,7 +19,8 @@ const AttentionParameters& parameters_of(const KernelParameters& p, AttentionKer
   stand_in = false;
   if (wanted == AttentionKernel::flash3 && p.flash3.forward_fraction > 0) return p.flash3;
   if (wanted == AttentionKernel::cudnn && p.cudnn.forward_fraction > 0) return p.cudnn;
-  const bool old = wanted == AttentionKernel::flash1 || wanted == AttentionKernel::mem_efficient;
+  if (wanted == AttentionKernel::triton && p.triton_forward_share > 0) return p.flash2;
+  const bool old = wanted == AttentionKernel::triton || wanted == AttentionKernel::flash1 || wanted == AttentionKernel::mem_efficient;
   if (old && p.flash1.forward_fraction > 0) return p.flash1;
   stand_in = wanted != AttentionKernel::flash2 || p.flash2.forward_fraction <= 0;
   if (p.flash2.forward_fraction > 0) return p.flash2;
@@ -60,6 +61,7 @@ CostParts attention_cost(const DeviceRates& gpu, const model::KernelSpec& s, boo
   if (stand_in != nullptr) *stand_in = other;
   const bool backward = s.kind == model::KernelKind::attention_backward;
   double fraction = backward ? a.backward_fraction : a.forward_fraction;
+  if (s.attention == AttentionKernel::triton && p.triton_forward_share > 0) fraction *= backward ? p.triton_backward_share : p.triton_forward_share;
   if (backward && s.head_dim > 128) fraction *= p.wide_head_backward_fraction;
   const double sm_rate = gpu.peak[static_cast<std::size_t>(s.dtype)] * gpu.attention_clock * fraction / gpu.sms;
   const double per_score = 2.0 * static_cast<double>(s.head_dim + s.value_head_dim) * (backward ? kBackwardFlops : 1) +

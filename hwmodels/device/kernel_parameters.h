@@ -44,6 +44,7 @@ struct KernelParameters {
   double grouped_group_us = 0;              // per group: descriptors, pointers, the streams' hand-over
 
   AttentionParameters flash1, flash2, flash3, cudnn;
+  double triton_forward_share = 0, triton_backward_share = 0;  // of flash2's speed; 0: not measured there
   double wide_head_backward_fraction = 1;  // factor on backward when head_dim > 128 (registers spill)
   double math_passes_forward = 0;          // unfused attention: passes over the scores in memory
   double math_passes_mask = 0;             // more of them when a causal mask is built and added

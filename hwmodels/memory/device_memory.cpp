@@ -27,6 +27,11 @@ Bytes cublas_workspace(int compute_capability) {
   return compute_capability >= 90 ? 32_MiB : 2 * 4096_KiB + 8 * 16_KiB;
 }
 
+Bytes transformer_engine_workspace(int compute_capability) {
+  EXPECTS(compute_capability > 0);
+  return compute_capability >= 90 ? 32_MiB : 4_MiB;
+}
+
 DeviceOverheads device_overheads(const Gpu& gpu, ModuleLoading loading) {
   return {.context = context_bytes(gpu, loading),
           .misc = 102_MiB,  // derived: 0.1 GiB

@@ -29,9 +29,9 @@ Bytes cublas_workspace(int compute_capability);
 
 /// What a cuBLASLt matmul allocated, per stream, before PyTorch let it share cuBLAS's workspace.
 inline constexpr Bytes kSeparateCublasLtWorkspace = 1_MiB;
-/// What Transformer Engine keeps per device (several of them when tensor-parallel communication overlaps
-/// GEMMs).
-inline constexpr Bytes kTransformerEngineWorkspace = 32_MiB;
+/// What Transformer Engine keeps per device (several of them when tensor-parallel communication overlaps GEMMs): 32 MiB
+/// from Hopper on, 4 MiB before. Source: transformer_engine/pytorch/module/base.py, get_cublas_workspace_size_bytes.
+Bytes transformer_engine_workspace(int compute_capability);
 
 /// What nvidia-smi shows for the process.
 ///   reserved       the allocator's segments;  communicators: NCCL's buffers

@@ -1,15 +1,14 @@
 #include "sim/scenario/measured_run.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 
 #include <fmt/core.h>
 
-#include "sim/config/document.h"
 #include "sim/model/presets.h"
 #include "sim/model/shapes.h"
+#include "sim/scenario/megatron_arguments.h"
 #include "strategies/plan_writer.h"
 
 namespace rehearse::scenario {
@@ -123,35 +122,6 @@ st::DataParallelKind sharding_of(const std::string& word, const std::string& pro
   throw NotSimulated{"sharding '" + word + "' is not simulated yet"};
 }
 
-/// What Megatron's arguments say beyond the table's columns; absent ones have Megatron's defaults (megatron/training/arguments.py).
-void apply_megatron_arguments(const config::CsvRow& row, Scenario& s) {
-  const std::string text = cell(row, "model_args_json");
-  if (text.empty()) {
-    // SimuMax names the fused cross-entropy in its case names.
-    if (contains(cell(row, "source"), "_cef")) s.profile.loss = st::LossKind::fused;
-    return;
-  }
-  const config::Value arguments = config::parse_document(text, "model_args_json").root;
-  auto flag = [&](const char* name) {
-    const config::Value* v = arguments.find(name);
-    return v != nullptr && (v->text() == "true" || v->text() == "True");
-  };
-  auto number = [&](const char* name, double otherwise) {
-    const config::Value* v = arguments.find(name);
-    return v != nullptr && v->is_scalar() ? std::strtod(v->text().c_str(), nullptr) : otherwise;
-  };
-  s.model.dropout = number("hidden-dropout", 0.1);
-  s.model.attention_dropout = number("attention-dropout", 0.1);
-  s.profile.loss = flag("cross-entropy-loss-fusion") ? st::LossKind::fused : st::LossKind::vocab_parallel;
-  if (flag("no-gradient-accumulation-fusion")) s.profile.fused_gradient_accumulation = s.profile.dummy_weight_gradients = false;
-  if (flag("swiglu")) s.model.gated_mlp = true;
-  if (flag("untie-embeddings-and-output-weights")) s.model.tied_embeddings = false;
-  if (const config::Value* position = arguments.find("position-embedding-type"); position != nullptr && position->text() == "rope") {
-    s.model.position = model::Position::rotary;
-    s.model.max_positions = 0;
-  }
-}
-
 Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   Scenario s;
   s.file = row.at().file;
@@ -178,7 +148,11 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   const st::Precision precision = precision_of(format);
   s.profile = st::with_precision(st::load_profile(profile), precision);
   s.model = model_of(row, profile, s.notes);
-  if (profile == "megatron-core") apply_megatron_arguments(row, s);
+  if (const std::string arguments = cell(row, "model_args_json"); profile == "megatron-core" && !arguments.empty()) {
+    if (const auto reason = apply_megatron_arguments(arguments, cell(row, "env_vars_json"), s)) throw NotSimulated{*reason};
+  } else if (profile == "megatron-core" && contains(cell(row, "source"), "_cef")) {
+    s.profile.loss = st::LossKind::fused;  // SimuMax names the fused cross-entropy in its case names
+  }
   if (std::any_of(s.model.layers.begin(), s.model.layers.end(), [](const model::Layer& l) { return l.moe; })) {
     run.dense = false;
     throw NotSimulated{"mixture of experts is not simulated yet"};
@@ -216,8 +190,7 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   t.global_batch_size = global ? *global : t.micro_batch_size * d.data * accumulation.value_or(1);
   if (!global) s.notes.push_back(fmt::format("global batch not stated, taken as {}", t.global_batch_size));
   t.precision = precision;
-  if (const std::string attention = cell(row, "attention"); attention == "unfused") t.attention = "unfused";
-  else if (attention == "flash") t.attention = "flash";
+  if (const std::string attention = cell(row, "attention"); !t.attention && (attention == "unfused" || attention == "flash")) t.attention = attention;
 
   s.strategy.parallelism.sequence_parallel = d.tensor > 1 && (cell(row, "sp") == "y" || (cell(row, "sp").empty() && (profile == "megatron-bridge" || profile.starts_with("torchtitan"))));
   s.strategy.data_parallel.kind = sharding_of(sharding, profile, d.data);
@@ -228,6 +201,7 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
     s.strategy.pipeline.virtual_stages = static_cast<int>(chunks);
     s.strategy.pipeline.schedule = chunks > 1 ? "interleaved-1f1b" : "1f1b";
   }
+  if (profile == "megatron-core") apply_megatron_layout(cell(row, "model_args_json"), s);
   const std::string recompute = cell(row, "recompute");
   const bool selective = recompute == "selective" || (recompute.empty() && s.profile.recomputes_selectively);
   s.strategy.memory.recompute = recompute == "full" ? st::Recompute::full : selective ? st::Recompute::selective : st::Recompute::none;
@@ -262,10 +236,25 @@ bool is_clean(const config::CsvRow& row, const MeasuredRun& run) {
 /// What makes two rows repeats of one configuration.
 std::string configuration(const config::CsvRow& row) {
   std::string key;
-  for (const char* column : {"framework", "model", "layers", "hidden", "seq_len", "gpu", "n_gpus", "tp", "sp", "pp", "vpp", "pp_schedule", "dp", "cp", "ep", "sharding", "micro_batch", "global_batch", "precision",
-                             "recompute", "attention", "offload", "torch_compile", "model_args_json", "env_vars_json"})
+  for (const char* column : {"task", "framework", "model", "layers", "hidden", "kv_heads", "ffn_hidden", "seq_len", "gpu", "n_gpus", "tp", "sp", "pp", "vpp", "pp_schedule", "dp", "cp", "ep", "sharding", "micro_batch", "global_batch", "precision",
+                             "recompute", "attention", "optimizer", "offload", "lora_rank", "lora_targets", "torch_compile", "cuda_graph", "model_args_json", "env_vars_json"})
     key += cell(row, column) + "|";
   return key;
+}
+
+using Repeats = std::map<std::string, std::vector<std::size_t>>;
+
+/// Repeats of one configuration that disagree by more than 10 % differ in something that the table does not say (a busy
+/// machine, an older library): the fastest, or the smallest, stays clean.
+void mark_repeats(std::vector<MeasuredRun>& runs, const Repeats& repeats, std::optional<double> MeasuredRun::*value) {
+  for (const auto& [key, rows] : repeats) {
+    const auto less = [&](std::size_t a, std::size_t b) { return *(runs[a].*value) < *(runs[b].*value); };
+    const double best = *(runs[*std::min_element(rows.begin(), rows.end(), less)].*value);
+    const double worst = *(runs[*std::max_element(rows.begin(), rows.end(), less)].*value);
+    if (worst <= 1.1 * best) continue;
+    for (std::size_t r : rows)
+      if (*(runs[r].*value) > best) runs[r].clean = false;
+  }
 }
 
 }  // namespace
@@ -274,7 +263,7 @@ std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
   const config::CsvTable table = config::read_csv(path);
   table.require({"row_id", "framework", "gpu", "n_gpus", "seq_len"});
   std::vector<MeasuredRun> runs;
-  std::map<std::string, std::vector<std::size_t>> repeats;
+  Repeats repeats, memory_repeats;
   for (std::size_t i = 0; i < table.size(); ++i) {
     const config::CsvRow row = table.row(i);
     MeasuredRun run;
@@ -299,17 +288,12 @@ std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
       run.reason = to_string(e.diagnostics().front());
     }
     if (run.step_time_s) repeats[configuration(row)].push_back(i);
+    // Memory is as good as its arguments: only rows that state all of them are repeats of one another.
+    if (run.peak_mem_gib && !cell(row, "model_args_json").empty()) memory_repeats[configuration(row)].push_back(i);
     runs.push_back(std::move(run));
   }
-  // Repeats that disagree by more than 10 %: the fastest stays.
-  for (const auto& [key, rows] : repeats) {
-    const auto faster = [&](std::size_t a, std::size_t b) { return *runs[a].step_time_s < *runs[b].step_time_s; };
-    const double best = *runs[*std::min_element(rows.begin(), rows.end(), faster)].step_time_s;
-    const double worst = *runs[*std::max_element(rows.begin(), rows.end(), faster)].step_time_s;
-    if (worst <= 1.1 * best) continue;
-    for (std::size_t r : rows)
-      if (*runs[r].step_time_s > best) runs[r].clean = false;
-  }
+  mark_repeats(runs, repeats, &MeasuredRun::step_time_s);
+  mark_repeats(runs, memory_repeats, &MeasuredRun::peak_mem_gib);
   return runs;
 }
 

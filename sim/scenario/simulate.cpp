@@ -111,7 +111,11 @@ hwmodels::AllocatorSettings allocator_settings(const Scenario& s, const ClassRes
 Result simulate(const Scenario& s, const SimulateOptions& options) {
   Result result;
   result.notes = s.notes;
-  result.plan = st::write_plan(s.model, s.strategy, s.profile, s.cluster.gpus_per_node, options.unfold ? st::Folding::unfolded : st::Folding::folded);
+  const int capability = s.cluster.gpu.compute_capability;
+  st::FrameworkProfile profile = st::with_workspaces(s.profile, hwmodels::device_overheads(s.cluster.gpu).cublas_workspace, hwmodels::transformer_engine_workspace(capability));
+  // Transformer Engine prefers cuDNN's attention from Hopper on, FlashAttention before (dot_product_attention/utils.py).
+  if (profile.transformer_engine && profile.attention == model::AttentionKernel::cudnn && capability < 90) profile.attention = model::AttentionKernel::flash2;
+  result.plan = st::write_plan(s.model, s.strategy, profile, s.cluster.gpus_per_node, options.unfold ? st::Folding::unfolded : st::Folding::folded);
   const auto network = hwmodels::make_network(s.cluster, s.communication);
   const hwmodels::KernelModel kernels(s.cluster.gpu);
   result.classes.resize(result.plan.classes.size());

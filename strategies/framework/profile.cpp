@@ -36,11 +36,13 @@ const config::Fields<P>& fields() {
       fusion("residual", &P::residual, "bias, dropout and residual add"),
       config::choice("loss", &P::loss, "cross-entropy over the vocabulary",
                      {{"upcast", LossKind::upcast, "fp32 copy of the logits"}, {"native", LossKind::native, "in the logits' own format"},
-                      {"vocab-parallel", LossKind::vocab_parallel, "Megatron's fp32 copy, in place"}, {"sharded", LossKind::sharded, "nanotron's fp32 copies"}, {"fused", LossKind::fused, "16-bit logits, gradient in place"},
+                      {"vocab-parallel", LossKind::vocab_parallel, "Megatron's fp32 copy, in place"},
+                      {"vocab-parallel-compiled", LossKind::vocab_parallel_compiled, "Megatron's cross_entropy_loss_fusion, native"}, {"sharded", LossKind::sharded, "nanotron's fp32 copies"}, {"fused", LossKind::fused, "16-bit logits, gradient in place"},
                       {"compiled", LossKind::compiled, "statistics only"}}),
       config::choice("attention", &P::attention, "fused attention kernel",
                      {{"flash1", AttentionKernel::flash1, ""}, {"flash2", AttentionKernel::flash2, ""}, {"flash3", AttentionKernel::flash3, ""},
-                      {"cudnn", AttentionKernel::cudnn, ""}, {"mem-efficient", AttentionKernel::mem_efficient, ""}, {"math", AttentionKernel::sdpa_math, ""}}),
+                      {"cudnn", AttentionKernel::cudnn, ""}, {"mem-efficient", AttentionKernel::mem_efficient, ""}, {"math", AttentionKernel::sdpa_math, ""},
+                      {"triton", AttentionKernel::triton, ""}}),
       config::boolean("attention_fused", &P::attention_fused, "false: scores in memory"),
       config::boolean("fused_qkv", &P::fused_qkv, "one product for query, key and value"),
       config::boolean("fused_gate_up", &P::fused_gate_up, "one product for gate and up"),
@@ -71,7 +73,8 @@ const config::Fields<P>& fields() {
       config::duration("layer_backward_host", &P::layer_backward_host, "host time per layer of backward beyond its kernels"),
       config::duration("step_host", &P::step_host, "host time per step: data, logging, scheduler"),
       config::boolean("expandable_segments", &P::expandable_segments, "allocator setting"),
-      config::bytes("cublas_workspace", &P::cublas_workspace, "workspaces inside the allocator"),
+      config::bytes("cublas_workspace", &P::cublas_workspace, "cuBLAS workspace of one handle; 0: PyTorch's on that GPU"),
+      config::boolean("transformer_engine", &P::transformer_engine, "linear layers are Transformer Engine's"),
       config::bytes("misc_device", &P::misc_device, "other device bytes outside the allocator"),
       config::integer("vocab_multiple", &P::vocab_multiple, "vocabulary rows are padded to a multiple", config::positive),
       config::boolean("vocab_times_tensor", &P::vocab_times_tensor, "the multiple grows with the tensor degree"),
@@ -108,6 +111,13 @@ FrameworkProfile with_precision(FrameworkProfile profile, Precision precision) {
   if (!wide) return profile;
   profile.master_parameters = false;
   profile.autocast = false;
+  return profile;
+}
+
+FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes transformer_engine) {
+  const Bytes handle = profile.cublas_workspace > Bytes{0} ? profile.cublas_workspace : cublas;
+  profile.workspaces = {handle, handle};
+  if (profile.transformer_engine) profile.workspaces.push_back(transformer_engine);
   return profile;
 }
 

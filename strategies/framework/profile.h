@@ -24,6 +24,7 @@ enum class LossKind : std::uint8_t {
   upcast,          // logits.float(), then PyTorch's cross-entropy (Hugging Face, nanotron, torchtitan eager)
   native,          // PyTorch's cross-entropy on logits as they are
   vocab_parallel,  // Megatron's: fp32 copy of the logits shard, softmax in place
+  vocab_parallel_compiled,  // Megatron's through torch.compile: exponentials are written beside the fp32 copy
   sharded,         // nanotron's: fp32 logits, shifted copy and exponentials live together; softmax kept
   fused,           // logits stay in 16 bit, gradient in place (Transformer Engine, Liger without the head)
   compiled,        // softmax statistics only; gradient fused into the backward
@@ -73,8 +74,10 @@ struct FrameworkProfile {
 
   // Allocator and surroundings
   bool expandable_segments = false;
-  Bytes cublas_workspace{};
+  Bytes cublas_workspace{};               // of one handle; 0: what PyTorch takes on the GPU
+  bool transformer_engine = false;        // its cuBLASLt products have a workspace of their own
   Bytes misc_device{};
+  std::vector<Bytes> workspaces;          // of one process on the GPU at hand, as set by with_workspaces
 
   int vocab_multiple = 1;                 // padding multiple, times tensor degree when vocab_times_tensor
   bool vocab_times_tensor = false;
@@ -89,5 +92,10 @@ std::vector<std::string> profile_names();
 /// The profile as it trains in `precision`: fp32 and tf32 keep everything in 32 bit and need no master copy; fp16 takes
 /// the place of bf16 and the other way round; 8- and 4-bit recipes keep the profile's formats.
 FrameworkProfile with_precision(FrameworkProfile profile, Precision precision);
+
+/// The profile with the workspaces that stay in the allocator. PyTorch keeps one per cuBLAS handle and stream, and handles
+/// belong to threads: the main thread and autograd's have one each (CublasHandlePool.cpp). `cublas`, `transformer_engine`:
+/// what the GPU's libraries take.
+FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes transformer_engine);
 
 }  // namespace rehearse::strategies

@@ -115,6 +115,16 @@ void add_loss(const LowerContext& c, Operators& op, Tape& tape, TensorId logits,
       tape.nodes.push_back(std::move(n));
       return;
     }
+    case LossKind::vocab_parallel_compiled: {
+      // fused_vocab_parallel_cross_entropy: each step is a graph of its own, and graphs do not write over what they read.
+      const TensorId softmax = tape.tensor("softmax fp32", wide);
+      Node n{.name = "compiled vocabulary-parallel loss", .inputs = {logits}, .saved = {softmax, loss_rows}, .intermediates = {softmax, loss_rows}};
+      n.forward = {Operators::alloc(0, wide), op.kernel("cast and max", narrow, wide), op.kernel("subtract, exp and sum", wide, wide), op.kernel("divide", wide, wide), Operators::free(0)};
+      statistics(n, 2);
+      n.backward = {op.kernel("subtract one-hot, scale and cast", wide, narrow)};
+      tape.nodes.push_back(std::move(n));
+      return;
+    }
     case LossKind::sharded: {
       // logits.float(), minus the maximum, exponentials: three fp32 copies at once; the last, divided, is kept.
       const TensorId wide_logits = tape.tensor("logits fp32", wide), softmax = tape.tensor("softmax fp32", wide);

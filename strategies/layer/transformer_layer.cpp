@@ -90,10 +90,16 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
     v = op.repeat(v, "repeat values", kv_width / c.tensor, q_width / c.tensor);
   }
   TensorId out = op.attention(q, k, v, layer);
-  if (c.profile.repeat_kv) {  // Hugging Face: transpose back needs a contiguous copy before the projection
+  // The kernel's output is [batch, sequence, heads, dim]. Hugging Face's transpose back needs a contiguous copy before the
+  // projection; so do Megatron's [sequence, batch] activations, except with cuDNN, which writes that layout itself.
+  const bool transposes = c.profile.transformer_engine && c.profile.attention == model::AttentionKernel::flash2 && c.attention == "flash";
+  if (c.profile.repeat_kv || transposes) {
     const std::int64_t bytes = c.tokens * q_width / c.tensor * c.element();
     const TensorId copy = tape.tensor("contiguous attention output", bytes);
-    tape.nodes.push_back({.name = "contiguous", .inputs = {out}, .outputs = {copy}, .forward = {op.kernel("contiguous", bytes, bytes)}, .passed_inputs = 1});
+    Node node{.name = "contiguous", .inputs = {out}, .outputs = {copy}, .forward = {op.kernel("contiguous", bytes, bytes)}};
+    if (transposes) node.backward = {op.kernel("contiguous backward", bytes, bytes)};
+    else node.passed_inputs = 1;
+    tape.nodes.push_back(std::move(node));
     out = copy;
   }
   return op.linear(out, "o_proj", q_width, m.hidden, m.attention_output_bias, Split::row);

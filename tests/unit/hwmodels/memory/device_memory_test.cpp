@@ -15,6 +15,12 @@ TEST(CublasWorkspace, FollowsTheComputeCapability) {
   EXPECT_EQ(cublas_workspace(120), 32_MiB);
 }
 
+TEST(TransformerEngineWorkspace, GrewWithHopper) {
+  EXPECT_EQ(transformer_engine_workspace(80), 4_MiB);
+  EXPECT_EQ(transformer_engine_workspace(90), 32_MiB);
+  EXPECT_EQ(transformer_engine_workspace(100), 32_MiB);
+}
+
 TEST(DeviceOverheads, AreMeasuredWhereSomeoneMeasured) {
   Gpu gpu;
   gpu.compute_capability = 80;

@@ -1,0 +1,73 @@
+#include "sim/scenario/megatron_arguments.h"
+
+#include <gtest/gtest.h>
+
+#include "hwmodels/topology/cluster.h"
+#include "sim/scenario/simulate.h"
+#include "tests/unit/scenario/small_jobs.h"
+
+namespace rehearse::scenario {
+namespace {
+
+Scenario megatron_job(const std::string& gpu, const std::string& node) {
+  Scenario s;
+  s.model = small_llama(2);
+  s.strategy = small_job(1);
+  s.profile = strategies::load_profile("megatron-core");
+  s.cluster = hwmodels::load_cluster(node, 1, "rail-fat-tree", gpu);
+  s.cluster.gpus_per_node = 1;
+  return s;
+}
+
+std::int64_t peak(const Scenario& s) { return simulate(s, {}).classes.front().memory.peak_allocated.value; }
+
+TEST(CublasWorkspaceConfig, AddsUpPairsOfSizeAndCount) {
+  EXPECT_EQ(cublas_workspace_of(":4096:8"), 32_MiB);
+  EXPECT_EQ(cublas_workspace_of(":4096:2:16:8"), 8320_KiB);
+  EXPECT_EQ(cublas_workspace_of(""), Bytes{0});
+  EXPECT_EQ(cublas_workspace_of("none"), Bytes{0});
+}
+
+TEST(MegatronArguments, NameWhatCannotBeSimulated) {
+  Scenario s = megatron_job("a100-80gb-sxm", "dgx-a100");
+  EXPECT_TRUE(apply_megatron_arguments(R"({"defer-embedding-wgrad-compute": true})", "", s));
+  EXPECT_FALSE(apply_megatron_arguments(R"({"swiglu": true})", "", s));
+  EXPECT_THROW(apply_megatron_arguments("[1", "", s), ConfigError);
+}
+
+TEST(MegatronArguments, LocalLayersHaveUnfusedAttentionAndNoTransformerEngine) {
+  Scenario s = megatron_job("a100-80gb-sxm", "dgx-a100");
+  ASSERT_FALSE(apply_megatron_arguments(R"({"transformer-impl": "local"})", "", s));
+  EXPECT_EQ(s.strategy.training.attention, "unfused");
+  EXPECT_FALSE(s.profile.transformer_engine);
+}
+
+// Two PyTorch handles (main thread, autograd thread) of 32 instead of 8320 KiB; Transformer Engine 4 MiB either way.
+TEST(Workspaces, OneForEachThreadsHandle) {
+  Scenario s = megatron_job("a100-80gb-sxm", "dgx-a100");
+  const std::int64_t usual = peak(s);
+  ASSERT_FALSE(apply_megatron_arguments(R"({"hidden-dropout": 0, "attention-dropout": 0})", R"({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"})", s));
+  s.profile.fused_gradient_accumulation = s.profile.dummy_weight_gradients = true;
+  EXPECT_EQ(peak(s) - usual, 2 * (32_MiB - 8320_KiB).value);
+}
+
+// The compiled loss writes exponentials beside the fp32 logits: tokens x vocabulary x 4 bytes more at the peak.
+TEST(CompiledVocabularyParallelLoss, HoldsOneMoreCopyOfTheLogits) {
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  s.model.vocab = 64 * 1024;
+  s.profile.loss = strategies::LossKind::vocab_parallel;
+  const std::int64_t in_place = peak(s);
+  s.profile.loss = strategies::LossKind::vocab_parallel_compiled;
+  EXPECT_NEAR(static_cast<double>(peak(s) - in_place), 256 * 64 * 1024 * 4, 2 * 256 * 4);  // and a row of statistics
+}
+
+TEST(MegatronLayout, FirstAndLastStageMayHoldFewerLayers) {
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  s.model = small_llama(12);
+  s.strategy = small_job(1, 4, 4);
+  apply_megatron_layout(R"({"decoder-first-pipeline-num-layers": 2, "decoder-last-pipeline-num-layers": 2})", s);
+  EXPECT_EQ(s.strategy.pipeline.layers_per_stage, (std::vector<std::int64_t>{2, 4, 4, 2}));
+}
+
+}  // namespace
+}  // namespace rehearse::scenario
