@@ -20,57 +20,33 @@ Field<T> source_field() {
       .required();
 }
 
+// The numbers of each struct, named once: for reading them and for programs that fit them.
+#define REHEARSE_GENERATION_NUMBERS(X) \
+  X(launch) X(step_ll) X(step_ll128) X(step_simple) X(chain_step) X(ll_bandwidth) X(ring_efficiency) \
+  X(gather_efficiency) X(ramp_step) X(ramp_half) X(nvls_launch) X(nvls_efficiency) \
+  X(nvls_rack_efficiency) X(nvls_tree_efficiency) X(nvls_chunk) X(nvls_ramp) X(nvls_ramp_half) \
+  X(direct_launch) X(direct_peer) X(direct_efficiency) X(direct_ramp) X(direct_ramp_half) \
+  X(send_efficiency) X(send_ramp_half) X(send_narrow) X(send_narrow_until)
+#define REHEARSE_NETWORK_NUMBERS(X) \
+  X(tree_hop) X(tree_hop_large) X(tree_hop_half) X(ring_step_ll) X(ring_step_ll128) X(ring_step_simple) \
+  X(ramp) X(ramp_half) X(send) X(all_to_all_efficiency) X(all_to_all_decline) X(all_to_all_peer) \
+  X(latency_norm)
 #define REHEARSE_NUMBER(T, member) number(#member, &T::member, "see collective/parameters.h", non_negative)
+#define REHEARSE_FIELD_OF_G(member) REHEARSE_NUMBER(G, member),
+#define REHEARSE_FIELD_OF_N(member) REHEARSE_NUMBER(N, member),
+#define REHEARSE_NAMED_OF_G(member) {#member, &G::member},
+#define REHEARSE_NAMED_OF_N(member) {#member, &N::member},
 
 const Fields<GenerationTiming>& generation_fields() {
   using G = GenerationTiming;
-  static const Fields<G> fields{REHEARSE_NUMBER(G, launch),
-                                REHEARSE_NUMBER(G, step_ll),
-                                REHEARSE_NUMBER(G, step_ll128),
-                                REHEARSE_NUMBER(G, step_simple),
-                                REHEARSE_NUMBER(G, chain_step),
-                                REHEARSE_NUMBER(G, ll_bandwidth),
-                                REHEARSE_NUMBER(G, ring_efficiency),
-                                REHEARSE_NUMBER(G, gather_efficiency),
-                                REHEARSE_NUMBER(G, ramp_step),
-                                REHEARSE_NUMBER(G, ramp_half),
-                                REHEARSE_NUMBER(G, nvls_launch),
-                                REHEARSE_NUMBER(G, nvls_efficiency),
-                                REHEARSE_NUMBER(G, nvls_rack_efficiency),
-                                REHEARSE_NUMBER(G, nvls_tree_efficiency),
-                                REHEARSE_NUMBER(G, nvls_chunk),
-                                REHEARSE_NUMBER(G, nvls_ramp),
-                                REHEARSE_NUMBER(G, nvls_ramp_half),
-                                REHEARSE_NUMBER(G, direct_launch),
-                                REHEARSE_NUMBER(G, direct_peer),
-                                REHEARSE_NUMBER(G, direct_efficiency),
-                                REHEARSE_NUMBER(G, direct_ramp),
-                                REHEARSE_NUMBER(G, direct_ramp_half),
-                                REHEARSE_NUMBER(G, send_efficiency),
-                                REHEARSE_NUMBER(G, send_ramp_half),
-                                REHEARSE_NUMBER(G, send_narrow),
-                                REHEARSE_NUMBER(G, send_narrow_until),
-                                source_field<G>()};
+  static const Fields<G> fields{REHEARSE_GENERATION_NUMBERS(REHEARSE_FIELD_OF_G) source_field<G>()};
   return fields;
 }
 
 const Fields<NetworkTiming>& network_fields() {
   using N = NetworkTiming;
   static const Fields<N> fields{boolean("ll128", &N::ll128, "128-byte writes arrive in order"),
-                                REHEARSE_NUMBER(N, tree_hop),
-                                REHEARSE_NUMBER(N, tree_hop_large),
-                                REHEARSE_NUMBER(N, tree_hop_half),
-                                REHEARSE_NUMBER(N, ring_step_ll),
-                                REHEARSE_NUMBER(N, ring_step_ll128),
-                                REHEARSE_NUMBER(N, ring_step_simple),
-                                REHEARSE_NUMBER(N, ramp),
-                                REHEARSE_NUMBER(N, ramp_half),
-                                REHEARSE_NUMBER(N, send),
-                                REHEARSE_NUMBER(N, all_to_all_efficiency),
-                                REHEARSE_NUMBER(N, all_to_all_decline),
-                                REHEARSE_NUMBER(N, all_to_all_peer),
-                                REHEARSE_NUMBER(N, latency_norm),
-                                source_field<N>()};
+                                REHEARSE_NETWORK_NUMBERS(REHEARSE_FIELD_OF_N) source_field<N>()};
   return fields;
 }
 
@@ -103,6 +79,35 @@ CollectiveParameters load_parameters() {
 }
 
 }  // namespace
+
+const std::vector<NamedNumber<GenerationTiming>>& generation_numbers() {
+  using G = GenerationTiming;
+  static const std::vector<NamedNumber<G>> numbers{REHEARSE_GENERATION_NUMBERS(REHEARSE_NAMED_OF_G)};
+  return numbers;
+}
+
+const std::vector<NamedNumber<NetworkTiming>>& network_numbers() {
+  using N = NetworkTiming;
+  static const std::vector<NamedNumber<N>> numbers{REHEARSE_NETWORK_NUMBERS(REHEARSE_NAMED_OF_N)};
+  return numbers;
+}
+
+CollectiveParameters load_collective_parameters(const std::string& file) {
+  Document document = load_document(file);
+  Diagnostics wrong;
+  CollectiveParameters own = read(document.root, parameter_fields(), wrong);
+  for (const auto& [name, timing] : own.generations)
+    if (!collective_parameters().generations.contains(name))
+      wrong.push_back(document.root.find("generations")->find(name)->diagnostic("there is no such generation", "Known: volta, ampere, hopper, blackwell, cdna3, pcie"));
+  throw_if_any(std::move(wrong));
+  // What the user did not measure stays as it was.
+  CollectiveParameters merged = collective_parameters();
+  for (const auto& [name, timing] : own.generations) merged.generations[name] = timing;
+  for (const auto& [name, timing] : own.networks) merged.networks[name] = timing;
+  for (const auto& [name, timing] : own.backends) merged.backends[name] = timing;
+  merged.file = file;
+  return merged;
+}
 
 const CollectiveParameters& collective_parameters() {
   static const CollectiveParameters parameters = load_parameters();

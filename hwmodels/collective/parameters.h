@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 namespace rehearse::hwmodels {
 
@@ -73,4 +74,16 @@ struct CollectiveParameters {
 
 /// hwmodels/data/collective/nccl.yaml, read once and constant from then on. Throws ConfigError.
 const CollectiveParameters& collective_parameters();
+
+/// A file of the user's own in the same form; what it does not name is as in nccl.yaml. Throws ConfigError.
+CollectiveParameters load_collective_parameters(const std::string& file);
+
+/// Name and member of each number, in the order of the file, for programs that fit them.
+template <typename T>
+struct NamedNumber {
+  std::string name;
+  double T::*member;
+};
+const std::vector<NamedNumber<GenerationTiming>>& generation_numbers();
+const std::vector<NamedNumber<NetworkTiming>>& network_numbers();
 }  // namespace rehearse::hwmodels

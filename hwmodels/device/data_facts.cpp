@@ -5,7 +5,7 @@
 
 namespace rehearse::hwmodels {
 namespace {
-constexpr std::array<std::string_view, 6> kFactKeys{"value", "source", "measured", "datasheet", "links", "note"};
+constexpr std::array<std::string_view, 7> kFactKeys{"value", "source", "measured", "datasheet", "links", "note", "standard_error"};
 }  // namespace
 
 FactReader::FactReader(const config::Value& map, std::string prefix, std::vector<Diagnostic>& problems,
@@ -54,7 +54,7 @@ const config::Value* FactReader::value_of(const config::Value& fact, const std::
   }
   for (const config::Value::Entry& e : fact.entries())
     if (std::find(kFactKeys.begin(), kFactKeys.end(), e.key) == kFactKeys.end())
-      complain(e.value, "unknown key", "A fact has value, source, measured, datasheet, links or note.");
+      complain(e.value, "unknown key", "A fact has value, source, measured, datasheet, links, note or standard_error.");
   return value;
 }
 

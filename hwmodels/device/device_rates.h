@@ -9,9 +9,6 @@
 
 namespace rehearse::hwmodels {
 
-/// Burst: a cold microbenchmark of one kernel. Sustained: a training step at the power limit.
-enum class ClockState : std::uint8_t { sustained, burst };
-
 /// CTA tiles of a GEMM's result that cuBLAS and CUTLASS build.
 struct Tile {
   std::int64_t m, n;

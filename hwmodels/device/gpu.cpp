@@ -6,7 +6,9 @@
 
 #include "hwmodels/device/data_facts.h"
 #include "hwmodels/device/kernel_parameters.h"
+#include "hwmodels/device/measured_points.h"
 #include "sim/config/document.h"
+#include "sim/config/scalar_types.h"
 #include "sim/core/resources.h"
 
 namespace rehearse::hwmodels {
@@ -63,6 +65,23 @@ void read_peaks(const config::Value& map, std::vector<Diagnostic>& problems, Gpu
     reader.complain(map, "has no fp32 (what every GPU can compute)", "Add fp32: {value: … TFLOPS, source: …}.");
 }
 
+/// points: {file: my-gpu.points.csv, gemm_reach: 1, …}: single measured kernels; the file lies beside this one.
+void read_points(const config::Value& map, const std::string& gpu_file, std::vector<Diagnostic>& problems, Gpu& out) {
+  FactReader reader(map, "points.", problems, out.sources);
+  const config::Value* file = reader.map("file");
+  const auto octaves = [&](const char* key, double& to) {
+    const auto value = parse_at(reader.map(key, false), &config::parse_number, problems);
+    if (value && *value < 0) reader.complain(*map.find(key), "is negative", "Write octaves >= 0, e.g. 1.");
+    if (value) to = *value;
+  };
+  octaves("gemm_reach", out.reach.gemm), octaves("attention_reach", out.reach.attention), octaves("memory_reach", out.reach.memory);
+  reader.refuse_the_rest();
+  if (file == nullptr || file->text().empty()) return;
+  const std::filesystem::path place = std::filesystem::path(gpu_file).parent_path() / file->text();
+  out.measured_kernels = read_measured_kernels(place);
+  out.measured_kernels_file = place.string();
+}
+
 template <typename Wanted, typename Read>
 void keep(Wanted& into, const std::optional<Read>& read) {
   if (read) into = static_cast<Wanted>(*read);
@@ -96,6 +115,7 @@ Gpu read_gpu(const config::Document& document, std::vector<Diagnostic>& problems
   keep(out.host_to_device, reader.fact("host_to_device", &parse_rate));
   keep(out.device_to_host, reader.fact("device_to_host", &parse_rate));
   reader.map("kernel", false);
+  if (const Value* points = reader.map("points", false)) read_points(*points, document.file, problems, out);
   reader.refuse_the_rest();
   return out;
 }
@@ -136,6 +156,11 @@ Gpu load_gpu_file(const std::filesystem::path& file, const std::filesystem::path
 }
 
 Gpu load_gpu(const std::string& name) {
+  if (config::is_file_name(name)) {
+    Gpu own = load_gpu_file(name, resource_root() / kKernelFolder);
+    own.name = name;
+    return own;
+  }
   const std::vector<std::string> names = gpu_names();
   if (std::find(names.begin(), names.end(), name) == names.end()) {
     const std::optional<std::string> near = nearest_name(name, names);

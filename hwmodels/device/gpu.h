@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "hwmodels/device/measured_kernel.h"
 #include "sim/core/dtype.h"
 #include "sim/core/units.h"
 
@@ -43,14 +44,20 @@ struct Gpu {
   /// Names and meanings: hwmodels/device/kernel_parameters.h.
   std::map<std::string, double> kernel_parameters;
 
+  /// Single kernels measured on this GPU, from the table that its file names; near them the kernel model is corrected.
+  std::vector<MeasuredKernel> measured_kernels;
+  Reach reach;
+  std::string measured_kernels_file;  // "" when there is none
+
   /// For provenance: the data file, and where each number comes from ("sms", "peak.bf16", "peak.bf16.measured",
   /// "kernel.sustained_clock").
   std::string file;
   std::map<std::string, std::string> sources;
 };
 
-/// Reads hwmodels/data/gpu/<name>.yaml and the parameters of its architecture. Throws ConfigError with every mistake:
-/// unknown name (lists the valid ones), unknown or missing key, wrong unit, number without a source, fraction above 1.
+/// Reads hwmodels/data/gpu/<name>.yaml, or the user's own file when `name` is a path (holds a '/' or ends in .yaml), and
+/// the parameters of its architecture. Throws ConfigError with every mistake: unknown name (lists the valid ones), unknown
+/// or missing key, wrong unit, number without a source, fraction above 1.
 Gpu load_gpu(const std::string& name);
 
 /// The same from a file that the user names, with <architecture>.yaml in `parameters_folder`; an empty folder: without

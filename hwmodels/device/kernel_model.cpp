@@ -31,27 +31,44 @@ bool fitted(const KernelParameters& p, const model::KernelSpec& s) {
   }
 }
 
-}  // namespace
-
-KernelModel::KernelModel(Gpu gpu, ClockState clock) : gpu_(std::move(gpu)), rates_(rates_of(gpu_, clock)) {}
-
-KernelCost KernelModel::cost(const model::KernelSpec& s) const {
-  bool stand_in = false;
-  CostParts parts;
+/// Alone on the GPU, by the formulas.
+CostParts parametric(const DeviceRates& rates, const model::KernelSpec& s, bool& stand_in) {
   switch (s.kind) {
     case KernelKind::gemm:
     case KernelKind::grouped_gemm:
-      parts = gemm_cost(rates_, s);
-      stand_in = rates_.stand_in[static_cast<std::size_t>(s.dtype)];
-      break;
+      stand_in = rates.stand_in[static_cast<std::size_t>(s.dtype)];
+      return gemm_cost(rates, s);
     case KernelKind::attention_forward:
     case KernelKind::attention_backward:
-      parts = attention_cost(rates_, s, &stand_in);
-      break;
+      return attention_cost(rates, s, &stand_in);
     default:
-      parts = memory_cost(rates_, s);
+      return memory_cost(rates, s);
   }
+}
+
+MeasuredPoints points_of(const Gpu& gpu) {
+  if (gpu.measured_kernels.empty()) return {};
+  const DeviceRates burst = rates_of(gpu, ClockState::burst), sustained = rates_of(gpu, ClockState::sustained);
+  return {gpu.measured_kernels, gpu.reach, [&](const model::KernelSpec& s, ClockState clock) {
+            bool stand_in = false;
+            return parametric(clock == ClockState::burst ? burst : sustained, s, stand_in).seconds;
+          }};
+}
+
+}  // namespace
+
+KernelModel::KernelModel(Gpu gpu, ClockState clock)
+    : gpu_(std::move(gpu)), rates_(rates_of(gpu_, clock)), points_(points_of(gpu_)) {}
+
+KernelCost KernelModel::cost(const model::KernelSpec& s) const {
+  bool stand_in = false;
+  CostParts parts = parametric(rates_, s, stand_in);
   KernelCost out;
+  if (!points_.empty()) {
+    const MeasuredPoints::Correction near = points_.at(s);
+    parts.seconds *= near.factor, parts.compute_seconds *= near.factor, parts.memory_seconds *= near.factor;
+    out.measured = near.support > 0.5;
+  }
   out.duration = seconds(parts.seconds);
   out.sm_share = parts.sm_share;
   const double moved = parts.seconds > 0 ? parts.hbm_bytes / (rates_.hbm * parts.seconds) : 0;
@@ -62,7 +79,7 @@ KernelCost KernelModel::cost(const model::KernelSpec& s) const {
   } else {
     out.bound = parts.compute_seconds >= parts.memory_seconds ? Bound::compute : Bound::memory;
   }
-  out.extrapolated = stand_in || !fitted(rates_.p, s);
+  out.extrapolated = !out.measured && (stand_in || !fitted(rates_.p, s));
   return out;
 }
 

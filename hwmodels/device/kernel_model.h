@@ -4,6 +4,7 @@
 
 #include "hwmodels/device/device_rates.h"
 #include "hwmodels/device/gpu.h"
+#include "hwmodels/device/measured_points.h"
 #include "sim/model/kernel.h"
 
 namespace rehearse::hwmodels {
@@ -14,12 +15,14 @@ enum class Bound : std::uint8_t { compute, memory, latency };
 ///   duration       device time from start to end
 ///   sm_share       share of the SMs it keeps busy, 0..1
 ///   hbm_share      share of the datasheet HBM bandwidth it uses, 0..1
-///   extrapolated   outside the range that the parameters were measured on
+///   measured       rests on kernels measured near it (measured_points.h), not on the parameters alone
+///   extrapolated   outside the range that the parameters were measured on, and no measured kernel near
 struct KernelCost {
   Duration duration{};
   double sm_share = 1;
   double hbm_share = 0;
   Bound bound = Bound::compute;
+  bool measured = false;
   bool extrapolated = false;
 };
 
@@ -36,6 +39,7 @@ class KernelModel {
  private:
   Gpu gpu_;
   DeviceRates rates_;
+  MeasuredPoints points_;
 };
 
 }  // namespace rehearse::hwmodels

@@ -51,7 +51,7 @@ NcclNetwork::NcclNetwork(ClusterDescription cluster, CommunicationOptions option
 }
 
 Group NcclNetwork::group_for(const GroupShape& shape) const {
-  Group group = make_group(cluster_, shape, collective_parameters());
+  Group group = make_group(cluster_, shape, cluster_.collectives ? *cluster_.collectives : collective_parameters());
   group.sharp = options_.sharp;
   return group;
 }

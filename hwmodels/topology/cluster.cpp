@@ -190,11 +190,17 @@ T load_named(const std::string& what, const std::string& folder, const std::stri
 
 }  // namespace
 
-NodeDesign load_node(const std::string& name) { return load_named("node", kNodeFolder, name, node_fields()); }
+NodeDesign load_node(const std::string& name) {
+  if (!is_file_name(name)) return load_named("node", kNodeFolder, name, node_fields());
+  NodeDesign node = load(name, name, node_fields());
+  node.name = name;
+  const std::filesystem::path beside = std::filesystem::path(name).parent_path() / node.gpu;
+  if (is_file_name(node.gpu) && std::filesystem::path(node.gpu).is_relative() && std::filesystem::exists(beside)) node.gpu = beside.string();
+  return node;
+}
 
 FabricDesign load_fabric(const std::string& name) {
-  bool is_path = name.find('/') != std::string::npos || name.ends_with(".yaml");
-  if (!is_path) return load_named("fabric", kFabricFolder, name, fabric_fields());
+  if (!is_file_name(name)) return load_named("fabric", kFabricFolder, name, fabric_fields());
   FabricDesign fabric = load(name, name, fabric_fields());
   fabric.name = name;
   return fabric;

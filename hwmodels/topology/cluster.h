@@ -3,6 +3,7 @@
 // (network/network.h).
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -93,6 +94,8 @@ struct FabricDesign {
   std::vector<GraphLink> graph_links;
 };
 
+struct CollectiveParameters;
+
 struct ClusterDescription {
   NodeDesign node;
   FabricDesign fabric;
@@ -101,13 +104,14 @@ struct ClusterDescription {
   int gpus_per_node = 8;                   // used ones, <= node.gpus
   std::optional<double> oversubscription;  // instead of the fabric's
   std::optional<double> nic_efficiency;    // instead of the node's
+  std::shared_ptr<const CollectiveParameters> collectives;  // instead of hwmodels/data/collective/nccl.yaml
 
   double effective_oversubscription() const { return oversubscription.value_or(fabric.oversubscription); }
   double effective_nic_efficiency() const { return nic_efficiency.value_or(node.nic.efficiency); }
 };
 
-/// Read hwmodels/data/node/<name>.yaml and hwmodels/data/fabric/<name>.yaml (or, for a fabric, the path of a
-/// YAML file with a graph written by hand). Throw ConfigError: unknown names list the valid ones.
+/// Read hwmodels/data/node/<name>.yaml and hwmodels/data/fabric/<name>.yaml, or the path of a YAML file of the user's own
+/// (a fabric may then be a graph written by hand; a node's GPU may be a file beside it). Throw ConfigError: unknown names list the valid ones.
 NodeDesign load_node(const std::string& name);
 FabricDesign load_fabric(const std::string& name);
 std::vector<std::string> node_names();

@@ -189,6 +189,12 @@ Field<T> named(std::string name, M T::*member, std::string doc, std::string what
   static_assert(std::is_same_v<element_t<M>, std::string>);
   return scalar_field(std::move(name), member, std::move(doc), name_type(std::move(what), std::move(names)));
 }
+/// The same, or the path of a file of the user's own.
+template <typename T, typename M>
+Field<T> named_or_file(std::string name, M T::*member, std::string doc, std::string what, Names names) {
+  static_assert(std::is_same_v<element_t<M>, std::string>);
+  return scalar_field(std::move(name), member, std::move(doc), name_or_file_type(std::move(what), std::move(names)));
+}
 #define REHEARSE_QUANTITY_FIELD(builder, member_type, type_maker)                                   \
   template <typename T, typename M>                                                                 \
   Field<T> builder(std::string name, M T::*member, std::string doc, Limits limits = non_negative) { \

@@ -239,6 +239,19 @@ ScalarType name_type(std::string what, Names names) {
   return type;
 }
 
+bool is_file_name(const std::string& name) {
+  return name.find('/') != std::string::npos || name.ends_with(".yaml");
+}
+
+ScalarType name_or_file_type(std::string what, Names names) {
+  ScalarType type = name_type(what, std::move(names));
+  type.words += ", or a file";
+  type.read = [named = type.read, text = text_type().read](const Value& value, void* target, FieldReader& reader) {
+    return is_file_name(value.text()) ? text(value, target, reader) : named(value, target, reader);
+  };
+  return type;
+}
+
 ScalarType bytes_type(const Limits& limits) {
   return quantity_type<Bytes>("size", Dimension::bytes, limits, parse_bytes, to_text,
                               [](Bytes b) { return static_cast<double>(b.value); });

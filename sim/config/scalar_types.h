@@ -53,6 +53,9 @@ ScalarType text_type();                          // std::string, not empty
 ScalarType choice_type(IntegerSlot slot, std::vector<ChoiceWord> words);
 /// std::string that must be one of the names; `what` they are, e.g. "GPU".
 ScalarType name_type(std::string what, Names names);
+/// A name as above, or the path of the user's own file: it holds a '/' or ends in .yaml.
+ScalarType name_or_file_type(std::string what, Names names);
+bool is_file_name(const std::string& name);
 ScalarType bytes_type(const Limits& limits);       // Bytes
 ScalarType rate_type(const Limits& limits);        // BytesPerSecond
 ScalarType duration_type(const Limits& limits);    // Duration

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "hwmodels/collective/parameters.h"
 #include "sim/core/resources.h"
 
 namespace rehearse::report {
@@ -92,10 +93,12 @@ std::vector<Foundation> foundations_of(const Scenario& s) {
   out.push_back({"GPU", s.cluster.gpu.title, shown_file(s.cluster.gpu.file)});
   out.push_back({"kernels", "parameters of " + std::string(name_of(s.cluster.gpu.architecture)),
                  "hwmodels/data/kernel/" + std::string(name_of(s.cluster.gpu.architecture)) + ".yaml"});
+  if (!s.cluster.gpu.measured_kernels.empty())
+    out.push_back({"measured kernels", fmt::format("{}, and their neighbours", s.cluster.gpu.measured_kernels.size()), shown_file(s.cluster.gpu.measured_kernels_file)});
   out.push_back({"node", s.cluster.node.title, shown_file(s.cluster.node.file)});
   if (s.cluster.nodes > 1) out.push_back({"fabric", s.cluster.fabric.title, shown_file(s.cluster.fabric.file)});
-  out.push_back({"collectives", s.communication.backend, "hwmodels/data/collective/nccl.yaml"});
-  out.push_back({"framework", s.profile.title, "strategies/framework/data/" + s.profile.name + ".yaml"});
+  out.push_back({"collectives", s.communication.backend, s.cluster.collectives ? shown_file(s.cluster.collectives->file) : "hwmodels/data/collective/nccl.yaml"});
+  out.push_back({"framework", s.profile.title, s.profile.file});
   return out;
 }
 

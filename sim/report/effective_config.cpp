@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "hwmodels/collective/parameters.h"
+#include "hwmodels/device/measured_points.h"
+#include "sim/config/scalar_types.h"
 #include "sim/config/units.h"
 #include "sim/report/effective_model.h"
 #include "strategies/data/catalog.h"
@@ -68,6 +71,7 @@ Value cluster_section(const scenario::Scenario& s) {
   out.add("fabric", c.fabric.name);
   out.add("oversubscription", c.effective_oversubscription());
   out.add("nic_efficiency", c.effective_nic_efficiency());
+  if (c.collectives) out.add("collectives", c.collectives->file);
   out.add("nvls", s.communication.nvls);
   out.add("backend", s.communication.backend);
   return out.take();
@@ -158,6 +162,18 @@ std::string hardware_text(const scenario::Scenario& s) {
   text += fmt::format("{} {} {} {} {}\n", n.pcie.gpus_per_switch, n.pcie.peer_to_peer, n.pcie.efficiency, n.pcie.efficiency_across, n.pcie.all_to_all_across);
   text += fmt::format("{} {} {} {}\n", name_of(f.kind), f.nodes_per_leaf, f.spines, f.hop_latency.count());
   for (const hwmodels::GraphLink& l : f.graph_links) text += fmt::format("{} {} {} {}\n", l.from, l.to, l.bandwidth.value, l.latency.count());
+  // Files of the user's own: their numbers, since a name does not tell them.
+  if (!g.measured_kernels.empty()) text += hwmodels::measured_kernels_csv(g.measured_kernels) + fmt::format("{} {} {}\n", g.reach.gemm, g.reach.attention, g.reach.memory);
+  if (s.cluster.collectives) {
+    for (const auto& [name, timing] : s.cluster.collectives->generations)
+      for (const auto& number : hwmodels::generation_numbers()) text += fmt::format("{} {} {}\n", name, number.name, timing.*number.member);
+    for (const auto& [name, timing] : s.cluster.collectives->networks)
+      for (const auto& number : hwmodels::network_numbers()) text += fmt::format("{} {} {}\n", name, number.name, timing.*number.member);
+  }
+  if (config::is_file_name(s.profile.name)) {
+    const strategies::FrameworkProfile& p = s.profile;
+    for (const Duration d : {p.kernel_host, p.backward_kernel_host, p.collective_host, p.layer_host, p.layer_backward_host, p.step_host}) text += fmt::format("{}\n", d.count());
+  }
   return text;
 }
 

@@ -49,18 +49,20 @@ std::string kernels_text(const plan::Plan& plan, const executor::CostTable& cost
   Table table({"Kernel", "m x n x k, or bytes", "count", "each", "total", "achieved", "bound"});
   table.left(1).left(6);
   std::int64_t sum = 0;
+  bool measured = false;
   for (const std::size_t k : dearest(counts.kernels, time)) {
+    measured |= costs.kernel_costs[k].measured;
     const model::KernelSpec& spec = plan.kernels[k];
     const double each = to_seconds(costs.kernel_costs[k].duration);
     const double flops = model::flops_of(spec).value, bytes = static_cast<double>(model::traffic_of(spec).value);
     const bool products = spec.m > 0 || spec.query_length > 0;
     const std::string achieved = each <= 0 ? "" : products ? si_text(flops / each, "FLOPS") : si_text(bytes / each, "B/s");
     table.add({"  " + spec.name, fmt::format("{} {}", shape_text(spec), name_of(spec.dtype)), std::to_string(counts.kernels[k]), seconds_text(each), picoseconds_text(time(k) * counts.kernels[k]), achieved,
-               std::string(word_of(costs.kernel_costs[k].bound)) + (costs.kernel_costs[k].extrapolated ? " *" : "")});
+               std::string(word_of(costs.kernel_costs[k].bound)) + (costs.kernel_costs[k].measured ? " m" : costs.kernel_costs[k].extrapolated ? " *" : "")});
     sum += time(k) * counts.kernels[k];
   }
   if (table.empty()) return {};
-  return table.text(0) + fmt::format("  kernels in all: {} (alone; * outside the sizes that the parameters were measured on)\n", picoseconds_text(sum));
+  return table.text(0) + fmt::format("  kernels in all: {} (alone; * outside the sizes that the parameters were measured on{})\n", picoseconds_text(sum), measured ? "; m near kernels measured on this GPU" : "");
 }
 
 double bus_factor(CollectiveKind kind, int ranks) {

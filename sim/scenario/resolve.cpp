@@ -4,7 +4,9 @@
 
 #include <fmt/core.h>
 
+#include "hwmodels/collective/parameters.h"
 #include "sim/config/layers.h"
+#include "sim/config/scalar_types.h"
 #include "sim/model/huggingface.h"
 #include "sim/model/model_file.h"
 #include "sim/model/presets.h"
@@ -42,8 +44,19 @@ model::ModelDescription read_model_section(const Value& v, const std::string& fi
   return imported.model;
 }
 
+/// A file is looked for beside the file that names it; one that --set names, or that is not there, in the working folder.
+std::string beside(const std::string& name, const std::string& key, const config::Provenance& given) {
+  const auto said = given.where(key);
+  if (!config::is_file_name(name) || !said || std::filesystem::path(name).is_absolute()) return name;
+  const std::filesystem::path place = std::filesystem::path(said->file).parent_path() / name;
+  return std::filesystem::exists(place) ? place.string() : name;
+}
+
 hwmodels::ClusterDescription resolve_cluster(const ClusterSection& c, const config::Provenance& given) {
-  hwmodels::ClusterDescription cluster = hwmodels::load_cluster(c.node, static_cast<int>(c.nodes), c.fabric, c.gpu.value_or(""));
+  hwmodels::ClusterDescription cluster = hwmodels::load_cluster(beside(c.node, "cluster.node", given), static_cast<int>(c.nodes), beside(c.fabric, "cluster.fabric", given),
+                                                                beside(c.gpu.value_or(""), "cluster.gpu", given));
+  if (c.collectives)
+    cluster.collectives = std::make_shared<const hwmodels::CollectiveParameters>(hwmodels::load_collective_parameters(beside(*c.collectives, "cluster.collectives", given)));
   if (c.gpus_per_node) {
     if (*c.gpus_per_node > cluster.node.gpus)
       throw ConfigError(given.diagnostic("cluster.gpus_per_node", fmt::format("{} GPUs, but a {} has {}", *c.gpus_per_node, c.node, cluster.node.gpus), fmt::format("Use at most {}", cluster.node.gpus)));
@@ -103,7 +116,7 @@ Scenario read_scenario(const Value& root, const std::string& file) {
   s.sweep = std::move(f.sweep);
   std::string framework = f.training.framework;
   if (f.training.compile.value_or(false) && framework == "torchtitan") framework = "torchtitan-compile";
-  s.profile = st::with_precision(st::load_profile(framework), f.training.precision);
+  s.profile = st::with_precision(st::load_profile(beside(framework, "training.framework", given)), f.training.precision);
   resolve_degrees(f.parallelism, s, given, out);
   if (!given.given("data_parallel.kind")) {
     if (s.strategy.parallelism.degrees.data == 1) {

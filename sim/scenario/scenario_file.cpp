@@ -17,13 +17,14 @@ namespace {
 
 const config::Fields<ClusterSection>& cluster_fields() {
   static const config::Fields<ClusterSection> table{
-      config::named("node", &ClusterSection::node, "node design (hardware list)", "node design", hwmodels::node_names).required(),
+      config::named_or_file("node", &ClusterSection::node, "node design (hardware list)", "node design", hwmodels::node_names).required(),
       config::integer("nodes", &ClusterSection::nodes, "number of nodes", between(1, 100000)),
       config::text("fabric", &ClusterSection::fabric, "network between nodes: a name, or a file with a graph written by hand"),
-      config::named("gpu", &ClusterSection::gpu, "GPU in each slot, if not the design's own", "GPU", hwmodels::gpu_names),
+      config::named_or_file("gpu", &ClusterSection::gpu, "GPU in each slot, if not the design's own", "GPU", hwmodels::gpu_names),
       config::integer("gpus_per_node", &ClusterSection::gpus_per_node, "GPUs used on each node, if not all", between(1, 72)),
       config::number("oversubscription", &ClusterSection::oversubscription, "bandwidth down : bandwidth up of a leaf switch", at_least(1)),
       config::fraction("nic_efficiency", &ClusterSection::nic_efficiency, "achieved fraction of the NICs' line rate", between(0.01, 1)),
+      config::text("collectives", &ClusterSection::collectives, "file of measured constants of NCCL (calibrate fit), instead of nccl.yaml"),
       config::boolean("nvls", &ClusterSection::nvls, "NVLink SHARP may be used (NCCL_NVLS_ENABLE)"),
       config::named("backend", &ClusterSection::backend, "communication library", "backend", [] { return std::vector<std::string>{"nccl", "gloo", "mpi"}; }),
   };
@@ -57,7 +58,7 @@ const config::Fields<st::Training>& training_fields() {
                       {"bf16", st::Precision::bf16, ""}, {"fp8", st::Precision::fp8, "8-bit products, tensor-wide scales"}, {"mxfp8", st::Precision::mxfp8, "8-bit products, scales per 32"},
                       {"nvfp4", st::Precision::nvfp4, "4-bit products, scales per 16"}}),
       config::choice("optimizer", &T::optimizer, "parameter update", {{"sgd", st::Optimizer::sgd, "no state"}, {"momentum", st::Optimizer::momentum, "one moment"}, {"adamw", st::Optimizer::adamw, "two moments"}}),
-      config::named("framework", &T::framework, "how a step is carried out", "framework profile", st::profile_names).required(),
+      config::named_or_file("framework", &T::framework, "how a step is carried out", "framework profile", st::profile_names).required(),
       config::boolean("compile", &T::compile, "torch.compile on each layer; default: the framework's habit"),
       config::boolean("cuda_graph", &T::cuda_graph, "launches are replayed from a CUDA graph"),
       config::named("attention", &T::attention, "attention kernel; default: the framework's", "attention kind", [] { return std::vector<std::string>{"flash", "unfused"}; }),

@@ -1,9 +1,12 @@
 #include "strategies/framework/profile.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <functional>
 
 #include "sim/config/document.h"
 #include "sim/config/fields.h"
+#include "sim/config/layers.h"
 #include "sim/core/error.h"
 #include "sim/core/resources.h"
 
@@ -86,20 +89,46 @@ const config::Fields<P>& fields() {
 
 }  // namespace
 
-FrameworkProfile load_profile(const std::string& name) {
-  const auto path = resource_root() / kFolder / (name + ".yaml");
+namespace {
+
+std::filesystem::path file_of_profile(const std::string& name, const std::function<Diagnostic(std::string, std::string)>& complain) {
   const auto names = profile_names();
   if (std::find(names.begin(), names.end(), name) == names.end()) {
     std::string known;
     for (const std::string& n : names) known += (known.empty() ? "" : ", ") + n;
     const auto near = nearest_name(name, names);
-    throw ConfigError(Diagnostic{{}, "training.framework", "there is no framework profile '" + name + "'", (near ? "Did you mean " + *near + "? " : "") + "Known: " + known, ""});
+    throw ConfigError(complain("there is no framework profile '" + name + "'", (near ? "Did you mean " + *near + "? " : "") + "Known: " + known));
   }
-  const config::Document document = config::load_document(path);
+  return resource_root() / kFolder / (name + ".yaml");
+}
+
+/// A profile of the user's own: `extends` names one of ours or a file beside this one.
+config::Value layered(const std::filesystem::path& file, int depth) {
+  const config::Document document = config::load_document(file);
+  const config::Value* base = document.root.find("extends");
+  if (base == nullptr) return document.root;
+  if (!base->is_scalar() || depth > 8) throw ConfigError(base->diagnostic("is no name of a profile, or the files extend one another in a circle", "Write extends: megatron-core"));
+  config::Value below;
+  if (config::is_file_name(base->text())) below = layered(file.parent_path() / base->text(), depth + 1);
+  else below = config::load_document(file_of_profile(base->text(), [&](std::string problem, std::string fix) { return base->diagnostic(std::move(problem), std::move(fix)); })).root;
+  std::vector<config::Value::Entry> own;
+  for (const config::Value::Entry& e : document.root.entries())
+    if (e.key != "extends") own.push_back(e);
+  return config::merged(below, config::Value::map(std::move(own), document.root.place(), document.root.path()));
+}
+
+}  // namespace
+
+FrameworkProfile load_profile(const std::string& name) {
+  const bool own = config::is_file_name(name);
+  const std::filesystem::path path = own ? std::filesystem::path(name) : file_of_profile(name, [](std::string problem, std::string fix) {
+    return Diagnostic{{}, "training.framework", std::move(problem), std::move(fix), ""};
+  });
   config::Diagnostics problems;
-  FrameworkProfile profile = config::read(document.root, fields(), problems);
+  FrameworkProfile profile = config::read(own ? layered(path, 0) : config::load_document(path).root, fields(), problems);
   config::throw_if_any(std::move(problems));
   profile.name = name;
+  profile.file = own ? name : std::string(kFolder) + "/" + name + ".yaml";
   return profile;
 }
 

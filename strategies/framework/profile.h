@@ -32,6 +32,7 @@ enum class LossKind : std::uint8_t {
 
 struct FrameworkProfile {
   std::string name, title, source;
+  std::string file;                       // where it was read
 
   // Kernels
   Fusion norm = Fusion::native;
@@ -85,7 +86,9 @@ struct FrameworkProfile {
   bool recomputes_selectively = false;    // its default configurations recompute selectively
 };
 
-/// Reads strategies/framework/data/<name>.yaml. Throws ConfigError; unknown names list the valid ones.
+/// Reads strategies/framework/data/<name>.yaml, or the user's own file when `name` is a path (holds a '/' or ends in
+/// .yaml); that one may `extends: NAME` a profile of ours and states only what differs. Throws ConfigError; unknown names
+/// list the valid ones.
 FrameworkProfile load_profile(const std::string& name);
 std::vector<std::string> profile_names();
 
