@@ -80,6 +80,8 @@ CollectiveParameters load_parameters() {
 
 }  // namespace
 
+std::vector<std::string> collective_parameter_names() { return resource_names("hwmodels/data/collective", ".yaml"); }
+
 const std::vector<NamedNumber<GenerationTiming>>& generation_numbers() {
   using G = GenerationTiming;
   static const std::vector<NamedNumber<G>> numbers{REHEARSE_GENERATION_NUMBERS(REHEARSE_NAMED_OF_G)};

@@ -74,6 +74,8 @@ struct CollectiveParameters {
 
 /// hwmodels/data/collective/nccl.yaml, read once and constant from then on. Throws ConfigError.
 const CollectiveParameters& collective_parameters();
+/// What scenarios may call it: "nccl".
+std::vector<std::string> collective_parameter_names();
 
 /// A file of the user's own in the same form; what it does not name is as in nccl.yaml. Throws ConfigError.
 CollectiveParameters load_collective_parameters(const std::string& file);

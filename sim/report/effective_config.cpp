@@ -71,7 +71,7 @@ Value cluster_section(const scenario::Scenario& s) {
   out.add("fabric", c.fabric.name);
   out.add("oversubscription", c.effective_oversubscription());
   out.add("nic_efficiency", c.effective_nic_efficiency());
-  if (c.collectives) out.add("collectives", c.collectives->file);
+  out.add("collectives", c.collectives ? c.collectives->file : "nccl");
   out.add("nvls", s.communication.nvls);
   out.add("backend", s.communication.backend);
   return out.take();

@@ -55,8 +55,8 @@ std::string beside(const std::string& name, const std::string& key, const config
 hwmodels::ClusterDescription resolve_cluster(const ClusterSection& c, const config::Provenance& given) {
   hwmodels::ClusterDescription cluster = hwmodels::load_cluster(beside(c.node, "cluster.node", given), static_cast<int>(c.nodes), beside(c.fabric, "cluster.fabric", given),
                                                                 beside(c.gpu.value_or(""), "cluster.gpu", given));
-  if (c.collectives)
-    cluster.collectives = std::make_shared<const hwmodels::CollectiveParameters>(hwmodels::load_collective_parameters(beside(*c.collectives, "cluster.collectives", given)));
+  if (config::is_file_name(c.collectives))
+    cluster.collectives = std::make_shared<const hwmodels::CollectiveParameters>(hwmodels::load_collective_parameters(beside(c.collectives, "cluster.collectives", given)));
   if (c.gpus_per_node) {
     if (*c.gpus_per_node > cluster.node.gpus)
       throw ConfigError(given.diagnostic("cluster.gpus_per_node", fmt::format("{} GPUs, but a {} has {}", *c.gpus_per_node, c.node, cluster.node.gpus), fmt::format("Use at most {}", cluster.node.gpus)));

@@ -1,5 +1,6 @@
 #include "sim/scenario/scenario_file.h"
 
+#include "hwmodels/collective/parameters.h"
 #include "hwmodels/device/gpu.h"
 #include "hwmodels/topology/cluster.h"
 #include "strategies/data/catalog.h"
@@ -24,7 +25,7 @@ const config::Fields<ClusterSection>& cluster_fields() {
       config::integer("gpus_per_node", &ClusterSection::gpus_per_node, "GPUs used on each node, if not all", between(1, 72)),
       config::number("oversubscription", &ClusterSection::oversubscription, "bandwidth down : bandwidth up of a leaf switch", at_least(1)),
       config::fraction("nic_efficiency", &ClusterSection::nic_efficiency, "achieved fraction of the NICs' line rate", between(0.01, 1)),
-      config::text("collectives", &ClusterSection::collectives, "file of measured constants of NCCL (calibrate fit), instead of nccl.yaml"),
+      config::named_or_file("collectives", &ClusterSection::collectives, "measured constants of NCCL; a file: what calibrate fit wrote", "set of constants", hwmodels::collective_parameter_names),
       config::boolean("nvls", &ClusterSection::nvls, "NVLink SHARP may be used (NCCL_NVLS_ENABLE)"),
       config::named("backend", &ClusterSection::backend, "communication library", "backend", [] { return std::vector<std::string>{"nccl", "gloo", "mpi"}; }),
   };

@@ -22,7 +22,7 @@ struct ClusterSection {
   std::optional<std::string> gpu;
   std::optional<std::int64_t> gpus_per_node;
   std::optional<double> oversubscription, nic_efficiency;
-  std::optional<std::string> collectives;
+  std::string collectives = "nccl";
   bool nvls = true;
   std::string backend = "nccl";
 };
