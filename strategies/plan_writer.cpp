@@ -164,7 +164,7 @@ std::vector<std::int64_t> parameters_per_class(const model::ModelDescription& mo
   const PipelineProgram program = schedule_of(strategy);
   const std::vector<StageLayers> layers = stage_layers(model, strategy, profile);
   plan::PlanBuilder builder;
-  const LowerContext context = make_context(model, strategy, profile, builder);
+  LowerContext context = make_context(model, strategy, profile, builder);
   std::vector<std::int64_t> out;
   for (int r = 0; r < program.stages(); ++r) {
     std::int64_t n = 0;
@@ -172,8 +172,10 @@ std::vector<std::int64_t> parameters_per_class(const model::ModelDescription& mo
     for (int k = 0; k < program.chunks(r); ++k) {
       const int stage = program.placement[static_cast<std::size_t>(r)][static_cast<std::size_t>(k)].stage;
       const StageLayers& held = layers[static_cast<std::size_t>(stage)];
+      context.layer = -1;
       if (held.embedding) n += embedding_tape(context, false).elements(), first = true;
-      for (int layer = held.first; layer < held.first + held.count; ++layer) n += layer_tape(context, model.layers[static_cast<std::size_t>(layer)]).elements();
+      for (context.layer = held.first; context.layer < held.first + held.count; ++context.layer) n += layer_tape(context, model.layers[static_cast<std::size_t>(context.layer)]).elements();
+      context.layer = -1;
       if (held.head) n += head_tape(context, model.tied_embeddings && first).elements();
     }
     out.push_back(n);

@@ -4,6 +4,7 @@
 #include "strategies/pipeline/catalog.h"
 #include "strategies/plan_writer.h"
 #include "strategies/stage_layers.h"
+#include "strategies/tuning/tuning.h"
 
 namespace rehearse::strategies {
 namespace {
@@ -13,6 +14,7 @@ class Rules {
   void forbid(bool broken, const char* key, std::string problem, std::string fix) {
     if (broken) out_.push_back({{}, key, std::move(problem), std::move(fix), ""});
   }
+  void add(Diagnostic problem) { out_.push_back(std::move(problem)); }
   std::vector<Diagnostic> take() { return std::move(out_); }
 
  private:
@@ -92,6 +94,8 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   const bool sharded = kind == DataParallelKind::zero3 || kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2;
   rules.forbid(sharded && profile.fused_gradient_accumulation, "data_parallel.kind", "the framework profile '" + profile.name + "' accumulates into whole gradients, which sharded parameters do not have",
                "Use distributed-optimizer, or another framework");
+  if (!experts && !model.latent.present())
+    for (Diagnostic& problem : tuning_problems(model, s, profile)) rules.add(std::move(problem));
   rules.forbid(d.shard() > 0 && d.data % d.shard() != 0, "parallelism.data_shard", text(d.shard()) + " does not divide the data-parallel degree " + text(d.data), use_divisor(d.data, 1 << 16));
   return rules.take();
 }

@@ -62,12 +62,31 @@ struct Memory {
   std::vector<std::string> recompute_modules;     // selective: core_attn, mlp, layernorm, ...; empty: the profile's habit
 };
 
+/// What is trained of the model.
+enum class TuningKind : std::uint8_t {
+  full,    // every weight
+  lora,    // low-rank adapters on some linear layers, and what `trainable` names
+  qlora,   // the same over linear weights stored in 4 bits
+  frozen,  // only what `trainable` names
+};
+
+struct Tuning {
+  TuningKind kind = TuningKind::full;
+  std::int64_t rank = 8;                  // of an adapter
+  double alpha = 16;                      // scales an adapter's output: one multiplication, whatever its value
+  double dropout = 0;                     // of an adapter's input
+  std::vector<std::string> targets;       // linear layers that carry adapters; empty: queries and values
+  std::vector<std::string> trainable;     // weights that are trained themselves (tuning/tuning.h, Selector)
+  bool double_quantization = true;        // the scales of 4-bit weights are quantised as well
+};
+
 struct Strategy {
   Training training;
   Parallelism parallelism;
   DataParallel data_parallel;
   Pipeline pipeline;
   Memory memory;
+  Tuning tuning;
 
   /// Micro-batches that one pipeline runs per step. Precondition: the batch divides (checked by problems_of).
   std::int64_t micro_batches() const {

@@ -74,6 +74,9 @@ class Stage {
 
   std::int64_t elements() const;            // parameters of this rank's units (after tensor and pipeline splitting)
   std::int64_t trainable_elements() const;
+  std::int64_t parameter_bytes(std::int64_t element) const;   // as stored; `element`: usual bytes (layer/tape.h)
+  std::int64_t trainable_bytes(std::int64_t element) const;
+  std::int64_t wide_trainable_elements() const;               // trained in fp32 beside a 16-bit model
 
  private:
   std::map<std::string, std::uint32_t> blocks_;

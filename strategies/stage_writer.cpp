@@ -176,33 +176,41 @@ StageWriter::StageWriter(const model::ModelDescription& model, const Strategy& s
   const bool tied_here = model.tied_embeddings && has_embedding && has_head;
   s.stage.persistent = s.stage.frames.acquire(Stage::kPersistentSlots);
 
-  std::vector<std::pair<model::Layer, const Tape*>> layer_kinds;
-  auto add_unit = [&](const Tape* tape, int layer, bool checkpoint, bool first_of_model) {
+  std::vector<std::pair<std::pair<model::Layer, std::string>, const Tape*>> layer_kinds;
+  // Gradients flow down to the first trained weight; further only where a stage below, or the framework, asks for them.
+  const bool asked = profile.input_require_gradients && strategy.memory.recompute != Recompute::none;
+  bool wanted_below = false;
+  auto add_unit = [&](const Tape* tape, int layer, bool checkpoint) {
     Unit unit{.tape = tape, .layer = layer};
     unit.frame = s.stage.frames.acquire(static_cast<std::uint32_t>(tape->weights.size()) + kUnitExtraSlots);
     s.stage.units.push_back(unit);
-    s.variants.push_back({.tape = tape, .checkpoint = checkpoint, .input_gradient = !first_of_model});
+    s.variants.push_back({.tape = tape, .checkpoint = checkpoint, .input_gradient = wanted_below});
+    wanted_below = wanted_below || unit.trainable() || asked;
   };
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     Impl::Chunk chunk{.first = s.stage.units.size(), .neighbours = neighbours[c]};
+    wanted_below = neighbours[c].previous >= 0;  // received activations require gradients
     if (chunks[c].embedding) {
+      s.context.layer = -1;
       s.tapes.push_back(embedding_tape(s.context, tied_here));
-      add_unit(&s.tapes.back(), -1, false, false);
+      add_unit(&s.tapes.back(), -1, false);
     }
     for (int layer : chunks[c].layers) {
-      const model::Layer& kind = model.layers[static_cast<std::size_t>(layer)];
+      const std::pair kind(model.layers[static_cast<std::size_t>(layer)], tuning_signature(strategy.tuning, layer));
       auto it = std::find_if(layer_kinds.begin(), layer_kinds.end(), [&](const auto& k) { return k.first == kind; });
       if (it == layer_kinds.end()) {
-        s.tapes.push_back(layer_tape(s.context, kind));
+        s.context.layer = layer;
+        s.tapes.push_back(layer_tape(s.context, kind.first));
         layer_kinds.emplace_back(kind, &s.tapes.back());
         it = std::prev(layer_kinds.end());
       }
       const bool checkpoint = strategy.memory.recompute == Recompute::full && layer % strategy.memory.recompute_every == 0;
-      add_unit(it->second, layer, checkpoint, false);
+      add_unit(it->second, layer, checkpoint);
     }
     if (chunks[c].head) {
+      s.context.layer = -1;
       s.tapes.push_back(head_tape(s.context, tied_here));
-      add_unit(&s.tapes.back(), -1, false, false);
+      add_unit(&s.tapes.back(), -1, false);
     }
     chunk.last = s.stage.units.size();
     s.chunks.push_back(chunk);
@@ -287,7 +295,7 @@ void StageWriter::end_step() {
     std::int64_t elements = 0;
     for (const Unit& u : s.stage.units)
       for (const Weight& w : u.tape->weights)
-        if (w.replicated_over_tensor && !w.matrix) elements += w.elements;
+        if (w.replicated_over_tensor && w.trainable && (!w.matrix || w.adapter)) elements += w.elements;
     s.stage.call("sum norm gradients over the tensor group", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
       w.collective(s.stage.builder.collective({CollectiveKind::all_reduce, plan::GroupAxis::tensor, Bytes{elements * s.data->main_gradient_element_bytes()}, "norm gradients"}), Stream::tensor,
                    plan::kAfterCompute | plan::kComputeWaits, s.stage.profile.collective_host);
@@ -295,7 +303,7 @@ void StageWriter::end_step() {
   }
   // Tied embeddings on different stages: both copies sum their gradients.
   if (s.model.tied_embeddings && d.pipeline > 1 && s.stage.sizes.data >= 1) {
-    const bool ends = std::any_of(s.stage.units.begin(), s.stage.units.end(), [](const Unit& u) { return u.layer < 0; });
+    const bool ends = std::any_of(s.stage.units.begin(), s.stage.units.end(), [](const Unit& u) { return u.layer < 0 && u.trainable(); });
     if (ends) {
       const std::int64_t elements = padded_vocabulary(s.context) / d.tensor * s.model.hidden;
       s.stage.call("sum tied embedding gradients", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {

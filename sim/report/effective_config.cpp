@@ -55,6 +55,10 @@ std::string_view word_of(st::Recompute r) {
   constexpr std::string_view kWords[] = {"none", "selective", "full"};
   return kWords[static_cast<std::size_t>(r)];
 }
+std::string_view word_of(st::TuningKind k) {
+  constexpr std::string_view kWords[] = {"full", "lora", "qlora", "frozen"};
+  return kWords[static_cast<std::size_t>(k)];
+}
 std::string word_of(st::DataParallelKind kind) {
   for (const auto& entry : st::data_parallel_kinds().entries())
     if (entry.value == kind) return entry.name;
@@ -137,6 +141,21 @@ Value memory_section(const st::Memory& m) {
   return out.take();
 }
 
+Value tuning_section(const st::Tuning& t) {
+  Section out("tuning");
+  const bool adapters = t.kind == st::TuningKind::lora || t.kind == st::TuningKind::qlora;
+  out.add("kind", word_of(t.kind));
+  if (adapters) {
+    out.add("rank", t.rank);
+    out.add("alpha", t.alpha);
+    out.add("dropout", t.dropout);
+    if (!t.targets.empty()) out.add_list("targets", t.targets);
+  }
+  if (!t.trainable.empty()) out.add_list("trainable", t.trainable);
+  if (t.kind == st::TuningKind::qlora) out.add("double_quantization", t.double_quantization);
+  return out.take();
+}
+
 void flatten(const Value& value, const std::string& path, std::vector<std::pair<std::string, std::string>>& out) {
   if (value.is_map()) {
     for (const Value::Entry& e : value.entries()) flatten(e.value, config::child_path(path, e.key), out);
@@ -189,6 +208,7 @@ Value effective_config(const scenario::Scenario& s) {
   out.put("data_parallel", data_parallel_section(s));
   out.put("pipeline", pipeline_section(s.strategy.pipeline));
   out.put("memory", memory_section(s.strategy.memory));
+  if (s.strategy.tuning.kind != st::TuningKind::full) out.put("tuning", tuning_section(s.strategy.tuning));
   return out.take();
 }
 

@@ -9,6 +9,7 @@
 #include "sim/model/presets.h"
 #include "sim/model/shapes.h"
 #include "sim/scenario/megatron_arguments.h"
+#include "sim/scenario/measured_tuning.h"
 #include "strategies/plan_writer.h"
 
 namespace rehearse::scenario {
@@ -45,7 +46,10 @@ std::string profile_of(const config::CsvRow& row) {
   if (f == "llm-foundry") return "llm-foundry";
   if (f == "nanotron") return "nanotron";
   if (f == "deepspeed") return "deepspeed";
-  if (f == "hf" || f == "litgpt" || f == "torchtune") return "huggingface";
+  if (f == "litgpt") return "litgpt";
+  // The Qwen scripts run DeepSpeed on several GPUs.
+  if (f == "hf" && contains(source, "scripts use DeepSpeed") && cell(row, "n_gpus") != "1") return "deepspeed";
+  if (f == "hf" || f == "torchtune") return "huggingface";
   if (f == "various") {
     for (const char* word : {"Megatron-LLaMA", "Nemotron"})
       if (contains(source, word)) return "megatron-core";
@@ -131,22 +135,34 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
     throw NotSimulated{"mixture of experts is not simulated yet"};
   }
   const std::string task = cell(row, "task"), offload = cell(row, "offload"), schedule = cell(row, "pp_schedule");
-  if (task == "lora" || task == "qlora") throw NotSimulated{"task '" + task + "' is not simulated yet"};
+  RowTuning tuning = tuning_of(row);
+  if (tuning.not_simulated) throw NotSimulated{*tuning.not_simulated};
+  s.strategy.tuning = std::move(tuning.tuning);
+  s.notes = std::move(tuning.notes);
   if (!offload.empty() && offload != "none") throw NotSimulated{"offload '" + offload + "' is not simulated yet"};
   const std::int64_t context = integer(row, "cp").value_or(1);
   if (schedule.starts_with("ZB") || schedule == "DualPipe") throw NotSimulated{"pipeline schedule '" + schedule + "' is not simulated yet"};
 
   std::string profile = profile_of(row);
-  const std::string sharding = cell(row, "sharding");
+  std::string sharding = cell(row, "sharding");
+  if (sharding.empty() && contains(cell(row, "note"), "ZeRO-3 for full-parameter")) sharding = task == "sft" ? "zero3" : "zero2";
+  const bool one_gpu_said = contains(cell(row, "note"), "all runs are single-GPU");
+  if (one_gpu_said) {
+    sharding = "none";
+    s.notes.push_back("ran on one GPU, as its source says");
+  }
   if (profile == "megatron-2021" && sharding.starts_with("zero")) profile = "megatron-deepspeed";
-  s.cluster = hwmodels::load_cluster(node_of(row), 1, "rail-fat-tree", cell(row, "gpu"));
+  s.cluster = hwmodels::load_cluster(one_gpu_said ? "single-gpu" : node_of(row), 1, "rail-fat-tree", cell(row, "gpu"));
   std::string format = cell(row, "precision");
+  if (format == "nf4") format = "bf16";  // what products are computed in
   if (format.empty()) {
     format = s.cluster.gpu.peak.contains(DType::bf16) ? "bf16" : "fp16";
     s.notes.push_back("precision not stated, taken as " + format);
   }
   const st::Precision precision = precision_of(format);
   s.profile = st::with_precision(st::load_profile(profile), precision);
+  // huggingface/peft method_comparison: use_amp is off, adapters are computed in fp32.
+  if (contains(cell(row, "source"), "method_comparison")) s.profile.adapter_autocast = false;
   s.model = model_of(row, profile, s.notes);
   if (const std::string arguments = cell(row, "model_args_json"); profile == "megatron-core" && !arguments.empty()) {
     if (const auto reason = apply_megatron_arguments(arguments, cell(row, "env_vars_json"), s)) throw NotSimulated{*reason};
@@ -158,7 +174,7 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
     throw NotSimulated{"mixture of experts is not simulated yet"};
   }
 
-  std::int64_t gpus = integer(row, "n_gpus").value_or(0);
+  std::int64_t gpus = one_gpu_said ? 1 : integer(row, "n_gpus").value_or(0);
   st::Degrees& d = s.strategy.parallelism.degrees;
   d.tensor = static_cast<int>(integer(row, "tp").value_or(1));
   d.pipeline = static_cast<int>(integer(row, "pp").value_or(1));
@@ -276,6 +292,9 @@ std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
     if (run.source.starts_with("megatron_lm_ci") && !contains(cell(row, "note"), "release-scale")) run.step_time_s.reset();
     if (row.find("peak_mem_gib")) run.peak_mem_gib = row.number("peak_mem_gib");
     run.peak_mem_kind = cell(row, "peak_mem_kind");
+    // Samples of many lengths: the peak is the longest's, the time an average's.
+    for (const char* average : {"time by average", "step time is an average over a length distribution"})
+      if (contains(cell(row, "note"), average)) run.step_time_s.reset();
     run.last_stage_memory = contains(cell(row, "mem_rank"), "last");
     run.first_stage_memory = run.framework == "nanotron";
     if (const std::string outcome = cell(row, "outcome"); outcome == "ok" || outcome == "oom") run.fits = outcome == "ok";

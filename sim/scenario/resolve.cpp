@@ -113,6 +113,7 @@ Scenario read_scenario(const Value& root, const std::string& file) {
   s.strategy.data_parallel = f.data_parallel;
   s.strategy.pipeline = f.pipeline;
   s.strategy.memory = f.memory;
+  s.strategy.tuning = f.tuning;
   s.sweep = std::move(f.sweep);
   std::string framework = f.training.framework;
   if (f.training.compile.value_or(false) && framework == "torchtitan") framework = "torchtitan-compile";

@@ -119,6 +119,22 @@ const config::Fields<st::Memory>& memory_fields() {
   return table;
 }
 
+const config::Fields<st::Tuning>& tuning_fields() {
+  using T = st::Tuning;
+  static const config::Fields<T> table{
+      config::choice("kind", &T::kind, "what is trained",
+                     {{"full", st::TuningKind::full, "every weight"}, {"lora", st::TuningKind::lora, "low-rank adapters"}, {"qlora", st::TuningKind::qlora, "low-rank adapters over 4-bit weights (NF4)"},
+                      {"frozen", st::TuningKind::frozen, "only what `trainable` names"}}).required(),
+      config::integer("rank", &T::rank, "of an adapter", between(1, 65536)),
+      config::number("alpha", &T::alpha, "scale of an adapter's output; costs nothing"),
+      config::fraction("dropout", &T::dropout, "of an adapter's input", between(0, 0.99)),
+      config::text("targets", &T::targets, "linear layers with adapters: all-linear, attention, mlp, q_proj, ...; default q_proj and v_proj"),
+      config::text("trainable", &T::trainable, "weights that are trained themselves: embedding, head, norms, router, layers.0-5, layers.0-5.mlp, ..."),
+      config::boolean("double_quantization", &T::double_quantization, "qlora: the scales are quantised as well"),
+  };
+  return table;
+}
+
 }  // namespace
 
 const config::Fields<ScenarioFile>& scenario_fields() {
@@ -133,6 +149,7 @@ const config::Fields<ScenarioFile>& scenario_fields() {
       config::nested("data_parallel", &T::data_parallel, "data-parallel strategy", data_parallel_fields()),
       config::nested("pipeline", &T::pipeline, "pipeline schedule", pipeline_fields()),
       config::nested("memory", &T::memory, "what is traded for memory", memory_fields()),
+      config::nested("tuning", &T::tuning, "fine-tuning: adapters, frozen parts", tuning_fields()),
       config::custom<T>("sweep", "dotted key -> list of values: every combination is simulated by `sweep`", "a map", "{\"type\": \"object\"}",
                         [](const config::Value& v, T& file, config::FieldReader& reader) {
                           config::read_map(v, reader, [&](const config::Value::Entry& e) {

@@ -45,6 +45,7 @@ struct ScenarioFile {
   bool data_parallel_given = false;
   strategies::Pipeline pipeline;
   strategies::Memory memory;
+  strategies::Tuning tuning;
   std::vector<std::pair<std::string, std::vector<config::Value>>> sweep;
 };
 

@@ -21,6 +21,25 @@ std::int64_t Stage::trainable_elements() const {
   return n;
 }
 
+std::int64_t Stage::parameter_bytes(std::int64_t element) const {
+  std::int64_t n = 0;
+  for (const Unit& u : units) n += u.tape->parameter_bytes(element);
+  return n;
+}
+
+std::int64_t Stage::trainable_bytes(std::int64_t element) const {
+  std::int64_t n = 0;
+  for (const Unit& u : units) n += u.tape->trainable_bytes(element);
+  return n;
+}
+
+std::int64_t Stage::wide_trainable_elements() const {
+  std::int64_t n = 0;
+  for (const Unit& u : units)
+    for (const Weight& w : u.tape->weights) n += w.trainable && w.wide_bytes > 0 && !w.parameter_elsewhere ? w.elements : 0;
+  return n;
+}
+
 void DataParallelWriter::persistent(const std::string& name, std::int64_t bytes, Category category) {
   if (bytes <= 0) return;
   const std::uint32_t slot = stage_.persistent_slot();
@@ -28,20 +47,28 @@ void DataParallelWriter::persistent(const std::string& name, std::int64_t bytes,
               [&](plan::BlockWriter& w) { w.alloc(slot, bytes, category); });
 }
 
-std::int64_t DataParallelWriter::state_bytes() const {
-  const std::int64_t e = bits(profile().optimizer_state) / 8;
-  std::int64_t moments = 0;
+std::int64_t DataParallelWriter::moments() const {
   switch (stage_.strategy.training.optimizer) {
-    case Optimizer::sgd: moments = 0; break;
-    case Optimizer::momentum: moments = 1; break;
-    case Optimizer::adamw: moments = 2; break;
+    case Optimizer::sgd: return 0;
+    case Optimizer::momentum: return 1;
+    case Optimizer::adamw: return 2;
   }
-  return moments * e + (profile().master_parameters ? 4 : 0);
+  return 0;
 }
 
-void DataParallelWriter::clip(std::int64_t elements, std::int64_t element_bytes, bool sharded) {
-  if (!stage_.strategy.training.clip_gradients || elements == 0) return;
-  const std::int64_t bytes = elements * element_bytes;
+std::int64_t DataParallelWriter::state_bytes() const { return moments() * bits(profile().optimizer_state) / 8 + (profile().master_parameters ? 4 : 0); }
+
+DataParallelWriter::Share DataParallelWriter::share(int parts, std::int64_t gradient) const {
+  auto divided = [&](std::int64_t n) { return (n + parts - 1) / parts; };
+  const std::int64_t wide = divided(stage_.wide_trainable_elements()), usual = divided(stage_.trainable_elements() - stage_.wide_trainable_elements());
+  // What is kept in fp32 beside a 16-bit model is its own master copy.
+  return {.elements = usual + wide, .stored = usual * stored_bytes() + wide * 4, .gradients = usual * gradient + wide * 4, .states = usual * state_bytes() + wide * moments() * 4,
+          .master = profile().master_parameters && usual > 0};
+}
+
+void DataParallelWriter::clip(const Share& mine, bool sharded) {
+  const std::int64_t bytes = mine.gradients;
+  if (!stage_.strategy.training.clip_gradients || bytes == 0) return;
   const std::string key = "clip gradients " + std::to_string(bytes) + (sharded ? " sharded" : "");
   stage_.call(key, Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
     w.kernel(builder().kernel({.kind = KernelKind::reduction, .dtype = DType::fp32, .bytes_read = bytes, .bytes_written = 4096, .name = "gradient norm"}), host());
@@ -56,14 +83,13 @@ void DataParallelWriter::clip(std::int64_t elements, std::int64_t element_bytes,
   });
 }
 
-void DataParallelWriter::update(std::int64_t elements, std::int64_t gradient_bytes) {
-  if (elements == 0) return;
-  const std::int64_t stored = stored_bytes(), states = state_bytes();
-  const bool master = profile().master_parameters;
-  const std::int64_t read = elements * (gradient_bytes + states + (master ? 0 : stored));
-  const std::int64_t written = elements * (states + stored);
-  stage_.call("optimizer step " + std::to_string(elements) + " " + std::to_string(gradient_bytes), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
-    const std::int64_t extra = profile().fused_optimizer ? 0 : elements * stored;
+void DataParallelWriter::update(const Share& mine) {
+  if (mine.elements == 0) return;
+  const std::int64_t elements = mine.elements;
+  const std::int64_t read = mine.gradients + mine.states + (mine.master ? 0 : mine.stored);
+  const std::int64_t written = mine.states + mine.stored;
+  stage_.call("optimizer step " + std::to_string(elements) + " " + std::to_string(mine.gradients), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
+    const std::int64_t extra = profile().fused_optimizer ? 0 : mine.stored;
     const std::uint32_t slot = Stage::kPersistentSlots - 1;
     w.alloc(slot, extra, Category::temporary);
     // One fused pass reads p, g, m, v and writes p, m, v: 7 streams. torch.optim's foreach AdamW is eight operations: mul p (2),

@@ -31,12 +31,19 @@ class DataParallelWriter {
   virtual void end_step() = 0;
 
  protected:
-  /// Gradient norm over `elements` local gradients and its clipping: kernels, scalar all-reduces, host synchronisation.
-  void clip(std::int64_t elements, std::int64_t element_bytes, bool sharded);
-  /// The update of `elements` local parameters. `gradient_bytes`: per element, as the optimizer reads it.
-  void update(std::int64_t elements, std::int64_t gradient_bytes);
+  /// What one rank's optimizer works on, in bytes.
+  struct Share {
+    std::int64_t elements = 0, stored = 0, gradients = 0, states = 0;
+    bool master = false;   // an fp32 copy is among the states
+  };
+  /// The trained parameters, cut in `parts`. `gradient`: bytes per element, as the optimizer reads them.
+  Share share(int parts, std::int64_t gradient) const;
+  /// Gradient norm over the local gradients and its clipping: kernels, scalar all-reduces, host synchronisation.
+  void clip(const Share& mine, bool sharded);
+  void update(const Share& mine);
   /// Bytes of optimizer state per local element (moments, master copy).
   std::int64_t state_bytes() const;
+  std::int64_t moments() const;
   std::int64_t stored_bytes() const { return bits(stage_.profile.stored_parameter) / 8; }
   void persistent(const std::string& name, std::int64_t bytes, plan::Category category);
   plan::PlanBuilder& builder() { return stage_.builder; }

@@ -26,16 +26,16 @@ class Replicated final : public DataParallelWriter {
   }
 
   void setup() override {
-    const std::int64_t all = stage_.elements(), trained = stage_.trainable_elements();
-    persistent("parameters", all * stored_bytes(), Category::parameter);
-    if (keeps_main_gradients()) persistent("gradients", trained * main_bytes(), Category::gradient);
-    if (partitions_gradients()) persistent("gradient partition", divided(trained) * main_bytes(), Category::gradient);
-    persistent("optimizer states", divided(trained) * state_bytes(), Category::optimizer);
-    if (profile().ddp_bucket_copies) persistent("gradient bucket views", trained * 2, Category::gradient);
-    if (reduces_copies() && stage_.sizes.data > 1) persistent("gradient buckets", trained * reduce_bytes(), Category::communication);
+    persistent("parameters", stage_.parameter_bytes(stored_bytes()), Category::parameter);
+    if (keeps_main_gradients()) persistent("gradients", stage_.trainable_bytes(main_bytes()), Category::gradient);
+    if (partitions_gradients()) persistent("gradient partition", my_share().gradients, Category::gradient);
+    persistent("optimizer states", my_share().states, Category::optimizer);
+    if (profile().ddp_bucket_copies) persistent("gradient bucket views", stage_.trainable_bytes(2), Category::gradient);
+    const std::int64_t reduced = stage_.trainable_bytes(reduce_bytes());
+    if (reduces_copies() && stage_.sizes.data > 1) persistent("gradient buckets", reduced, Category::communication);
     if (kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2) {
       // DeepSpeed's contiguous gradient buffer; a second one when reduction overlaps.
-      const std::int64_t bucket = std::min(bucket_, trained * reduce_bytes());
+      const std::int64_t bucket = std::min(bucket_, reduced);
       if (stage_.sizes.data > 1) persistent("reduce bucket", bucket * (overlap_reduce_ ? 2 : 1), Category::communication);
     }
     if (profile().dummy_weight_gradients) dummies();
@@ -52,7 +52,7 @@ class Replicated final : public DataParallelWriter {
   void begin_step() override {
     pending_ = 0;
     if (keeps_main_gradients()) {
-      const std::int64_t bytes = stage_.trainable_elements() * main_bytes();
+      const std::int64_t bytes = stage_.trainable_bytes(main_bytes());
       stage_.call("zero gradients", Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
         w.kernel(builder().kernel({.kind = KernelKind::memset, .dtype = DType::fp32, .bytes_written = bytes, .name = "zero gradients"}), host());
       });
@@ -72,7 +72,7 @@ class Replicated final : public DataParallelWriter {
     // ZeRO-2 partitions gradients, so it must reduce every micro-batch; the others only the last.
     const bool reduce_now = last || kind_ == DataParallelKind::zero2;
     if (!reduce_now) return;
-    pending_ += stage_.units[unit].tape->trainable_elements() * reduce_bytes();
+    pending_ += stage_.units[unit].tape->trainable_bytes(reduce_bytes());
     if (!overlap_reduce_) return;
     while (pending_ >= bucket_) {
       reduce(bucket_);
@@ -81,7 +81,6 @@ class Replicated final : public DataParallelWriter {
   }
 
   void end_step() override {
-    const std::int64_t trained = stage_.trainable_elements();
     if (stage_.sizes.data > 1) {
       for (; pending_ > 0; pending_ -= std::min(pending_, bucket_)) reduce(std::min(pending_, bucket_));
       stage_.call("wait gradients", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
@@ -91,10 +90,8 @@ class Replicated final : public DataParallelWriter {
         }
       });
     }
-    const std::int64_t mine = divided(trained);
-    const std::int64_t gradient = keeps_main_gradients() || partitions_gradients() ? main_bytes() : stored_bytes();
-    clip(mine, gradient, shards_states());
-    update(mine, gradient);
+    clip(my_share(), shards_states());
+    update(my_share());
     if (!keeps_main_gradients() && !partitions_gradients()) free_gradients();
     if (shards_states() && stage_.sizes.shard > 1 && !overlap_gather_) gather_all();
   }
@@ -110,7 +107,7 @@ class Replicated final : public DataParallelWriter {
   bool wide_compute() const { return stage_.strategy.training.precision == Precision::fp32 || stage_.strategy.training.precision == Precision::tf32; }
   std::int64_t main_bytes() const { return bits(profile().gradient) / 8; }
   std::int64_t reduce_bytes() const { return bits(reduce_dtype_) / 8; }
-  std::int64_t divided(std::int64_t elements) const { return shards_states() ? (elements + stage_.sizes.shard - 1) / stage_.sizes.shard : elements; }
+  Share my_share() const { return share(shards_states() ? stage_.sizes.shard : 1, keeps_main_gradients() || partitions_gradients() ? main_bytes() : stored_bytes()); }
 
   /// Transformer Engine keeps one 16-bit dummy gradient per distinct weight shape (facts: memory-model.md section 0).
   void dummies() {
@@ -143,7 +140,7 @@ class Replicated final : public DataParallelWriter {
   /// Updated parameters come back while the forward pass of the next step runs, unit by unit.
   void gather_ahead() {
     for (std::size_t u = 0; u < stage_.units.size(); ++u) {
-      const std::int64_t bytes = stage_.units[u].tape->trainable_elements() * stored_bytes();
+      const std::int64_t bytes = stage_.units[u].tape->trainable_bytes(stored_bytes());
       const std::uint32_t event = gather_event(u);
       stage_.call("gather parameters " + std::to_string(bytes) + " " + std::to_string(event), Phase::parameter_gather, &stage_.units[u], [&](plan::BlockWriter& w) {
         if (bytes > 0)
@@ -154,7 +151,7 @@ class Replicated final : public DataParallelWriter {
   }
 
   void gather_all() {
-    std::int64_t left = stage_.trainable_elements() * stored_bytes();
+    std::int64_t left = stage_.trainable_bytes(stored_bytes());
     const std::int64_t chunk = std::max<std::int64_t>(1, bucket_ == INT64_MAX ? left : bucket_ / reduce_bytes() * stored_bytes());
     for (; left > 0; left -= std::min(left, chunk)) {
       const std::int64_t bytes = std::min(left, chunk);
@@ -184,7 +181,8 @@ class Replicated final : public DataParallelWriter {
 
   /// Source: DeepSpeed stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads.
   void into_bucket(const Unit& u) {
-    const std::int64_t bytes = u.tape->trainable_elements() * stored_bytes();
+    const std::int64_t bytes = u.tape->trainable_bytes(stored_bytes());
+    if (bytes == 0) return;
     stage_.call("gradients into bucket " + std::to_string(bytes) + " " + pattern_of(u), Phase::gradient_reduction, &u, [&](plan::BlockWriter& w) {
       w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "copy to bucket"}), host());
       free_gradients_of(u, w);

@@ -27,9 +27,8 @@ class Sharded final : public DataParallelWriter {
   }
 
   void setup() override {
-    const std::int64_t mine = divided(stage_.elements()), trained = divided(stage_.trainable_elements());
-    persistent("parameter shards", mine * stored_bytes(), Category::parameter);
-    persistent("optimizer states", trained * state_bytes(), Category::optimizer);
+    persistent("parameter shards", divided_bytes(stage_.parameter_bytes(stored_bytes()), stored_bytes()), Category::parameter);
+    persistent("optimizer states", my_share().states, Category::optimizer);
     // Sharded gradients appear with the first backward; with set_to_none they go after the step. They are counted here
     // because a training loop in steady state holds them at the peak.
     gathered_.assign(stage_.units.size(), false);
@@ -69,9 +68,8 @@ class Sharded final : public DataParallelWriter {
     // Gathered ahead across a boundary of model chunks and not used since.
     for (std::size_t u = 0; u < gathered_.size(); ++u)
       if (gathered_[u]) release(u, Phase::backward);
-    const std::int64_t mine = divided(stage_.trainable_elements());
-    clip(mine, stored_bytes(), true);
-    update(mine, stored_bytes());
+    clip(my_share(), true);
+    update(my_share());
     for (const Unit& u : stage_.units)
       if (u.trainable())
         stage_.call("free gradient shard " + std::to_string(u.tape->weights.size()), Phase::optimizer, &u, [&](plan::BlockWriter& w) { w.free(extra(u, kShard), Frame::unit); });
@@ -84,19 +82,26 @@ class Sharded final : public DataParallelWriter {
   static constexpr std::uint32_t kReduceInput = Stage::kPersistentSlots - 4;  // one reduce-scatter input in flight
 
   std::int64_t divided(std::int64_t elements) const { return (elements + stage_.sizes.shard - 1) / stage_.sizes.shard; }
-  std::string key(const char* what, const Unit& u) const { return std::string(what) + " " + std::to_string(u.tape->elements()) + " " + std::to_string(u.tape->weights.size()); }
+  /// The same of bytes in whole elements.
+  std::int64_t divided_bytes(std::int64_t bytes, std::int64_t element) const { return divided(bytes / element) * element; }
+  Share my_share() const { return share(stage_.sizes.shard, stored_bytes()); }
+  /// Elements whose gradients a unit reduces. FSDP1 keeps one flat parameter per unit: what is frozen in it is reduced as
+  /// zeros (PyTorch FullyShardedDataParallel, use_orig_params).
+  std::int64_t reduced_elements(const Unit& u) const { return kind_ == DataParallelKind::fsdp1 && u.trainable() ? u.tape->elements() : u.tape->trainable_elements(); }
+  std::int64_t gathered_bytes(const Unit& u) const { return u.tape->parameter_bytes(parameter_bytes_); }
+  std::string key(const char* what, const Unit& u) const { return std::string(what) + " " + std::to_string(u.tape->elements()) + " " + std::to_string(u.tape->trainable_elements()) + " " + std::to_string(u.tape->weights.size()); }
 
   void gather(std::size_t index, Phase phase) {
     if (gathered_[index]) return;
     gathered_[index] = true;
     const Unit& u = stage_.units[index];
-    const std::int64_t bytes = u.tape->elements() * parameter_bytes_;
+    const std::int64_t bytes = gathered_bytes(u);
     if (bytes == 0) return;
     stage_.call(key("gather", u), Phase::parameter_gather, &u, [&](plan::BlockWriter& w) {
-      const std::int64_t shard = divided(u.tape->elements());
+      const std::int64_t shard = divided(bytes);
       w.alloc(extra(u, kGathered), bytes, Category::communication, Frame::unit, Stream::data_gather);
       // copy-in casts the local shard into the all-gather input
-      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = shard * stored_bytes(), .bytes_written = shard * parameter_bytes_, .name = "gather copy-in"}), host(), Stream::data_gather);
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = shard / parameter_bytes_ * stored_bytes(), .bytes_written = shard, .name = "gather copy-in"}), host(), Stream::data_gather);
       if (stage_.sizes.shard > 1)
         w.collective(builder().collective({CollectiveKind::all_gather, GroupAxis::data, Bytes{bytes}, "parameter gather"}), Stream::data_gather, 0, profile().collective_host);
       w.record(Stream::data_gather, extra(u, kEvent), Frame::unit);
@@ -106,7 +111,7 @@ class Sharded final : public DataParallelWriter {
 
   void wait_gather(std::size_t index, Phase phase) {
     const Unit& u = stage_.units[index];
-    const std::int64_t bytes = u.tape->elements() * parameter_bytes_;
+    const std::int64_t bytes = gathered_bytes(u);
     if (bytes == 0 || kept_[index]) return;
     kept_[index] = !reshard_ || index + 1 == stage_.units.size();
     stage_.call(key("use gathered", u), phase, &u, [&](plan::BlockWriter& w) {
@@ -132,7 +137,7 @@ class Sharded final : public DataParallelWriter {
 
   void reduce(std::size_t index, bool first) {
     const Unit& u = stage_.units[index];
-    const std::int64_t elements = u.tape->trainable_elements();
+    const std::int64_t elements = reduced_elements(u);
     if (elements == 0) return;
     const std::int64_t bytes = elements * reduce_bytes_, shard = divided(elements);
     stage_.call(key(first ? "reduce first" : "reduce", u), Phase::gradient_reduction, &u, [&](plan::BlockWriter& w) {

@@ -61,6 +61,13 @@ const config::Fields<P>& fields() {
       config::boolean("autocast", &P::autocast, "16-bit copies of fp32 weights are made per use"),
       config::boolean("fused_gradient_accumulation", &P::fused_gradient_accumulation, "weight-gradient products add into the main gradient"),
       config::boolean("dummy_weight_gradients", &P::dummy_weight_gradients, "one 16-bit dummy gradient per weight shape"),
+      format("adapter", &P::adapter, "low-rank adapters"),
+      config::boolean("adapter_autocast", &P::adapter_autocast, "fp32 adapters are computed in 16 bit"),
+      config::boolean("value_is_view", &P::value_is_view, "values stay a view of the fused projection"),
+      config::boolean("input_require_gradients", &P::input_require_gradients, "the embedding's output wants a gradient under recomputation"),
+      config::boolean("keeps_original_of_trained", &P::keeps_original_of_trained, "modules trained whole beside adapters are copies"),
+      config::boolean("quantises_head", &P::quantises_head, "4-bit weights: the output layer as well"),
+      config::boolean("upcasts_unquantised", &P::upcasts_unquantised, "4-bit weights: what stays 16 bit becomes fp32"),
       config::integer("bucket_elements", &P::bucket_elements, "gradient bucket; 0: one bucket", config::non_negative),
       config::boolean("overlap_gradient_reduce", &P::overlap_gradient_reduce, "reduction runs under backward"),
       config::boolean("overlap_parameter_gather", &P::overlap_parameter_gather, "gather runs under the next forward"),
@@ -135,7 +142,7 @@ FrameworkProfile load_profile(const std::string& name) {
 FrameworkProfile with_precision(FrameworkProfile profile, Precision precision) {
   const bool wide = precision == Precision::fp32 || precision == Precision::tf32;
   const DType narrow = precision == Precision::fp16 ? DType::fp16 : DType::bf16;
-  for (DType* format : {&profile.stored_parameter, &profile.gradient, &profile.reduce, &profile.optimizer_state})
+  for (DType* format : {&profile.stored_parameter, &profile.gradient, &profile.reduce, &profile.optimizer_state, &profile.adapter})
     *format = wide ? DType::fp32 : bits(*format) == 16 ? narrow : *format;
   if (!wide) return profile;
   profile.master_parameters = false;

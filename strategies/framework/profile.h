@@ -58,6 +58,15 @@ struct FrameworkProfile {
   bool fused_gradient_accumulation = false;  // weight-gradient GEMM adds into the fp32 gradient
   bool dummy_weight_gradients = false;    // Transformer Engine keeps one 16-bit dummy per weight shape
 
+  // Tuning
+  DType adapter = DType::bf16;            // low-rank adapters: fp32 where they are kept, and computed, beside a 16-bit model (PEFT)
+  bool adapter_autocast = false;          // fp32 adapters are computed in 16 bit under autocast
+  bool value_is_view = false;             // values stay a view of the fused projection, which therefore lives until backward
+  bool input_require_gradients = false;   // the embedding's output wants a gradient under recomputation (enable_input_require_grads)
+  bool keeps_original_of_trained = false; // modules that are trained whole beside adapters are copies (PEFT modules_to_save)
+  bool quantises_head = false;            // 4-bit weights: the output layer as well
+  bool upcasts_unquantised = false;       // 4-bit weights: what stays 16 bit becomes fp32 (prepare_model_for_kbit_training)
+
   // Data parallelism and step
   std::int64_t bucket_elements = 0;       // gradient bucket in elements (0: one bucket)
   bool overlap_gradient_reduce = true;

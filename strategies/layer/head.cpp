@@ -24,9 +24,14 @@ Tape embedding_tape(const LowerContext& c, bool tied_here) {
 
   const TensorId ids = tape.tensor("token ids", c.tokens * 8, false);
   TensorId x = tape.tensor("embedding", bytes);
-  const int w = tape.weight({.name = "word_embeddings.weight", .elements = rows * width, .trainable = !c.frozen_weights, .matrix = false, .gradient_elsewhere = tied_here,
-                              .replicated_over_tensor = c.tensor == 1});
-  Node node{.name = "embedding", .outputs = {x}, .saved = {ids}, .intermediates = {ids}};
+  Weight table = op.weight("word_embeddings.weight", rows * width);
+  table.matrix = false;
+  table.gradient_elsewhere = tied_here;
+  table.replicated_over_tensor = c.tensor == 1;
+  const bool trained = table.trainable;
+  const int w = tape.weight(std::move(table));
+  Node node{.name = "embedding", .outputs = {x}, .intermediates = {ids}};
+  if (trained) node.saved = {ids};
   if (c.tensor > 1) node.forward.push_back(Operators::alloc(0, whole));
   node.forward.push_back(op.kernel("embedding", whole, whole, KernelKind::embedding));
   if (c.tensor > 1) {
@@ -48,7 +53,10 @@ Tape embedding_tape(const LowerContext& c, bool tied_here) {
   if (width != m.hidden) x = op.linear(x, "embedding projection", width, m.hidden, false, Operators::Split::none);
   if (m.scaled_embedding) pointwise("embedding scale", {});
   if (m.position == model::Position::learned) {
-    const int p = tape.weight({.name = "position_embeddings.weight", .elements = m.max_positions * m.hidden, .trainable = !c.frozen_weights, .matrix = false, .replicated_over_tensor = true});
+    Weight positions = op.weight("position_embeddings.weight", m.max_positions * m.hidden);
+    positions.matrix = false;
+    positions.replicated_over_tensor = true;
+    const int p = tape.weight(std::move(positions));
     const TensorId y = tape.tensor("embedding with positions", bytes);
     tape.nodes.push_back({.name = "add positions", .inputs = {x}, .outputs = {y}, .forward = {op.kernel("add positions", 2 * bytes, bytes)},
                           .backward = {op.weight_gradient(p, op.kernel("position gradient", bytes, m.max_positions * m.hidden * e, KernelKind::reduction))}, .passed_inputs = 1});

@@ -51,14 +51,32 @@ Item Operators::weight_gradient(int weight, Item made_by) const {
   return made_by;
 }
 
+/// A weight of the model as the job keeps it: trained or not, a copy beside its original, widened by k-bit preparation.
+Weight Operators::weight(const std::string& name, std::int64_t elements) const {
+  const Tuning& tuning = c_.strategy.tuning;
+  Weight w{.name = name, .elements = elements, .trainable = c_.trains(name)};
+  // Tied: one table under two names.
+  if (c_.model.tied_embeddings && (name == "lm_head.weight" || name == "word_embeddings.weight")) w.trainable = c_.trains("lm_head.weight") || c_.trains("word_embeddings.weight");
+  w.adapter = c_.adapter;
+  const bool adapters = tuning.kind == TuningKind::lora || tuning.kind == TuningKind::qlora;
+  if (adapters && w.trainable && !c_.adapter) w.copied = c_.profile.keeps_original_of_trained;
+  const bool narrow = bits(c_.profile.stored_parameter) == 16;
+  if (narrow && c_.adapter && c_.profile.adapter == DType::fp32) w.wide_bytes = 4;
+  if (narrow && !c_.adapter && tuning.kind == TuningKind::qlora && c_.profile.upcasts_unquantised && !w.trainable) w.wide_bytes = 4;
+  return w;
+}
+
 // Normalisation ------------------------------------------------------------------------------------------------------
 
 TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows, std::int64_t width, bool replicated) {
   const std::int64_t elements = rows * width, bytes = elements * c_.element();
   const TensorId y = tape_.tensor(name, bytes);
   const bool layer_norm = c_.model.norm == model::Norm::layer_norm;
-  const int w = tape_.weight({.name = name + ".weight", .elements = width * (layer_norm && c_.model.norm_bias ? 2 : 1),
-                              .trainable = !c_.frozen_weights, .matrix = false, .replicated_over_tensor = replicated});
+  Weight scale = weight(name + ".weight", width * (layer_norm && c_.model.norm_bias ? 2 : 1));
+  scale.matrix = false;
+  scale.replicated_over_tensor = replicated;
+  const bool trained = scale.trainable;
+  const int w = tape_.weight(std::move(scale));
   Node node{.name = name, .inputs = {x}, .outputs = {y}};
   if (c_.profile.norm == Fusion::eager && !layer_norm) {
     norm_eager(node, x, y, name, elements, rows, w);
@@ -67,8 +85,8 @@ TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows,
     node.intermediates = {statistics};
     node.saved = {x, statistics};
     node.forward = {kernel(name, bytes, bytes, KernelKind::normalization)};
-    node.backward = {kernel(name + " backward", 2 * bytes, bytes, KernelKind::normalization),
-                     weight_gradient(w, kernel(name + " weight gradient", 2 * bytes, width * 4, KernelKind::reduction))};
+    node.backward = {kernel(name + " backward", 2 * bytes, bytes, KernelKind::normalization)};
+    if (trained) node.backward.push_back(weight_gradient(w, kernel(name + " weight gradient", 2 * bytes, width * 4, KernelKind::reduction)));
     node.discard_output = c_.profile.norm == Fusion::compiled;
   }
   tape_.nodes.push_back(std::move(node));
@@ -84,7 +102,9 @@ void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& 
   const TensorId statistics = tape_.tensor(name + " rsqrt", rows * 4, false);
   node.intermediates = {statistics, normalised};
   if (cast) node.intermediates.push_back(x32);
-  node.saved = {x32, statistics, normalised};
+  node.saved = {x32, statistics};
+  const bool trained = tape_.weights[static_cast<std::size_t>(w)].trainable;
+  if (trained) node.saved.push_back(normalised);  // the other factor of the weight's gradient
   if (cast) node.forward.push_back(kernel("cast", narrow, wide));
   node.forward.insert(node.forward.end(), {alloc(0, wide), kernel("pow", wide, wide), kernel("mean", wide, rows * 4, KernelKind::reduction), free(0),
                                            kernel("rsqrt", rows * 4, rows * 4)});
@@ -94,8 +114,10 @@ void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& 
 
   // d(weight * n): one product per operand, the weight's is summed over rows.
   auto& b = node.backward;
-  b = {alloc(0, narrow), kernel("mul backward", 2 * narrow, narrow), alloc(1, narrow), kernel("mul backward", 2 * narrow, narrow),
-       weight_gradient(w, kernel("sum rows", narrow, 4096, KernelKind::reduction)), free(1), {.kind = Item::Kind::release_output_gradients}};
+  b = {alloc(0, narrow), kernel("mul backward", 2 * narrow, narrow)};
+  if (trained)
+    b.insert(b.end(), {alloc(1, narrow), kernel("mul backward", 2 * narrow, narrow), weight_gradient(w, kernel("sum rows", narrow, 4096, KernelKind::reduction)), free(1)});
+  b.push_back({.kind = Item::Kind::release_output_gradients});
   if (cast) b.insert(b.end(), {alloc(2, wide), kernel("cast", narrow, wide), free(0)});
   const int g = cast ? 2 : 0;
   b.insert(b.end(), {alloc(3, wide), kernel("mul backward", wide, wide), alloc(4, wide), kernel("mul backward", 2 * wide, wide), free(g),
@@ -107,6 +129,11 @@ void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& 
 // Linear layers -------------------------------------------------------------------------------------------------------
 
 TensorId Operators::linear(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split) {
+  const TensorId y = product(x, name, in, out, bias, split);
+  return c_.adapter ? y : with_adapter(x, y, name, in, out, split);
+}
+
+TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split) {
   const std::int64_t t = c_.tensor;
   const bool sharded = split != Split::none && t > 1;
   const std::int64_t k = split == Split::row ? in / t : in, n = split == Split::column ? out / t : out;
@@ -120,13 +147,28 @@ TensorId Operators::linear(TensorId x, const std::string& name, std::int64_t in,
   const std::int64_t whole_in = m * k * e, whole_out = m * n * e;
 
   const TensorId y = tape_.tensor(name, out_rows * n * e);
-  const int w = tape_.weight({.name = name + ".weight", .elements = k * n, .trainable = !c_.frozen_weights, .replicated_over_tensor = !sharded});
+  Weight matrix = weight(name + ".weight", k * n);
+  matrix.replicated_over_tensor = !sharded;
+  const bool trained = matrix.trainable;
+  const bool quantised = !trained && quantises(c_.strategy.tuning, c_.profile, name) && !(c_.model.tied_embeddings && name == "lm_head");
+  const bool nested = c_.strategy.tuning.double_quantization;
+  if (quantised) matrix.packed_bytes = quantised_bytes(k * n, nested), matrix.wide_bytes = 0;
+  const int w = tape_.weight(std::move(matrix));
   Node node{.name = name, .inputs = {x}, .outputs = {y}};
-  if (!c_.frozen_weights) node.saved.push_back(x);
+  // bitsandbytes keeps the input of a 4-bit product as well (autograd/_functions.py, MatMul4Bit: ctx.tensors = (A, B)).
+  if (trained || quantised) node.saved.push_back(x);
+  // A 4-bit weight is written out in 16 bits before each product and dropped after it (bitsandbytes MatMul4Bit).
+  auto dequantised = [&](std::vector<Item>& list, int temporary) {
+    const std::int64_t packed = quantised_bytes(k * n, nested), scales = k * n / 64;
+    list.push_back(alloc(temporary, k * n * e));
+    if (nested) list.insert(list.end(), {alloc(temporary + 1, scales * 4), kernel("dequantise scales", scales, scales * 4)});
+    list.push_back(kernel("dequantise weight", packed, k * n * e));
+    if (nested) list.push_back(free(temporary + 1));
+  };
   // What PyTorch was seen to do (tests/oracles, torch_flops.json): a recomputation that stops early leaves out a last mm,
   // but runs a last addmm again.
   node.recomputed_last = bias;
-  if (c_.profile.autocast && c_.profile.stored_parameter == DType::fp32 && e == 2 && c_.strategy.data_parallel.kind != DataParallelKind::fsdp1 &&
+  if (!quantised && c_.profile.autocast && c_.profile.stored_parameter == DType::fp32 && e == 2 && c_.strategy.data_parallel.kind != DataParallelKind::fsdp1 &&
       c_.strategy.data_parallel.kind != DataParallelKind::fsdp2) {
     // Autocast copies the fp32 weight; the copy is what backward reads.
     const TensorId copy = tape_.tensor(name + " weight copy", k * n * 2, false);
@@ -141,7 +183,9 @@ TensorId Operators::linear(TensorId x, const std::string& name, std::int64_t in,
   if (gather) f.insert(f.end(), {alloc(0, whole_in), collective(CollectiveKind::all_gather, name + " gather input", whole_in, both)});
   if (low_precision) f.push_back(kernel(name + " cast input", m * k * e, m * k));
   if (scatter || reduce) f.push_back(alloc(1, whole_out));
+  if (quantised) dequantised(f, 5);
   f.push_back(gemm(name, model::GemmRole::forward, m, n, k, c_.activation, false));
+  if (quantised) f.push_back(free(5));
   if (gather) f.push_back(free(0));
   if (scatter) f.push_back(collective(CollectiveKind::reduce_scatter, name + " scatter output", whole_out, both));
   if (reduce) f.push_back(collective(CollectiveKind::all_reduce, name + " reduce output", whole_out, both));
@@ -152,25 +196,30 @@ TensorId Operators::linear(TensorId x, const std::string& name, std::int64_t in,
   auto& b = node.backward;
   if (scatter) b.insert(b.end(), {alloc(2, whole_out), collective(CollectiveKind::all_gather, name + " gather gradient", whole_out, both)});
   if (low_precision) b.push_back(kernel(name + " cast gradient", m * n * e, 2 * m * n));
-  if (gather && !c_.frozen_weights)
+  if (gather && trained)
     b.insert(b.end(), {alloc(0, whole_in), collective(CollectiveKind::all_gather, name + " gather input", whole_in, plan::kAfterCompute)});
   if (gather) b.push_back(alloc(3, whole_in));
   else b.push_back({.kind = Item::Kind::produce_input_gradients});
+  if (quantised) dequantised(b, 5);
   b.push_back(gemm(name + " data gradient", model::GemmRole::data_gradient, m, k, n, c_.activation, false));
-  if (gather && !c_.frozen_weights) b.push_back(wait(plan::Stream::tensor));
+  if (quantised) b.push_back(free(5));
+  if (gather && trained) b.push_back(wait(plan::Stream::tensor));
   if (gather) b.insert(b.end(), {{.kind = Item::Kind::produce_input_gradients},
                                  collective(CollectiveKind::reduce_scatter, name + " scatter gradient", whole_in, plan::kAfterCompute)});
   else if (sharded && split == Split::column) b.push_back(collective(CollectiveKind::all_reduce, name + " reduce gradient", whole_in, plan::kAfterCompute));
   const bool fused = c_.profile.fused_gradient_accumulation;
-  if (!c_.frozen_weights)
+  if (trained)
     b.push_back(weight_gradient(w, gemm(name + " weight gradient", model::GemmRole::weight_gradient, n, k, m, fused ? DType::fp32 : c_.activation, fused)));
   if (bias) {
-    const int bw = tape_.weight({.name = name + ".bias", .elements = n, .trainable = !c_.frozen_weights, .matrix = false,
-                                 .replicated_over_tensor = !sharded || split == Split::row});
-    b.push_back(weight_gradient(bw, kernel(name + " bias gradient", m * n * e, n * 4, KernelKind::reduction)));
+    Weight added = weight(name + ".bias", n);
+    added.matrix = false;
+    added.replicated_over_tensor = !sharded || split == Split::row;
+    const bool bias_trained = added.trainable;
+    const int bw = tape_.weight(std::move(added));
+    if (bias_trained) b.push_back(weight_gradient(bw, kernel(name + " bias gradient", m * n * e, n * 4, KernelKind::reduction)));
   }
   if (sharded && split == Split::column) b.push_back(wait(plan::Stream::tensor));
-  if (gather && !c_.frozen_weights) b.push_back(free(0));
+  if (gather && trained) b.push_back(free(0));
   if (gather) b.push_back(free(3));
   if (scatter) b.push_back(free(2));
   tape_.nodes.push_back(std::move(node));

@@ -9,6 +9,7 @@
 #include "strategies/framework/profile.h"
 #include "strategies/layer/tape.h"
 #include "strategies/spec.h"
+#include "strategies/tuning/tuning.h"
 
 namespace rehearse::strategies {
 
@@ -26,10 +27,12 @@ struct LowerContext {
   bool sequence_parallel = false;
   DType activation = DType::bf16;  // of the residual stream
   DType gemm = DType::bf16;        // operands of linear layers
-  bool frozen_weights = false;
+  int layer = -1;                  // of the model; -1: embedding or head
+  bool adapter = false;            // lowering an adapter: its weights are trained and carry none
   std::string attention;           // "flash" or "unfused"
 
   std::int64_t element() const { return bits(activation) / 8; }
+  bool trains(const std::string& weight) const { return adapter || strategies::trains(strategy.tuning, weight, layer); }
   /// Tokens of the residual stream on this rank: split over the tensor group with sequence parallelism.
   std::int64_t stream_tokens() const { return sequence_parallel ? tokens / tensor : tokens; }
 };
@@ -46,7 +49,7 @@ class Operators {
 
   enum class Split { column, row, none };
   /// A linear layer in -> out (unsharded widths). `column`: out is divided over the tensor group and x is gathered
-  /// (sequence parallel) or whole; `row`: in is divided, the result is reduced.
+  /// (sequence parallel) or whole; `row`: in is divided, the result is reduced. Adds an adapter where the job has one.
   TensorId linear(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
 
   /// Rotary embedding of a tensor of `width` elements per token. Returns the rotated tensor.
@@ -60,6 +63,7 @@ class Operators {
   TensorId residual(TensorId stream, TensorId branch, const std::string& name);
 
   // Building bricks, also used by head.cpp
+  Weight weight(const std::string& name, std::int64_t elements) const;
   Item kernel(const std::string& name, std::int64_t read, std::int64_t written, model::KernelKind kind = model::KernelKind::elementwise) const;
   Item gemm(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k, DType output, bool accumulate) const;
   Item collective(CollectiveKind kind, const std::string& name, std::int64_t bytes, int sync) const;
@@ -73,6 +77,8 @@ class Operators {
   Item weight_gradient(int weight, Item made_by) const;
 
  private:
+  TensorId product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
+  TensorId with_adapter(TensorId x, TensorId y, const std::string& name, std::int64_t in, std::int64_t out, Split split);
   void norm_eager(Node& node, TensorId x, TensorId y, const std::string& name, std::int64_t elements, std::int64_t rows, int weight);
   TensorId gelu_eager(TensorId x, std::int64_t width);
   TensorId softmax(TensorId scores, std::int64_t elements);

@@ -33,6 +33,10 @@ struct Weight {
   bool matrix = true;                // used by a GEMM (Transformer Engine's dummy gradients, Muon, fp8 copies)
   bool parameter_elsewhere = false;  // tied: another unit of this rank owns the parameter
   bool gradient_elsewhere = false;   // tied: another unit's gradient is added to
+  bool adapter = false;              // low-rank: trained beside a frozen weight
+  int wide_bytes = 0;                // bytes per element where they differ from what the profile stores; 0: they do not
+  std::int64_t packed_bytes = -1;    // all bytes of a quantised weight; -1: not quantised
+  bool copied = false;               // the frozen original stays beside the trained copy
   bool replicated_over_tensor = false;  // every tensor rank holds all of it (norms): its gradient may need a reduction
 };
 
@@ -105,6 +109,10 @@ struct Tape {
   /// Elements that this tape owns; tied weights count where they are stored.
   std::int64_t trainable_elements() const;
   std::int64_t elements() const;
+  /// Bytes of the parameters as stored; `element`: of a weight that says nothing else.
+  std::int64_t parameter_bytes(std::int64_t element) const;
+  /// The same of something that each trained weight has once (its gradient).
+  std::int64_t trainable_bytes(std::int64_t element) const;
 };
 
 }  // namespace rehearse::strategies

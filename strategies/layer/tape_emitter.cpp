@@ -20,6 +20,22 @@ std::int64_t Tape::elements() const {
   return n;
 }
 
+std::int64_t Tape::parameter_bytes(std::int64_t element) const {
+  std::int64_t n = 0;
+  for (const Weight& w : weights) {
+    if (w.parameter_elsewhere) continue;
+    const std::int64_t bytes = w.packed_bytes >= 0 ? w.packed_bytes : w.elements * (w.wide_bytes > 0 ? w.wide_bytes : element);
+    n += w.copied ? 2 * bytes : bytes;
+  }
+  return n;
+}
+
+std::int64_t Tape::trainable_bytes(std::int64_t element) const {
+  std::int64_t n = 0;
+  for (const Weight& w : weights) n += w.trainable && !w.parameter_elsewhere ? w.elements * (w.wide_bytes > 0 ? w.wide_bytes : element) : 0;
+  return n;
+}
+
 namespace {
 
 using plan::BlockWriter;
@@ -45,6 +61,7 @@ class Emitter {
     }
     if (tape_.input != kNoTensor) tensors_[tape_.root(tape_.input)] = {true, Frame::below, kOutputSlot, 0, 0};
     if (tape_.output != kNoTensor) tensors_[tape_.root(tape_.output)].slot = kOutputSlot;
+    find_active();
     region_done_.assign(static_cast<std::size_t>(tape_.regions) + 1, false);
     next_slot_ = 2;
     names_ = {"output", "input gradient"};
@@ -63,7 +80,7 @@ class Emitter {
     BlockWriter backward(tape_.name + " backward");
     out_ = &backward;
     backward_ = true;
-    out_->host(profile_.layer_backward_host);
+    if (std::find(active_.begin(), active_.end(), true) != active_.end()) out_->host(profile_.layer_backward_host);
     emit_backward();
     plan::Block backward_block = backward.take();
 
@@ -96,15 +113,38 @@ class Emitter {
     return next_slot_++;
   }
 
+  /// Autograd records a node if one of its inputs or weights wants a gradient; its outputs then want one too.
+  void find_active() {
+    wants_.assign(tape_.tensors.size(), false);
+    active_.assign(tape_.nodes.size(), false);
+    auto wants = [&](TensorId t) -> std::vector<bool>::reference { return wants_[static_cast<std::size_t>(tape_.root(t))]; };
+    if (tape_.input != kNoTensor) wants(tape_.input) = options_.input_gradient;
+    for (int n = 0; n < node_count(); ++n) {
+      bool active = false;
+      for (TensorId t : node(n).inputs) active = active || (tape_.tensors[static_cast<std::size_t>(t)].needs_gradient && wants(t));
+      for (const Item& i : node(n).backward)
+        active = active || (i.kind == Item::Kind::weight_gradient && tape_.weights[static_cast<std::size_t>(i.weight)].trainable);
+      active_[static_cast<std::size_t>(n)] = active;
+      if (!active) continue;
+      for (TensorId t : node(n).outputs)
+        if (tape_.tensors[static_cast<std::size_t>(t)].needs_gradient) wants(t) = true;
+    }
+  }
+  bool active(int n) const { return active_[static_cast<std::size_t>(n)]; }
+  bool discards_output(int n) const { return node(n).discard_output && active(n); }
+
   /// Reasons to keep tensors from forward to backward.
   void count_saved() {
     std::map<std::pair<int, TensorId>, bool> held_by_region;
+    std::map<int, bool> region_active;
+    for (int n = 0; n < node_count(); ++n) region_active[region_of(n)] |= active(n);
     for (int n = 0; n < node_count(); ++n) {
       const int region = region_of(n);
+      if (!region_active[region] || (region < 0 && !active(n))) continue;
       if (region < 0) {
         for (TensorId t : node(n).saved)
           if (!discarded(t)) ++tensor(t).saved;
-        if (node(n).discard_output)
+        if (discards_output(n))
           for (TensorId t : node(n).inputs) ++tensor(t).saved;  // to make the output again
         continue;
       }
@@ -115,7 +155,7 @@ class Emitter {
         const bool outside = maker < 0 || region_of(maker) != region || node(maker).cached;
         if (outside && !std::exchange(held_by_region[{region, root}], true)) ++tensor(root).saved;
       }
-      if (!node(n).cached) continue;
+      if (!node(n).cached || !active(n)) continue;
       for (TensorId t : node(n).saved) {
         const TensorId root = tape_.root(t);
         if (producer_[static_cast<std::size_t>(root)] == n && !std::exchange(held_by_region[{region, root}], true)) ++tensor(root).saved;
@@ -126,7 +166,7 @@ class Emitter {
 
   bool discarded(TensorId t) const {
     const int maker = producer_[static_cast<std::size_t>(tape_.root(t))];
-    return maker >= 0 && region_of(maker) < 0 && node(maker).discard_output;
+    return maker >= 0 && region_of(maker) < 0 && discards_output(maker);
   }
 
   void allocate(TensorId t, Category category) {
@@ -217,7 +257,8 @@ class Emitter {
     for (int n = 0; n < node_count(); ++n)
       if (region_of(n) == region) members.push_back(n);
     for (int n : members)
-      for (TensorId t : node(n).saved) ++tensor(t).saved;
+      if (active(n))
+        for (TensorId t : node(n).saved) ++tensor(t).saved;
     const int last_needed = last_recomputed(members);
     for (int n : members)
       if (n <= last_needed && !node(n).cached)
@@ -245,6 +286,7 @@ class Emitter {
       if (node(n).recomputed_last) last = std::max(last, n);
       auto made_here = [&](TensorId t) { return producer_[static_cast<std::size_t>(tape_.root(t))] == n; };
       for (int user : members) {
+        if (!active(user)) continue;
         for (TensorId t : node(user).saved)
           if (made_here(t)) last = std::max(last, n);
       }
@@ -265,7 +307,7 @@ class Emitter {
     // It stays until the last backward node that reads it has run.
     for (TensorId output : node(maker).outputs)
       for (int n = 0; n < node_count(); ++n)
-        if (!node_done(n))
+        if (!node_done(n) && active(n))
           for (TensorId s : node(n).saved)
             if (tape_.root(s) == tape_.root(output)) ++tensor(output).saved;
     for (TensorId output : node(maker).outputs) release_if_unused(output);
@@ -289,8 +331,7 @@ class Emitter {
     return info.gradient_bytes >= 0 ? info.gradient_bytes : info.bytes;
   }
   bool wants_gradient(TensorId t) const {
-    if (!tape_.tensors[static_cast<std::size_t>(t)].needs_gradient) return false;
-    return tape_.input == kNoTensor || options_.input_gradient || tape_.root(t) != tape_.root(tape_.input);
+    return tape_.tensors[static_cast<std::size_t>(t)].needs_gradient && wants_[static_cast<std::size_t>(tape_.root(t))];
   }
 
   /// The loss writes its gradient over the tensor it kept.
@@ -347,7 +388,8 @@ class Emitter {
   void weight_gradient(const Item& item) {
     const Weight& w = tape_.weights[static_cast<std::size_t>(item.weight)];
     if (!w.trainable) return;
-    const std::int64_t bytes = w.elements * options_.gradient_element_bytes;
+    const auto width = [&](std::int64_t usual) { return w.wide_bytes > 0 ? std::int64_t{w.wide_bytes} : usual; };
+    const std::int64_t bytes = w.elements * width(options_.gradient_element_bytes);
     const auto slot = static_cast<std::uint32_t>(item.weight);
     WeightGradient mode = options_.gradient;
     if (w.gradient_elsewhere && mode == WeightGradient::first) mode = WeightGradient::accumulate;
@@ -363,7 +405,7 @@ class Emitter {
         const std::uint32_t temporary = new_slot(w.name + " gradient");
         out_->alloc(temporary, bytes, Category::temporary);
         kernel(item.spec);
-        const std::int64_t main = w.elements * options_.main_gradient_element_bytes;
+        const std::int64_t main = w.elements * width(options_.main_gradient_element_bytes);
         kernel(builder_.kernel({.kind = model::KernelKind::elementwise, .bytes_read = bytes + main, .bytes_written = main, .name = "gradient accumulate"}));
         out_->free(temporary);
         return;
@@ -378,6 +420,7 @@ class Emitter {
   void backward_node(int n) {
     const Node& it = node(n);
     backward_position_ = n;
+    if (!active(n)) return;
     const int region = region_of(n);
     if (region >= 0 && !region_done_[static_cast<std::size_t>(region)]) recompute_region(region);
     for (TensorId t : it.saved) require(t);
@@ -412,7 +455,7 @@ class Emitter {
       for (const auto& [root, storage] : made_) give_gradient(root, storage);
     }
     for (TensorId t : it.saved) --tensor(t).saved;
-    if (it.discard_output && region < 0)
+    if (discards_output(n) && region < 0)
       for (TensorId t : it.inputs) --tensor(t).saved;
     for (TensorId t : it.saved) release_if_unused(t);
     for (TensorId t : it.inputs) release_if_unused(t);
@@ -423,7 +466,9 @@ class Emitter {
 
   void emit_backward() {
     out_->reserve_slots(2);
-    if (tape_.output != kNoTensor) {
+    if (tape_.output != kNoTensor && !wants_[static_cast<std::size_t>(tape_.root(tape_.output))]) {
+      out_->free(kInputGradientSlot, Frame::above);  // a gradient that ends here
+    } else if (tape_.output != kNoTensor) {
       storages_.push_back({Frame::above, kInputGradientSlot, 1});
       gradient_of_[static_cast<std::size_t>(tape_.root(tape_.output))] = 0;
     }
@@ -452,6 +497,8 @@ class Emitter {
   std::vector<std::pair<int, TensorId>> region_inputs_;
   std::vector<TensorId> pending_release_;
   std::vector<bool> region_done_;
+  std::vector<bool> wants_;    // by root tensor: somebody asks for its gradient
+  std::vector<bool> active_;   // by node: autograd records it
   std::vector<std::string> names_;
   std::uint32_t next_slot_ = 0;
   int backward_position_ = 1 << 30;

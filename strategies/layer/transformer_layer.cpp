@@ -55,7 +55,12 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
   if (c.profile.fused_qkv) {
     const TensorId qkv = op.linear(x, "qkv", m.hidden, q_width + 2 * kv_width, m.qkv_bias, Split::column);
     const bool rotates = m.position == model::Position::rotary && layer.rotary;
-    if (rotates) {
+    if (rotates && c.profile.value_is_view) {
+      const auto parts = op.split(qkv, "split", {q_width / c.tensor, kv_width / c.tensor, kv_width / c.tensor});
+      q = op.rope(parts[0], "query rope", q_width / c.tensor);
+      k = op.rope(parts[1], "key rope", kv_width / c.tensor);
+      v = parts[2];
+    } else if (rotates) {
       // Rotary embedding makes q, k and v tensors of their own.
       const std::int64_t e = c.element(), per = c.tokens / c.tensor;
       const TensorId nq = tape.tensor("query", per * q_width * e), nk = tape.tensor("key", per * kv_width * e), nv = tape.tensor("value", per * kv_width * e);

@@ -1,0 +1,90 @@
+#include "sim/scenario/measured_tuning.h"
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+
+namespace rehearse::scenario {
+namespace {
+
+namespace st = strategies;
+
+std::string cell(const config::CsvRow& row, std::string_view column) { return std::string(row.find(column).value_or("")); }
+
+bool contains(const std::string& text, const char* word) { return text.find(word) != std::string::npos; }
+
+/// The number that follows the first of these words.
+std::optional<std::int64_t> number_after(const std::string& text, std::initializer_list<const char*> words) {
+  for (const char* word : words) {
+    const auto at = text.find(word);
+    if (at == text.npos) continue;
+    std::size_t i = at + std::string(word).size();
+    std::int64_t n = 0;
+    const std::size_t first = i;
+    for (; i < text.size() && std::isdigit(static_cast<unsigned char>(text[i])) != 0; ++i) n = n * 10 + (text[i] - '0');
+    if (i > first) return n;
+  }
+  return std::nullopt;
+}
+
+/// LitGPT's switches "q=true k=false ... head=true" and PEFT's module names, in our words.
+std::vector<std::string> targets_in(const std::string& text) {
+  static const std::pair<const char*, const char*> kSwitches[] = {{"q=true", "q_proj"}, {"k=true", "k_proj"}, {"v=true", "v_proj"}, {"proj=true", "o_proj"}, {"mlp=true", "mlp"}, {"head=true", "lm_head"}};
+  std::vector<std::string> out;
+  for (const auto& [word, name] : kSwitches)
+    if (contains(text, word)) out.emplace_back(name);
+  return out;
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  static const std::map<std::string, std::string> ours{{"q", "q_proj"}, {"k", "k_proj"}, {"v", "v_proj"}, {"o", "o_proj"}, {"proj", "o_proj"}, {"head", "lm_head"}, {"all", "all-linear"}, {"linear", "all-linear"},
+                                                       {"query", "q_proj"}, {"key", "k_proj"}, {"value", "v_proj"}, {"dense", "o_proj"}};
+  std::vector<std::string> out;
+  std::string word;
+  for (const char c : text + ",") {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-') {
+      word += c;
+      continue;
+    }
+    if (!word.empty()) out.push_back(ours.contains(word) ? ours.at(word) : word);
+    word.clear();
+  }
+  return out;
+}
+
+}  // namespace
+
+RowTuning tuning_of(const config::CsvRow& row) {
+  RowTuning out;
+  const std::string task = cell(row, "task"), note = cell(row, "note"), source = cell(row, "source"), precision = cell(row, "precision");
+  const bool quantised = task == "qlora" || precision == "nf4" || contains(note, "int4 (GPTQ) base");
+  if (task != "lora" && task != "qlora") {
+    if (quantised) out.not_simulated = "4-bit weights without adapters are not simulated";
+    return out;
+  }
+  for (const char* other : {"task: finetune adapter", "DoRA", "prefix", "prompt tuning", "IA3"})
+    if (contains(note, other)) out.not_simulated = std::string("tuning by '") + other + "' is not simulated";
+  st::Tuning& t = out.tuning;
+  t.kind = quantised ? st::TuningKind::qlora : st::TuningKind::lora;
+  // bitsandbytes "-dq" names double quantisation; GPTQ's 4.16 bits per weight are nearest to it.
+  if (quantised) t.double_quantization = !contains(note, "bnb.nf4") || contains(note, "bnb.nf4-dq");
+  const bool qwen = contains(source, "QwenLM/Qwen@"), litgpt = cell(row, "framework") == "litgpt";
+  // Dropout: QwenLM/Qwen finetune.py and LitGPT's recipes have 0.05, PEFT's default is 0.
+  t.dropout = qwen || litgpt ? 0.05 : 0;
+
+  if (const auto stated = row.find("lora_rank") ? row.number("lora_rank") : std::nullopt) t.rank = static_cast<std::int64_t>(*stated);
+  else if (const auto said = number_after(note, {"LoRA r=", "LoRA default r=", "LoRA rank "})) t.rank = *said;
+  else {
+    t.rank = qwen ? 64 : 8;  // QwenLM/Qwen finetune.py, LoraArguments; PEFT's and LitGPT's default
+    out.notes.push_back("LoRA rank not stated, taken as " + std::to_string(t.rank));
+  }
+  if (const std::string stated = cell(row, "lora_targets"); !stated.empty()) t.targets = words_of(stated);
+  else if (auto switches = targets_in(note); !switches.empty()) t.targets = std::move(switches);
+  else if (contains(note, "on MLP")) t.targets = {"mlp"};
+  else if (qwen) t.targets = {"all-linear"};  // finetune.py: c_attn, c_proj, w1, w2
+  else out.notes.push_back("LoRA targets not stated, taken as queries and values");
+  if (contains(note, "embedding and output layer also trained")) t.trainable = {"embedding", "head"};
+  return out;
+}
+
+}  // namespace rehearse::scenario

@@ -1,0 +1,107 @@
+// Low-rank adapters beside a linear layer: y + B(A(dropout(x))) * alpha / rank, as operators with their own saved inputs.
+// Sources: huggingface/peft tuners/lora/layer.py (Linear.forward); Lightning-AI/litgpt lora.py (LoRAQKVLinear.zero_pad).
+#include <algorithm>
+#include <numeric>
+
+#include "strategies/layer/operators.h"
+
+namespace rehearse::strategies {
+
+using model::GemmRole;
+using model::KernelKind;
+
+namespace {
+
+/// Widths of what a linear layer holds, in the order of parts_of().
+std::vector<std::int64_t> part_widths(const model::ModelDescription& m, const std::vector<std::string>& parts, std::int64_t out) {
+  if (parts.size() == 3) return {m.heads * m.head_dim, m.kv_heads * m.head_dim, m.kv_heads * m.head_dim};
+  return std::vector<std::int64_t>(parts.size(), out / static_cast<std::int64_t>(parts.size()));
+}
+
+}  // namespace
+
+TensorId Operators::with_adapter(TensorId x, TensorId y, const std::string& name, std::int64_t in, std::int64_t out, Split split) {
+  const Tuning& tuning = c_.strategy.tuning;
+  const std::vector<std::string> parts = parts_of(name);
+  const std::vector<std::size_t> adapted = adapted_parts(tuning, name, parts);
+  if (adapted.empty()) return y;
+  LowerContext inner = c_;
+  inner.adapter = true;
+  if (bits(c_.gemm) <= 8) inner.gemm = c_.activation;
+  const bool kept_wide = c_.profile.adapter == DType::fp32 && c_.element() == 2;
+  const bool wide = kept_wide && !c_.profile.adapter_autocast;
+  if (wide) inner.activation = inner.gemm = DType::fp32;
+  Operators op(inner, tape_);
+  const std::int64_t t = c_.tensor, e = inner.element(), narrow = c_.element();
+  const bool row = split == Split::row && t > 1;
+  const std::int64_t in_elements = row ? c_.tokens * (in / t) : (split == Split::column ? c_.stream_tokens() : c_.tokens) * in;
+  const bool scattered = row && c_.sequence_parallel;
+  const std::int64_t rows = split == Split::none || scattered ? c_.stream_tokens() : c_.tokens;
+  const std::int64_t width = split == Split::column ? out / t : out, out_elements = rows * width;
+
+  TensorId source = x;
+  auto pointwise = [&](const std::string& what, TensorId from, std::int64_t read, std::int64_t written) {
+    const TensorId to = tape_.tensor(name + " " + what, written);
+    tape_.nodes.push_back({.name = name + " " + what, .inputs = {from}, .outputs = {to}, .forward = {kernel(what, read, written)}, .backward = {kernel(what + " backward", written, read)}});
+    return to;
+  };
+  if (kept_wide) source = pointwise("adapter cast", source, in_elements * narrow, in_elements * 4);
+  const std::int64_t source_bytes = in_elements * (kept_wide ? 4 : e);
+  if (tuning.dropout > 0) {
+    const TensorId mask = tape_.tensor(name + " adapter dropout mask", in_elements, false);
+    source = pointwise("adapter dropout", source, source_bytes, source_bytes);
+    tape_.nodes.back().saved = tape_.nodes.back().intermediates = {mask};
+  }
+  if (kept_wide && !wide) source = pointwise("adapter autocast", source, source_bytes, in_elements * e);
+  const auto used = static_cast<std::int64_t>(adapted.size());
+  TensorId branch = op.product(source, name + ".lora_A", in, tuning.rank * used, false, row ? Split::row : Split::none);
+  if (used == 1 && parts.size() == 1) {
+    branch = op.product(branch, name + ".lora_B", tuning.rank, out, false, split == Split::column ? Split::column : Split::none);
+  } else {
+    // A fused layer: one small product per adapted part, written into its columns of a zeroed result.
+    const std::vector<std::int64_t> widths = part_widths(c_.model, parts, out);
+    std::int64_t sum = 0;
+    for (std::size_t i : adapted) sum += widths[i] / t;
+    Weight up = op.weight(name + ".lora_B.weight", tuning.rank * sum);
+    const int w = tape_.weight(std::move(up));
+    const TensorId result = tape_.tensor(name + " adapter output", out_elements * e);
+    Node node{.name = name + " adapter up", .inputs = {branch}, .outputs = {result}, .saved = {branch}};
+    const bool padded = adapted.size() < parts.size();
+    if (padded) node.forward.push_back(alloc(0, rows * sum * e));
+    if (padded) node.backward.insert(node.backward.end(), {alloc(0, rows * sum * e), op.kernel("gather columns", rows * sum * e, rows * sum * e)});
+    for (std::size_t i : adapted) {
+      const std::int64_t n = widths[i] / t;
+      node.forward.push_back(op.gemm(name + ".lora_B", GemmRole::forward, rows, n, tuning.rank, inner.activation, false));
+      node.backward.push_back(op.gemm(name + ".lora_B data gradient", GemmRole::data_gradient, rows, tuning.rank, n, inner.activation, false));
+    }
+    node.backward.push_back(weight_gradient(w, op.gemm(name + ".lora_B weight gradient", GemmRole::weight_gradient, sum, tuning.rank, rows, inner.activation, false)));
+    if (padded) {
+      node.forward.insert(node.forward.end(), {op.kernel("zero fill", 0, out_elements * e, KernelKind::memset), op.kernel("scatter columns", rows * sum * e, rows * sum * e), free(0)});
+      node.backward.push_back(free(0));
+    }
+    tape_.nodes.push_back(std::move(node));
+    branch = result;
+  }
+
+  const std::int64_t branch_bytes = out_elements * e, bytes = out_elements * narrow;
+  const bool fused = c_.profile.activation == Fusion::fused || c_.profile.activation == Fusion::compiled;
+  const TensorId sum = tape_.tensor(name + " with adapter", bytes);
+  if (fused) {
+    tape_.nodes.push_back({.name = name + " adapter add", .inputs = {y, branch}, .outputs = {sum}, .forward = {kernel("adapter scaled add", bytes + branch_bytes, bytes)},
+                           .backward = {kernel("adapter scale backward", bytes, branch_bytes)}, .passed_inputs = 1});
+    return sum;
+  }
+  branch = pointwise("adapter scale", branch, branch_bytes, branch_bytes);
+  if (!wide) {
+    tape_.nodes.push_back({.name = name + " adapter add", .inputs = {y, branch}, .outputs = {sum}, .forward = {kernel("adapter add", 2 * bytes, bytes)}, .passed_inputs = 2});
+    return sum;
+  }
+  // 16 + 32 bit: the sum is fp32 and is cast back; so is the gradient on its way down.
+  const TensorId wide_sum = tape_.tensor(name + " adapter sum", branch_bytes);
+  tape_.nodes.push_back({.name = name + " adapter add", .inputs = {branch, y}, .outputs = {wide_sum}, .forward = {kernel("adapter add", bytes + branch_bytes, branch_bytes)},
+                         .backward = {kernel("cast", branch_bytes, bytes)}, .passed_inputs = 1});
+  tape_.nodes.push_back({.name = name + " adapter cast back", .inputs = {wide_sum}, .outputs = {sum}, .forward = {kernel("cast", branch_bytes, bytes)}, .backward = {kernel("cast", bytes, branch_bytes)}});
+  return sum;
+}
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,101 @@
+// Mistakes in a tuning section, found by looking at the weights that the model really has.
+#include <algorithm>
+#include <set>
+
+#include "strategies/layer/transformer_layer.h"
+#include "strategies/tuning/tuning.h"
+
+namespace rehearse::strategies {
+namespace {
+
+/// A weight and the first layer that has it, -1: embedding or head.
+struct Named {
+  std::string name;
+  int layer = -1;
+};
+
+struct Inventory {
+  std::vector<Named> weights;          // of one layer of each kind, embedding and head; adapters left out
+  std::vector<std::string> linears;
+  std::int64_t trained = 0;            // elements, adapters included
+};
+
+Inventory take_inventory(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile) {
+  plan::PlanBuilder builder;
+  LowerContext c = make_context(model, strategy, profile, builder);
+  Inventory out;
+  std::set<std::string> seen;
+  auto add = [&](const Tape& tape, int layer) {
+    out.trained += tape.trainable_elements();
+    for (const Weight& w : tape.weights) {
+      if (w.adapter) continue;
+      out.weights.push_back({w.name, layer});
+      const std::string linear = w.name.substr(0, w.name.rfind('.'));
+      if (w.matrix && seen.insert(linear).second)
+        for (const std::string& part : parts_of(linear)) out.linears.push_back(part);
+    }
+  };
+  add(embedding_tape(c, false), -1);
+  std::set<std::pair<bool, std::string>> kinds;
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    if (!kinds.insert({model.layers[i].moe, tuning_signature(strategy.tuning, static_cast<int>(i))}).second) continue;
+    c.layer = static_cast<int>(i);
+    add(layer_tape(c, model.layers[i]), c.layer);
+  }
+  c.layer = -1;
+  add(head_tape(c, false), -1);
+  return out;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& w : words) text += (text.empty() ? "" : ", ") + w;
+  return text;
+}
+
+}  // namespace
+
+std::vector<Diagnostic> tuning_problems(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile) {
+  const Tuning& t = strategy.tuning;
+  std::vector<Diagnostic> out;
+  auto complain = [&](const char* key, std::string problem, std::string fix) { out.push_back({{}, key, std::move(problem), std::move(fix), ""}); };
+  const bool adapters = t.kind == TuningKind::lora || t.kind == TuningKind::qlora;
+  if (t.kind == TuningKind::full) {
+    if (!t.trainable.empty()) complain("tuning.trainable", "with kind full every weight is trained", "Use kind: frozen, lora or qlora, or leave the key out");
+    if (!t.targets.empty()) complain("tuning.targets", "with kind full there are no adapters", "Use kind: lora or qlora, or leave the key out");
+    return out;
+  }
+  if (!adapters && !t.targets.empty()) complain("tuning.targets", "with kind frozen there are no adapters", "Use kind: lora or qlora, or leave the key out");
+  if (t.kind == TuningKind::qlora && profile.fused_gradient_accumulation)
+    complain("tuning.kind", "the framework profile '" + profile.name + "' has no 4-bit weights", "Use lora, or framework huggingface, litgpt or deepspeed");
+  for (const std::string& text : t.trainable)
+    if (!parse_selector(text)) complain("tuning.trainable", "'" + text + "' is not written as a part", "Write a part (norms), layers.0-5, or layers.0-5.mlp");
+  if (!out.empty()) return out;
+
+  const Inventory inventory = take_inventory(model, strategy, profile);
+  const std::string parts = "all, embedding, head, norms, biases, attention, mlp, experts, router, " + joined(inventory.linears);
+  for (const std::string& text : t.trainable) {
+    const Selector s = *parse_selector(text);
+    if (s.last >= model.layer_count()) {
+      complain("tuning.trainable", "'" + text + "' names layer " + std::to_string(s.last) + ", the model has " + std::to_string(model.layer_count()), "Layers count from 0");
+      continue;
+    }
+    const bool found = std::any_of(inventory.weights.begin(), inventory.weights.end(), [&](const Named& w) { return selects({.first = -1, .last = -1, .part = s.part.empty() ? "all" : s.part}, w.name, w.layer); });
+    if (!found) complain("tuning.trainable", "'" + text + "' is no part of this model", "Known: " + parts);
+  }
+  for (const std::string& target : t.targets) {
+    Strategy one = strategy;
+    one.tuning.targets = {target};
+    const bool found = std::any_of(inventory.weights.begin(), inventory.weights.end(), [&](const Named& w) {
+      const std::string linear = w.name.substr(0, w.name.rfind('.'));
+      return w.name.ends_with(".weight") && std::find(inventory.linears.begin(), inventory.linears.end(), parts_of(linear).front()) != inventory.linears.end() &&
+             !adapted_parts(one.tuning, linear, parts_of(linear)).empty();
+    });
+    if (!found) complain("tuning.targets", "'" + target + "' is no linear layer of this model", "Known: all-linear, attention, mlp, experts, " + joined(inventory.linears));
+  }
+  if (out.empty() && inventory.trained == 0)
+    complain(adapters ? "tuning.targets" : "tuning.trainable", "nothing is trained", adapters ? "Name linear layers: " + joined(inventory.linears) : "Name parts: " + parts);
+  return out;
+}
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,126 @@
+#include "strategies/tuning/tuning.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace rehearse::strategies {
+namespace {
+
+constexpr std::int64_t kBlock = 64, kNestedBlock = 256;
+
+bool contains(const std::string& text, const char* word) { return text.find(word) != std::string::npos; }
+
+bool any(const std::string& text, std::initializer_list<const char*> words) {
+  return std::any_of(words.begin(), words.end(), [&](const char* w) { return contains(text, w); });
+}
+
+std::optional<int> number(std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < 0) return std::nullopt;
+  return value;
+}
+
+bool is_expert(const std::string& weight) { return contains(weight, "expert"); }
+
+bool in_part(const std::string& part, const std::string& weight, int layer) {
+  if (part == "all" || part.empty()) return true;
+  if (part == "embedding") return any(weight, {"word_embeddings", "position_embeddings", "embedding norm", "embedding projection"});
+  if (part == "head") return any(weight, {"lm_head", "output projection"});
+  if (part == "norms") return contains(weight, "norm");
+  if (part == "biases") return weight.ends_with(".bias");
+  if (part == "router") return contains(weight, "router");
+  if (part == "experts") return is_expert(weight);
+  if (part == "attention") return layer >= 0 && any(weight, {"qkv", "q_proj", "k_proj", "v_proj", "o_proj", "q_a_proj", "q_b_proj", "kv_a_proj", "kv_b_proj"});
+  if (part == "mlp") return layer >= 0 && !is_expert(weight) && any(weight, {"fc1", "fc2", "gate_up", "gate_proj", "up_proj", "down_proj"});
+  return weight.starts_with(part + ".");
+}
+
+}  // namespace
+
+std::optional<Selector> parse_selector(const std::string& text) {
+  Selector s;
+  std::string rest = text;
+  if (rest == "layers" || rest.starts_with("layers.")) {
+    if (rest.size() < 8) return std::nullopt;
+    rest = rest.substr(7);
+    const auto dot = rest.find('.');
+    const std::string range = rest.substr(0, dot);
+    rest = dot == rest.npos ? "" : rest.substr(dot + 1);
+    const auto dash = range.find('-');
+    const auto first = number(std::string_view(range).substr(0, dash)), last = dash == range.npos ? first : number(std::string_view(range).substr(dash + 1));
+    if (!first || !last || *first > *last || (dot != std::string::npos && rest.empty())) return std::nullopt;
+    s.first = *first;
+    s.last = *last;
+  }
+  if (rest.find('.') != rest.npos || (rest.empty() && s.first < 0)) return std::nullopt;
+  s.part = rest;
+  return s;
+}
+
+bool selects(const Selector& s, const std::string& weight, int layer) {
+  if (s.first >= 0 && (layer < s.first || layer > s.last)) return false;
+  return in_part(s.part, weight, layer);
+}
+
+bool trains(const Tuning& tuning, const std::string& weight, int layer) {
+  if (tuning.kind == TuningKind::full) return true;
+  return std::any_of(tuning.trainable.begin(), tuning.trainable.end(), [&](const std::string& text) {
+    const auto s = parse_selector(text);
+    return s && selects(*s, weight, layer);
+  });
+}
+
+std::vector<std::string> parts_of(const std::string& linear) {
+  if (linear == "qkv") return {"q_proj", "k_proj", "v_proj"};
+  if (linear.ends_with("gate_up")) {
+    const std::string prefix = linear.substr(0, linear.size() - 7);
+    return {prefix + "gate_proj", prefix + "up_proj"};
+  }
+  return {linear};
+}
+
+std::vector<std::size_t> adapted_parts(const Tuning& tuning, const std::string& linear, const std::vector<std::string>& parts) {
+  std::vector<std::size_t> out;
+  if (tuning.kind != TuningKind::lora && tuning.kind != TuningKind::qlora) return out;
+  // PEFT's default for Llama and its relatives: queries and values (peft utils/constants.py).
+  static const std::vector<std::string> usual{"q_proj", "v_proj"};
+  const auto& targets = tuning.targets.empty() ? usual : tuning.targets;
+  auto targeted = [&](const std::string& name) {
+    return std::any_of(targets.begin(), targets.end(), [&](const std::string& t) {
+      if (t == "all-linear") return name != "lm_head" && !contains(name, "router") && !contains(name, "embedding") && !contains(name, "output projection");
+      if (t == "attention" || t == "mlp" || t == "experts") return in_part(t, name + ".weight", 0);
+      return name == t;
+    });
+  };
+  if (targeted(linear)) {
+    for (std::size_t i = 0; i < parts.size(); ++i) out.push_back(i);
+    return out;
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    if (targeted(parts[i])) out.push_back(i);
+  return out;
+}
+
+bool quantises(const Tuning& tuning, const FrameworkProfile& profile, const std::string& linear) {
+  if (tuning.kind != TuningKind::qlora) return false;
+  if (contains(linear, "router") || contains(linear, "embedding")) return false;
+  return profile.quantises_head || (linear != "lm_head" && !contains(linear, "output projection"));
+}
+
+std::int64_t quantised_bytes(std::int64_t elements, bool double_quantisation) {
+  const std::int64_t blocks = (elements + kBlock - 1) / kBlock;
+  const std::int64_t scales = double_quantisation ? blocks + (blocks + kNestedBlock - 1) / kNestedBlock * 4 : blocks * 4;
+  return (elements + 1) / 2 + scales;
+}
+
+std::string tuning_signature(const Tuning& tuning, int layer) {
+  std::string text;
+  for (const std::string& t : tuning.trainable) {
+    const auto s = parse_selector(t);
+    text += s && s->first >= 0 && (layer < s->first || layer > s->last) ? '-' : '+';
+  }
+  return text;
+}
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,51 @@
+// Which weights a tuning job trains, which linear layers carry low-rank adapters and which are stored in 4 bits.
+// Leaves out how an adapter is computed (layer/adapter.cpp) and what data parallelism does with the rest (data/).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/core/error.h"
+#include "sim/model/description.h"
+#include "strategies/framework/profile.h"
+#include "strategies/spec.h"
+
+namespace rehearse::strategies {
+
+/// One entry of `tuning.trainable`: "part", "layers.A-B" or "layers.A-B.part". Parts: all, embedding, head, norms, biases,
+/// attention, mlp, experts, router, or a linear layer by name.
+struct Selector {
+  int first = -1, last = -1;   // layers, both ends included; -1: everywhere
+  std::string part;
+};
+
+/// Unset: not written that way.
+std::optional<Selector> parse_selector(const std::string& text);
+
+/// Whether a selector means this weight ("q_proj.weight", "input norm.weight", ...). `layer` -1: embedding or head.
+bool selects(const Selector& selector, const std::string& weight, int layer);
+
+/// Whether the job trains this weight itself (adapters are always trained).
+bool trains(const Tuning& tuning, const std::string& weight, int layer);
+
+/// Whether this linear layer, or (for one that holds several, as "qkv") which of its parts, carries an adapter.
+/// Returns the indices of the adapted parts; empty: none. `parts`: names of what a fused layer holds, else its own name.
+std::vector<std::size_t> adapted_parts(const Tuning& tuning, const std::string& linear, const std::vector<std::string>& parts);
+/// What a fused linear layer holds: "qkv" -> q_proj, k_proj, v_proj; "gate_up" -> gate_proj, up_proj; else itself.
+std::vector<std::string> parts_of(const std::string& linear);
+
+/// Whether this linear layer's weight is stored in 4 bits.
+bool quantises(const Tuning& tuning, const FrameworkProfile& profile, const std::string& linear);
+
+/// Bytes of a 4-bit weight: two values per byte and one scale per block of 64: fp32, or with double quantisation one byte
+/// and an fp32 per 256 of them. Source: bitsandbytes functional.py (quantize_4bit, blocksize 64; nested: 256).
+std::int64_t quantised_bytes(std::int64_t elements, bool double_quantisation);
+
+/// Layers with equal signatures (and equal shapes) have equal tapes.
+std::string tuning_signature(const Tuning& tuning, int layer);
+
+/// Why this tuning cannot be, in the user's keys and words.
+std::vector<Diagnostic> tuning_problems(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile);
+
+}  // namespace rehearse::strategies
