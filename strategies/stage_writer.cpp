@@ -296,14 +296,16 @@ void StageWriter::end_step() {
     for (const Unit& u : s.stage.units)
       for (const Weight& w : u.tape->weights)
         if (w.replicated_over_tensor && w.trainable && (!w.matrix || w.adapter)) elements += w.elements;
-    s.stage.call("sum norm gradients over the tensor group", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
+    if (elements > 0) s.stage.call("sum norm gradients over the tensor group", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
       w.collective(s.stage.builder.collective({CollectiveKind::all_reduce, plan::GroupAxis::tensor, Bytes{elements * s.data->main_gradient_element_bytes()}, "norm gradients"}), Stream::tensor,
                    plan::kAfterCompute | plan::kComputeWaits, s.stage.profile.collective_host);
     });
   }
   // Tied embeddings on different stages: both copies sum their gradients.
   if (s.model.tied_embeddings && d.pipeline > 1 && s.stage.sizes.data >= 1) {
-    const bool ends = std::any_of(s.stage.units.begin(), s.stage.units.end(), [](const Unit& u) { return u.layer < 0 && u.trainable(); });
+    const bool ends = std::any_of(s.stage.units.begin(), s.stage.units.end(), [](const Unit& u) {
+      return std::any_of(u.tape->weights.begin(), u.tape->weights.end(), [](const Weight& w) { return w.trainable && (w.name == "word_embeddings.weight" || w.name == "lm_head.weight"); });
+    });
     if (ends) {
       const std::int64_t elements = padded_vocabulary(s.context) / d.tensor * s.model.hidden;
       s.stage.call("sum tied embedding gradients", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {

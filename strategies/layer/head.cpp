@@ -75,7 +75,7 @@ Tape embedding_tape(const LowerContext& c, bool tied_here) {
 namespace {
 
 /// The loss over logits [tokens, vocabulary / t]; what it keeps and makes depends on who wrote it.
-void add_loss(const LowerContext& c, Operators& op, Tape& tape, TensorId logits, std::int64_t columns) {
+void add_loss(const LowerContext& c, Operators& op, Tape& tape, TensorId hidden, TensorId logits, std::int64_t columns) {
   const std::int64_t elements = c.tokens * columns, narrow = elements * c.element(), wide = elements * 4, row = c.tokens * 4;
   const int both = plan::kAfterCompute | plan::kComputeWaits;
   auto statistics = [&](Node& n, int reductions) {  // maximum, target logit, sum of exponentials over the tensor group
@@ -93,7 +93,7 @@ void add_loss(const LowerContext& c, Operators& op, Tape& tape, TensorId logits,
         wide_logits = tape.tensor("logits fp32", wide);
         tape.nodes.push_back({.name = "logits float", .inputs = {logits}, .outputs = {wide_logits}, .forward = {op.kernel("cast", narrow, wide)},
                               .backward = {op.kernel("cast", wide, narrow)}});
-        if (c.profile.keeps_logits) held.push_back(logits);
+        if (c.profile.keeps_logits) held = {hidden, logits};
       }
       held.push_back(wide_logits);
       const TensorId log_softmax = tape.tensor("log softmax", wide);
@@ -184,7 +184,7 @@ Tape head_tape(const LowerContext& c, bool tied_here) {
   if (tied_here)
     for (Weight& w : tape.weights)
       if (w.name == "lm_head.weight") w.parameter_elsewhere = true;
-  add_loss(head, head_op, tape, logits, vocabulary / c.tensor);
+  add_loss(head, head_op, tape, x, logits, vocabulary / c.tensor);
   return tape;
 }
 

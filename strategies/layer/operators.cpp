@@ -102,9 +102,9 @@ void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& 
   const TensorId statistics = tape_.tensor(name + " rsqrt", rows * 4, false);
   node.intermediates = {statistics, normalised};
   if (cast) node.intermediates.push_back(x32);
-  node.saved = {x32, statistics};
+  node.saved_for_input = {x32, statistics};
   const bool trained = tape_.weights[static_cast<std::size_t>(w)].trainable;
-  if (trained) node.saved.push_back(normalised);  // the other factor of the weight's gradient
+  if (trained) node.saved = {normalised};  // the other factor of the weight's gradient
   if (cast) node.forward.push_back(kernel("cast", narrow, wide));
   node.forward.insert(node.forward.end(), {alloc(0, wide), kernel("pow", wide, wide), kernel("mean", wide, rows * 4, KernelKind::reduction), free(0),
                                            kernel("rsqrt", rows * 4, rows * 4)});
@@ -118,12 +118,15 @@ void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& 
   if (trained)
     b.insert(b.end(), {alloc(1, narrow), kernel("mul backward", 2 * narrow, narrow), weight_gradient(w, kernel("sum rows", narrow, 4096, KernelKind::reduction)), free(1)});
   b.push_back({.kind = Item::Kind::release_output_gradients});
+  b[0].for_input = b[1].for_input = true;
+  const std::size_t input_from = b.size();
   if (cast) b.insert(b.end(), {alloc(2, wide), kernel("cast", narrow, wide), free(0)});
   const int g = cast ? 2 : 0;
   b.insert(b.end(), {alloc(3, wide), kernel("mul backward", wide, wide), alloc(4, wide), kernel("mul backward", 2 * wide, wide), free(g),
                      kernel("sum columns", wide, rows * 4, KernelKind::reduction), free(4), alloc(5, wide), kernel("pow backward", wide, wide),
                      kernel("gradient add", 2 * wide, wide), free(5)});
   b.insert(b.end(), {{.kind = Item::Kind::produce_input_gradients}, kernel("cast", wide, narrow), free(3)});
+  for (std::size_t i = input_from; i < b.size(); ++i) b[i].for_input = true;
 }
 
 // Linear layers -------------------------------------------------------------------------------------------------------
@@ -198,15 +201,19 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   if (low_precision) b.push_back(kernel(name + " cast gradient", m * n * e, 2 * m * n));
   if (gather && trained)
     b.insert(b.end(), {alloc(0, whole_in), collective(CollectiveKind::all_gather, name + " gather input", whole_in, plan::kAfterCompute)});
+  const std::size_t input_from = b.size();
   if (gather) b.push_back(alloc(3, whole_in));
   else b.push_back({.kind = Item::Kind::produce_input_gradients});
   if (quantised) dequantised(b, 5);
   b.push_back(gemm(name + " data gradient", model::GemmRole::data_gradient, m, k, n, c_.activation, false));
   if (quantised) b.push_back(free(5));
+  for (std::size_t i = input_from; i < b.size(); ++i) b[i].for_input = true;
   if (gather && trained) b.push_back(wait(plan::Stream::tensor));
+  const std::size_t scatter_from = b.size();
   if (gather) b.insert(b.end(), {{.kind = Item::Kind::produce_input_gradients},
                                  collective(CollectiveKind::reduce_scatter, name + " scatter gradient", whole_in, plan::kAfterCompute)});
   else if (sharded && split == Split::column) b.push_back(collective(CollectiveKind::all_reduce, name + " reduce gradient", whole_in, plan::kAfterCompute));
+  for (std::size_t i = scatter_from; i < b.size(); ++i) b[i].for_input = true;
   const bool fused = c_.profile.fused_gradient_accumulation;
   if (trained)
     b.push_back(weight_gradient(w, gemm(name + " weight gradient", model::GemmRole::weight_gradient, n, k, m, fused ? DType::fp32 : c_.activation, fused)));
@@ -220,7 +227,10 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   }
   if (sharded && split == Split::column) b.push_back(wait(plan::Stream::tensor));
   if (gather && trained) b.push_back(free(0));
-  if (gather) b.push_back(free(3));
+  if (gather) {
+    b.push_back(free(3));
+    b.back().for_input = true;
+  }
   if (scatter) b.push_back(free(2));
   tape_.nodes.push_back(std::move(node));
   return y;

@@ -59,12 +59,14 @@ struct Item {
   int weight = -1;
   std::int64_t bytes = 0;
   plan::Category category = plan::Category::temporary;  // workspace: a kernel's own, gone when it returns
+  bool for_input = false;            // backward: left out where no input wants a gradient
 };
 
 struct Node {
   std::string name;
   std::vector<TensorId> inputs, outputs;
   std::vector<TensorId> saved;        // what backward reads; inputs, outputs or intermediates of this node
+  std::vector<TensorId> saved_for_input;  // the same, but not read where no input wants a gradient
   std::vector<TensorId> intermediates;  // made by forward besides the outputs, kept only if saved
   std::vector<TensorId> holds;        // not read here, but a variable of the caller keeps them alive until here
   std::vector<Item> forward, backward;

@@ -116,12 +116,16 @@ class Emitter {
   /// Autograd records a node if one of its inputs or weights wants a gradient; its outputs then want one too.
   void find_active() {
     wants_.assign(tape_.tensors.size(), false);
+    saved_.assign(tape_.nodes.size(), {});
     active_.assign(tape_.nodes.size(), false);
     auto wants = [&](TensorId t) -> std::vector<bool>::reference { return wants_[static_cast<std::size_t>(tape_.root(t))]; };
     if (tape_.input != kNoTensor) wants(tape_.input) = options_.input_gradient;
     for (int n = 0; n < node_count(); ++n) {
       bool active = false;
-      for (TensorId t : node(n).inputs) active = active || (tape_.tensors[static_cast<std::size_t>(t)].needs_gradient && wants(t));
+      for (TensorId t : node(n).inputs) active = active || wants_gradient(t);
+      std::vector<TensorId>& saved = saved_[static_cast<std::size_t>(n)];
+      saved = node(n).saved;
+      if (active) saved.insert(saved.end(), node(n).saved_for_input.begin(), node(n).saved_for_input.end());
       for (const Item& i : node(n).backward)
         active = active || (i.kind == Item::Kind::weight_gradient && tape_.weights[static_cast<std::size_t>(i.weight)].trainable);
       active_[static_cast<std::size_t>(n)] = active;
@@ -131,6 +135,7 @@ class Emitter {
     }
   }
   bool active(int n) const { return active_[static_cast<std::size_t>(n)]; }
+  const std::vector<TensorId>& saved(int n) const { return saved_[static_cast<std::size_t>(n)]; }
   bool discards_output(int n) const { return node(n).discard_output && active(n); }
 
   /// Reasons to keep tensors from forward to backward.
@@ -142,7 +147,7 @@ class Emitter {
       const int region = region_of(n);
       if (!region_active[region] || (region < 0 && !active(n))) continue;
       if (region < 0) {
-        for (TensorId t : node(n).saved)
+        for (TensorId t : saved(n))
           if (!discarded(t)) ++tensor(t).saved;
         if (discards_output(n))
           for (TensorId t : node(n).inputs) ++tensor(t).saved;  // to make the output again
@@ -156,7 +161,7 @@ class Emitter {
         if (outside && !std::exchange(held_by_region[{region, root}], true)) ++tensor(root).saved;
       }
       if (!node(n).cached || !active(n)) continue;
-      for (TensorId t : node(n).saved) {
+      for (TensorId t : saved(n)) {
         const TensorId root = tape_.root(t);
         if (producer_[static_cast<std::size_t>(root)] == n && !std::exchange(held_by_region[{region, root}], true)) ++tensor(root).saved;
       }
@@ -194,7 +199,9 @@ class Emitter {
 
   void items(const std::vector<Item>& list, const Node* of, std::vector<int>* output_gradients) {
     std::map<int, std::uint32_t> temporaries;
+    const bool input_wanted = output_gradients == nullptr || std::any_of(of->inputs.begin(), of->inputs.end(), [&](TensorId t) { return wants_gradient(t); });
     for (const Item& item : list) {
+      if (item.for_input && !input_wanted) continue;
       switch (item.kind) {
         case Item::Kind::kernel:
           kernel(item.spec, item.stream);
@@ -258,7 +265,7 @@ class Emitter {
       if (region_of(n) == region) members.push_back(n);
     for (int n : members)
       if (active(n))
-        for (TensorId t : node(n).saved) ++tensor(t).saved;
+        for (TensorId t : saved(n)) ++tensor(t).saved;
     const int last_needed = last_recomputed(members);
     for (int n : members)
       if (n <= last_needed && !node(n).cached)
@@ -287,7 +294,7 @@ class Emitter {
       auto made_here = [&](TensorId t) { return producer_[static_cast<std::size_t>(tape_.root(t))] == n; };
       for (int user : members) {
         if (!active(user)) continue;
-        for (TensorId t : node(user).saved)
+        for (TensorId t : saved(user))
           if (made_here(t)) last = std::max(last, n);
       }
     }
@@ -308,7 +315,7 @@ class Emitter {
     for (TensorId output : node(maker).outputs)
       for (int n = 0; n < node_count(); ++n)
         if (!node_done(n) && active(n))
-          for (TensorId s : node(n).saved)
+          for (TensorId s : saved(n))
             if (tape_.root(s) == tape_.root(output)) ++tensor(output).saved;
     for (TensorId output : node(maker).outputs) release_if_unused(output);
   }
@@ -423,7 +430,7 @@ class Emitter {
     if (!active(n)) return;
     const int region = region_of(n);
     if (region >= 0 && !region_done_[static_cast<std::size_t>(region)]) recompute_region(region);
-    for (TensorId t : it.saved) require(t);
+    for (TensorId t : saved(n)) require(t);
     in_backward_node_ = true;
 
     std::vector<int> output_gradients;
@@ -454,10 +461,10 @@ class Emitter {
       release(output_gradients);
       for (const auto& [root, storage] : made_) give_gradient(root, storage);
     }
-    for (TensorId t : it.saved) --tensor(t).saved;
+    for (TensorId t : saved(n)) --tensor(t).saved;
     if (discards_output(n) && region < 0)
       for (TensorId t : it.inputs) --tensor(t).saved;
-    for (TensorId t : it.saved) release_if_unused(t);
+    for (TensorId t : saved(n)) release_if_unused(t);
     for (TensorId t : it.inputs) release_if_unused(t);
     for (TensorId t : it.outputs) release_if_unused(t);
     for (TensorId t : std::exchange(pending_release_, {})) release_if_unused(t);
@@ -498,6 +505,7 @@ class Emitter {
   std::vector<TensorId> pending_release_;
   std::vector<bool> region_done_;
   std::vector<bool> wants_;    // by root tensor: somebody asks for its gradient
+  std::vector<std::vector<TensorId>> saved_;   // by node: what its backward reads
   std::vector<bool> active_;   // by node: autograd records it
   std::vector<std::string> names_;
   std::uint32_t next_slot_ = 0;

@@ -33,6 +33,7 @@ const std::vector<Dimension>& dimensions() {
       {"micro-batches", {"few", "many"}},
       {"model", {"llama", "grouped", "gpt", "untied gpt"}},
       {"framework", st::profile_names()},
+      {"tuning", {"full", "full", "lora", "lora all", "qlora", "head only", "norms only", "upper half"}},
   };
   return all;
 }
@@ -83,6 +84,16 @@ scenario::Scenario scenario_of(const Choice& c) {
   job.training.sequence_length = 128;
   job.training.global_batch_size = d.data * (value(6) == "few" ? d.pipeline : 4 * d.pipeline);
   job.training.framework = value(8);
+  st::Tuning& tuning = job.tuning;
+  const std::string tuned = value(9);
+  tuning.kind = tuned == "full" ? st::TuningKind::full : tuned.starts_with("lora") ? st::TuningKind::lora : tuned == "qlora" ? st::TuningKind::qlora : st::TuningKind::frozen;
+  if (tuned == "lora all" || tuned == "qlora") tuning.targets = {"all-linear"};
+  else if (tuned == "lora") tuning.targets = {"attention"};
+  if (tuned == "lora all") tuning.dropout = 0.1;
+  if (tuned == "qlora") tuning.trainable = {"norms"};
+  if (tuned == "head only") tuning.trainable = {"head"};
+  if (tuned == "norms only") tuning.trainable = {"norms"};
+  if (tuned == "upper half") tuning.trainable = {"layers.4-7"};
   s.profile = st::with_precision(st::load_profile(value(8)), job.training.precision);
   return s;
 }
