@@ -9,7 +9,7 @@ readonly kEnvironmentMissing=3 kOurBug=4
 
 # What CMakeLists.txt, tests/ and tests/bench look for. Boost.Graph as used here is headers only, so libboost-dev is enough.
 readonly kToolPackages=(g++ cmake ninja-build)
-readonly kLibraryPackages=(libyaml-cpp-dev libboost-dev libeigen3-dev libfmt-dev nlohmann-json3-dev libcli11-dev
+readonly kLibraryPackages=(libyaml-cpp-dev libtomlplusplus-dev libboost-dev libeigen3-dev libfmt-dev nlohmann-json3-dev libcli11-dev
                            libgtest-dev libbenchmark-dev libsqlite3-dev zlib1g-dev)
 readonly kUsefulPackages=(ccache)  # the build works without
 

@@ -19,6 +19,9 @@ enum class Precision : std::uint8_t { fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4 
 /// How data-parallel replicas keep parameters, gradients and optimizer states.
 enum class DataParallelKind : std::uint8_t { none, ddp, zero1, zero2, zero3, fsdp1, fsdp2, distributed_optimizer };
 
+/// How cross-entropy is carried out (framework/profile.h).
+enum class LossKind : std::uint8_t;
+
 enum class Recompute : std::uint8_t { none, selective, full };
 
 struct Training {
@@ -32,6 +35,9 @@ struct Training {
   std::optional<bool> cuda_graph;
   std::optional<std::string> attention;  // flash | unfused | ...; unset: the profile's habit
   bool clip_gradients = true;
+  std::optional<LossKind> cross_entropy;            // these three unset: the profile's habit
+  std::optional<bool> fused_gradient_accumulation;  // the weight-gradient product adds into the kept gradient
+  std::optional<bool> transformer_engine;           // false: the framework's own layers
 };
 
 struct Parallelism {
@@ -48,6 +54,7 @@ struct DataParallel {
   bool reshard_after_forward = true;              // FSDP: ZeRO-3 (true) or ZeRO-2 like (false)
   std::optional<DType> parameter_dtype;           // mixed-precision policy; unset: from `precision` and the profile
   std::optional<DType> reduce_dtype;
+  std::optional<DType> gradient_dtype;            // accumulated gradients; unset: the profile's
 };
 
 struct Pipeline {

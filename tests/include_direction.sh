@@ -21,11 +21,12 @@ check() (
       allow("hwmodels", "sim/engine sim/model sim/config sim/core")
       allow("strategies", "sim/plan sim/model sim/config sim/core")
       allow("sim/executor", "hwmodels sim/plan sim/engine sim/model sim/core")
-      allow("sim/scenario", "sim/executor strategies hwmodels sim/plan sim/engine sim/model sim/config sim/core")
-      allow("sim/report", "sim/scenario sim/executor strategies hwmodels sim/plan sim/engine sim/model sim/config sim/core")
-      allow("sim/cli", "sim/report sim/scenario sim/executor strategies hwmodels sim/plan sim/engine sim/model sim/config sim/core")
-      allow("sim/python", "sim/report sim/scenario sim/executor strategies hwmodels sim/plan sim/engine sim/model sim/config sim/core")
-      allow("calibrate", "sim/report sim/scenario sim/executor strategies hwmodels sim/plan sim/engine sim/model sim/config sim/core")
+      allow("sim/importers", "sim/model sim/config sim/core")
+      allow("sim/scenario", "sim/importers sim/executor strategies hwmodels sim/plan sim/engine sim/model sim/config sim/core")
+      allow("sim/report", "sim/scenario sim/importers sim/executor strategies hwmodels sim/plan sim/engine sim/model sim/config sim/core")
+      allow("sim/cli", "sim/report sim/scenario sim/importers sim/executor strategies hwmodels sim/plan sim/engine sim/model sim/config sim/core")
+      allow("sim/python", "sim/report sim/scenario sim/importers sim/executor strategies hwmodels sim/plan sim/engine sim/model sim/config sim/core")
+      allow("calibrate", "sim/report sim/scenario sim/importers sim/executor strategies hwmodels sim/plan sim/engine sim/model sim/config sim/core")
     }
     function allow(room, list,    names, n, i) {
       known[room] = 1

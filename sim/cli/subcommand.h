@@ -42,6 +42,7 @@ Run add_validate(CLI::App& app);
 Run add_hardware(CLI::App& app);
 Run add_model(CLI::App& app);
 Run add_framework(CLI::App& app);
+Run add_import(CLI::App& app);
 Run add_schema(CLI::App& app);
 Run add_reference(CLI::App& app);
 Run add_doctor(CLI::App& app);

@@ -13,6 +13,7 @@ const Catalog<AddSubcommand>& subcommands() {
       {"hardware", "list and show GPUs, node designs and fabrics", add_hardware},
       {"model", "list and show models", add_model},
       {"framework", "list and show framework profiles", add_framework},
+      {"import", "a framework's own file (DeepSpeed, Megatron, torchtitan, accelerate) becomes a scenario", add_import},
       {"schema", "JSON Schema of scenario files, for editors", add_schema},
       {"reference", "reference of scenario files, as Markdown", add_reference},
       {"doctor", "check the program's data files and surroundings", add_doctor},

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "sim/config/scalar_types.h"
+#include "sim/core/catalog.h"
 #include "sim/core/contract.h"
 
 namespace rehearse::config {
@@ -64,6 +65,12 @@ class Field {
     info.required = true;
     info.default_text.clear();
     return std::move(*this);
+  }
+  /// Required, but another key of the file (dotted, from this table) can bring it: `from: deepspeed`. Who reads that key
+  /// must put the value in before this table is read.
+  Field required_unless(std::string key) && {
+    info.unless = std::move(key);
+    return std::move(*this).required();
   }
   /// A word that the user may write for "no value" (std::nullopt): "auto", "unlimited", "none".
   Field word(std::string text) && {
@@ -226,6 +233,15 @@ Field<T> choice(std::string name, M T::*member, std::string doc,
                 std::initializer_list<Choice<std::type_identity_t<element_t<M>>>> choices) {
   std::vector<ChoiceWord> words;
   for (const auto& c : choices) words.push_back({c.word, static_cast<std::int64_t>(c.value), c.doc});
+  return scalar_field(std::move(name), member, std::move(doc),
+                      choice_type(integer_slot<element_t<M>>(), std::move(words)));
+}
+
+/// One of a catalog's names.
+template <typename T, typename M>
+Field<T> choice(std::string name, M T::*member, std::string doc, const Catalog<element_t<M>>& catalog) {
+  std::vector<ChoiceWord> words;
+  for (const auto& e : catalog.entries()) words.push_back({e.name, static_cast<std::int64_t>(e.value), e.summary});
   return scalar_field(std::move(name), member, std::move(doc),
                       choice_type(integer_slot<element_t<M>>(), std::move(words)));
 }

@@ -94,6 +94,7 @@ struct FieldInfo {
   std::string doc;
   Shape shape = Shape::scalar;
   bool required = false;
+  std::string unless = {};        // for schemas: a dotted key whose presence can stand in for this one
   std::string default_text = {};  // "" when there is none
   std::string word = {};          // a word that stands for "no value": auto, unlimited
   std::string shorthand = {};     // a bare scalar stands for this key of the sub-table

@@ -78,15 +78,29 @@ Json schema_of(const FieldInfo& field) {
   return schema;
 }
 
+/// A schema that holds where the dotted key is present.
+Json presence_of(const std::string& key) {
+  const auto dot = key.find('.');
+  const std::string name = key.substr(0, dot);
+  Json schema = {{"required", Json::array({name})}};
+  if (dot != std::string::npos) schema["properties"] = {{name, presence_of(key.substr(dot + 1))}};
+  return schema;
+}
+
 Json schema_of(const TableInfo& table) {
   Json properties = Json::object();
   Json required = Json::array();
+  std::map<std::string, Json> required_unless;
   for (const FieldInfo& field : table.fields) {
     properties[field.name] = schema_of(field);
-    if (field.required) required.push_back(field.name);
+    if (field.required) (field.unless.empty() ? required : required_unless[field.unless]).push_back(field.name);
   }
   Json schema = {{"type", "object"}, {"additionalProperties", false}, {"properties", properties}};
   if (!required.empty()) schema["required"] = required;
+  for (const auto& [key, names] : required_unless) {
+    schema["if"] = presence_of(key);
+    schema["else"] = {{"required", names}};
+  }
   return schema;
 }
 
@@ -110,7 +124,8 @@ std::string type_words(const FieldInfo& field) {
 void write_section(const TableInfo& table, const std::string& path, std::string& out) {
   out += "| key | type | default | meaning |\n|---|---|---|---|\n";
   for (const FieldInfo& field : table.fields) {
-    const std::string otherwise = field.required               ? "**required**"
+    const std::string otherwise = field.required && !field.unless.empty() ? fmt::format("**required** unless `{}`", field.unless)
+                                  : field.required             ? "**required**"
                                   : field.default_text.empty() ? "-"
                                                                : "`" + field.default_text + "`";
     out += fmt::format("| `{}` | {} | {} | {} |\n", field.name, cell(type_words(field)), cell(otherwise),

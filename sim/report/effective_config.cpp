@@ -94,6 +94,11 @@ Value training_section(const scenario::Scenario& s) {
   out.add_if("cuda_graph", t.cuda_graph);
   out.add("attention", t.attention.value_or(s.profile.attention_fused ? "flash" : "unfused"));
   out.add("clip_gradients", t.clip_gradients);
+  if (t.cross_entropy)
+    for (const auto& e : st::loss_kinds().entries())
+      if (e.value == *t.cross_entropy) out.add("cross_entropy", e.name);
+  out.add_if("fused_gradient_accumulation", t.fused_gradient_accumulation);
+  out.add_if("transformer_engine", t.transformer_engine);
   return out.take();
 }
 
@@ -122,6 +127,7 @@ Value data_parallel_section(const scenario::Scenario& s) {
   out.add("reshard_after_forward", d.reshard_after_forward);
   if (d.parameter_dtype) out.add("parameter_dtype", name_of(*d.parameter_dtype));
   if (d.reduce_dtype) out.add("reduce_dtype", name_of(*d.reduce_dtype));
+  if (d.gradient_dtype) out.add("gradient_dtype", name_of(*d.gradient_dtype));
   return out.take();
 }
 

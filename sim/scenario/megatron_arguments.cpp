@@ -3,6 +3,8 @@
 #include <cstdlib>
 
 #include "sim/config/document.h"
+#include "sim/importers/argument_text.h"
+#include "sim/importers/megatron.h"
 #include "strategies/pipeline/partition.h"
 
 namespace rehearse::scenario {
@@ -33,29 +35,27 @@ class Arguments {
   std::optional<config::Value> root_;
 };
 
-void apply_model(const Arguments& a, Scenario& s) {
-  s.model.dropout = a.number("hidden-dropout", 0.1);
-  s.model.attention_dropout = a.number("attention-dropout", 0.1);
-  if (a.flag("swiglu")) s.model.gated_mlp = true;
-  if (a.flag("untie-embeddings-and-output-weights")) s.model.tied_embeddings = false;
-  if (a.word("position-embedding-type") == "rope") {
+void apply_layer(const importers::MegatronLayer& layer, Scenario& s) {
+  using Loss = importers::MegatronLayer::Loss;
+  s.model.dropout = layer.hidden_dropout;
+  s.model.attention_dropout = layer.attention_dropout;
+  if (layer.gated) s.model.gated_mlp = true;
+  if (layer.untied) s.model.tied_embeddings = false;
+  if (layer.position == "rope") {
     s.model.position = model::Position::rotary;
     s.model.max_positions = 0;
   }
-  if (a.word("normalization") == "RMSNorm") s.model.norm = model::Norm::rms_norm;
-  if (a.flag("qk-layernorm")) s.model.qk_norm = true;
-  if (a.flag("disable-bias-linear")) s.model.qkv_bias = s.model.attention_output_bias = s.model.mlp_bias = false;
-}
+  if (layer.rms_norm) s.model.norm = model::Norm::rms_norm;
+  if (layer.qk_norm) s.model.qk_norm = true;
+  if (!layer.linear_biases) s.model.qkv_bias = s.model.attention_output_bias = s.model.mlp_bias = false;
 
-void apply_kernels(const Arguments& a, Scenario& s) {
-  const bool local = a.word("transformer-impl") == "local";
+  st::Training& t = s.strategy.training;
   // Megatron's own core attention keeps its scores in memory, as does Transformer Engine's when told so.
-  if (local || a.word("attention-backend") == "unfused") s.strategy.training.attention = "unfused";
-  if (local) s.profile.transformer_engine = s.profile.dummy_weight_gradients = false;
-  // "native" is Megatron's own loss through torch.compile, "te" is Transformer Engine's kernel.
-  if (a.flag("cross-entropy-loss-fusion")) s.profile.loss = a.word("cross-entropy-fusion-impl") == "te" ? st::LossKind::fused : st::LossKind::vocab_parallel_compiled;
-  else s.profile.loss = st::LossKind::vocab_parallel;
-  if (a.flag("no-gradient-accumulation-fusion")) s.profile.fused_gradient_accumulation = s.profile.dummy_weight_gradients = false;
+  if (layer.unfused_attention) t.attention = "unfused";
+  t.cross_entropy = layer.loss == Loss::own ? st::LossKind::vocab_parallel : layer.loss == Loss::own_compiled ? st::LossKind::vocab_parallel_compiled : st::LossKind::fused;
+  if (layer.local) t.transformer_engine = false;
+  if (!layer.fused_gradient_accumulation) t.fused_gradient_accumulation = false;
+  s.profile = st::with_choices(s.profile, s.strategy);
 }
 
 }  // namespace
@@ -64,8 +64,7 @@ std::optional<std::string> apply_megatron_arguments(const std::string& arguments
   const Arguments a(arguments, "model_args_json"), e(environment, "env_vars_json");
   if (!a.word("export-kd-cfg").empty()) return "distillation from a teacher model is not simulated";
   if (a.flag("defer-embedding-wgrad-compute")) return "deferred weight gradients of the embedding are not simulated";
-  apply_model(a, s);
-  apply_kernels(a, s);
+  apply_layer(importers::megatron_layer(importers::flat_arguments(config::parse_document(arguments, "model_args_json").root)), s);
   s.strategy.data_parallel.overlap_gradient_reduce = a.flag("overlap-grad-reduce");
   s.strategy.data_parallel.overlap_parameter_gather = a.flag("overlap-param-gather");
   if (s.profile.transformer_engine && a.word("attention-backend") == "flash") s.profile.attention = model::AttentionKernel::flash2;

@@ -10,12 +10,13 @@
 #include "sim/model/huggingface.h"
 #include "sim/model/model_file.h"
 #include "sim/model/presets.h"
+#include "sim/scenario/import_section.h"
 #include "sim/scenario/scenario.h"
 #include "sim/scenario/scenario_file.h"
+#include "sim/scenario/sections.h"
 #include "strategies/plan_writer.h"
 
 namespace rehearse::scenario {
-namespace {
 
 using config::Value;
 namespace st = strategies;
@@ -45,7 +46,7 @@ model::ModelDescription read_model_section(const Value& v, const std::string& fi
 }
 
 /// A file is looked for beside the file that names it; one that --set names, or that is not there, in the working folder.
-std::string beside(const std::string& name, const std::string& key, const config::Provenance& given) {
+static std::string beside(const std::string& name, const std::string& key, const config::Provenance& given) {
   const auto said = given.where(key);
   if (!config::is_file_name(name) || !said || std::filesystem::path(name).is_absolute()) return name;
   const std::filesystem::path place = std::filesystem::path(said->file).parent_path() / name;
@@ -66,6 +67,8 @@ hwmodels::ClusterDescription resolve_cluster(const ClusterSection& c, const conf
   cluster.nic_efficiency = c.nic_efficiency;
   return cluster;
 }
+
+namespace {
 
 /// Fills in the data-parallel degree; reports degrees that do not fill the cluster.
 void resolve_degrees(const ParallelismSection& p, Scenario& s, const config::Provenance& given, config::Diagnostics& out) {
@@ -89,11 +92,12 @@ void resolve_degrees(const ParallelismSection& p, Scenario& s, const config::Pro
 
 }  // namespace
 
-Scenario read_scenario(const Value& root, const std::string& file) {
+Scenario read_scenario(const Value& written, const std::string& file) {
   config::Diagnostics out;
   config::Provenance given;
-  ScenarioFile f = config::read(root, scenario_fields(), out, &given);
   Scenario s;
+  const Value root = with_import(written, file, s.notes);
+  ScenarioFile f = config::read(root, scenario_fields(), out, &given);
   s.file = file;
   s.title = f.title;
   auto collect = [&](auto step) {
@@ -117,7 +121,7 @@ Scenario read_scenario(const Value& root, const std::string& file) {
   s.sweep = std::move(f.sweep);
   std::string framework = f.training.framework;
   if (f.training.compile.value_or(false) && framework == "torchtitan") framework = "torchtitan-compile";
-  s.profile = st::with_precision(st::load_profile(beside(framework, "training.framework", given)), f.training.precision);
+  s.profile = st::with_choices(st::with_precision(st::load_profile(beside(framework, "training.framework", given)), f.training.precision), s.strategy);
   resolve_degrees(f.parallelism, s, given, out);
   if (!given.given("data_parallel.kind")) {
     if (s.strategy.parallelism.degrees.data == 1) {

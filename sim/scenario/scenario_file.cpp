@@ -3,6 +3,7 @@
 #include "hwmodels/collective/parameters.h"
 #include "hwmodels/device/gpu.h"
 #include "hwmodels/topology/cluster.h"
+#include "sim/importers/import_file.h"
 #include "strategies/data/catalog.h"
 #include "strategies/framework/profile.h"
 #include "strategies/pipeline/catalog.h"
@@ -48,22 +49,41 @@ config::Field<T> from_catalog(const char* name, E T::*member, const char* doc, c
   });
 }
 
+/// A key that import_section.cpp takes away before this table is read; it stands here for the schema and the reference.
+config::Field<st::Training> read_by_import(const char* name, const char* doc, const char* words, std::string schema) {
+  return config::custom<st::Training>(name, doc, words, std::move(schema), [](const config::Value&, st::Training&, config::FieldReader&) {});
+}
+
+std::string import_formats() {
+  std::string names;
+  for (const std::string& n : importers::formats().names()) names += (names.empty() ? "\"" : ", \"") + n + "\"";
+  return "{\"enum\": [" + names + "]}";
+}
+
 const config::Fields<st::Training>& training_fields() {
   using T = st::Training;
   static const config::Fields<T> table{
-      config::integer("sequence_length", &T::sequence_length, "tokens per sample", between(1, 1 << 26)).required(),
-      config::integer("global_batch_size", &T::global_batch_size, "samples per optimizer step", positive).required(),
+      read_by_import("from", "read the other keys of the scenario from a file of this framework: deepspeed, megatron, torchtitan, accelerate; keys written in the scenario win", "choice", import_formats()),
+      read_by_import("path", "the file to read, relative to this one", "text", R"({"type": "string"})"),
+      read_by_import("version", "version of the framework, for defaults that changed; default: the newest known", "text", R"({"type": ["string", "number"]})"),
+      read_by_import("without", "keys of that file to leave out, with all below them: [zero_optimization.offload_optimizer]", "list of text", R"({"type": "array", "items": {"type": "string"}})"),
+      read_by_import("strict", "keys of that file that are not understood are errors", "true or false", R"({"type": "boolean"})"),
+      config::integer("sequence_length", &T::sequence_length, "tokens per sample", between(1, 1 << 26)).required_unless("from"),
+      config::integer("global_batch_size", &T::global_batch_size, "samples per optimizer step", positive).required_unless("from"),
       config::integer("micro_batch_size", &T::micro_batch_size, "samples per data-parallel rank per micro-step", positive),
       config::choice("precision", &T::precision, "number format of matrix products",
                      {{"fp32", st::Precision::fp32, "32 bit throughout"}, {"tf32", st::Precision::tf32, "fp32 in memory, TF32 products"}, {"fp16", st::Precision::fp16, "with loss scaling"},
                       {"bf16", st::Precision::bf16, ""}, {"fp8", st::Precision::fp8, "8-bit products, tensor-wide scales"}, {"mxfp8", st::Precision::mxfp8, "8-bit products, scales per 32"},
                       {"nvfp4", st::Precision::nvfp4, "4-bit products, scales per 16"}}),
       config::choice("optimizer", &T::optimizer, "parameter update", {{"sgd", st::Optimizer::sgd, "no state"}, {"momentum", st::Optimizer::momentum, "one moment"}, {"adamw", st::Optimizer::adamw, "two moments"}}),
-      config::named_or_file("framework", &T::framework, "how a step is carried out", "framework profile", st::profile_names).required(),
+      config::named_or_file("framework", &T::framework, "how a step is carried out", "framework profile", st::profile_names).required_unless("from"),
       config::boolean("compile", &T::compile, "torch.compile on each layer; default: the framework's habit"),
       config::boolean("cuda_graph", &T::cuda_graph, "launches are replayed from a CUDA graph"),
       config::named("attention", &T::attention, "attention kernel; default: the framework's", "attention kind", [] { return std::vector<std::string>{"flash", "unfused"}; }),
       config::boolean("clip_gradients", &T::clip_gradients, "the gradient norm is computed and clipped"),
+      config::choice("cross_entropy", &T::cross_entropy, "how the loss treats the logits; default: the framework's habit", st::loss_kinds()),
+      config::boolean("fused_gradient_accumulation", &T::fused_gradient_accumulation, "weight-gradient products add into the kept gradient (false: Megatron's --no-gradient-accumulation-fusion); default: the framework's habit"),
+      config::boolean("transformer_engine", &T::transformer_engine, "false: the framework's own layers (Megatron's --transformer-impl local); default: the framework's habit"),
   };
   return table;
 }
@@ -94,6 +114,7 @@ const config::Fields<st::DataParallel>& data_parallel_fields() {
       config::boolean("reshard_after_forward", &T::reshard_after_forward, "FSDP: parameters are dropped after forward (ZeRO-3) or kept (ZeRO-2 like)"),
       config::choice("parameter_dtype", &T::parameter_dtype, "mixed-precision policy: gathered parameters", {{"fp32", DType::fp32, ""}, {"bf16", DType::bf16, ""}, {"fp16", DType::fp16, ""}}),
       config::choice("reduce_dtype", &T::reduce_dtype, "mixed-precision policy: gradients on the wire", {{"fp32", DType::fp32, ""}, {"bf16", DType::bf16, ""}, {"fp16", DType::fp16, ""}}),
+      config::choice("gradient_dtype", &T::gradient_dtype, "gradients as they are accumulated over micro-batches; default: the framework's habit", {{"fp32", DType::fp32, ""}, {"bf16", DType::bf16, ""}, {"fp16", DType::fp16, ""}}),
   };
   return table;
 }
@@ -142,7 +163,7 @@ const config::Fields<ScenarioFile>& scenario_fields() {
   static const config::Fields<T> table{
       config::text("title", &T::title, "one line that says what this stands for"),
       config::custom<T>("model", "a preset's name, {from: hf, path: config.json}, or shapes {layers, hidden, heads, vocab, ...}", "name or map", "{\"type\": [\"string\", \"object\"]}",
-                        [](const config::Value& v, T& file, config::FieldReader&) { file.model.inline_model = v; }).required(),
+                        [](const config::Value& v, T& file, config::FieldReader&) { file.model.inline_model = v; }).required_unless("training.from"),
       config::nested("cluster", &T::cluster, "the machines", cluster_fields()).required(),
       config::nested("training", &T::training, "batch, precision, framework", training_fields()).required(),
       config::nested("parallelism", &T::parallelism, "how many ways each thing is split", parallelism_fields()),

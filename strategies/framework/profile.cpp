@@ -11,6 +11,20 @@
 #include "sim/core/resources.h"
 
 namespace rehearse::strategies {
+
+const Catalog<LossKind>& loss_kinds() {
+  static const Catalog<LossKind> list{"loss", {
+      {"upcast", "fp32 copy of the logits", LossKind::upcast},
+      {"native", "in the logits' own format", LossKind::native},
+      {"vocab-parallel", "Megatron's fp32 copy, in place", LossKind::vocab_parallel},
+      {"vocab-parallel-compiled", "Megatron's cross_entropy_loss_fusion, native", LossKind::vocab_parallel_compiled},
+      {"sharded", "nanotron's fp32 copies", LossKind::sharded},
+      {"fused", "16-bit logits, gradient in place", LossKind::fused},
+      {"compiled", "statistics only", LossKind::compiled},
+  }};
+  return list;
+}
+
 namespace {
 
 constexpr const char* kFolder = "strategies/framework/data";
@@ -37,11 +51,7 @@ const config::Fields<P>& fields() {
       fusion("rope", &P::rope, "rotary embedding"),
       fusion("activation", &P::activation, "GELU, SwiGLU"),
       fusion("residual", &P::residual, "bias, dropout and residual add"),
-      config::choice("loss", &P::loss, "cross-entropy over the vocabulary",
-                     {{"upcast", LossKind::upcast, "fp32 copy of the logits"}, {"native", LossKind::native, "in the logits' own format"},
-                      {"vocab-parallel", LossKind::vocab_parallel, "Megatron's fp32 copy, in place"},
-                      {"vocab-parallel-compiled", LossKind::vocab_parallel_compiled, "Megatron's cross_entropy_loss_fusion, native"}, {"sharded", LossKind::sharded, "nanotron's fp32 copies"}, {"fused", LossKind::fused, "16-bit logits, gradient in place"},
-                      {"compiled", LossKind::compiled, "statistics only"}}),
+      config::choice("loss", &P::loss, "cross-entropy over the vocabulary", loss_kinds()),
       config::choice("attention", &P::attention, "fused attention kernel",
                      {{"flash1", AttentionKernel::flash1, ""}, {"flash2", AttentionKernel::flash2, ""}, {"flash3", AttentionKernel::flash3, ""},
                       {"cudnn", AttentionKernel::cudnn, ""}, {"mem-efficient", AttentionKernel::mem_efficient, ""}, {"math", AttentionKernel::sdpa_math, ""},
@@ -158,5 +168,17 @@ FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes t
 }
 
 std::vector<std::string> profile_names() { return resource_names(kFolder, ".yaml"); }
+
+FrameworkProfile with_choices(FrameworkProfile p, const Strategy& strategy) {
+  const Training& training = strategy.training;
+  p.gradient = strategy.data_parallel.gradient_dtype.value_or(p.gradient);
+  p.loss = training.cross_entropy.value_or(p.loss);
+  if (const auto fused = training.fused_gradient_accumulation) {
+    p.fused_gradient_accumulation = *fused;
+    if (!*fused) p.dummy_weight_gradients = false;
+  }
+  if (training.transformer_engine && !*training.transformer_engine) p.transformer_engine = p.dummy_weight_gradients = false;
+  return p;
+}
 
 }  // namespace rehearse::strategies

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/core/catalog.h"
 #include "sim/core/dtype.h"
 #include "sim/core/units.h"
 #include "sim/model/kernel.h"
@@ -109,5 +110,12 @@ FrameworkProfile with_precision(FrameworkProfile profile, Precision precision);
 /// belong to threads: the main thread and autograd's have one each (CublasHandlePool.cpp). `cublas`, `transformer_engine`:
 /// what the GPU's libraries take.
 FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes transformer_engine);
+
+/// Every kind of loss by the name that profiles and scenarios give it.
+const Catalog<LossKind>& loss_kinds();
+
+/// The profile with what the user changed in it: training.cross_entropy, fused_gradient_accumulation, transformer_engine;
+/// data_parallel.gradient_dtype.
+FrameworkProfile with_choices(FrameworkProfile profile, const Strategy& strategy);
 
 }  // namespace rehearse::strategies

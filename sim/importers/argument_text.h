@@ -1,0 +1,25 @@
+// Arguments as people paste them: a command line, a shell script around it, or the block that Megatron prints at start-up.
+// Leaves out what the arguments mean (megatron.cpp). Nothing is executed.
+#pragma once
+
+#include <string>
+
+#include "sim/config/value.h"
+
+namespace rehearse::importers {
+
+/// Every `--name value` in the text as a map: dashes become underscores, a name without a value is `true`, several values
+/// are a list, the last of several uses wins. Understands quotes, continued lines, comments, arrays, `NAME=value` with
+/// $NAME, ${NAME}, ${NAME:-default} and $((arithmetic)); every branch of a script is read.
+config::Value parse_command_line(const std::string& text, const std::string& file_name);
+
+/// The lines `  name ........ value` between "--- arguments ---" and "--- end of arguments ---", whatever a launcher wrote
+/// before them. Null when there is no such block.
+config::Value parse_argument_dump(const std::string& text, const std::string& file_name);
+bool has_argument_dump(const std::string& text);
+
+/// A map of maps made flat: the last part of each key, with dashes as underscores and without leading ones; of equal names
+/// the last wins.
+config::Value flat_arguments(const config::Value& tree);
+
+}  // namespace rehearse::importers

@@ -1,0 +1,264 @@
+// DeepSpeed's configuration file. Source: deepspeedai/DeepSpeed 0.19.5 (runtime/config.py, runtime/zero/config.py), and for
+// "auto" huggingface/transformers integrations/deepspeed.py.
+#include <fmt/core.h>
+
+#include <cmath>
+
+#include "sim/config/units.h"
+#include "sim/importers/deepspeed_keys.h"
+#include "sim/importers/importer.h"
+#include "sim/importers/readers.h"
+#include "sim/importers/version.h"
+
+namespace rehearse::importers {
+namespace {
+
+using config::positive;
+
+/// DeepSpeed's and PyTorch's names of number formats in ours; others as they are, for the scenario to refuse.
+std::string our_format(const std::string& name) {
+  return name == "bfp16" || name == "bfloat16" ? "bf16" : name == "float16" || name == "half" ? "fp16" : name == "float32" ? "fp32" : name;
+}
+
+class DeepSpeed {
+ public:
+  DeepSpeed(const config::Value& root, const Context& context) : in_(root, context, deepspeed_vocabulary()) {}
+
+  Imported read() {
+    in_.assume("training.framework", "deepspeed", "the file is DeepSpeed's");
+    read_precision();
+    read_zero();
+    read_parallelism();
+    read_batch();
+    read_optimizer();
+    read_checkpointing();
+    return in_.finish("deepspeed");
+  }
+
+ private:
+  bool is_auto(std::string_view key) {
+    const config::Value* v = in_.find(key);
+    return v != nullptr && v->is_scalar() && v->text() == "auto";
+  }
+  /// nullopt for "auto" too.
+  std::optional<std::int64_t> integer(std::string_view key, const config::Limits& limits) { return is_auto(key) ? std::nullopt : in_.integer(key, limits); }
+
+  void read_precision() {
+    const std::string bf16 = in_.has("bfloat16.enabled") ? "bfloat16.enabled" : "bf16.enabled", fp16 = "fp16.enabled";
+    const bool open = is_auto(bf16) || is_auto(fp16);
+    const bool use_bf16 = !is_auto(bf16) && in_.flag(bf16).value_or(false), use_fp16 = !is_auto(fp16) && in_.flag(fp16).value_or(false);
+    if (use_bf16 && use_fp16) in_.complain("bf16.enabled", "fp16 and bf16 are both enabled", "DeepSpeed takes one of them: set the other to false");
+    if (use_bf16 || use_fp16) {
+      precision_ = use_bf16 ? "bf16" : "fp16";
+      in_.set("training.precision", precision_, use_bf16 ? bf16 : fp16);
+    } else if (const auto stated = in_.stated("training.precision")) {
+      precision_ = *stated;
+    } else if (open) {
+      in_.complain(is_auto(bf16) ? bf16 : fp16, "\"auto\" is filled in by the Trainer's --bf16 or --fp16, which this file does not tell", "Set training.precision: bf16 (or fp16, fp32)");
+    } else {
+      precision_ = "fp32";
+      in_.assume("training.precision", "fp32", "neither fp16 nor bf16 is enabled");
+    }
+    for (const std::string& key : {bf16, fp16})
+      if (is_auto(key)) in_.use(key, "auto: training.precision of the scenario");
+    if (const auto type = in_.word("communication_data_type")) {
+      reduce_ = our_format(*type);
+      in_.set("data_parallel.reduce_dtype", reduce_, "communication_data_type");
+    }
+    for (const char* key : {"data_types.param_dtype", "data_types.buffer_dtype"})
+      if (const auto type = in_.word(key)) {
+        if (our_format(*type) == precision_) in_.use(key, "the format of training.precision");
+        else in_.refuse(key, "a number format of its own for parameters or buffers");
+      }
+  }
+
+  void read_zero() {
+    if (const config::Value* all = in_.find("zero_optimization"); all != nullptr && all->is_scalar()) {
+      stage_ = in_.flag("zero_optimization").value_or(false) ? 1 : 0;  // how ZeRO was switched on before it had stages
+    } else if (is_auto("zero_optimization.stage")) {
+      in_.complain("zero_optimization.stage", "\"auto\" is filled in by the launcher, which this file does not tell", "Set data_parallel.kind: zero1, zero2 or zero3 in the file: write its stage");
+    } else {
+      stage_ = in_.integer("zero_optimization.stage", config::between(0, 3)).value_or(0);
+    }
+    const std::string kind = stage_ == 0 ? "ddp" : fmt::format("zero{}", stage_);
+    if (!in_.has("zero_optimization.stage") && !in_.has("zero_optimization")) in_.assume("data_parallel.kind", kind, "ZeRO is off when the file does not speak of it");
+    else in_.set("data_parallel.kind", kind, in_.has("zero_optimization.stage") ? "zero_optimization.stage" : "zero_optimization");
+
+    const auto overlap = is_auto("zero_optimization.overlap_comm") ? std::nullopt : in_.flag("zero_optimization.overlap_comm");
+    if (overlap) in_.set("data_parallel.overlap_gradient_reduce", *overlap ? "true" : "false", "zero_optimization.overlap_comm");
+    else in_.assume("data_parallel.overlap_gradient_reduce", stage_ == 3 ? "true" : "false", "overlap_comm is true for stage 3 alone");
+    if (const auto type = in_.word("data_types.grad_accum_dtype")) {
+      if (stage_ == 3 && our_format(*type) != precision_) in_.refuse("data_types.grad_accum_dtype", "accumulating ZeRO-3's gradient shards in " + *type);
+      else in_.set("data_parallel.gradient_dtype", our_format(*type), "data_types.grad_accum_dtype");
+    }
+    read_bucket();
+    if (const auto shard = in_.integer("zero_optimization.mics_shard_size"); shard && *shard > 0) in_.set("parallelism.data_shard", std::to_string(*shard), "zero_optimization.mics_shard_size");
+    read_offload();
+  }
+
+  void read_bucket() {
+    constexpr const char* key = "zero_optimization.reduce_bucket_size";
+    std::optional<std::int64_t> elements = integer(key, config::non_negative);
+    if (is_auto(key)) {
+      if (!in_.context().hidden) {
+        in_.complain(key, "\"auto\" is the square of the model's width (and so are stage3_prefetch_bucket_size, 0.9 of it, and stage3_param_persistence_threshold, ten times the width), which this file does not tell",
+                     "Give the scenario a model");
+        return;
+      }
+      elements = *in_.context().hidden * *in_.context().hidden;
+    }
+    for (const char* other : {"zero_optimization.stage3_prefetch_bucket_size", "zero_optimization.stage3_param_persistence_threshold"})
+      if (in_.has(other) && !is_auto(other)) in_.integer(other, config::non_negative);
+    if (!elements) return;
+    if (stage_ == 3) {
+      in_.ignore(key, "gradients of ZeRO-3 are reduced layer by layer in the simulation");
+      return;
+    }
+    const std::string format = reduce_.empty() ? precision_ : reduce_;
+    const std::int64_t size = format == "fp32" || format == "tf32" ? 4 : 2;
+    if (*elements > (std::int64_t{1} << 50)) return in_.complain(key, "is more than any model has parameters");
+    if (*elements == 0) return in_.use(key, "0: the framework's default");
+    in_.set("data_parallel.bucket", fmt::format("{} B", *elements * size), key, fmt::format("{} elements of {} bytes{}", *elements, size, is_auto(key) ? ", auto: the square of the model's width" : ""));
+  }
+
+  void read_offload() {
+    for (const std::string part : {"optimizer", "param"}) {
+      const std::string key = "zero_optimization.offload_" + part + ".device";
+      const std::string old = part == "optimizer" ? "zero_optimization.cpu_offload" : "zero_optimization.cpu_offload_param";
+      std::string device = in_.word(key).value_or("none"), by = key;
+      if (in_.flag(old).value_or(false) && device == "none") device = "cpu", by = old;
+      if (device == "none") continue;
+      if (device != "cpu" && device != "nvme") {
+        in_.complain(by, fmt::format("'{}' is no place to offload to", device), "Use none, cpu or nvme");
+        continue;
+      }
+      const char* what = part == "optimizer" ? "optimizer states on the " : "parameters on the ";
+      in_.refuse(by, what + std::string(device == "cpu" ? "CPU" : "NVMe"), fmt::format("Leave it out with training.without: [{}]", by == key ? "zero_optimization.offload_" + part : old));
+    }
+  }
+
+  void read_parallelism() {
+    if (const auto size = in_.integer("tensor_parallel.autotp_size", config::non_negative); size && *size > 1) in_.set("parallelism.tensor", std::to_string(*size), "tensor_parallel.autotp_size");
+    if (in_.has("pipeline.stages") && !is_auto("pipeline.stages"))
+      if (const auto stages = in_.integer("pipeline.stages", positive)) in_.set("parallelism.pipeline", std::to_string(*stages), "pipeline.stages");
+    if (const auto interval = in_.integer("pipeline.activation_checkpoint_interval", config::non_negative); interval && *interval > 0) {
+      if (*interval == 1) in_.set("memory.recompute", "full", "pipeline.activation_checkpoint_interval");
+      else in_.refuse("pipeline.activation_checkpoint_interval", fmt::format("one checkpoint for {} layers", *interval));
+    }
+  }
+
+  /// Data-parallel ranks, when the cluster is known.
+  std::optional<std::int64_t> ranks() {
+    if (const auto stated = in_.stated_integer("parallelism.data")) return stated;
+    if (!in_.context().gpus) return std::nullopt;
+    std::int64_t others = 1;
+    for (const char* axis : {"parallelism.tensor", "parallelism.pipeline", "parallelism.context"}) {
+      std::optional<std::int64_t> degree = in_.stated_integer(axis);
+      if (!degree) {
+        const auto keys = in_.fragment().tree({});
+        if (const config::Value* v = find_dotted(keys, axis)) degree = config::parse_integer(v->text()).value;
+      }
+      others *= std::max<std::int64_t>(1, std::min<std::int64_t>(degree.value_or(1), 1 << 20));
+      if (others > *in_.context().gpus) return std::nullopt;
+    }
+    return *in_.context().gpus % others == 0 ? std::optional(*in_.context().gpus / others) : std::nullopt;
+  }
+
+  /// train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks; two give the third.
+  void read_batch() {
+    constexpr const char *kGlobal = "train_batch_size", *kMicro = "train_micro_batch_size_per_gpu", *kSteps = "gradient_accumulation_steps";
+    const config::Limits range = config::between(1, 1e12);
+    const auto global = integer(kGlobal, range), micro = integer(kMicro, range), steps = integer(kSteps, range);
+    const auto stated_global = in_.stated_integer("training.global_batch_size"), stated_micro = in_.stated_integer("training.micro_batch_size");
+    for (const char* key : {kGlobal, kMicro, kSteps})
+      if (is_auto(key)) in_.use(key, "auto: from the scenario's batch");
+    const auto n = ranks();
+    const bool overridden = stated_global || stated_micro;
+    if (global && micro && steps && n && !overridden && *global / *n / *steps != *micro) contradiction(*global, *micro, *steps, *n);
+    else if (global && micro && steps && n && !overridden && *global % (*n * *steps) != 0) contradiction(*global, *micro, *steps, *n);
+    if (global) in_.set("training.global_batch_size", std::to_string(*global), kGlobal);
+    if (micro) in_.set("training.micro_batch_size", std::to_string(*micro), kMicro);
+    const auto t = stated_global ? stated_global : global, m = stated_micro ? stated_micro : micro;
+    if (steps) in_.use(kSteps, t && m ? fmt::format("{}{}", *steps, overridden ? ": the scenario's own batch decides" : ": follows from the batch") : std::to_string(*steps));
+    if (t && m) return;
+    if (!t && !m) {
+      if (!in_.has(kGlobal) && !in_.has(kMicro))
+        in_.complain(kGlobal, "the file gives neither train_batch_size nor train_micro_batch_size_per_gpu (DeepSpeed needs one of them)", "Set training.global_batch_size and training.micro_batch_size");
+      else
+        in_.complain(in_.has(kGlobal) ? kGlobal : kMicro, "\"auto\" is filled in by the Trainer's arguments, which this file does not tell", "Set training.global_batch_size and training.micro_batch_size");
+      return;
+    }
+    if (!n) return in_.complain(t ? kGlobal : kMicro, "the rest of the batch follows from the number of data-parallel ranks, which is not known", "Give the scenario a cluster that the degrees of parallelism fill");
+    const std::int64_t accumulation = steps.value_or(1);
+    if (t) {
+      if (*t / *n / accumulation < 1 || *t % (*n * accumulation) != 0)
+        return in_.complain(kGlobal, fmt::format("{} samples cannot be split over {} data-parallel ranks x {} accumulation steps", *t, *n, accumulation), fmt::format("Use a multiple of {}", *n * accumulation));
+      in_.assume("training.micro_batch_size", std::to_string(*t / *n / accumulation), fmt::format("{} samples / {} ranks / {} accumulation steps", *t, *n, accumulation));
+    } else {
+      if (*m > 1'000'000'000'000 / *n / accumulation) return in_.complain(kMicro, "the batch has more than 10^12 samples");
+      in_.assume("training.global_batch_size", std::to_string(*m * *n * accumulation), fmt::format("micro-batch {} x {} accumulation steps x {} ranks", *m, accumulation, *n));
+    }
+  }
+
+  void contradiction(std::int64_t global, std::int64_t micro, std::int64_t steps, std::int64_t n) {
+    in_.complain("train_batch_size", fmt::format("{} is not {} per GPU x {} accumulation steps x {} data-parallel ranks", global, micro, steps, n),
+                 "Change one of the three, the cluster, or set training.global_batch_size and training.micro_batch_size");
+  }
+
+  void read_optimizer() {
+    const auto type = in_.word("optimizer.type");
+    if (!type) {
+      if (!in_.stated("training.optimizer")) in_.assume("training.optimizer", "adamw", "the file names none: the training script makes it");
+    } else {
+      std::string name;
+      for (char c : *type) name += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+      const double momentum = name == "sgd" && in_.has("optimizer.params.momentum") && !is_auto("optimizer.params.momentum") ? in_.number("optimizer.params.momentum").value_or(0) : 0;
+      if (name == "adam" || name == "adamw" || name == "fusedadam" || name == "cpuadam" || name == "deepspeedcpuadam") in_.set("training.optimizer", "adamw", "optimizer.type");
+      else if (name == "sgd") in_.set("training.optimizer", momentum > 0 ? "momentum" : "sgd", "optimizer.type");
+      else if (in_.stated("training.optimizer")) in_.use("optimizer.type", "training.optimizer of the scenario stands in its place");
+      else in_.refuse("optimizer.type", "the optimizer " + *type, "Set training.optimizer to the nearest one");
+    }
+    constexpr const char* key = "gradient_clipping";
+    if (is_auto(key)) {
+      in_.set("training.clip_gradients", "true", key, "auto: the Trainer's max_grad_norm, 1.0 unless changed");
+    } else if (const auto clip = in_.number(key)) {
+      in_.set("training.clip_gradients", *clip > 0 ? "true" : "false", key);
+    } else {
+      const bool by_default = at_least_version(in_.context().version, 0, 19, 3);
+      in_.assume("training.clip_gradients", by_default ? "true" : "false", by_default ? "gradient_clipping is 1.0 since DeepSpeed 0.19.3" : "gradient_clipping was 0 before DeepSpeed 0.19.3");
+    }
+  }
+
+  /// The section says how checkpoints are kept; that the model makes them is taken from any of these being on.
+  void read_checkpointing() {
+    const std::string at = "activation_checkpointing.";
+    const bool partition = in_.flag(at + "partition_activations").value_or(false), cpu = in_.flag(at + "cpu_checkpointing").value_or(false);
+    const bool contiguous = in_.flag(at + "contiguous_memory_optimization").value_or(false), numbered = in_.integer(at + "number_checkpoints", config::non_negative).value_or(0) > 0;
+    if (!partition && !cpu && !contiguous && !numbered) return;
+    in_.assume("memory.recompute", "full", "activation_checkpointing is configured; the model must call it");
+    if (partition) {
+      std::int64_t tensor = in_.stated_integer("parallelism.tensor").value_or(in_.integer("tensor_parallel.autotp_size").value_or(1));
+      if (tensor > 1) in_.refuse(at + "partition_activations", "checkpoints partitioned over tensor-parallel ranks");
+      else in_.use(at + "partition_activations", "one tensor-parallel rank: nothing to partition");
+    }
+    if (cpu) in_.refuse(at + "cpu_checkpointing", "checkpoints on the CPU");
+  }
+
+  Importer in_;
+  std::int64_t stage_ = 0;
+  std::string precision_ = "bf16", reduce_;
+};
+
+}  // namespace
+
+config::Value parse_deepspeed(const std::string& text, const std::string& file_name) { return parse_commented_json(text, file_name); }
+
+bool is_deepspeed(const config::Value& root, const std::string&) {
+  for (const char* key : {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"})
+    if (root.find(key) != nullptr) return true;
+  return false;
+}
+
+Imported read_deepspeed(const config::Value& root, const Context& context) { return DeepSpeed(root, context).read(); }
+
+}  // namespace rehearse::importers

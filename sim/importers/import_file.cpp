@@ -1,0 +1,104 @@
+#include "sim/importers/import_file.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "sim/config/document.h"
+#include "sim/importers/importer.h"
+#include "sim/importers/readers.h"
+
+namespace rehearse::importers {
+
+const Catalog<Format>& formats() {
+  static const Catalog<Format> list{"format", {
+      {"torchtitan", "torchtitan's TOML, or the JSON that its trainer writes", {parse_torchtitan, is_torchtitan, read_torchtitan}},
+      {"accelerate", "YAML of `accelerate config`: FSDP, DeepSpeed, Megatron, DDP", {parse_accelerate, is_accelerate, read_accelerate}},
+      {"deepspeed", "DeepSpeed's JSON", {parse_deepspeed, is_deepspeed, read_deepspeed}},
+      {"megatron", "Megatron-LM's command line, script, argument dump or YAML", {parse_megatron, is_megatron, read_megatron}},
+  }};
+  return list;
+}
+
+namespace {
+
+std::string known_formats() {
+  std::string known;
+  for (const std::string& n : formats().names()) known += (known.empty() ? "" : ", ") + n;
+  return known;
+}
+
+const Format* detect(const std::string& text, const std::string& file_name) {
+  for (const auto& entry : formats().entries()) {
+    try {
+      const config::Value root = entry.value.parse(text, file_name);
+      if (root.is_map() && entry.value.recognises(root, text)) return &entry.value;
+    } catch (const ConfigError&) {
+      // Not this format's syntax.
+    }
+  }
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first != std::string::npos && text[first] == '{') parse_commented_json(text, file_name);  // throws when it is broken JSON
+  throw ConfigError(Diagnostic{{file_name, 0, 0}, "", "is no configuration of a framework that can be imported (" + known_formats() + ")", "Say which it is: --framework deepspeed, or from: deepspeed", ""});
+}
+
+/// Every name in `without` must have met a key, here or in a file that this one names.
+void check_without(const Imported& imported, const Context& context) {
+  std::vector<Diagnostic> mistakes;
+  const model::ImportReport& r = imported.report;
+  for (const std::string& name : context.without) {
+    const bool met = std::any_of(r.ignored.begin(), r.ignored.end(), [&](const model::ImportNote& n) { return n.note == kLeftOut && (n.key == name || n.key.starts_with(name + ".")); });
+    if (met) continue;
+    std::vector<std::string> names;
+    for (const auto* list : {&r.used, &r.ignored, &r.not_understood})
+      for (const model::ImportNote& n : *list) names.push_back(n.key);
+    for (const Diagnostic& d : imported.unsimulated) names.push_back(d.key);
+    const auto near = nearest_name(name, names);
+    mistakes.push_back({{imported.file, 0, 0}, "training.without", fmt::format("there is no key '{}' to leave out", name), near ? fmt::format("Did you mean {}?", *near) : "Write the key as the import's report names it", ""});
+  }
+  if (!mistakes.empty()) throw ConfigError(std::move(mistakes));
+}
+
+}  // namespace
+
+Imported import_text(const std::string& text, const std::string& file_name, const std::string& format, const Context& context) {
+  const Format* chosen = format.empty() ? detect(text, file_name) : formats().find(format);
+  if (chosen == nullptr) {
+    const auto near = nearest_name(format, formats().names());
+    throw ConfigError(Diagnostic{{file_name, 0, 0}, "", fmt::format("there is no format '{}' to import from", format), (near ? fmt::format("Did you mean {}? ", *near) : "") + "Known: " + known_formats(), ""});
+  }
+  Imported imported = chosen->read(chosen->parse(text, file_name), context);
+  imported.file = file_name;
+  check_without(imported, context);
+  return imported;
+}
+
+Imported import_file(const std::filesystem::path& path, const std::string& format, const Context& context) {
+  Context here = context;
+  if (here.beside.empty()) here.beside = path.parent_path().string();
+  return import_text(config::checked_utf8(config::read_text_file(path, config::kMaxDocumentBytes), path.string()), path.string(), format, here);
+}
+
+std::vector<std::string> to_lines(const Imported& imported) {
+  std::vector<std::string> lines;
+  const auto list = [&](const char* heading, const std::vector<model::ImportNote>& notes) {
+    if (!notes.empty()) lines.push_back(fmt::format("{} ({})", heading, notes.size()));
+    for (const model::ImportNote& n : notes) lines.push_back(fmt::format("  {}: {}", n.key, n.note));
+  };
+  list("used", imported.report.used);
+  list("assumed, the file does not say", imported.report.assumed);
+  list("ignored, changes neither time nor memory of a step", imported.report.ignored);
+  list("not understood", imported.report.not_understood);
+  if (!imported.unsimulated.empty()) lines.push_back(fmt::format("not simulated yet ({})", imported.unsimulated.size()));
+  for (const Diagnostic& d : imported.unsimulated) lines.push_back(fmt::format("  {}: {}", d.key, d.problem));
+  return lines;
+}
+
+std::vector<Diagnostic> refusals(const Imported& imported, bool strict) {
+  std::vector<Diagnostic> all = imported.unsimulated;
+  if (strict)
+    for (const Diagnostic& d : model::strict_diagnostics(imported.report)) all.push_back(d);
+  return all;
+}
+
+}  // namespace rehearse::importers

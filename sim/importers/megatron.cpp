@@ -1,0 +1,192 @@
+// Megatron-LM: whichever of its forms the arguments come in, one table reads them.
+#include "sim/importers/megatron.h"
+
+#include <fmt/core.h>
+
+#include <filesystem>
+
+#include "sim/config/document.h"
+#include "sim/config/units.h"
+#include "sim/importers/argument_text.h"
+#include "sim/importers/megatron_parts.h"
+#include "sim/importers/readers.h"
+
+namespace rehearse::importers {
+namespace {
+
+using config::between;
+using config::positive;
+
+class Megatron {
+ public:
+  Megatron(const config::Value& arguments, const Context& context)
+      : layer_(megatron_layer(arguments)), in_(arguments, context, megatron_vocabulary(arguments.find("consumed_train_samples") != nullptr || arguments.find("world_size") != nullptr)) {}
+
+  Imported read() {
+    const bool deepspeed = in_.has("deepspeed_config");
+    if (in_.flag("use_legacy_models").value_or(false)) in_.set("training.framework", "megatron-2021", "use_legacy_models");
+    else in_.assume("training.framework", deepspeed ? "megatron-deepspeed" : "megatron-core", "the arguments are Megatron's");
+    if (const auto v = in_.integer("seq_length", between(1, 1 << 26))) in_.set("training.sequence_length", std::to_string(*v), "seq_length");
+    read_batch();
+    read_precision();
+    read_optimizer();
+    read_layer_options();
+    read_recomputation();
+    read_megatron_parallelism(in_);
+    read_megatron_model(in_, layer_);
+    if (deepspeed) add_deepspeed();
+    return in_.finish("megatron");
+  }
+
+ private:
+  void read_batch() {
+    const char* micro = in_.has("micro_batch_size") ? "micro_batch_size" : "batch_size";
+    if (const auto v = in_.integer(micro, between(1, 1e12))) in_.set("training.micro_batch_size", std::to_string(*v), micro);
+    if (const auto v = in_.integer("global_batch_size", between(1, 1e12))) in_.set("training.global_batch_size", std::to_string(*v), "global_batch_size");
+    else if (!in_.stated("training.global_batch_size")) in_.complain("global_batch_size", "is not among the arguments (it would be micro-batch x data-parallel ranks)", "Set training.global_batch_size");
+  }
+
+  void read_precision() {
+    const std::string eight = in_.word("fp8_format").value_or(in_.word("fp8").value_or("")), four = in_.word("fp4_format").value_or(in_.word("fp4").value_or(""));
+    const std::string recipe = in_.word("fp8_recipe").value_or("delayed");
+    const bool bf16 = in_.flag("bf16").value_or(false), fp16 = in_.flag("fp16").value_or(false);
+    const bool use8 = !eight.empty() && eight != "False" && eight != "false", use4 = !four.empty() && four != "False" && four != "false";
+    if (use4) {
+      in_.set("training.precision", "nvfp4", in_.has("fp4_format") ? "fp4_format" : "fp4");
+    } else if (use8) {
+      const char* by = in_.has("fp8_format") ? "fp8_format" : "fp8";
+      if (recipe == "mxfp8") in_.set("training.precision", "mxfp8", "fp8_recipe");
+      else if (recipe == "delayed" || recipe == "tensorwise") in_.set("training.precision", "fp8", by);
+      else in_.refuse("fp8_recipe", "the recipe " + recipe, "Set training.precision and leave it out with training.without: [fp8_recipe]");
+    } else if (bf16) {
+      in_.set("training.precision", "bf16", "bf16");
+    } else if (fp16) {
+      in_.set("training.precision", "fp16", "fp16");
+    } else {
+      in_.assume("training.precision", "fp32", "neither bf16 nor fp16 is set");
+    }
+    if (in_.flag("grad_reduce_in_bf16").value_or(false)) {
+      in_.set("data_parallel.reduce_dtype", "bf16", "grad_reduce_in_bf16");
+      in_.set("data_parallel.gradient_dtype", "bf16", "grad_reduce_in_bf16");
+    }
+    const auto wide = in_.flag("accumulate_allreduce_grads_in_fp32");
+    reduce_bytes_ = in_.flag("grad_reduce_in_bf16").value_or(false) ? 2 : 4;
+    if (wide) in_.use("accumulate_allreduce_grads_in_fp32", *wide ? "gradients are kept and reduced in fp32" : "the default with bf16 is fp32 all the same");
+    if (const auto bucket = in_.integer("ddp_bucket_size", between(1, 1e15))) in_.set("data_parallel.bucket", fmt::format("{} B", *bucket * reduce_bytes_), "ddp_bucket_size", fmt::format("{} elements of {} bytes", *bucket, reduce_bytes_));
+  }
+
+  void read_optimizer() {
+    const std::string name = in_.word("optimizer").value_or("adam");
+    if (name == "adam" || name == "adamw") in_.set("training.optimizer", "adamw", "optimizer");
+    else if (name == "sgd") in_.set("training.optimizer", "momentum", "optimizer", "sgd_momentum is 0.9 unless changed");
+    else if (in_.stated("training.optimizer")) in_.use("optimizer", "training.optimizer of the scenario stands in its place");
+    else in_.refuse("optimizer", "the optimizer " + name, "Set training.optimizer to the nearest one");
+    if (const auto clip = in_.number("clip_grad")) in_.set("training.clip_gradients", *clip > 0 ? "true" : "false", "clip_grad");
+    else in_.assume("training.clip_gradients", "true", "clip_grad is 1.0 unless given");
+    if (in_.flag("use_precision_aware_optimizer").value_or(false)) in_.use("use_precision_aware_optimizer", "the number formats beside it decide");
+  }
+
+  void read_layer_options() {
+    using Loss = MegatronLayer::Loss;
+    const char* loss = layer_.loss == Loss::own ? "vocab-parallel" : layer_.loss == Loss::own_compiled ? "vocab-parallel-compiled" : "fused";
+    if (in_.flag("cross_entropy_loss_fusion")) in_.set("training.cross_entropy", loss, "cross_entropy_loss_fusion");
+    const char* fusion = in_.has("no_gradient_accumulation_fusion") ? "no_gradient_accumulation_fusion" : "gradient_accumulation_fusion";
+    if (in_.flag(fusion)) in_.set("training.fused_gradient_accumulation", layer_.fused_gradient_accumulation ? "true" : "false", fusion);
+    if (in_.has("transformer_impl")) in_.set("training.transformer_engine", layer_.local ? "false" : "true", "transformer_impl");
+    const bool backend = in_.has("attention_backend"), flash = in_.flag("use_flash_attn").value_or(false);
+    const char* by = backend ? "attention_backend" : flash ? "use_flash_attn" : "transformer_impl";
+    if (layer_.unfused_attention) in_.set("training.attention", "unfused", by);
+    else if (backend) in_.use(by, "a fused kernel, as the framework profile has it");
+    else if (flash) in_.set("training.attention", "flash", by);
+  }
+
+  void read_recomputation() {
+    const bool old = in_.flag("checkpoint_activations").value_or(false), selective = in_.flag("recompute_activations").value_or(false);
+    const std::string granularity = in_.word("recompute_granularity").value_or(old ? "full" : selective ? "selective" : "none");
+    const char* by = in_.has("recompute_granularity") ? "recompute_granularity" : old ? "checkpoint_activations" : "recompute_activations";
+    if (granularity != "none" && granularity != "full" && granularity != "selective") return in_.complain(by, fmt::format("'{}' is no granularity", granularity), "Use full or selective");
+    if (in_.has(by)) in_.set("memory.recompute", granularity, by);
+    else in_.assume("memory.recompute", "none", "recompute_granularity is not given");
+    const std::string method = in_.word("recompute_method").value_or(granularity == "full" ? "uniform" : "");
+    const auto layers = in_.integer("recompute_num_layers", positive);
+    if (granularity == "full") {
+      const std::int64_t all = in_.integer("num_layers").value_or(in_.integer("encoder_num_layers").value_or(0));
+      const std::int64_t stages = in_.integer("pipeline_model_parallel_size", positive).value_or(1);
+      if (method == "block" && layers && all > 0 && *layers < (all + stages - 1) / stages) in_.refuse("recompute_num_layers", "recomputing the first layers of a stage only", "Set memory.recompute_every, and leave it out with training.without: [recompute_num_layers]");
+      else if (method == "uniform" && layers.value_or(1) > 1) in_.refuse("recompute_num_layers", fmt::format("one checkpoint for {} layers", *layers));
+      else if (method != "uniform" && method != "block") in_.complain("recompute_method", fmt::format("'{}' is no method", method), "Use uniform or block");
+    }
+    read_modules(granularity);
+  }
+
+  void read_modules(const std::string& granularity) {
+    const config::Value* v = in_.find("recompute_modules");
+    if (v == nullptr || granularity != "selective") return;
+    std::vector<std::string> modules;
+    std::string text = v->text();
+    for (const config::Value& item : v->items()) text += " " + item.text();
+    std::string word;
+    for (const char c : text + " ") {
+      if ((c >= 'a' && c <= 'z') || c == '_') word += c;
+      else if (!word.empty()) modules.push_back(std::exchange(word, {}));
+    }
+    std::vector<std::string> known;
+    for (const std::string& m : modules) {
+      if (m == "core_attn" || m == "layernorm" || m == "mlp") known.push_back(m);
+      else if (m != "moe" && m != "moe_act" && m != "shared_experts") return in_.refuse("recompute_modules", "recomputing " + m);
+      else if (in_.has("num_experts") || in_.has("num_moe_experts")) return in_.refuse("recompute_modules", "recomputing " + m);
+    }
+    if (!known.empty()) in_.set_list("memory.recompute_modules", known, "recompute_modules");
+  }
+
+  /// Megatron-DeepSpeed: a DeepSpeed file stands beside the arguments.
+  void add_deepspeed() {
+    const std::string name = in_.word("deepspeed_config").value_or("");
+    std::filesystem::path path = name;
+    if (path.is_relative()) path = std::filesystem::path(in_.context().beside) / path;
+    Context inside = in_.context();
+    in_.add(import_file(path, "deepspeed", inside));
+    in_.fragment().set("training.framework", "megatron-deepspeed", {});
+    in_.use("deepspeed_config", "imported too");
+  }
+
+  MegatronLayer layer_;
+  Importer in_;
+  std::int64_t reduce_bytes_ = 4;
+};
+
+bool looks_like_yaml(const std::string& text) {
+  // A YAML file says `name: value` on its first line of content; a script or a command does not.
+  std::size_t begin = 0;
+  while (begin < text.size()) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    const std::size_t first = line.find_first_not_of(" \t\r");
+    if (first == std::string::npos || line[first] == '#') continue;
+    const std::size_t colon = line.find(':', first), space = line.find_first_of(" \t\r", first);
+    return colon != std::string::npos && (space == std::string::npos || colon < space) && (colon + 1 == line.size() || line[colon + 1] == ' ' || line[colon + 1] == '\r');
+  }
+  return false;
+}
+
+}  // namespace
+
+config::Value parse_megatron(const std::string& text, const std::string& file_name) {
+  if (has_argument_dump(text)) return parse_argument_dump(text, file_name);
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first != std::string::npos && text[first] == '{') return flat_arguments(parse_commented_json(text, file_name));
+  if (looks_like_yaml(text)) return flat_arguments(config::parse_document(text, file_name).root);
+  return parse_command_line(text, file_name);
+}
+
+bool is_megatron(const config::Value& root, const std::string&) {
+  int known = 0;
+  for (const char* name : {"num_layers", "hidden_size", "num_attention_heads", "tensor_model_parallel_size", "micro_batch_size", "global_batch_size", "seq_length", "pipeline_model_parallel_size", "use_distributed_optimizer"})
+    known += root.find(name) != nullptr ? 1 : 0;
+  return known >= 3;
+}
+
+Imported read_megatron(const config::Value& root, const Context& context) { return Megatron(root, context).read(); }
+
+}  // namespace rehearse::importers

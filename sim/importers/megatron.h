@@ -1,0 +1,27 @@
+// Megatron-LM's arguments: what they say of a layer, shared by imports and by tables of measured runs.
+// Leaves out the text they come from (argument_text.h).
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "sim/config/value.h"
+
+namespace rehearse::importers {
+
+/// What the arguments say beyond sizes; absent ones have the defaults of megatron/training/arguments.py.
+struct MegatronLayer {
+  double hidden_dropout = 0.1, attention_dropout = 0.1;
+  enum class Loss { own, own_compiled, transformer_engine } loss = Loss::own;
+  bool fused_gradient_accumulation = true;
+  bool local = false;                    // Megatron's own layers in place of Transformer Engine's
+  bool unfused_attention = false;        // scores stand in memory
+  bool gated = false, rms_norm = false, qk_norm = false, linear_biases = true, untied = false;
+  std::optional<std::string> position;   // as Megatron names it: learned_absolute, rope, ...
+};
+
+/// `arguments` as flat_arguments() makes them, of flags (no_gradient_accumulation_fusion) or of a dump
+/// (gradient_accumulation_fusion).
+MegatronLayer megatron_layer(const config::Value& arguments);
+
+}  // namespace rehearse::importers

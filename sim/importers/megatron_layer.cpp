@@ -1,0 +1,40 @@
+#include "sim/importers/importer.h"
+#include "sim/importers/megatron.h"
+
+#include "sim/config/units.h"
+
+namespace rehearse::importers {
+
+MegatronLayer megatron_layer(const config::Value& arguments) {
+  const auto flag = [&](const char* name, bool otherwise = false) {
+    const config::Value* v = arguments.find(name);
+    return v == nullptr ? otherwise : parse_flag(v->text()).value_or(otherwise);
+  };
+  const auto number = [&](const char* name, double otherwise) {
+    const config::Value* v = arguments.find(name);
+    return v == nullptr ? otherwise : config::parse_number(v->text()).value.value_or(otherwise);
+  };
+  const auto word = [&](const char* name) {
+    const config::Value* v = arguments.find(name);
+    return v == nullptr ? std::string() : v->text();
+  };
+  MegatronLayer layer;
+  layer.hidden_dropout = number("hidden_dropout", layer.hidden_dropout);
+  layer.attention_dropout = number("attention_dropout", layer.attention_dropout);
+  // "native" is Megatron's own loss through torch.compile, "te" is Transformer Engine's kernel.
+  if (flag("cross_entropy_loss_fusion")) layer.loss = word("cross_entropy_fusion_impl") == "te" ? MegatronLayer::Loss::transformer_engine : MegatronLayer::Loss::own_compiled;
+  layer.fused_gradient_accumulation = !flag("no_gradient_accumulation_fusion") && flag("gradient_accumulation_fusion", true);
+  layer.gated = flag("swiglu") || flag("gated_linear_unit");
+  layer.local = word("transformer_impl") == "local";
+  const std::string backend = word("attention_backend");
+  layer.unfused_attention = layer.local || backend.ends_with("unfused") || backend.ends_with("local");
+  layer.rms_norm = word("normalization") == "RMSNorm";
+  layer.qk_norm = flag("qk_layernorm");
+  layer.linear_biases = flag("add_bias_linear", true) && !flag("disable_bias_linear");
+  layer.untied = flag("untie_embeddings_and_output_weights");
+  if (const config::Value* v = arguments.find("position_embedding_type")) layer.position = v->text();
+  if (flag("use_rotary_position_embeddings")) layer.position = "rope";
+  return layer;
+}
+
+}  // namespace rehearse::importers

@@ -1,0 +1,206 @@
+// The model that Megatron's arguments describe. Defaults: megatron/training/arguments.py, core/transformer_config.py.
+#include <fmt/core.h>
+
+#include <vector>
+
+#include "sim/config/units.h"
+#include "sim/importers/megatron_parts.h"
+
+namespace rehearse::importers {
+namespace {
+
+using config::positive;
+
+class Model {
+ public:
+  Model(Importer& in, const MegatronLayer& layer) : in_(in), layer_(layer) {}
+
+  void read() {
+    if (stated_elsewhere()) return;
+    const config::Limits range = config::between(1, 1e9);
+    const auto layers = size({"num_layers", "encoder_num_layers"}, "model.layers", config::between(1, 10000));
+    const auto hidden = size({"hidden_size"}, "model.hidden", range);
+    const auto heads = size({"num_attention_heads"}, "model.heads", range);
+    if (!layers && !in_.has("num_layers") && !in_.has("hidden_size")) {  // the model is given with the scenario, or its absence is said there
+      in_.remark("model", "the arguments name no sizes");
+      return;
+    }
+    for (const auto& [value, key] : {std::pair{layers, "num_layers"}, {hidden, "hidden_size"}, {heads, "num_attention_heads"}})
+      if (!value) in_.complain(key, "is not among the arguments (Megatron has no default for it)", fmt::format("Add --{}, or give the scenario a model", key));
+    if (!in_.stated("model.style")) in_.assume("model.style", "gpt", "Megatron's defaults, changed by the arguments");
+    if (!in_.stated("model.name")) in_.assume("model.name", "megatron", "the arguments do not name the model");
+    read_widths(hidden.value_or(1), heads.value_or(1));
+    read_vocabulary();
+    read_style(hidden.value_or(1), heads.value_or(1));
+    read_experts(layers.value_or(1));
+    read_latent_attention();
+  }
+
+ private:
+  /// The scenario's own model stands above the arguments' sizes, unless it restates some of them in a map.
+  bool stated_elsewhere() {
+    const config::Value* model = in_.context().scenario.find("model");
+    if (model == nullptr || (model->is_map() && model->find("from") == nullptr)) return false;
+    for (const char* key : {"num_layers", "encoder_num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "group_query_attention", "kv_channels", "ffn_hidden_size", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by",
+                            "max_position_embeddings", "position_embedding_type", "use_rotary_position_embeddings", "rotary_percent", "normalization", "swiglu", "squared_relu", "quick_geglu", "openai_gelu", "add_bias_linear",
+                            "disable_bias_linear", "add_qkv_bias", "qk_layernorm", "qk_l2_norm", "untie_embeddings_and_output_weights", "hidden_dropout", "attention_dropout", "mtp_num_layers", "num_experts", "num_moe_experts",
+                            "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_layer_freq", "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
+                            "gated_linear_unit", "activation_func", "moe_router_num_groups", "moe_router_group_topk", "group_query_attention"})
+      if (in_.has(key)) in_.ignore(key, "the scenario states the model");
+    return true;
+  }
+
+  std::optional<std::int64_t> size(std::initializer_list<const char*> names, const char* ours, const config::Limits& limits) {
+    for (const char* name : names)
+      if (const auto v = in_.integer(name, limits)) {
+        in_.set(ours, std::to_string(*v), name);
+        return v;
+      }
+    return std::nullopt;
+  }
+
+  void read_widths(std::int64_t hidden, std::int64_t heads) {
+    const bool dump = in_.has("num_query_groups") && !in_.has("group_query_attention");
+    const bool grouped = in_.flag("group_query_attention").value_or(dump);
+    if (grouped) size({"num_query_groups"}, "model.kv_heads", positive);
+    else if (in_.has("num_query_groups")) in_.use("num_query_groups", "group_query_attention is not set: every head has its own keys");
+    head_dim_ = size({"kv_channels"}, "model.head_dim", config::between(1, 1 << 20)).value_or(hidden / heads);
+    if (!size({"ffn_hidden_size"}, "model.ffn_hidden", positive)) {
+      const std::int64_t width = layer_.gated ? 4 * hidden * 2 / 3 / 64 * 64 : 4 * hidden;
+      in_.assume("model.ffn_hidden", std::to_string(std::max<std::int64_t>(1, width)), layer_.gated ? "two thirds of 4 x hidden_size, a multiple of 64" : "4 x hidden_size");
+    }
+  }
+
+  void read_vocabulary() {
+    if (const auto multiple = in_.integer("make_vocab_size_divisible_by", positive); multiple && *multiple != 128 && !in_.has("padded_vocab_size"))
+      in_.ignore("make_vocab_size_divisible_by", "the vocabulary is padded to a multiple of 128 x the tensor-parallel degree in the simulation");
+    if (size({"padded_vocab_size"}, "model.vocab", positive)) {
+      if (in_.has("vocab_size")) in_.use("vocab_size", "padded_vocab_size is the table's size");
+      return;
+    }
+    if (size({"vocab_size"}, "model.vocab", positive) || in_.stated("model.vocab")) return;
+    const std::string tokenizer = in_.word("tokenizer_type").value_or("");
+    if (tokenizer == "GPT2BPETokenizer") in_.set("model.vocab", "50257", "tokenizer_type", "GPT-2's vocabulary");
+    else in_.complain("vocab_size", "the vocabulary's size is not among the arguments (the tokenizer's files decide)", "Set model.vocab in the scenario");
+  }
+
+  void read_style(std::int64_t hidden, std::int64_t heads) {
+    const bool squared = in_.flag("squared_relu").value_or(false), quick = in_.flag("quick_geglu").value_or(false), tanh = in_.flag("openai_gelu").value_or(false);
+    const std::string function = in_.word("activation_func").value_or("");
+    const bool gated = layer_.gated || quick;
+    const bool silu = in_.flag("swiglu").value_or(false) || function.find("silu") != std::string::npos || function == "swiglu";
+    const char* by = in_.has("swiglu") ? "swiglu" : squared ? "squared_relu" : quick ? "quick_geglu" : tanh ? "openai_gelu" : in_.has("activation_func") ? "activation_func" : "gated_linear_unit";
+    fact("model.gated_mlp", gated ? "true" : "false", by);
+    fact("model.activation", silu ? "silu" : squared || function.find("squared_relu") != std::string::npos ? "squared_relu" : quick || tanh ? "gelu_tanh" : "gelu", by);
+    const std::string norm = in_.word("normalization").value_or("LayerNorm");
+    if (norm != "LayerNorm" && norm != "RMSNorm") in_.complain("normalization", fmt::format("'{}' is no norm of Megatron's", norm), "Use LayerNorm or RMSNorm");
+    fact("model.norm", layer_.rms_norm ? "rms_norm" : "layer_norm", "normalization");
+    fact("model.norm_bias", layer_.rms_norm ? "false" : "true", "normalization");
+    const bool bias = layer_.linear_biases;
+    in_.flag("add_bias_linear");
+    in_.flag("disable_bias_linear");
+    const bool qkv = bias || in_.flag("add_qkv_bias").value_or(false);
+    std::vector<std::string> biases;
+    if (qkv) biases.push_back("qkv");
+    if (bias) biases.insert(biases.end(), {"attention_output", "mlp"});
+    in_.set_list("model.biases", biases, in_.has("disable_bias_linear") ? "disable_bias_linear" : in_.has("add_bias_linear") ? "add_bias_linear" : "add_qkv_bias");
+    fact("model.qk_norm", layer_.qk_norm || in_.flag("qk_l2_norm").value_or(false) ? "true" : "false", in_.has("qk_layernorm") ? "qk_layernorm" : "qk_l2_norm");
+    fact("model.tied_embeddings", layer_.untied ? "false" : "true", "untie_embeddings_and_output_weights");
+    in_.find("untie_embeddings_and_output_weights");
+    fact("model.dropout", config::number_text(layer_.hidden_dropout), "hidden_dropout");
+    fact("model.attention_dropout", config::number_text(layer_.attention_dropout), "attention_dropout");
+    in_.number("hidden_dropout");
+    in_.number("attention_dropout");
+    read_positions(hidden, heads);
+    if (const auto mtp = in_.integer("mtp_num_layers", config::between(0, 100)); mtp && *mtp > 0) in_.set("model.mtp_layers", std::to_string(*mtp), "mtp_num_layers");
+  }
+
+  void read_positions(std::int64_t, std::int64_t) {
+    const std::string kind = layer_.position.value_or("learned_absolute");
+    const char* by = in_.has("position_embedding_type") ? "position_embedding_type" : "use_rotary_position_embeddings";
+    if (kind == "rope" || kind == "yarn" || kind == "mrope") {
+      fact("model.position", "rotary", by);
+      if (const auto part = in_.number("rotary_percent"); part && *part > 0 && *part < 1)
+        fact("model.rotary_dim", std::to_string(std::max<std::int64_t>(2, static_cast<std::int64_t>(static_cast<double>(head_dim_) * *part) / 2 * 2)), "rotary_percent");
+      if (in_.has("max_position_embeddings")) in_.ignore("max_position_embeddings", "rotary positions have no table");
+    } else if (kind == "learned_absolute") {
+      fact("model.position", "learned", by);
+      size({"max_position_embeddings", "seq_length"}, "model.max_positions", positive);
+    } else if (kind == "none") {
+      fact("model.position", "none", by);
+      if (in_.has("max_position_embeddings")) in_.ignore("max_position_embeddings", "there is no table of positions");
+    } else {
+      in_.refuse(by, "position_embedding_type " + kind, "Give the scenario a model");
+    }
+  }
+
+  void read_experts(std::int64_t layers) {
+    const char* name = in_.has("num_moe_experts") ? "num_moe_experts" : "num_experts";
+    const auto count = in_.integer(name, config::between(1, 1 << 20));
+    if (!count) return;
+    in_.set("model.experts.count", std::to_string(*count), name);
+    if (!size({"moe_router_topk"}, "model.experts.top_k", config::between(1, 1 << 20))) in_.assume("model.experts.top_k", "2", "moe_router_topk is 2 unless given");
+    size({"moe_ffn_hidden_size"}, "model.experts.ffn_hidden", positive);
+    size({"moe_shared_expert_intermediate_size"}, "model.experts.shared_ffn_hidden", positive);
+    size({"moe_router_num_groups"}, "model.experts.groups", positive);
+    size({"moe_router_group_topk"}, "model.experts.groups_per_token", positive);
+    read_expert_layers(layers);
+  }
+
+  /// moe_layer_freq: N (layers 0, N, 2N, ... have experts) or a list such as ([0]*3+[1]*58).
+  void read_expert_layers(std::int64_t layers) {
+    const config::Value* v = in_.find("moe_layer_freq");
+    if (v == nullptr) return;
+    if (const auto every = v->is_scalar() ? config::parse_integer(v->text()).value : std::nullopt) {
+      if (*every == 1) return in_.use("moe_layer_freq", "every layer has experts");
+      return in_.refuse("moe_layer_freq", "experts in layers 0, N, 2N, ...", "Give the scenario a model");
+    }
+    std::vector<int> pattern;
+    std::string text = v->text();
+    for (const config::Value& item : v->items()) text += item.text();
+    for (std::size_t i = 0; i < text.size() && pattern.size() <= 10000; ++i) {
+      if (text[i] != '0' && text[i] != '1') continue;
+      const int one = text[i] - '0';
+      std::size_t times = 1, j = i + 1;
+      while (j < text.size() && (text[j] == ']' || text[j] == ' ')) ++j;
+      if (j < text.size() && text[j] == '*') {
+        times = 0;
+        for (++j; j < text.size() && text[j] >= '0' && text[j] <= '9' && times < 10000; ++j) times = times * 10 + static_cast<std::size_t>(text[j] - '0');
+        i = j - 1;
+      }
+      pattern.insert(pattern.end(), std::min<std::size_t>(times, 10001), one);
+    }
+    std::size_t dense = 0;
+    while (dense < pattern.size() && pattern[dense] == 0) ++dense;
+    for (std::size_t i = dense; i < pattern.size(); ++i)
+      if (pattern[i] == 0) return in_.refuse("moe_layer_freq", "dense layers between layers with experts", "Give the scenario a model");
+    if (static_cast<std::int64_t>(pattern.size()) != layers) return in_.complain("moe_layer_freq", fmt::format("describes {} layers, but the model has {}", pattern.size(), layers));
+    in_.set("model.experts.dense_first", std::to_string(dense), "moe_layer_freq");
+  }
+
+  void read_latent_attention() {
+    if (!in_.flag("multi_latent_attention").value_or(false)) return;
+    in_.use("multi_latent_attention", "model.latent_attention");
+    size({"q_lora_rank"}, "model.latent_attention.q_lora_rank", positive);
+    for (const auto& [name, ours, usual] : {std::tuple{"kv_lora_rank", "kv_lora_rank", "512"}, {"qk_head_dim", "qk_nope_head_dim", "128"}, {"qk_pos_emb_head_dim", "qk_rope_head_dim", "64"}, {"v_head_dim", "v_head_dim", "128"}}) {
+      const std::string key = std::string("model.latent_attention.") + ours;
+      if (!size({name}, key.c_str(), positive)) in_.assume(key, usual, "Megatron's default");
+    }
+  }
+
+  /// A fact of the style: from the argument when it is there, else Megatron's default.
+  void fact(const char* ours, const std::string& value, const char* argument) {
+    if (in_.has(argument)) in_.set(ours, value, argument);
+    else in_.fragment().set(ours, value, {in_.root().place().source, 0, 0});
+  }
+
+  Importer& in_;
+  const MegatronLayer& layer_;
+  std::int64_t head_dim_ = 1;
+};
+
+}  // namespace
+
+void read_megatron_model(Importer& in, const MegatronLayer& layer) { Model(in, layer).read(); }
+
+}  // namespace rehearse::importers

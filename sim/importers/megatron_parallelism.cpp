@@ -1,0 +1,117 @@
+// Megatron's degrees of parallelism, stages and machines as keys of a scenario.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "sim/importers/megatron_parts.h"
+
+namespace rehearse::importers {
+namespace {
+
+using config::between;
+using config::positive;
+
+std::int64_t degree(Importer& in, const char* name, const char* ours) {
+  const auto v = in.integer(name, between(1, 1 << 20));
+  if (v) in.set(ours, std::to_string(*v), name);
+  return v.value_or(1);
+}
+
+/// Stages of unlike length: the first and the last are given, or embedding and loss count as a layer.
+void read_uneven_stages(Importer& in, std::int64_t stages, std::int64_t chunks, std::int64_t layers) {
+  const auto first = in.integer("decoder_first_pipeline_num_layers", positive), last = in.integer("decoder_last_pipeline_num_layers", positive);
+  const bool embedding = in.flag("account_for_embedding_in_pipeline_split").value_or(false), loss = in.flag("account_for_loss_in_pipeline_split").value_or(false);
+  if (!first && !last && !embedding && !loss) return;
+  const char* by = first ? "decoder_first_pipeline_num_layers" : last ? "decoder_last_pipeline_num_layers" : embedding ? "account_for_embedding_in_pipeline_split" : "account_for_loss_in_pipeline_split";
+  const std::int64_t parts = stages * chunks;
+  if (parts > 4096) return in.complain(by, "there are more stages than layers can be counted for");
+  std::vector<std::int64_t> split;
+  if (embedding || loss) {
+    const std::int64_t all = layers + (embedding ? 1 : 0) + (loss ? 1 : 0);
+    if (all % parts != 0) return in.complain(by, fmt::format("{} layers with embedding and loss do not divide into {} stages", all, parts));
+    split.assign(static_cast<std::size_t>(parts), all / parts);
+    split.front() -= embedding ? 1 : 0;
+    split.back() -= loss ? 1 : 0;
+  } else {
+    if (chunks > 1) return in.refuse(by, "a first or last stage of another length with virtual stages");
+    const std::int64_t ends = (first ? 1 : 0) + (last ? 1 : 0), rest = layers - first.value_or(0) - last.value_or(0), middle = stages - ends;
+    if (middle < 0 || rest < 0 || (middle == 0 ? rest != 0 : rest % middle != 0)) return in.complain(by, fmt::format("{} layers do not divide over the {} other stages", rest, middle));
+    split.assign(static_cast<std::size_t>(stages), middle > 0 ? rest / middle : 0);
+    if (first) split.front() = *first;
+    if (last) split.back() = *last;
+  }
+  std::vector<std::string> words;
+  for (const std::int64_t n : split) words.push_back(std::to_string(n));
+  in.set_list("pipeline.layers_per_stage", words, by);
+}
+
+void read_stages(Importer& in, std::int64_t stages) {
+  const std::int64_t layers = in.integer("num_layers").value_or(in.integer("encoder_num_layers").value_or(0));
+  std::int64_t chunks = 1;
+  const char* by = nullptr;
+  for (const char* name : {"virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"})
+    if (const auto n = in.integer(name, between(1, 1024))) chunks = *n, by = name;
+  const auto per_stage = in.integer("num_layers_per_virtual_pipeline_stage", positive);
+  if (per_stage && by == nullptr) {
+    by = "num_layers_per_virtual_pipeline_stage";
+    if (layers == 0 || layers % bounded_product({stages, *per_stage}) != 0) in.complain(by, fmt::format("{} layers do not divide into {} stages with chunks of {} layers", layers, stages, *per_stage), "Give num_layers, or set pipeline.virtual_stages");
+    else chunks = layers / stages / *per_stage;
+  } else if (per_stage) {
+    in.use("num_layers_per_virtual_pipeline_stage", "the number of virtual stages says it");
+  }
+  if (stages > 1 && chunks > 1) {
+    in.set("pipeline.virtual_stages", std::to_string(chunks), by);
+    in.fragment().set("pipeline.schedule", "interleaved-1f1b", in.find(by)->place());
+  } else if (by != nullptr) {
+    in.use(by, "one chunk per stage");
+  }
+  if (stages > 1) read_uneven_stages(in, stages, chunks, layers);
+}
+
+/// torchrun's arguments, or the world size of a dump on nodes as large as the scenario's.
+void read_machines(Importer& in) {
+  const auto nodes = in.integer("nnodes", between(1, 100000)), per_node = in.integer("nproc_per_node", between(1, 72));
+  if (nodes) in.set("cluster.nodes", std::to_string(*nodes), "nnodes");
+  if (per_node) in.set("cluster.gpus_per_node", std::to_string(*per_node), "nproc_per_node");
+  const auto world = in.integer("world_size", between(1, 1 << 24));
+  if (!world) return;
+  if (in.stated("cluster.nodes") || in.stated("cluster.gpus_per_node")) {
+    in.use("world_size", "the scenario states its cluster");
+  } else if (!in.context().gpus_per_node) {
+    in.use("world_size", "the cluster is not known yet");
+  } else {
+    const std::int64_t full = *in.context().gpus_per_node;
+    if (*world > full && *world % full != 0) return in.complain("world_size", fmt::format("{} GPUs do not fill nodes of {}", *world, full), "Set cluster.nodes and cluster.gpus_per_node");
+    in.set("cluster.nodes", std::to_string(std::max<std::int64_t>(1, *world / full)), "world_size");
+    if (*world < full) in.fragment().set("cluster.gpus_per_node", std::to_string(*world), in.find("world_size")->place());
+  }
+}
+
+}  // namespace
+
+void read_megatron_parallelism(Importer& in) {
+  const char* tensor_name = in.has("tensor_model_parallel_size") ? "tensor_model_parallel_size" : "model_parallel_size";
+  const std::int64_t tensor = degree(in, tensor_name, "parallelism.tensor"), stages = degree(in, "pipeline_model_parallel_size", "parallelism.pipeline");
+  degree(in, "context_parallel_size", "parallelism.context");
+  const std::int64_t expert = degree(in, "expert_model_parallel_size", "parallelism.expert");
+  const auto expert_tensor = in.integer("expert_tensor_parallel_size", between(1, 1 << 20));
+  if (expert_tensor) in.set("parallelism.expert_tensor", std::to_string(*expert_tensor), "expert_tensor_parallel_size");
+  else if ((in.has("num_experts") || in.has("num_moe_experts")) && tensor > 1) in.assume("parallelism.expert_tensor", std::to_string(tensor), "experts are cut as the rest is unless expert_tensor_parallel_size says otherwise");
+  if (expert == 1 && expert_tensor && *expert_tensor == tensor && !in.has("num_experts") && !in.has("num_moe_experts")) in.fragment().remove("parallelism.expert_tensor");  // a dump fills it in for dense models
+  if (in.flag("sequence_parallel").value_or(false)) {
+    if (tensor > 1) in.set("parallelism.sequence_parallel", "true", "sequence_parallel");
+    else in.use("sequence_parallel", "one tensor-parallel rank: nothing to split");
+  }
+  if (in.flag("use_tp_pp_dp_mapping").value_or(false)) in.set("parallelism.order", "tp-cp-ep-pp-dp", "use_tp_pp_dp_mapping");
+  read_stages(in, stages);
+
+  const bool distributed = in.flag("use_distributed_optimizer").value_or(false);
+  if (distributed) in.set("data_parallel.kind", "distributed-optimizer", "use_distributed_optimizer");
+  else in.assume("data_parallel.kind", "ddp", "use_distributed_optimizer is not set");
+  for (const auto& [name, ours] : {std::pair{"overlap_grad_reduce", "data_parallel.overlap_gradient_reduce"}, {"overlap_param_gather", "data_parallel.overlap_parameter_gather"}})
+    if (const auto on = in.flag(name)) in.set(ours, *on ? "true" : "false", name);
+  read_machines(in);
+}
+
+}  // namespace rehearse::importers

@@ -1,0 +1,16 @@
+// Parts of the Megatron reader, one file each.
+#pragma once
+
+#include "sim/importers/importer.h"
+#include "sim/importers/megatron.h"
+
+namespace rehearse::importers {
+
+Vocabulary megatron_vocabulary(bool dump);
+std::span<const Unsimulated> megatron_unsimulated();
+/// Sizes and style of the model as keys below `model`.
+void read_megatron_model(Importer& in, const MegatronLayer& layer);
+/// Degrees, stages, distributed optimizer, and the machines that a launcher's arguments name.
+void read_megatron_parallelism(Importer& in);
+
+}  // namespace rehearse::importers

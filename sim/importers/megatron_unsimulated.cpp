@@ -1,0 +1,85 @@
+// Megatron arguments that would change the answer and cannot be simulated yet.
+#include "sim/importers/megatron_parts.h"
+
+namespace rehearse::importers {
+
+namespace {
+
+constexpr const char* kNone = "None|none|False|false|[]|0";
+
+constexpr Unsimulated kUnsimulated[] = {
+    {"hybrid_layer_pattern", kNone, "hybrid models"},
+    {"hybrid_override_pattern", kNone, "hybrid models"},
+    {"is_hybrid_model", kNone, "hybrid models"},
+    {"experimental_attention_variant", kNone, "attention variants"},
+    {"heterogeneous_*", kNone, "layers of different shapes"},
+    {"window_size", kNone, "sliding windows, as Megatron states them,"},
+    {"window_attn_skip_freq", kNone, "sliding windows, as Megatron states them,"},
+    {"relative_attention_num_buckets", "None|32", "relative position biases"},
+    {"fp32_residual_connection", kNone, "an fp32 residual stream"},
+    {"apply_residual_connection_post_layernorm", kNone, "residuals after the norm"},
+    {"attention_output_gate", kNone, "gated attention"},
+    {"enable_mhc_connections", kNone, "hyper-connections"},
+    {"pipeline_model_parallel_layout", kNone, "a pipeline layout given as text"},
+    {"mtp_standalone", kNone, "multi-token prediction on a stage of its own"},
+    {"hierarchical_context_parallel_sizes", kNone, "hierarchical context parallelism"},
+    {"hybrid_context_parallel", kNone, "hybrid context parallelism"},
+    {"cp_comm_type", "None|none|p2p", "context parallelism other than a ring"},
+    {"num_distributed_optimizer_instances", "1", "several instances of the distributed optimizer"},
+    {"use_megatron_fsdp", kNone, "Megatron-FSDP"},
+    {"use_custom_fsdp", kNone, "Megatron-FSDP"},
+    {"use_layer_wise_distributed_optimizer", kNone, "the layer-wise optimizer"},
+    {"tp_comm_overlap", kNone, "overlapped tensor-parallel collectives"},
+    {"defer_embedding_wgrad_compute", kNone, "deferred embedding gradients"},
+    {"delay_wgrad_compute", kNone, "delayed weight gradients"},
+    {"overlap_moe_expert_parallel_comm", kNone, "overlapped expert communication"},
+    {"overlap_dispatch_backward_with_experts_wgrad", kNone, "overlapped expert communication"},
+    {"overlap_param_gather_with_optimizer_step", kNone, "parameter gathering under the optimizer step"},
+    {"enable_cuda_graph", kNone, "CUDA graphs"},
+    {"external_cuda_graph", kNone, "CUDA graphs"},
+    {"cuda_graph_impl", kNone, "CUDA graphs"},
+    {"optimizer_cuda_graph", kNone, "CUDA graphs"},
+    {"optimizer_cpu_offload", kNone, "optimizer states on the CPU"},
+    {"cpu_offloading", kNone, "activations on the CPU"},
+    {"fine_grained_activation_offloading", kNone, "activations on the CPU"},
+    {"moe_paged_stash", kNone, "paged activations"},
+    {"distribute_saved_activations", kNone, "checkpoints partitioned over tensor-parallel ranks"},
+    {"main_grads_dtype", "fp32|torch.float32", "16-bit main gradients"},
+    {"main_params_dtype", "fp32|torch.float32", "16-bit master parameters"},
+    {"exp_avg_dtype", "fp32|torch.float32", "optimizer states in fewer bits"},
+    {"exp_avg_sq_dtype", "fp32|torch.float32", "optimizer states in fewer bits"},
+    {"fp8_param_gather", kNone, "parameters kept and gathered in 8 bits"},
+    {"fp8_param", kNone, "parameters kept and gathered in 8 bits"},
+    {"fp4_param_gather", kNone, "parameters kept and gathered in 4 bits"},
+    {"fp4_param", kNone, "parameters kept and gathered in 4 bits"},
+    {"first_last_layers_bf16", kNone, "first and last layers in bf16"},
+    {"reuse_grad_buf_for_mxfp8_param_ag", kNone, "shared buffers"},
+    {"fp8_multi_head_attention", kNone, "attention in 8 bits"},
+    {"fp8_dot_product_attention", kNone, "attention in 8 bits"},
+    {"nccl_ub", kNone, "registered NCCL buffers"},
+    {"use_nccl_ub", kNone, "registered NCCL buffers"},
+    {"use_sharp", kNone, "SHARP between nodes"},
+    {"fp16_lm_cross_entropy", kNone, "cross-entropy in fp16"},
+    {"freeze_all_layers", kNone, "frozen layers"},
+    {"ddp_reduce_scatter_with_fp32_accumulation", kNone, "reduce-scatter as all-to-all with fp32 sums"},
+    {"moe_shared_expert_overlap", kNone, "shared experts under communication"},
+    {"moe_enable_deepep", kNone, "the DeepEP dispatcher"},
+    {"moe_expert_capacity_factor", kNone, "a capacity of experts"},
+    {"moe_pad_expert_input_to_capacity", kNone, "a capacity of experts"},
+    {"moe_latent_size", kNone, "latent experts"},
+    {"moe_layer_recompute", kNone, "recomputed expert layers"},
+    {"moe_shared_expert_gate", kNone, "a gate of the shared expert"},
+    {"moe_router_enable_expert_bias", "None|False|false|True|true", "a bias of the router"},
+    {"moe_extended_tp", kNone, "an old layout of experts"},
+    {"moe_token_dispatcher_type", "allgather|alltoall|None", "the flex dispatcher"},
+    {"gtp_*", kNone, "weights sharded and gathered by tensor-parallel ranks"},
+    {"tensor_parallel_num_weight_shards", kNone, "weights sharded and gathered by tensor-parallel ranks"},
+    {"use_torch_fsdp2", kNone, "PyTorch's FSDP2 under Megatron"},
+    {"torch_fsdp2_no_reshard_after_forward", kNone, "PyTorch's FSDP2 under Megatron"},
+};
+
+}  // namespace
+
+std::span<const Unsimulated> megatron_unsimulated() { return kUnsimulated; }
+
+}  // namespace rehearse::importers

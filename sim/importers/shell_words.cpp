@@ -1,0 +1,287 @@
+#include "sim/importers/shell_words.h"
+
+#include <charconv>
+#include <map>
+#include <optional>
+#include <string_view>
+
+namespace rehearse::importers {
+namespace {
+
+constexpr std::size_t kMaxWord = 64 << 10;
+constexpr const char* kBlank = " \t\r\n";
+
+bool is_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
+
+/// Whole numbers, + - * / and brackets, as in $((A * B)); nullopt for anything else.
+class Arithmetic {
+ public:
+  explicit Arithmetic(std::string_view text) : text_(text) {}
+  std::optional<std::int64_t> value() {
+    const auto v = sum(0);
+    skip();
+    return text_.empty() ? v : std::nullopt;
+  }
+
+ private:
+  void skip() {
+    while (!text_.empty() && (text_.front() == ' ' || text_.front() == '\t')) text_.remove_prefix(1);
+  }
+  bool take(char c) {
+    skip();
+    if (text_.empty() || text_.front() != c) return false;
+    text_.remove_prefix(1);
+    return true;
+  }
+  std::optional<std::int64_t> atom(int depth) {
+    skip();
+    if (depth > 32) return std::nullopt;
+    if (take('(')) {
+      const auto v = sum(depth + 1);
+      return take(')') ? v : std::nullopt;
+    }
+    std::int64_t v = 0;
+    const auto [end, error] = std::from_chars(text_.data(), text_.data() + text_.size(), v);
+    if (error != std::errc{}) return std::nullopt;
+    text_.remove_prefix(static_cast<std::size_t>(end - text_.data()));
+    return v;
+  }
+  std::optional<std::int64_t> product(int depth) {
+    auto v = atom(depth);
+    while (v) {
+      const bool times = take('*');
+      if (!times && !take('/')) break;
+      const auto w = atom(depth);
+      if (!w || (!times && *w == 0)) return std::nullopt;
+      std::int64_t out = 0;
+      if (times ? __builtin_mul_overflow(*v, *w, &out) : (*w == -1 && *v == INT64_MIN)) return std::nullopt;
+      v = times ? out : *v / *w;
+    }
+    return v;
+  }
+  std::optional<std::int64_t> sum(int depth) {
+    auto v = product(depth);
+    while (v) {
+      const bool plus = take('+');
+      if (!plus && !take('-')) break;
+      const auto w = product(depth);
+      std::int64_t out = 0;
+      if (!w || (plus ? __builtin_add_overflow(*v, *w, &out) : __builtin_sub_overflow(*v, *w, &out))) return std::nullopt;
+      v = out;
+    }
+    return v;
+  }
+  std::string_view text_;
+};
+
+class Script {
+ public:
+  explicit Script(const std::string& text) : text_(text) {}
+
+  std::vector<ShellWord> words() {
+    while (at_ < text_.size()) step();
+    finish();
+    return std::move(words_);
+  }
+
+ private:
+  char peek(std::size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0'; }
+  void advance() {
+    const char c = text_[at_++];
+    if (c == '\n') {
+      ++line_;
+      column_ = 1;
+    } else if ((static_cast<unsigned char>(c) & 0xC0) != 0x80) {
+      ++column_;
+    }
+  }
+  void put(std::string_view piece) {
+    begin();
+    if (word_.size() + piece.size() > kMaxWord) return;
+    word_ += piece;
+    places_.resize(word_.size(), {line_, column_});
+  }
+  void begin() {
+    if (open_) return;
+    open_ = true;
+    word_line_ = line_;
+    word_column_ = column_;
+  }
+  void finish() {
+    if (!open_) return;
+    open_ = false;
+    emit();
+    word_.clear();
+    places_.clear();
+    quoted_ = false;
+  }
+  void emit() {
+    const bool assigned = !quoted_ && assign(word_);
+    // Arguments in one text: "--flag value" in an array, or NAME="--flag value ...", whose use stands for nothing more.
+    const std::size_t from = assigned ? word_.find('=') + 1 : 0;
+    if (word_.find("--", from) != std::string::npos && (assigned || quoted_)) {
+      for (std::size_t begin = from; begin < word_.size();) {
+        const std::size_t end = std::min(word_.find_first_of(kBlank, begin), word_.size());
+        if (end > begin) {
+          word_line_ = places_[begin].first;
+          word_column_ = places_[begin].second;
+          push(word_.substr(begin, end - begin), false);
+        }
+        begin = end + 1;
+      }
+      line_break_ = true;
+      return;
+    }
+    if (!assigned && !(word_.empty() && !quoted_)) push(word_, false);
+  }
+  void push(std::string word, bool ends_list) {
+    words_.push_back({std::move(word), word_line_, word_column_, !line_break_, ends_list});
+    line_break_ = false;
+  }
+  /// NAME=value, as far as it is no array.
+  bool assign(const std::string& word) {
+    const std::size_t equals = word.find('=');
+    if (equals == std::string::npos || equals == 0 || (word[0] >= '0' && word[0] <= '9')) return false;
+    for (std::size_t i = 0; i < equals; ++i)
+      if (!is_name(word[i])) return false;
+    variables_[word.substr(0, equals)] = word.substr(equals + 1);
+    return true;
+  }
+
+  void step() {
+    const char c = peek();
+    if (c == '\\' && peek(1) == '\n') {
+      finish();
+      const bool keep = line_break_;
+      advance();
+      advance();
+      line_break_ = keep;
+    } else if (c == '\\' && peek(1) == '\r' && peek(2) == '\n') {
+      finish();
+      advance();
+      advance();
+      advance();
+    } else if (c == '\\' && at_ + 1 < text_.size()) {
+      begin();
+      advance();
+      put(std::string_view(text_).substr(at_, 1));
+      advance();
+    } else if (c == '\n') {
+      finish();
+      advance();
+      line_break_ = true;
+    } else if (c == ' ' || c == '\t' || c == '\r') {
+      finish();
+      advance();
+    } else if (c == '#' && !open_) {
+      while (at_ < text_.size() && peek() != '\n') advance();
+    } else if (c == '\'' || c == '"') {
+      quote(c);
+    } else if (c == '$') {
+      put(variable());
+    } else if (c == '(' || c == ')' || c == ';' || c == '|' || c == '&' || c == '<' || c == '>') {
+      finish();
+      begin();
+      push(std::string(1, c), true);
+      open_ = false;
+      advance();
+    } else {
+      put(std::string_view(text_).substr(at_, 1));
+      advance();
+    }
+  }
+
+  void quote(char kind) {
+    begin();
+    if (word_.empty()) quoted_ = true;
+    advance();
+    while (at_ < text_.size() && peek() != kind) {
+      if (kind == '"' && peek() == '$') {
+        put(variable());
+        continue;
+      }
+      if (kind == '"' && peek() == '\\' && at_ + 1 < text_.size()) advance();
+      put(std::string_view(text_).substr(at_, 1));
+      advance();
+    }
+    if (at_ < text_.size()) advance();
+  }
+
+  std::string lookup(const std::string& name, const std::string& otherwise) const {
+    const auto it = variables_.find(name);
+    if (it == variables_.end()) return otherwise;
+    return it->second.find("--") == std::string::npos ? it->second : std::string();  // arguments are read where they are written
+  }
+
+  /// Reads what starts with '$' and returns what it stands for.
+  std::string variable() {
+    begin();
+    const std::size_t from = at_;
+    advance();
+    if (peek() == '(' && peek(1) == '(') {
+      const std::size_t end = text_.find("))", at_);
+      if (end != std::string::npos && end - at_ < 400) {
+        const std::string inner = expand(text_.substr(at_ + 2, end - at_ - 2));
+        while (at_ < end + 2) advance();
+        if (const auto v = Arithmetic(inner).value()) return std::to_string(*v);
+      }
+      return text_.substr(from, at_ - from);
+    }
+    if (peek() == '{') {
+      const std::size_t end = text_.find('}', at_);
+      if (end == std::string::npos || end - at_ > 400) return "$";
+      const std::string inner = text_.substr(at_ + 1, end - at_ - 1);
+      while (at_ <= end) advance();
+      const std::string whole = text_.substr(from, at_ - from);
+      std::size_t name_end = 0;
+      while (name_end < inner.size() && is_name(inner[name_end])) ++name_end;
+      const std::string rest = inner.substr(name_end);
+      const bool with_default = rest.starts_with(":-") || rest.starts_with(":=");
+      if (!rest.empty() && !with_default) return whole;
+      return lookup(inner.substr(0, name_end), with_default ? expand(rest.substr(2)) : whole);
+    }
+    std::size_t end = at_;
+    while (end < text_.size() && is_name(text_[end])) ++end;
+    const std::string name = text_.substr(at_, end - at_);
+    while (at_ < end) advance();
+    return lookup(name, "$" + name);
+  }
+
+  /// Variables in a text without places: $NAME, ${NAME}, and bare names, as arithmetic allows.
+  std::string expand(const std::string& text) const {
+    std::string out;
+    for (std::size_t i = 0; i < text.size() && out.size() < kMaxWord;) {
+      const bool dollar = text[i] == '$';
+      std::size_t from = dollar ? i + 1 : i;
+      const bool brace = dollar && from < text.size() && text[from] == '{';
+      if (brace) ++from;
+      std::size_t to = from;
+      while (to < text.size() && is_name(text[to])) ++to;
+      const std::string name = text.substr(from, to - from);
+      if (name.empty() || (!dollar && name[0] >= '0' && name[0] <= '9')) {
+        const std::size_t length = std::max<std::size_t>(1, to - i);
+        out += text.substr(i, length);
+        i += length;
+        continue;
+      }
+      out += lookup(name, text.substr(i, to - i));
+      i = brace && to < text.size() && text[to] == '}' ? to + 1 : to;
+    }
+    return out;
+  }
+
+  const std::string& text_;
+  std::size_t at_ = 0;
+  int line_ = 1, column_ = 1, word_line_ = 1, word_column_ = 1;
+  std::string word_;
+  std::vector<std::pair<int, int>> places_;  // line and column of each of its bytes
+  bool open_ = false, quoted_ = false, line_break_ = true;
+  std::map<std::string, std::string> variables_;
+  std::vector<ShellWord> words_;
+};
+
+}  // namespace
+
+std::vector<ShellWord> shell_words(const std::string& text) { return Script(text).words(); }
+
+}  // namespace rehearse::importers

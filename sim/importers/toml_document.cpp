@@ -1,0 +1,61 @@
+// TOML as a tree of values with places. Only user of toml++.
+#define TOML_HEADER_ONLY 1
+#define TOML_ENABLE_FORMATTERS 0
+#include <toml++/toml.h>
+
+#include <fmt/core.h>
+
+#include "sim/config/document.h"
+#include "sim/importers/toml_document.h"
+
+namespace rehearse::importers {
+namespace {
+
+using config::Place;
+using config::Value;
+
+class Reader {
+ public:
+  explicit Reader(std::shared_ptr<const config::SourceText> source) : source_(std::move(source)) {}
+
+  Value read(const toml::node& node, const std::string& path, int depth) {
+    const Place at = place(node.source());
+    if (depth > config::kMaxNesting) throw ConfigError(Diagnostic{at.location(), path, fmt::format("nested deeper than {} levels", config::kMaxNesting), "", ""});
+    if (const toml::table* table = node.as_table()) {
+      std::vector<Value::Entry> entries;
+      for (const auto& [key, child] : *table) entries.push_back({std::string(key.str()), place(key.source()), read(child, config::child_path(path, key.str()), depth + 1)});
+      return Value::map(std::move(entries), at, path);
+    }
+    if (const toml::array* array = node.as_array()) {
+      std::vector<Value> items;
+      for (const toml::node& child : *array) items.push_back(read(child, config::child_path(path, items.size()), depth + 1));
+      return Value::list(std::move(items), at, path);
+    }
+    if (const auto* text = node.as_string()) return Value::scalar(text->get(), true, at, path);
+    if (const auto* flag = node.as_boolean()) return Value::scalar(flag->get() ? "true" : "false", false, at, path);
+    if (const auto* whole = node.as_integer()) return Value::scalar(std::to_string(whole->get()), false, at, path);
+    if (const auto* real = node.as_floating_point()) return Value::scalar(fmt::format("{}", real->get()), false, at, path);
+    return Value::scalar("a date", true, at, path);  // no framework has dates in its configuration
+  }
+
+  Place place(const toml::source_region& region) const { return {source_, static_cast<int>(region.begin.line), static_cast<int>(region.begin.column)}; }
+
+ private:
+  std::shared_ptr<const config::SourceText> source_;
+};
+
+}  // namespace
+
+Value parse_toml(const std::string& text, const std::string& file_name) {
+  const auto source = std::make_shared<const config::SourceText>(file_name, text);
+  Reader reader(source);
+  try {
+    const toml::table root = toml::parse(text, file_name);
+    return reader.read(root, "", 0);
+  } catch (const toml::parse_error& e) {
+    const Place at = reader.place(e.source());
+    throw ConfigError(Diagnostic{at.location(), "", fmt::format("not readable as TOML ({})", std::string(e.description()).substr(0, 200)), "", at.excerpt()});
+  }
+}
+
+}  // namespace rehearse::importers

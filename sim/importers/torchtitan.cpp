@@ -1,0 +1,298 @@
+// torchtitan's configuration: TOML up to February 2026 (pytorch/torchtitan#2386), JSON of the trainer since then.
+// Source: torchtitan/config/job_config.py before that change, config/configs.py of August 2026.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "sim/config/document.h"
+#include "sim/config/units.h"
+#include "sim/importers/importer.h"
+#include "sim/importers/readers.h"
+#include "sim/importers/toml_document.h"
+#include "sim/importers/torchtitan_keys.h"
+#include "sim/model/presets.h"
+
+namespace rehearse::importers {
+namespace {
+
+using config::between;
+using config::positive;
+
+class Torchtitan {
+ public:
+  Torchtitan(const config::Value& root, const Context& context) : in_(root, context, torchtitan_vocabulary()) {}
+
+  Imported read() {
+    read_model();
+    read_parallelism();
+    read_batch();
+    read_precision();
+    read_checkpointing();
+    read_rest();
+    return in_.finish("torchtitan");
+  }
+
+ private:
+  /// The first of several spellings that the file has; the first of all when it has none.
+  const char* spelling(std::initializer_list<const char*> names) {
+    for (const char* name : names)
+      if (in_.has(name)) return name;
+    return *names.begin();
+  }
+
+  void read_model() {
+    const char *name_key = spelling({"model.name", "model_spec.name"}), *flavor_key = spelling({"model.flavor", "model_spec.flavor"});
+    const std::string name = in_.word(name_key).value_or(""), full = in_.word(flavor_key).value_or("");
+    if (in_.context().scenario.find("model") != nullptr) {
+      for (const char* key : {name_key, flavor_key})
+        if (in_.has(key)) in_.ignore(key, "the scenario states the model");
+      return;
+    }
+    std::string flavor = full.substr(0, full.find('_'));
+    std::transform(flavor.begin(), flavor.end(), flavor.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+    static const std::pair<const char*, const char*> kPresets[] = {{"llama3 8b", "llama-3-8b"}, {"llama3 70b", "llama-3-70b"}, {"llama3 405b", "llama-3.1-405b"}, {"llama4 17bx16e", "llama-4-scout"}, {"llama4 17bx128e", "llama-4-maverick"},
+                                                                   {"deepseek_v3 671b", "deepseek-v3"}, {"gpt_oss 20b", "gpt-oss-20b"}, {"gpt_oss 120b", "gpt-oss-120b"}};
+    std::string preset;
+    for (const auto& [known, ours] : kPresets)
+      if (name + " " + flavor == known) preset = ours;
+    if (name == "qwen3" && !flavor.empty() && flavor != "debugmodel") preset = "qwen3-" + flavor;
+    if (preset.empty()) return in_.complain(flavor_key, full.empty() ? "the model's flavor is not in the file" : fmt::format("the flavor '{}' of '{}' is no bundled model", full, name), "Give the scenario a model");
+    try {
+      layers_ = model::load_preset(preset).layer_count();
+    } catch (const ConfigError&) {
+      return in_.complain(flavor_key, fmt::format("the flavor '{}' of '{}' is no bundled model", full, name), "Give the scenario a model");
+    }
+    in_.set("model", preset, flavor_key);
+    in_.use(name_key, "names the model together with its flavor");
+  }
+
+  std::int64_t degree(std::initializer_list<const char*> names, const char* ours) {
+    const char* key = spelling(names);
+    const auto v = in_.integer(key, between(1, 1 << 20));
+    if (v && ours != nullptr) in_.set(ours, std::to_string(*v), key);
+    return std::max<std::int64_t>(1, ours != nullptr ? in_.stated_integer(ours).value_or(v.value_or(1)) : v.value_or(1));
+  }
+
+  void read_parallelism() {
+    tensor_ = degree({"parallelism.tensor_parallel_degree", "training.tensor_parallel_degree"}, "parallelism.tensor");
+    stages_ = degree({"parallelism.pipeline_parallel_degree", "experimental.pipeline_parallel_degree"}, "parallelism.pipeline");
+    context_ = degree({"parallelism.context_parallel_degree", "experimental.context_parallel_degree"}, "parallelism.context");
+    degree({"parallelism.expert_parallel_degree"}, "parallelism.expert");
+    degree({"parallelism.expert_tensor_parallel_degree"}, "parallelism.expert_tensor");
+    if (tensor_ > 1) {
+      const bool split = in_.flag("parallelism.enable_sequence_parallel").value_or(true);
+      if (in_.has("parallelism.enable_sequence_parallel")) in_.set("parallelism.sequence_parallel", split ? "true" : "false", "parallelism.enable_sequence_parallel");
+      else in_.assume("parallelism.sequence_parallel", "true", "torchtitan's tensor parallelism always has it");
+    }
+    if (context_ > 1) in_.remark("parallelism.context", "simulated as a ring, whatever the rotate method");
+    const char *shard_key = spelling({"parallelism.data_parallel_shard_degree", "training.data_parallel_shard_degree", "training.data_parallel_degree"}),
+               *replicate_key = spelling({"parallelism.data_parallel_replicate_degree", "training.data_parallel_replicate_degree"});
+    const std::int64_t shard = in_.integer(shard_key, between(-1, 1 << 20)).value_or(-1), replicate = in_.integer(replicate_key, between(1, 1 << 20)).value_or(1);
+    if (shard == 0) return in_.complain(shard_key, "0 ranks cannot hold a shard", "Use -1 for the rest of the GPUs");
+    if (shard == 1 && replicate > 1) {
+      in_.set("data_parallel.kind", "ddp", replicate_key);
+    } else {
+      if (in_.has(shard_key)) in_.set("data_parallel.kind", "fsdp2", shard_key);
+      else in_.assume("data_parallel.kind", "fsdp2", "parameters are sharded over the rest of the GPUs");
+    }
+    const std::int64_t others = bounded_product({tensor_, stages_, context_});
+    if (const auto stated = in_.stated_integer("parallelism.data")) ranks_ = *stated;
+    else if (shard > 0) ranks_ = bounded_product({shard, replicate});
+    else if (in_.context().gpus && others <= *in_.context().gpus && *in_.context().gpus % bounded_product({others, replicate}) == 0) ranks_ = *in_.context().gpus / others;
+    if (shard > 0) in_.fragment().set("parallelism.data", std::to_string(bounded_product({shard, replicate})), in_.find(shard_key)->place());
+    if (replicate > 1 && shard != 1) {
+      if (shard > 0) in_.set("parallelism.data_shard", std::to_string(shard), shard_key);
+      else if (ranks_) in_.set("parallelism.data_shard", std::to_string(std::max<std::int64_t>(1, *ranks_ / replicate)), replicate_key);
+      else in_.complain(shard_key, "-1 is the rest of the GPUs, whose number is not known", "Give the scenario a cluster");
+    } else if (in_.has(replicate_key)) {
+      in_.use(replicate_key, shard == 1 ? "every rank holds a replica" : "no replicas");
+    }
+    const std::string reshard = in_.word("parallelism.fsdp_reshard_after_forward").value_or("default");
+    if (reshard != "default" && reshard != "always" && reshard != "never") in_.complain("parallelism.fsdp_reshard_after_forward", fmt::format("'{}' is no policy", reshard), "Use default, always or never");
+    const bool drops = reshard == "always" || (reshard == "default" && stages_ == 1);
+    if (in_.has("parallelism.fsdp_reshard_after_forward")) in_.set("data_parallel.reshard_after_forward", drops ? "true" : "false", "parallelism.fsdp_reshard_after_forward");
+    else in_.assume("data_parallel.reshard_after_forward", drops ? "true" : "false", "the default: not with pipeline stages");
+    if (stages_ > 1) read_pipeline();
+  }
+
+  void read_pipeline() {
+    constexpr const char* key = "parallelism.pipeline_parallel_schedule";
+    const char* at = spelling({key, "experimental.pipeline_parallel_schedule"});
+    const std::string name = in_.word(at).value_or("1F1B");
+    static const std::pair<const char*, const char*> kSchedules[] = {{"1F1B", "1f1b"}, {"GPipe", "gpipe"}, {"Interleaved1F1B", "pytorch-interleaved-1f1b"}, {"InterleavedZeroBubble", "pytorch-interleaved-zero-bubble"}, {"ZBVZeroBubble", "zb-v"}, {"DualPipeV", "dualpipev"}};
+    std::string ours;
+    for (const auto& [theirs, own] : kSchedules)
+      if (name == theirs) ours = own;
+    if (ours.empty()) return in_.refuse(at, "the schedule " + name, "Set pipeline.schedule, and leave it out with training.without: [" + std::string(at) + "]");
+    if (in_.has(at)) in_.set("pipeline.schedule", ours, at);
+    else in_.assume("pipeline.schedule", ours, "1F1B unless given");
+    const bool several = name != "1F1B" && name != "GPipe";
+    const auto per_stage = in_.integer("parallelism.pipeline_parallel_layers_per_stage", positive);
+    const std::int64_t first = in_.integer("parallelism.pipeline_parallel_first_stage_less_layers", between(0, 1000)).value_or(1), last = in_.integer("parallelism.pipeline_parallel_last_stage_less_layers", between(0, 1000)).value_or(1);
+    const auto layers = layers_ ? layers_ : in_.context().layers;
+    std::int64_t chunks = several ? 2 : 1;
+    if (per_stage && layers) chunks = std::max<std::int64_t>(1, (*layers + first + last + *per_stage - 1) / *per_stage / stages_);
+    else if (per_stage) return in_.complain("parallelism.pipeline_parallel_layers_per_stage", "the number of stages follows from the model's layers, which are not known", "Give the scenario a model");
+    if (chunks > 1) in_.assume("pipeline.virtual_stages", std::to_string(chunks), per_stage ? "from the layers per stage" : "two per rank with such a schedule");
+    if (layers && bounded_product({chunks, stages_}) <= *layers) split_layers(*layers, chunks * stages_, first, last);
+  }
+
+  /// Embedding and head count as layers of the first and last stage; what does not divide goes to the first stages.
+  void split_layers(std::int64_t layers, std::int64_t parts, std::int64_t first, std::int64_t last) {
+    const std::int64_t all = layers + first + last, each = all / parts, extra = all % parts;
+    if (first > each || last > each) return;
+    std::vector<std::string> words;
+    for (std::int64_t i = 0; i < parts; ++i) words.push_back(std::to_string(each + (i < extra ? 1 : 0) - (i == 0 ? first : 0) - (i == parts - 1 ? last : 0)));
+    in_.fragment().set_list("pipeline.layers_per_stage", words, {in_.root().place().source, 0, 0});
+    std::string shown;
+    for (const std::string& w : words) shown += (shown.empty() ? "" : ", ") + w;
+    in_.remark("pipeline.layers_per_stage", fmt::format("[{}] (embedding counts as {}, head as {} layers)", shown, first, last));
+  }
+
+  void read_batch() {
+    constexpr const char *kTokens = "training.num_tokens_per_microbatch_per_dp_rank", *kStep = "training.num_tokens_per_train_step", *kLength = "training.max_context_length";
+    const char *length_key = in_.has(kLength) ? kLength : "training.seq_len", *local_key = spelling({"training.local_batch_size", "training.batch_size"});
+    const auto length = in_.integer(length_key, between(1, 1 << 26));
+    const std::int64_t tokens = length.value_or(2048);
+    if (length) in_.set("training.sequence_length", std::to_string(tokens), length_key);
+    else in_.assume("training.sequence_length", "2048", "torchtitan's default");
+    const bool in_tokens = in_.has(kTokens) || in_.has(kLength);
+    std::int64_t local = 0, micro = 0;
+    std::string by = local_key;
+    if (in_tokens) {
+      const std::int64_t all = in_.integer(kTokens, between(1, 1e15)).value_or(16384);
+      by = kTokens;
+      if (all % tokens != 0) return in_.complain(kTokens, fmt::format("{} tokens are no whole number of sequences of {}", all, tokens));
+      local = all / tokens;
+    } else {
+      local = in_.integer(local_key, between(1, 1e9)).value_or(8);
+    }
+    const char* split_key = in_tokens ? "parallelism.num_pp_microbatches" : "parallelism.pipeline_parallel_microbatch_size";
+    const auto split = stages_ > 1 ? in_.integer(split_key, between(1, 1e9)) : std::nullopt;
+    micro = stages_ == 1 ? local : in_tokens ? local / split.value_or(1) : std::min(local, split.value_or(1));
+    if (micro < 1 || local % micro != 0) return in_.complain(split_key, fmt::format("{} samples per rank do not divide into its micro-batches", local));
+    if (in_.has(by)) in_.set("training.micro_batch_size", std::to_string(micro), by, stages_ > 1 ? fmt::format("{} samples per rank in micro-batches", local) : "");
+    else in_.assume("training.micro_batch_size", std::to_string(micro), in_tokens ? "16384 tokens are torchtitan's default" : "local_batch_size is 8 unless given");
+    const char* global_key = in_tokens ? kStep : "training.global_batch_size";
+    std::int64_t global = in_.integer(global_key, between(-1, 1e15)).value_or(-1);
+    if (in_tokens && global > 0) {
+      if (global % tokens != 0) return in_.complain(global_key, fmt::format("{} tokens are no whole number of sequences of {}", global, tokens));
+      global /= tokens;
+    }
+    if (global > 0) return in_.set("training.global_batch_size", std::to_string(global), global_key);
+    if (in_.has(global_key)) in_.use(global_key, "no accumulation: one local batch per rank");
+    if (in_.stated("training.global_batch_size")) return;
+    if (!ranks_) return in_.complain(global_key, "the global batch is the local one on every data-parallel rank, whose number is not known", "Give the scenario a cluster, or set training.global_batch_size");
+    in_.assume("training.global_batch_size", std::to_string(bounded_product({local, *ranks_})), fmt::format("{} samples on {} ranks, no accumulation", local, *ranks_));
+  }
+
+  void read_precision() {
+    const std::string compute = in_.word("training.mixed_precision_param").value_or("bfloat16"), stored = in_.word("training.dtype").value_or("float32");
+    if (stored != "float32") in_.refuse("training.dtype", "parameters and optimizer states in " + stored);
+    if (in_.has("training.mixed_precision_reduce")) {
+      const std::string reduce = in_.word("training.mixed_precision_reduce").value_or("");
+      in_.set("data_parallel.reduce_dtype", reduce == "float32" ? "fp32" : reduce == "bfloat16" ? "bf16" : reduce, "training.mixed_precision_reduce");
+    }
+    bool eight = false, block = false;
+    const char* by = spelling({"model.converters", "training.mixed_precision_param"});
+    if (const config::Value* v = in_.find("model.converters")) {
+      for (const config::Value& item : v->items()) {
+        if (item.text() == "float8" || item.text() == "quantize.linear.float8") eight = true;
+        else if (item.text() == "mx" || item.text() == "quantize.linear.mx") block = true;
+        else in_.refuse("model.converters", "the converter " + item.text());
+      }
+    }
+    if (in_.flag("float8.enable_float8_linear").value_or(false)) eight = true, by = "float8.enable_float8_linear";
+    for (const char* key : {"float8.recipe_name", "quantize.linear.float8.recipe_name"})
+      if (const auto recipe = in_.word(key); recipe && eight && *recipe != "tensorwise") in_.refuse(key, "the recipe " + *recipe);
+    if (eight || block) in_.set("training.precision", block ? "mxfp8" : "fp8", by);
+    else if (in_.has("training.mixed_precision_param")) in_.set("training.precision", compute == "bfloat16" ? "bf16" : compute == "float32" ? "fp32" : compute, "training.mixed_precision_param");
+    else in_.assume("training.precision", "bf16", "mixed_precision_param is bfloat16 unless given");
+  }
+
+  void read_checkpointing() {
+    const config::Value* section = in_.root().find("activation_checkpoint");
+    const bool resolved = section != nullptr && section->find("mode") == nullptr && in_.root().find("model_spec") != nullptr;
+    if (resolved) {
+      // The JSON does not name the class; its fields tell it.
+      if (section->is_null()) in_.assume("memory.recompute", "none", "activation_checkpoint is null");
+      else if (section->find("memory_budget") != nullptr) in_.refuse("activation_checkpoint.memory_budget", "a memory budget");
+      else in_.assume("memory.recompute", section->find("force_recompute_mm_shapes_by_fqns") != nullptr ? "selective" : "full", "the fields of activation_checkpoint");
+      return;
+    }
+    const std::string mode = in_.word("activation_checkpoint.mode").value_or("selective"), option = in_.word("activation_checkpoint.selective_ac_option").value_or("2");
+    if (mode == "memory_budget") return in_.refuse("activation_checkpoint.mode", "a memory budget");
+    if (mode != "none" && mode != "full" && mode != "selective") return in_.complain("activation_checkpoint.mode", fmt::format("'{}' is no mode", mode), "Use none, selective or full");
+    const bool given = in_.has("activation_checkpoint.mode");
+    const auto every = config::parse_integer(option);
+    const bool layers = mode == "selective" && option != "op";
+    if (layers && (!every || *every.value < 1)) return in_.complain("activation_checkpoint.selective_ac_option", fmt::format("'{}' is neither op nor a number of layers", option));
+    const std::string ours = layers ? "full" : mode;
+    if (given) in_.set("memory.recompute", ours, "activation_checkpoint.mode", layers ? "whole layers" : "");
+    else in_.assume("memory.recompute", ours, "mode is selective unless given");
+    if (layers && in_.has("activation_checkpoint.selective_ac_option")) in_.set("memory.recompute_every", option, "activation_checkpoint.selective_ac_option");
+    else if (layers) in_.assume("memory.recompute_every", option, "selective_ac_option is 2 unless given");
+  }
+
+  void read_rest() {
+    const char* compile = spelling({"compile.enable", "training.compile"});
+    const bool on = in_.flag(compile).value_or(false);
+    bool loss = true;
+    if (const config::Value* v = in_.find("compile.components")) loss = std::any_of(v->items().begin(), v->items().end(), [](const config::Value& item) { return item.text() == "loss"; });
+    const std::string framework = !on ? "torchtitan" : loss && std::string_view(compile) == "compile.enable" ? "torchtitan-compile" : "torchtitan-compile-2024";
+    if (in_.has(compile)) in_.set("training.framework", framework, compile);
+    else in_.assume("training.framework", framework, "the file is torchtitan's; compile is off unless given");
+    const std::string optimizer = in_.word("optimizer.name").value_or("AdamW");
+    if (optimizer == "AdamW" || optimizer == "Adam") {
+      if (in_.has("optimizer.name")) in_.set("training.optimizer", "adamw", "optimizer.name");
+      else in_.assume("training.optimizer", "adamw", "torchtitan's default");
+    } else {
+      in_.refuse("optimizer.name", "the optimizer " + optimizer, "Set training.optimizer, and leave it out with training.without: [optimizer.name]");
+    }
+    if (const auto norm = in_.number("training.max_norm")) in_.set("training.clip_gradients", *norm > 0 ? "true" : "false", "training.max_norm");
+  }
+
+  Importer in_;
+  std::int64_t tensor_ = 1, stages_ = 1, context_ = 1;
+  std::optional<std::int64_t> ranks_, layers_;
+};
+
+}  // namespace
+
+config::Value parse_torchtitan(const std::string& text, const std::string& file_name) {
+  const std::size_t start = text.find("Running with configs:");
+  const std::size_t brace = start == std::string::npos ? std::string::npos : text.find('{', start);
+  if (brace != std::string::npos) {
+    // The JSON object inside a log: everything around it becomes blank, so that its places stay.
+    std::string blank = text;
+    std::size_t end = brace;
+    int depth = 0;
+    bool quoted = false;
+    for (; end < text.size(); ++end) {
+      const char c = text[end];
+      if (quoted && c == '\\') ++end;
+      else if (c == '"') quoted = !quoted;
+      else if (!quoted && c == '{') ++depth;
+      else if (!quoted && c == '}' && --depth == 0) break;
+    }
+    for (std::size_t i = 0; i < blank.size(); ++i)
+      if ((i < brace || i > end) && blank[i] != '\n') blank[i] = ' ';
+    return config::parse_document(std::move(blank), file_name).root;
+  }
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first != std::string::npos && text[first] == '{') return parse_commented_json(text, file_name);
+  return parse_toml(text, file_name);
+}
+
+bool is_torchtitan(const config::Value& root, const std::string&) {
+  const config::Value *training = root.find("training"), *model = root.find("model");
+  if (root.find("model_spec") != nullptr) return true;
+  if (training == nullptr || !training->is_map()) return false;
+  for (const char* key : {"seq_len", "local_batch_size", "max_context_length", "mixed_precision_param"})
+    if (training->find(key) != nullptr) return model != nullptr || root.find("parallelism") != nullptr;
+  return false;
+}
+
+Imported read_torchtitan(const config::Value& root, const Context& context) { return Torchtitan(root, context).read(); }
+
+}  // namespace rehearse::importers

@@ -1,0 +1,119 @@
+// accelerate's YAML: keys as `accelerate config` of July 2026 writes them, older spellings where files have them.
+#include <filesystem>
+#include <fstream>
+
+#include "sim/importers/readers.h"
+#include "tests/unit/importers/helpers.h"
+
+namespace rehearse::importers {
+namespace {
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// No cluster is known; the script's micro-batch is.
+Context only_batch() {
+  Context c;
+  Fragment stated;
+  stated.set("training.micro_batch_size", "2", {});
+  c.scenario = stated.tree({});
+  return c;
+}
+Imported read(const std::string& text, const Context& context = only_batch()) { return import_text(text, "default_config.yaml", "", context); }
+std::string refused(const std::string& text, const Context& context = only_batch()) {
+  return error_of([&] { read(text, context); });
+}
+
+const std::string kHead = "compute_environment: LOCAL_MACHINE\ndebug: false\nmachine_rank: 0\nmain_training_function: main\nmixed_precision: bf16\nnum_machines: 2\nnum_processes: 16\nrdzv_backend: static\nsame_network: true\nuse_cpu: false\n";
+
+const std::string kFsdp = kHead + "distributed_type: FSDP\ndowncast_bf16: 'no'\nfsdp_config:\n  fsdp_activation_checkpointing: true\n  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  fsdp_backward_prefetch: BACKWARD_PRE\n"
+                          "  fsdp_cpu_ram_efficient_loading: true\n  fsdp_forward_prefetch: false\n  fsdp_offload_params: false\n  fsdp_sharding_strategy: HYBRID_SHARD\n  fsdp_state_dict_type: SHARDED_STATE_DICT\n"
+                          "  fsdp_sync_module_states: true\n  fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer\n  fsdp_use_orig_params: true\n";
+
+TEST(AccelerateFsdp, ReadsTheFirstVersion) {
+  const Imported i = read(kFsdp);
+  EXPECT_EQ(i.framework, "accelerate");
+  EXPECT_EQ(key(i, "training.framework"), "huggingface");
+  EXPECT_EQ(key(i, "training.precision"), "bf16");
+  EXPECT_EQ(key(i, "cluster.nodes"), "2");
+  EXPECT_EQ(key(i, "cluster.gpus_per_node"), "8");
+  EXPECT_EQ(key(i, "data_parallel.kind"), "fsdp1");
+  EXPECT_EQ(key(i, "data_parallel.reshard_after_forward"), "true");
+  EXPECT_EQ(key(i, "parallelism.data_shard"), "8");  // sharded inside a node
+  EXPECT_EQ(key(i, "data_parallel.reduce_dtype"), "bf16");
+  EXPECT_EQ(key(i, "memory.recompute"), "full");
+  EXPECT_EQ(key(i, "training.global_batch_size"), "32");  // 2 on each of 16 GPUs
+  EXPECT_TRUE(i.report.not_understood.empty());
+  EXPECT_TRUE(i.unsimulated.empty());
+  expect_complete(i, parse_accelerate(kFsdp, "default_config.yaml"));
+}
+
+TEST(AccelerateFsdp, StrategiesByNameAndNumber) {
+  const auto with = [](const std::string& strategy) {
+    std::string text = kFsdp;
+    text.replace(text.find("HYBRID_SHARD"), 12, strategy);
+    return read(text);
+  };
+  EXPECT_EQ(key(with("SHARD_GRAD_OP"), "data_parallel.reshard_after_forward"), "false");
+  EXPECT_EQ(key(with("2"), "data_parallel.reshard_after_forward"), "false");
+  EXPECT_EQ(key(with("1"), "parallelism.data_shard"), "-");
+  EXPECT_EQ(key(with("NO_SHARD"), "data_parallel.kind"), "ddp");
+  EXPECT_EQ(key(with("HYBRID_SHARD_ZERO2"), "parallelism.data_shard"), "8");
+  EXPECT_TRUE(has(error_of([&] { with("SOME_SHARD"); }), "'SOME_SHARD' is no sharding strategy"));
+}
+
+TEST(AccelerateFsdp, SecondVersionAndDeviceMesh) {
+  const Imported i = read(kHead + "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: false\n  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\nparallelism_config:\n  parallelism_config_dp_replicate_size: 2\n"
+                              "  parallelism_config_dp_shard_size: 4\n  parallelism_config_tp_size: 2\n  parallelism_config_cp_size: 1\n");
+  EXPECT_EQ(key(i, "data_parallel.kind"), "fsdp2");
+  EXPECT_EQ(key(i, "data_parallel.reshard_after_forward"), "false");
+  EXPECT_EQ(key(i, "parallelism.data"), "8");
+  EXPECT_EQ(key(i, "parallelism.data_shard"), "4");
+  EXPECT_EQ(key(i, "parallelism.tensor"), "2");
+  EXPECT_EQ(key(i, "training.global_batch_size"), "16");
+}
+
+TEST(AccelerateDeepSpeed, ReadsTheFileThatItNames) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "accelerate_names_a_file";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "zero3.json") << R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3}})";
+  Context c = only_batch();
+  c.beside = folder.string();
+  const Imported i = read(kHead + "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: zero3.json\n  zero3_init_flag: true\n", c);
+  EXPECT_EQ(key(i, "training.framework"), "deepspeed");
+  EXPECT_EQ(key(i, "data_parallel.kind"), "zero3");
+  EXPECT_EQ(key(i, "training.precision"), "bf16");  // the file's "auto" is accelerate's mixed_precision
+  EXPECT_EQ(key(i, "training.global_batch_size"), "128");
+  EXPECT_TRUE(has(find_dotted(i.keys, "data_parallel.kind")->at().file, "zero3.json"));
+  c.beside = "/nowhere";
+  EXPECT_TRUE(has(refused(kHead + "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: zero3.json\n", c), "default_config.yaml:13:26: deepspeed_config.deepspeed_config_file"));
+}
+
+TEST(AccelerateDeepSpeed, ReadsItsOwnKeys) {
+  const Imported i = read(kHead + "distributed_type: DEEPSPEED\ngradient_accumulation_steps: 4\ndeepspeed_config:\n  zero_stage: 2\n  gradient_clipping: 1.0\n  offload_optimizer_device: none\n  zero3_init_flag: false\n");
+  EXPECT_EQ(key(i, "data_parallel.kind"), "zero2");
+  EXPECT_EQ(key(i, "training.global_batch_size"), "128");
+  EXPECT_EQ(key(i, "training.clip_gradients"), "true");
+}
+
+TEST(AccelerateMegatron, ReadsDegreesAndMicroBatches) {
+  const Imported i = read(kHead + "distributed_type: MEGATRON_LM\nmegatron_lm_config:\n  megatron_lm_gradient_clipping: 1.0\n  megatron_lm_num_micro_batches: 8\n  megatron_lm_pp_degree: 2\n  megatron_lm_recompute_activations: true\n"
+                              "  megatron_lm_sequence_parallelism: true\n  megatron_lm_tp_degree: 4\n  megatron_lm_use_distributed_optimizer: true\n");
+  EXPECT_EQ(key(i, "training.framework"), "megatron-core");
+  EXPECT_EQ(key(i, "parallelism.tensor"), "4");
+  EXPECT_EQ(key(i, "parallelism.pipeline"), "2");
+  EXPECT_EQ(key(i, "parallelism.sequence_parallel"), "true");
+  EXPECT_EQ(key(i, "data_parallel.kind"), "distributed-optimizer");
+  EXPECT_EQ(key(i, "memory.recompute"), "selective");
+  EXPECT_EQ(key(i, "training.global_batch_size"), "32");  // 2 x 8 micro-batches x 16 / 8 ranks
+}
+
+TEST(Accelerate, WhatIsNoGpuTrainingIsRefused) {
+  EXPECT_TRUE(has(refused("distributed_type: XLA\nmixed_precision: bf16\n"), "'XLA' runs on other devices"));
+  EXPECT_EQ(fate(read(kHead + "distributed_type: MULTI_GPU\ndynamo_config:\n  dynamo_backend: INDUCTOR\n"), "dynamo_config.dynamo_backend"), "not simulated");
+  EXPECT_TRUE(has(refused("distributed_type: NO\nmixed_precision: bf15\n"), "'bf15' is no precision"));
+  EXPECT_TRUE(has(refused(kHead + "distributed_type: MULTI_GPU\n", Context{}), "the batch is in the training script"));
+  EXPECT_TRUE(has(refused("distributed_type: MULTI_GPU\nnum_processes: 7\nnum_machines: 2\n"), "7 processes do not divide over 2 machines"));
+}
+
+}  // namespace
+}  // namespace rehearse::importers

@@ -1,0 +1,197 @@
+// DeepSpeed's JSON. Keys, defaults and the batch rule: deepspeed.ai/docs/config-json and runtime/config.py of 0.19.5.
+#include "sim/importers/readers.h"
+#include "tests/unit/importers/helpers.h"
+
+namespace rehearse::importers {
+namespace {
+
+Imported read(const std::string& text, const Context& context = eight_gpus()) { return import_text(text, "ds.json", "deepspeed", context); }
+std::string refused(const std::string& text, const Context& context = eight_gpus()) {
+  return error_of([&] { read(text, context); });
+}
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// Every class of keys of the documentation in one file, in our own words.
+const char* const kLarge = R"({
+  "train_batch_size": 256, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 8,
+  "steps_per_print": 100, "wall_clock_breakdown": false, "dump_state": false,
+  "optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
+  "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 0, "warmup_max_lr": 3e-4, "warmup_num_steps": 2000}},
+  "gradient_clipping": 1.0, "prescale_gradients": false, "gradient_predivide_factor": 1.0,
+  "communication_data_type": "bfp16", "data_types": {"grad_accum_dtype": "fp32"},
+  "bf16": {"enabled": true}, "fp16": {"enabled": false, "loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 1000, "hysteresis": 2, "min_loss_scale": 1},
+  "zero_optimization": {
+    "stage": 2, "contiguous_gradients": true, "overlap_comm": true, "reduce_scatter": true, "reduce_bucket_size": 2e8,
+    "allgather_partitions": true, "allgather_bucket_size": 200000000, "round_robin_gradients": true, "sub_group_size": 1e9,
+    "offload_optimizer": {"device": "none"}, "offload_param": {"device": "none", "pin_memory": true},
+    "zero_hpz_partition_size": 1, "zero_quantized_weights": false, "mics_shard_size": -1, "ignore_unused_parameters": true
+  },
+  "activation_checkpointing": {"partition_activations": false, "cpu_checkpointing": false, "contiguous_memory_optimization": false, "number_checkpoints": null, "synchronize_checkpoint_boundary": false, "profile": false},
+  "aio": {"block_size": 1048576, "queue_depth": 8, "thread_count": 1, "single_submit": false, "overlap_events": true},
+  "flops_profiler": {"enabled": false, "profile_step": 1}, "tensorboard": {"enabled": true, "output_path": "runs"}, "comms_logger": {"enabled": false},
+  "zero_allow_untested_optimizer": true, "checkpoint": {"use_node_local_storage": true}, "sparse_gradients": false, "elasticity": {"enabled": false}
+})";
+
+TEST(DeepSpeed, ReadsWhatDecidesTimeAndMemory) {
+  const Imported i = read(kLarge);
+  EXPECT_EQ(key(i, "training.framework"), "deepspeed");
+  EXPECT_EQ(key(i, "training.global_batch_size"), "256");
+  EXPECT_EQ(key(i, "training.micro_batch_size"), "4");
+  EXPECT_EQ(key(i, "training.precision"), "bf16");
+  EXPECT_EQ(key(i, "training.optimizer"), "adamw");
+  EXPECT_EQ(key(i, "training.clip_gradients"), "true");
+  EXPECT_EQ(key(i, "data_parallel.kind"), "zero2");
+  EXPECT_EQ(key(i, "data_parallel.overlap_gradient_reduce"), "true");
+  EXPECT_EQ(key(i, "data_parallel.reduce_dtype"), "bf16");
+  EXPECT_EQ(key(i, "data_parallel.gradient_dtype"), "fp32");
+  EXPECT_EQ(key(i, "data_parallel.bucket"), "400000000 B");  // 2e8 elements of 2 bytes, as sent
+  EXPECT_EQ(key(i, "memory.recompute"), "-");
+  EXPECT_TRUE(i.unsimulated.empty());
+  EXPECT_TRUE(i.report.not_understood.empty());
+}
+
+TEST(DeepSpeed, EveryKeyOfTheFileStandsInTheReportOnce) {
+  expect_complete(read(kLarge), parse_deepspeed(kLarge, "ds.json"));
+}
+
+TEST(DeepSpeed, ValuesKeepTheirPlaceInTheUsersFile) {
+  const Imported i = read("{\n  \"train_batch_size\": 64,\n  \"zero_optimization\": {\"stage\": 1}\n}");
+  EXPECT_EQ(to_string(find_dotted(i.keys, "training.global_batch_size")->at()), "ds.json:2:23");
+  EXPECT_EQ(to_string(find_dotted(i.keys, "data_parallel.kind")->at()), "ds.json:3:34");
+}
+
+// train = micro x accumulation x ranks: two of them give the third, one of them leaves accumulation at 1.
+TEST(DeepSpeedBatch, TwoNumbersGiveTheThird) {
+  EXPECT_EQ(key(read(R"({"train_batch_size": 256, "gradient_accumulation_steps": 8})"), "training.micro_batch_size"), "4");
+  EXPECT_EQ(key(read(R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 16})"), "training.global_batch_size"), "256");
+  EXPECT_EQ(key(read(R"({"train_batch_size": 32})"), "training.micro_batch_size"), "4");
+  EXPECT_EQ(key(read(R"({"train_micro_batch_size_per_gpu": 3})"), "training.global_batch_size"), "24");
+  EXPECT_EQ(key(read(R"({"train_batch_size": 2.56e2, "train_micro_batch_size_per_gpu": 4})"), "training.global_batch_size"), "256");
+}
+
+TEST(DeepSpeedBatch, ContradictionsAreRefusedWithTheArithmetic) {
+  const std::string text = refused(R"({"train_batch_size": 100, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 8})");
+  EXPECT_TRUE(has(text, "ds.json:1:22")) << text;
+  EXPECT_TRUE(has(text, "100 is not 4 per GPU x 8 accumulation steps x 8 data-parallel ranks")) << text;
+  EXPECT_TRUE(has(refused(R"({"train_batch_size": 100, "gradient_accumulation_steps": 8})"), "cannot be split over 8 data-parallel ranks x 8 accumulation steps"));
+  EXPECT_TRUE(has(refused(R"({"zero_optimization": {"stage": 1}})"), "neither train_batch_size nor train_micro_batch_size_per_gpu"));
+  EXPECT_TRUE(has(refused(R"({"train_batch_size": 0})"), "0 is out of range"));
+  Context unknown = eight_gpus();
+  unknown.gpus.reset();
+  EXPECT_TRUE(has(refused(R"({"train_batch_size": 64})", unknown), "Give the scenario a cluster"));
+}
+
+TEST(DeepSpeedBatch, ModelParallelRanksHoldNoSamplesOfTheirOwn) {
+  EXPECT_EQ(key(read(R"({"train_batch_size": 64, "tensor_parallel": {"autotp_size": 4}})"), "training.micro_batch_size"), "32");
+  Context c = eight_gpus();
+  c.scenario = Fragment().tree({});
+  Fragment stated;
+  stated.set("parallelism.pipeline", "2", {});
+  c.scenario = stated.tree({});
+  EXPECT_EQ(key(read(R"({"train_batch_size": 64})", c), "training.micro_batch_size"), "16");
+}
+
+TEST(DeepSpeedBatch, TheScenarioWinsOverTheFile) {
+  Fragment stated;
+  stated.set("training.micro_batch_size", "2", {});
+  Context c = eight_gpus();
+  c.scenario = stated.tree({});
+  const Imported i = read(R"({"train_batch_size": 256, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 8})", c);
+  EXPECT_EQ(key(i, "training.global_batch_size"), "256");
+  EXPECT_EQ(fate(i, "gradient_accumulation_steps"), "used");
+}
+
+// The Trainer's rules: reduce_bucket_size = hidden x hidden.
+TEST(DeepSpeedAuto, IsFilledInFromModelAndScenario) {
+  Fragment stated;
+  stated.set("training.global_batch_size", "64", {});
+  stated.set("training.micro_batch_size", "1", {});
+  stated.set("training.precision", "bf16", {});
+  Context c = eight_gpus();
+  c.scenario = stated.tree({});
+  const Imported i = read(R"({"bf16": {"enabled": "auto"}, "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto"}}, "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto", "overlap_comm": true}})", c);
+  EXPECT_EQ(key(i, "data_parallel.bucket"), std::to_string(4096 * 4096 * 2) + " B");
+  EXPECT_EQ(key(i, "training.clip_gradients"), "true");
+  EXPECT_EQ(key(i, "training.precision"), "-");
+}
+
+TEST(DeepSpeedAuto, IsRefusedWhereNothingTellsTheValue) {
+  const std::string text = refused(R"({"fp16": {"enabled": "auto"}, "train_batch_size": "auto"})");
+  EXPECT_TRUE(has(text, "Set training.precision")) << text;
+  EXPECT_TRUE(has(text, "Set training.global_batch_size")) << text;
+  Context c = eight_gpus();
+  c.hidden.reset();
+  EXPECT_TRUE(has(refused(R"({"train_batch_size": 8, "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}})", c), "Give the scenario a model"));
+}
+
+TEST(DeepSpeedDefaults, FollowTheVersion) {
+  Context c = eight_gpus();
+  EXPECT_EQ(key(read(R"({"train_batch_size": 8})", c), "training.clip_gradients"), "true");
+  c.version = "0.16.4";
+  EXPECT_EQ(key(read(R"({"train_batch_size": 8})", c), "training.clip_gradients"), "false");
+  c.version = "v0.19.3";
+  EXPECT_EQ(key(read(R"({"train_batch_size": 8})", c), "training.clip_gradients"), "true");
+  EXPECT_EQ(key(read(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3}})"), "data_parallel.overlap_gradient_reduce"), "true");
+  EXPECT_EQ(key(read(R"({"train_batch_size": 8, "zero_optimization": {"stage": 2}})"), "data_parallel.overlap_gradient_reduce"), "false");
+  EXPECT_EQ(key(read(R"({"train_batch_size": 8})"), "data_parallel.kind"), "ddp");
+  EXPECT_EQ(key(read(R"({"train_batch_size": 8})"), "training.precision"), "fp32");
+}
+
+TEST(DeepSpeed, CommentsAndTrailingCommasAreReadAsItsParserReadsThem) {
+  const Imported i = read("{\n  // the batch\n  \"train_batch_size\": 8, /* and\n  more */ \"bf16\": {\"enabled\": true}, # a note\n  \"tensorboard\": {\"output_path\": \"http://x/*y*/#z\"},\n}");
+  EXPECT_EQ(key(i, "training.precision"), "bf16");
+  EXPECT_EQ(to_string(find_dotted(i.keys, "training.precision")->at()), "ds.json:4:31");
+}
+
+TEST(DeepSpeed, MistakesNameTheirPlace) {
+  EXPECT_TRUE(has(refused("{\n  \"train_batch_size\": 8\n  \"bf16\": {}\n}"), "ds.json:3:"));
+  EXPECT_TRUE(has(refused("{\"train_batch_size\": 8, \"train_batch_size\": 9}"), "ds.json:1:"));
+  EXPECT_TRUE(has(refused("[1, 2]"), "needs keys with values"));
+  const std::string text = refused("{\n  \"train_batch_size\": \"many\",\n  \"bf16\": {\"enabled\": 3},\n  \"zero_optimization\": {\"stage\": 4, \"reduce_bucket_size\": [1]}\n}");
+  EXPECT_TRUE(has(text, "ds.json:2:23: train_batch_size: needs a whole number, not 'many'")) << text;
+  EXPECT_TRUE(has(text, "bf16.enabled: needs true or false")) << text;
+  EXPECT_TRUE(has(text, "zero_optimization.stage: 4 is out of range")) << text;
+  EXPECT_TRUE(has(text, "reduce_bucket_size: needs a whole number, not a list of 1")) << text;
+  EXPECT_TRUE(has(refused(R"({"train_batch_size": 8, "fp16": {"enabled": true}, "bf16": {"enabled": true}})"), "both enabled"));
+}
+
+TEST(DeepSpeed, WhatWouldChangeTheAnswerIsNeverDropped) {
+  for (const char* feature : {R"("zero_optimization": {"stage": 3, "zero_quantized_weights": true})", R"("zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8})",
+                              R"("sparse_attention": {"mode": "fixed"})", R"("optimizer": {"type": "OneBitAdam"})", R"("elasticity": {"enabled": true})", R"("sequence_parallel_size": 2)", R"("amp": {"enabled": true})",
+                              R"("progressive_layer_drop": {"enabled": true})", R"("zero_optimization": {"stage": 2, "reduce_scatter": false})"}) {
+    const Imported i = read(std::string("{\"train_batch_size\": 8, ") + feature + "}");
+    EXPECT_FALSE(i.unsimulated.empty()) << feature;
+    EXPECT_FALSE(refusals(i, false).empty()) << feature;
+  }
+}
+
+TEST(DeepSpeed, LeavesOutWhatItIsAskedTo) {
+  Context c = eight_gpus();
+  c.without = {"sparse_attention", "zero_optimization.zero_quantized_weights"};
+  const Imported i = read(R"({"train_batch_size": 8, "sparse_attention": {"mode": "fixed", "block": 16}, "zero_optimization": {"stage": 3, "zero_quantized_weights": true}})", c);
+  EXPECT_TRUE(i.unsimulated.empty());
+  EXPECT_EQ(fate(i, "sparse_attention.block"), "ignored");
+  c.without = {"sparse_atention"};
+  EXPECT_TRUE(has(refused(R"({"train_batch_size": 8, "sparse_attention": {"mode": "fixed"}})", c), "there is no key 'sparse_atention'"));
+}
+
+TEST(DeepSpeed, UnknownKeysAreNamedAndStrictnessRefusesThem) {
+  const Imported i = read(R"({"train_batch_size": 8, "gradient_cliping": 1.0})");
+  ASSERT_EQ(i.report.not_understood.size(), 1u);
+  EXPECT_TRUE(has(i.report.not_understood[0].note, "Did you mean gradient_clipping?"));
+  EXPECT_TRUE(refusals(i, false).empty());
+  EXPECT_EQ(refusals(i, true).size(), 1u);
+}
+
+// The notes' configuration (seed case B.12) as it is described: batch 256 on 8 GPUs with 8 accumulation steps is 4 per GPU.
+TEST(DeepSpeed, CheckpointingSectionMeansRecomputation) {
+  Context c = eight_gpus();
+  c.without = {"activation_checkpointing.cpu_checkpointing"};
+  const Imported i = read(R"({"train_batch_size": 256, "gradient_accumulation_steps": 8, "activation_checkpointing": {"partition_activations": true, "cpu_checkpointing": true, "contiguous_memory_optimization": true}})", c);
+  EXPECT_EQ(key(i, "memory.recompute"), "full");
+  EXPECT_EQ(key(i, "training.micro_batch_size"), "4");
+}
+
+}  // namespace
+}  // namespace rehearse::importers

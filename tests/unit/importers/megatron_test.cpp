@@ -1,0 +1,247 @@
+// Megatron-LM's arguments in each of their forms. Names and defaults: megatron/training/arguments.py of August 2026.
+#include "sim/importers/argument_text.h"
+#include "sim/importers/megatron.h"
+#include "sim/importers/readers.h"
+#include "tests/unit/importers/helpers.h"
+
+namespace rehearse::importers {
+namespace {
+
+Imported read(const std::string& text, const Context& context = eight_gpus()) { return import_text(text, "job.sh", "megatron", context); }
+std::string refused(const std::string& text, const Context& context = eight_gpus()) {
+  return error_of([&] { read(text, context); });
+}
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// A launch script as people write them: variables with defaults, arrays, a condition, arithmetic, continued lines.
+const char* const kScript = R"sh(#!/bin/bash
+GPUS_PER_NODE=8
+NNODES=${NNODES:-4}
+TP=4
+GLOBAL_BATCH=$((TP * 32))
+MODEL_ARGS=(
+    --num-layers 80            # Llama 3 70B
+    --hidden-size 8192
+    --ffn-hidden-size 28672
+    --num-attention-heads 64
+    --group-query-attention
+    --num-query-groups 8
+    --swiglu
+    --normalization RMSNorm
+    --disable-bias-linear
+    --untie-embeddings-and-output-weights
+    --position-embedding-type rope --rotary-base 500000
+    --vocab-size 128256
+    --hidden-dropout 0 --attention-dropout 0.0
+)
+TRAINING_ARGS="--micro-batch-size 1 --global-batch-size $GLOBAL_BATCH \
+    --bf16 --lr 3.0e-4 --clip-grad 1.0"
+PARALLEL=(
+  --tensor-model-parallel-size $TP --sequence-parallel
+  --pipeline-model-parallel-size 4
+  --num-layers-per-virtual-pipeline-stage 5
+  --use-distributed-optimizer --overlap-grad-reduce
+)
+if [[ "$RECOMPUTE" == "yes" ]]; then
+  PARALLEL+=("--recompute-granularity selective")
+fi
+torchrun --nproc_per_node $GPUS_PER_NODE --nnodes=$NNODES pretrain_gpt.py ${MODEL_ARGS[@]} $TRAINING_ARGS "${PARALLEL[@]}" \
+  --seq-length 8192 --max-position-embeddings 8192 --data-path /data/corpus --save-interval 1000
+)sh";
+
+TEST(MegatronScript, ReadsModelBatchAndDegrees) {
+  const Imported i = read(kScript);
+  EXPECT_EQ(key(i, "training.framework"), "megatron-core");
+  EXPECT_EQ(key(i, "training.sequence_length"), "8192");
+  EXPECT_EQ(key(i, "training.global_batch_size"), "128");
+  EXPECT_EQ(key(i, "training.micro_batch_size"), "1");
+  EXPECT_EQ(key(i, "training.precision"), "bf16");
+  EXPECT_EQ(key(i, "parallelism.tensor"), "4");
+  EXPECT_EQ(key(i, "parallelism.pipeline"), "4");
+  EXPECT_EQ(key(i, "parallelism.sequence_parallel"), "true");
+  EXPECT_EQ(key(i, "pipeline.virtual_stages"), "4");  // 80 layers / 4 stages / 5 layers
+  EXPECT_EQ(key(i, "pipeline.schedule"), "interleaved-1f1b");
+  EXPECT_EQ(key(i, "data_parallel.kind"), "distributed-optimizer");
+  EXPECT_EQ(key(i, "data_parallel.overlap_gradient_reduce"), "true");
+  EXPECT_EQ(key(i, "memory.recompute"), "selective");
+  EXPECT_EQ(key(i, "cluster.nodes"), "4");
+  EXPECT_EQ(key(i, "cluster.gpus_per_node"), "8");
+  EXPECT_EQ(key(i, "model.kv_heads"), "8");
+  EXPECT_EQ(key(i, "model.gated_mlp"), "true");
+  EXPECT_EQ(key(i, "model.norm"), "rms_norm");
+  EXPECT_EQ(key(i, "model.biases"), "[]");
+  EXPECT_EQ(key(i, "model.tied_embeddings"), "false");
+  EXPECT_EQ(key(i, "model.position"), "rotary");
+  EXPECT_EQ(key(i, "model.dropout"), "0");
+  EXPECT_TRUE(i.report.not_understood.empty()) << i.report.not_understood.front().key;
+  EXPECT_TRUE(i.unsimulated.empty());
+}
+
+TEST(MegatronScript, PlacesAreThoseOfTheScript) {
+  const Imported i = read(kScript);
+  EXPECT_EQ(to_string(find_dotted(i.keys, "model.layers")->at()), "job.sh:7:18");
+  EXPECT_EQ(to_string(find_dotted(i.keys, "training.micro_batch_size")->at()), "job.sh:21:35");
+  EXPECT_EQ(to_string(find_dotted(i.keys, "training.sequence_length")->at()), "job.sh:33:16");
+}
+
+TEST(MegatronScript, VariablesThatTheScriptDoesNotSetAreNamed) {
+  EXPECT_TRUE(has(refused("pretrain_gpt.py --num-layers $LAYERS --hidden-size 64 --num-attention-heads 4 --global-batch-size 8 --seq-length 32"), "num_layers: needs a whole number, not '$LAYERS'"));
+}
+
+// What Megatron prints at start-up, behind a launcher's prefix.
+const char* const kLog = R"(some launcher speaks
+0: ------------------------ arguments ------------------------
+0:   accumulate_allreduce_grads_in_fp32 .............. True
+0:   add_bias_linear ................................. True
+0:   attention_backend ............................... AttnBackend.auto
+0:   attention_dropout ............................... 0.1
+0:   bf16 ............................................ True
+0:   clip_grad ....................................... 1.0
+0:   consumed_train_samples .......................... 0
+0:   context_parallel_size ........................... 1
+0:   cross_entropy_loss_fusion ....................... False
+0:   data_parallel_size .............................. 8
+0:   decoder_first_pipeline_num_layers ............... None
+0:   ddp_bucket_size ................................. None
+0:   expert_model_parallel_size ...................... 1
+0:   expert_tensor_parallel_size ..................... 2
+0:   ffn_hidden_size ................................. 8192
+0:   fp8 ............................................. None
+0:   fp8_recipe ...................................... delayed
+0:   global_batch_size ............................... 64
+0:   gradient_accumulation_fusion .................... True
+0:   group_query_attention ........................... False
+0:   hidden_dropout .................................. 0.1
+0:   hidden_size ..................................... 2048
+0:   kv_channels ..................................... 128
+0:   make_vocab_size_divisible_by .................... 128
+0:   max_position_embeddings ......................... 2048
+0:   micro_batch_size ................................ 2
+0:   num_attention_heads ............................. 16
+0:   num_experts ..................................... None
+0:   num_layers ...................................... 24
+0:   num_query_groups ................................ 1
+0:   optimizer ....................................... adam
+0:   optimizer_cpu_offload ........................... False
+0:   overlap_grad_reduce ............................. False
+0:   padded_vocab_size ............................... 50432
+0:   params_dtype .................................... torch.bfloat16
+0:   pipeline_model_parallel_size .................... 1
+0:   position_embedding_type ......................... learned_absolute
+0:   recompute_granularity ........................... None
+0:   seq_length ...................................... 2048
+0:   sequence_parallel ............................... False
+0:   some_option_of_tomorrow ......................... None
+0:   swiglu .......................................... False
+0:   tensor_model_parallel_size ...................... 2
+0:   tp_comm_overlap ................................. False
+0:   transformer_impl ................................ transformer_engine
+0:   untie_embeddings_and_output_weights ............. False
+0:   use_distributed_optimizer ....................... False
+0:   vocab_size ...................................... 50257
+0:   world_size ...................................... 16
+0: -------------------- end of arguments ---------------------
+0:  iteration 1/ 100 | elapsed time per iteration (ms): 431.2 | --num-layers 3
+)";
+
+TEST(MegatronLog, ReadsThePrintedArguments) {
+  const Imported i = import_text(kLog, "train.log", "", eight_gpus());
+  EXPECT_EQ(i.framework, "megatron");
+  EXPECT_EQ(key(i, "model.layers"), "24");
+  EXPECT_EQ(key(i, "model.vocab"), "50432");
+  EXPECT_EQ(key(i, "model.kv_heads"), "-");  // num_query_groups says nothing without group_query_attention
+  EXPECT_EQ(key(i, "model.position"), "learned");
+  EXPECT_EQ(key(i, "model.max_positions"), "2048");
+  EXPECT_EQ(key(i, "model.biases"), "[qkv, attention_output, mlp]");
+  EXPECT_EQ(key(i, "model.dropout"), "0.1");
+  EXPECT_EQ(key(i, "parallelism.tensor"), "2");
+  EXPECT_EQ(key(i, "parallelism.expert_tensor"), "-");
+  EXPECT_EQ(key(i, "memory.recompute"), "none");
+  EXPECT_EQ(key(i, "data_parallel.kind"), "ddp");
+  EXPECT_EQ(key(i, "cluster.nodes"), "2");  // 16 GPUs on nodes of eight
+  EXPECT_EQ(key(i, "training.transformer_engine"), "true");
+  EXPECT_TRUE(i.report.not_understood.empty()) << i.report.not_understood.front().key;
+  EXPECT_EQ(fate(i, "some_option_of_tomorrow"), "ignored");
+  EXPECT_EQ(to_string(find_dotted(i.keys, "model.layers")->at()), "train.log:31:6");
+  expect_complete(i, parse_megatron(kLog, "train.log"));
+}
+
+TEST(MegatronYaml, SectionsAndFlagNamesAreTheSameArguments) {
+  const char* const yaml = "language_model:\n  num_layers: 24\n  hidden_size: 1024\n  num_attention_heads: 16\n  num_query_groups: 4\nmodel_parallel:\n  tensor_model_parallel_size: 2\n  sequence_parallel: True\nglobal_batch_size: 32\n"
+                           "micro_batch_size: 4\nseq_length: 512\nvocab_size: 30522\nbf16: True\nposition_embedding_type: rope\n";
+  const Imported i = import_text(yaml, "cfg.yaml", "", eight_gpus());
+  EXPECT_EQ(i.framework, "megatron");
+  EXPECT_EQ(key(i, "model.kv_heads"), "4");
+  EXPECT_EQ(key(i, "parallelism.sequence_parallel"), "true");
+  EXPECT_EQ(to_string(find_dotted(i.keys, "model.layers")->at()), "cfg.yaml:2:15");
+  const Imported flags = import_text("ENV_VARS:\n  CUDA_DEVICE_MAX_CONNECTIONS: 1\nMODEL_ARGS:\n  --num-layers: 24\n  --hidden-size: 1024\n  --num-attention-heads: 16\n  --micro-batch-size: 4\n  --global-batch-size: 32\n  --seq-length: 512\n"
+                                     "  --max-position-embeddings: 512\n  --vocab-size: 30522\n  --bf16: true\n", "model_config.yaml", "megatron", eight_gpus());
+  EXPECT_EQ(key(flags, "model.hidden"), "1024");
+  EXPECT_EQ(key(flags, "model.ffn_hidden"), "4096");
+}
+
+// arguments.py: ffn_hidden_size is 4 x hidden, or with swiglu two thirds of it as a multiple of 64.
+TEST(MegatronDefaults, OfWidthsDropoutAndNorms) {
+  const std::string common = "--num-layers 2 --hidden-size 4096 --num-attention-heads 32 --seq-length 128 --max-position-embeddings 128 --global-batch-size 8 --vocab-size 1000 ";
+  EXPECT_EQ(key(read(common), "model.ffn_hidden"), "16384");
+  EXPECT_EQ(key(read(common + "--swiglu"), "model.ffn_hidden"), "10880");
+  EXPECT_EQ(key(read(common), "model.dropout"), "0.1");
+  EXPECT_EQ(key(read(common), "model.norm"), "layer_norm");
+  EXPECT_EQ(key(read(common), "training.precision"), "fp32");
+  EXPECT_EQ(key(read(common + "--bf16 --fp8-format hybrid"), "training.precision"), "fp8");
+  EXPECT_EQ(key(read(common + "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8"), "training.precision"), "mxfp8");
+  EXPECT_EQ(key(read(common + "--tokenizer-type GPT2BPETokenizer --vocab-size 7"), "model.vocab"), "7");
+  EXPECT_TRUE(has(refused("--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --global-batch-size 8"), "Set model.vocab"));
+}
+
+TEST(Megatron, OptionsOfLayersBecomeOptionsOfTraining) {
+  const std::string common = "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --global-batch-size 8 --vocab-size 1000 --bf16 ";
+  EXPECT_EQ(key(read(common + "--cross-entropy-loss-fusion"), "training.cross_entropy"), "vocab-parallel-compiled");
+  EXPECT_EQ(key(read(common + "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te"), "training.cross_entropy"), "fused");
+  EXPECT_EQ(key(read(common + "--no-gradient-accumulation-fusion"), "training.fused_gradient_accumulation"), "false");
+  EXPECT_EQ(key(read(common + "--transformer-impl local"), "training.attention"), "unfused");
+  EXPECT_EQ(key(read(common + "--grad-reduce-in-bf16 --ddp-bucket-size 1000"), "data_parallel.bucket"), "2000 B");
+  EXPECT_EQ(key(read(common + "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 1"), "pipeline.layers_per_stage"), "[1, 3, 3, 1]");
+  EXPECT_EQ(key(read(common + "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"), "memory.recompute"), "full");
+  EXPECT_EQ(fate(read(common + "--recompute-granularity full --recompute-method block --recompute-num-layers 2"), "recompute_num_layers"), "not simulated");
+  EXPECT_EQ(fate(read(common + "--optimizer-cpu-offload"), "optimizer_cpu_offload"), "not simulated");
+  EXPECT_EQ(fate(read(common + "--tensor-model-paralel-size 4"), "tensor_model_paralel_size"), "not understood");
+}
+
+TEST(Megatron, ExpertsOfEveryLayerOrOfTheLast) {
+  const std::string common = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --global-batch-size 8 --vocab-size 1000 --num-experts 8 ";
+  EXPECT_EQ(key(read(common + "--moe-router-topk 4 --moe-ffn-hidden-size 32"), "model.experts.top_k"), "4");
+  EXPECT_EQ(key(read(common + "--moe-layer-freq '([0]*1+[1]*3)'"), "model.experts.dense_first"), "1");
+  EXPECT_TRUE(has(refused(common + "--moe-layer-freq '([0]*1+[1]*5)'"), "describes 6 layers, but the model has 4"));
+}
+
+TEST(Megatron, TheScenariosModelStandsAboveTheArguments) {
+  Fragment stated;
+  stated.set("model", "llama-3-8b", {});
+  Context c = eight_gpus();
+  c.scenario = stated.tree({});
+  const Imported i = read("--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --global-batch-size 8", c);
+  EXPECT_EQ(key(i, "model.layers"), "-");
+  EXPECT_EQ(fate(i, "hidden_size"), "ignored");
+}
+
+TEST(CommandLine, QuotesEqualsListsAndRepeats) {
+  const config::Value v = parse_command_line("run --a=1 --b 'x y' --c 1 2 3 --d --a 2 -e 5 --f \"q r\"", "cmd");
+  EXPECT_EQ(v.find("a")->text(), "2");
+  EXPECT_EQ(v.find("b")->text(), "x y");
+  EXPECT_EQ(v.find("c")->items().size(), 3u);
+  EXPECT_EQ(v.find("d")->text(), "true");
+  EXPECT_EQ(v.find("f")->text(), "q r");
+}
+
+TEST(CommandLine, ArithmeticAndDefaults) {
+  const config::Value v = parse_command_line("N=4\nM=${M:-3}\nrun --a $((N*M + 2)) --b $(( (N+M)/2 )) --c ${X:-9} --d $UNKNOWN --e $((1/0))\n", "cmd");
+  EXPECT_EQ(v.find("a")->text(), "14");
+  EXPECT_EQ(v.find("b")->text(), "3");
+  EXPECT_EQ(v.find("c")->text(), "9");
+  EXPECT_EQ(v.find("d")->text(), "$UNKNOWN");
+  EXPECT_NE(v.find("e")->text(), "0");
+}
+
+}  // namespace
+}  // namespace rehearse::importers

@@ -1,0 +1,149 @@
+// torchtitan: TOML as of job_config.py before pytorch/torchtitan#2386, JSON as its trainer writes it in August 2026.
+#include "sim/importers/readers.h"
+#include "tests/unit/importers/helpers.h"
+
+namespace rehearse::importers {
+namespace {
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+const char* const kToml = R"(# Llama 3 8B on 8 GPUs
+[job]
+description = "our job"
+
+[model]
+name = "llama3"
+flavor = "8B"
+
+[optimizer]
+name = "AdamW"
+lr = 3e-4
+eps = 1e-8
+
+[training]
+local_batch_size = 2
+seq_len = 8192
+max_norm = 1.0
+steps = 1000
+dataset = "c4"
+
+[parallelism]
+data_parallel_replicate_degree = 1
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 2
+
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "op"
+
+[compile]
+enable = true
+components = ["model", "loss"]
+
+[checkpoint]
+enable = false
+)";
+
+Imported toml(const std::string& text, const Context& context = eight_gpus()) { return import_text(text, "job.toml", "torchtitan", context); }
+
+TEST(TorchtitanToml, ReadsWhatDecidesTimeAndMemory) {
+  const Imported i = import_text(kToml, "job.toml", "", eight_gpus());
+  EXPECT_EQ(i.framework, "torchtitan");
+  EXPECT_EQ(key(i, "model"), "llama-3-8b");
+  EXPECT_EQ(key(i, "training.framework"), "torchtitan-compile");
+  EXPECT_EQ(key(i, "training.sequence_length"), "8192");
+  EXPECT_EQ(key(i, "training.micro_batch_size"), "2");
+  EXPECT_EQ(key(i, "training.global_batch_size"), "8");  // 2 samples on 8 / 2 ranks
+  EXPECT_EQ(key(i, "training.precision"), "bf16");
+  EXPECT_EQ(key(i, "parallelism.tensor"), "2");
+  EXPECT_EQ(key(i, "parallelism.sequence_parallel"), "true");
+  EXPECT_EQ(key(i, "data_parallel.kind"), "fsdp2");
+  EXPECT_EQ(key(i, "data_parallel.reshard_after_forward"), "true");
+  EXPECT_EQ(key(i, "memory.recompute"), "selective");
+  EXPECT_EQ(to_string(find_dotted(i.keys, "training.sequence_length")->at()), "job.toml:16:11");
+  EXPECT_TRUE(i.report.not_understood.empty());
+  expect_complete(i, parse_torchtitan(kToml, "job.toml"));
+}
+
+TEST(TorchtitanToml, SelectiveByLayersIsFullEveryNthLayer) {
+  std::string text = kToml;
+  text.replace(text.find("\"op\""), 4, "\"2\"");
+  EXPECT_EQ(key(toml(text), "memory.recompute"), "full");
+  EXPECT_EQ(key(toml(text), "memory.recompute_every"), "2");
+}
+
+TEST(TorchtitanToml, HybridShardingAndReplicas) {
+  std::string text = kToml;
+  text.replace(text.find("replicate_degree = 1"), 20, "replicate_degree = 2");
+  const Imported i = toml(text);
+  EXPECT_EQ(key(i, "parallelism.data_shard"), "2");  // 8 GPUs / 2 tensor ranks / 2 replicas
+  text.replace(text.find("shard_degree = -1"), 17, "shard_degree = 1 ");
+  EXPECT_EQ(key(toml(text), "data_parallel.kind"), "ddp");
+}
+
+// 32 layers, embedding and head counted as one each: 34 over 4 stages are 9, 9, 8, 8, less one at either end.
+TEST(TorchtitanToml, PipelineStagesCountEmbeddingAndHeadAsLayers) {
+  std::string text = kToml;
+  text.replace(text.find("tensor_parallel_degree = 2"), 26, "pipeline_parallel_degree = 4\npipeline_parallel_microbatch_size = 1");
+  const Imported i = toml(text);
+  EXPECT_EQ(key(i, "pipeline.layers_per_stage"), "[8, 9, 8, 7]");
+  EXPECT_EQ(key(i, "training.micro_batch_size"), "1");
+  EXPECT_EQ(key(i, "training.global_batch_size"), "4");
+  EXPECT_EQ(key(i, "data_parallel.reshard_after_forward"), "false");
+  text.replace(text.find("pipeline_parallel_degree = 4"), 28, "pipeline_parallel_degree = 4\npipeline_parallel_schedule = \"Interleaved1F1B\"");
+  EXPECT_EQ(key(toml(text), "pipeline.virtual_stages"), "2");
+}
+
+TEST(TorchtitanToml, OldSpellingsAreRead) {
+  const Imported i = toml("[model]\nname = \"llama3\"\nflavor = \"8B\"\n[training]\nbatch_size = 1\nseq_len = 4096\ntensor_parallel_degree = 1\ndata_parallel_shard_degree = -1\ncompile = false\n[experimental]\npipeline_parallel_degree = 1\n");
+  EXPECT_EQ(key(i, "training.micro_batch_size"), "1");
+  EXPECT_EQ(key(i, "training.framework"), "torchtitan");
+}
+
+TEST(TorchtitanToml, WhatWouldChangeTheAnswerIsRefused) {
+  std::string text = kToml;
+  text.replace(text.find("tensor_parallel_degree = 2"), 26, "enable_async_tensor_parallel = true");
+  EXPECT_EQ(fate(toml(text), "parallelism.enable_async_tensor_parallel"), "not simulated");
+  text = kToml;
+  text.replace(text.find("steps = 1000"), 12, "enable_cpu_offload = true");
+  EXPECT_FALSE(fate(toml(text), "training.enable_cpu_offload") == "ignored");
+}
+
+TEST(TorchtitanToml, MistakesNameTheirPlace) {
+  EXPECT_TRUE(has(error_of([] { toml("[training]\nseq_len = 4096\nseq_len = 1\n"); }), "job.toml:3:"));
+  EXPECT_TRUE(has(error_of([] { toml("[training\nseq_len = 4096\n"); }), "job.toml:1:"));
+  EXPECT_TRUE(has(error_of([] { toml("[model]\nname = \"llama3\"\nflavor = \"9B\"\n[training]\nseq_len = 4096\n"); }), "job.toml:3:10: model.flavor: the flavor '9B' of 'llama3' is no bundled model"));
+  EXPECT_TRUE(has(error_of([] { toml("[model]\nname = \"llama3\"\nflavor = \"8B\"\n[training]\nseq_len = \"long\"\n"); }), "training.seq_len: needs a whole number, not 'long'"));
+}
+
+// The batch counts tokens: 16384 tokens of sequences of 8192 are two samples; a step of 131072 tokens are 16.
+const char* const kJson = R"([rank0]: 2026-08-20 INFO Running with configs: {
+  "model_spec": {"name": "llama3", "flavor": "8B", "model": {"dim": 4096, "n_layers": 32, "vocab_size": 128256}},
+  "dump_folder": "./outputs",
+  "optimizer": {"name": "AdamW", "lr": 0.0003},
+  "training": {"num_tokens_per_microbatch_per_dp_rank": 16384, "num_tokens_per_train_step": 131072, "max_context_length": 8192, "max_norm": 1.0, "steps": 1000, "enable_cpu_offload": false,
+    "dtype": "float32", "mixed_precision_param": "bfloat16", "mixed_precision_reduce": "float32", "gc_freq": 50},
+  "parallelism": {"data_parallel_replicate_degree": 1, "data_parallel_shard_degree": -1, "fsdp_reshard_after_forward": "default", "tensor_parallel_degree": 1, "pipeline_parallel_degree": 1, "context_parallel_degree": 1},
+  "activation_checkpoint": {"preserve_rng_state": true, "determinism_check": "default", "debug": false, "force_recompute_mm_shapes_by_fqns": ["moe.router.gate"]},
+  "compile": {"enable": true, "components": ["model"], "backend": "inductor"},
+  "debug": {"seed": null, "print_config": true}
+}
+[rank0]: step: 1 loss: 12.2 {"not": "ours"}
+)";
+
+TEST(TorchtitanJson, ReadsTheResolvedConfigurationOutOfALog) {
+  const Imported i = import_text(kJson, "train.log", "", eight_gpus());
+  EXPECT_EQ(i.framework, "torchtitan");
+  EXPECT_EQ(key(i, "model"), "llama-3-8b");
+  EXPECT_EQ(key(i, "training.sequence_length"), "8192");
+  EXPECT_EQ(key(i, "training.micro_batch_size"), "2");
+  EXPECT_EQ(key(i, "training.global_batch_size"), "16");
+  EXPECT_EQ(key(i, "training.framework"), "torchtitan-compile-2024");  // the loss is not compiled
+  EXPECT_EQ(key(i, "memory.recompute"), "selective");
+  EXPECT_EQ(to_string(find_dotted(i.keys, "model")->at()), "train.log:2:46");
+  EXPECT_TRUE(i.unsimulated.empty());
+  expect_complete(i, parse_torchtitan(kJson, "train.log"));
+}
+
+}  // namespace
+}  // namespace rehearse::importers
