@@ -149,16 +149,13 @@ Value memory_section(const st::Memory& m) {
 
 Value tuning_section(const st::Tuning& t) {
   Section out("tuning");
-  const bool adapters = t.kind == st::TuningKind::lora || t.kind == st::TuningKind::qlora;
   out.add("kind", word_of(t.kind));
-  if (adapters) {
-    out.add("rank", t.rank);
-    out.add("alpha", t.alpha);
-    out.add("dropout", t.dropout);
-    if (!t.targets.empty()) out.add_list("targets", t.targets);
-  }
+  out.add("rank", t.rank);
+  out.add("alpha", t.alpha);
+  out.add("dropout", t.dropout);
+  if (!t.targets.empty()) out.add_list("targets", t.targets);
   if (!t.trainable.empty()) out.add_list("trainable", t.trainable);
-  if (t.kind == st::TuningKind::qlora) out.add("double_quantization", t.double_quantization);
+  out.add("double_quantization", t.double_quantization);
   return out.take();
 }
 
@@ -214,7 +211,7 @@ Value effective_config(const scenario::Scenario& s) {
   out.put("data_parallel", data_parallel_section(s));
   out.put("pipeline", pipeline_section(s.strategy.pipeline));
   out.put("memory", memory_section(s.strategy.memory));
-  if (s.strategy.tuning.kind != st::TuningKind::full) out.put("tuning", tuning_section(s.strategy.tuning));
+  out.put("tuning", tuning_section(s.strategy.tuning));
   return out.take();
 }
 

@@ -182,7 +182,7 @@ class Replicated final : public DataParallelWriter {
   /// Source: DeepSpeed stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads.
   void into_bucket(const Unit& u) {
     const std::int64_t bytes = u.tape->trainable_bytes(stored_bytes());
-    if (bytes == 0) return;
+    if (pattern_of(u).find('y') == std::string::npos) return;
     stage_.call("gradients into bucket " + std::to_string(bytes) + " " + pattern_of(u), Phase::gradient_reduction, &u, [&](plan::BlockWriter& w) {
       w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "copy to bucket"}), host());
       free_gradients_of(u, w);

@@ -89,7 +89,17 @@ class Sharded final : public DataParallelWriter {
   /// zeros (PyTorch FullyShardedDataParallel, use_orig_params).
   std::int64_t reduced_elements(const Unit& u) const { return kind_ == DataParallelKind::fsdp1 && u.trainable() ? u.tape->elements() : u.tape->trainable_elements(); }
   std::int64_t gathered_bytes(const Unit& u) const { return u.tape->parameter_bytes(parameter_bytes_); }
-  std::string key(const char* what, const Unit& u) const { return std::string(what) + " " + std::to_string(u.tape->elements()) + " " + std::to_string(u.tape->trainable_elements()) + " " + std::to_string(u.tape->weights.size()); }
+  /// Blocks are shared by units of equal sizes that train the same of their weights.
+  std::string key(const char* what, const Unit& u) const {
+    std::string text = std::string(what) + " " + std::to_string(u.tape->elements()) + " ";
+    for (const Weight& w : u.tape->weights) text += w.trainable && !w.gradient_elsewhere ? 'y' : 'n';
+    return text;
+  }
+
+  static void free_gradients(const Unit& u, plan::BlockWriter& w) {
+    for (std::size_t i = 0; i < u.tape->weights.size(); ++i)
+      if (u.tape->weights[i].trainable && !u.tape->weights[i].gradient_elsewhere) w.free(static_cast<std::uint32_t>(i), Frame::unit);
+  }
 
   void gather(std::size_t index, Phase phase) {
     if (gathered_[index]) return;
@@ -138,7 +148,10 @@ class Sharded final : public DataParallelWriter {
   void reduce(std::size_t index, bool first) {
     const Unit& u = stage_.units[index];
     const std::int64_t elements = reduced_elements(u);
-    if (elements == 0) return;
+    if (elements == 0) {  // a tied table's gradient may lie here, though another unit reduces it
+      stage_.call(key("drop gradients", u), Phase::gradient_reduction, &u, [&](plan::BlockWriter& w) { free_gradients(u, w); });
+      return;
+    }
     const std::int64_t bytes = elements * reduce_bytes_, shard = divided(elements);
     stage_.call(key(first ? "reduce first" : "reduce", u), Phase::gradient_reduction, &u, [&](plan::BlockWriter& w) {
       // The previous unit's input is freed once its reduction is through; then this one is filled.
@@ -147,8 +160,7 @@ class Sharded final : public DataParallelWriter {
       w.free(kReduceInput);
       w.alloc(kReduceInput, bytes, Category::communication);
       w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = elements * parameter_bytes_, .bytes_written = bytes, .name = "reduce copy-in"}), host());
-      for (std::size_t i = 0; i < u.tape->weights.size(); ++i)
-        if (u.tape->weights[i].trainable && !u.tape->weights[i].gradient_elsewhere) w.free(static_cast<std::uint32_t>(i), Frame::unit);
+      free_gradients(u, w);
       if (first) w.alloc(extra(u, kShard), shard * stored_bytes(), Category::gradient, Frame::unit, Stream::data_reduce);
       if (stage_.sizes.shard > 1)
         w.collective(builder().collective({CollectiveKind::reduce_scatter, GroupAxis::data, Bytes{bytes}, "gradient reduction"}), Stream::data_reduce, plan::kAfterCompute, profile().collective_host);

@@ -103,7 +103,7 @@ void leaves(const config::TableInfo& table, const std::string& path, std::set<st
 
 TEST(EffectiveConfig, HasEveryKeyOfTheScenarioFile) {
   const auto scenario = small_scenario({"training.cuda_graph=false", "training.attention=flash", "data_parallel.bucket=25 MiB", "data_parallel.parameter_dtype=bf16", "data_parallel.reduce_dtype=fp32",
-                                        "memory.recompute=selective", "memory.recompute_modules=[mlp]"});
+                                        "memory.recompute=selective", "memory.recompute_modules=[mlp]", "tuning.kind=lora", "tuning.targets=[q_proj]", "tuning.trainable=[norms]"});
   std::set<std::string> written;
   for (const auto& [key, value] : flattened(effective_config(scenario))) written.insert(key);
   std::set<std::string> known;
