@@ -9,6 +9,7 @@
 #include "hwmodels/device/measured_points.h"
 #include "sim/config/document.h"
 #include "sim/config/scalar_types.h"
+#include "sim/core/remembered.h"
 #include "sim/core/resources.h"
 
 namespace rehearse::hwmodels {
@@ -167,8 +168,9 @@ Gpu load_gpu(const std::string& name) {
     const std::string hint = near ? "Did you mean " + *near + "? " : "";
     throw ConfigError(Diagnostic{{}, "", "unknown GPU " + name, hint + "Known: " + joined(names) + ".", ""});
   }
+  static Remembered<std::string, Gpu> gpus;
   const std::filesystem::path& root = resource_root();
-  return load_gpu_file(root / kGpuFolder / (name + ".yaml"), root / kKernelFolder);
+  return gpus.get(name, [&] { return load_gpu_file(root / kGpuFolder / (name + ".yaml"), root / kKernelFolder); });
 }
 
 }  // namespace rehearse::hwmodels

@@ -4,6 +4,7 @@
 
 #include "sim/config/document.h"
 #include "sim/config/fields.h"
+#include "sim/core/remembered.h"
 #include "sim/core/resources.h"
 
 namespace rehearse::hwmodels {
@@ -191,7 +192,8 @@ T load_named(const std::string& what, const std::string& folder, const std::stri
 }  // namespace
 
 NodeDesign load_node(const std::string& name) {
-  if (!is_file_name(name)) return load_named("node", kNodeFolder, name, node_fields());
+  static Remembered<std::string, NodeDesign> designs;
+  if (!is_file_name(name)) return designs.get(name, [&] { return load_named("node", kNodeFolder, name, node_fields()); });
   NodeDesign node = load(name, name, node_fields());
   node.name = name;
   const std::filesystem::path beside = std::filesystem::path(name).parent_path() / node.gpu;
@@ -200,7 +202,8 @@ NodeDesign load_node(const std::string& name) {
 }
 
 FabricDesign load_fabric(const std::string& name) {
-  if (!is_file_name(name)) return load_named("fabric", kFabricFolder, name, fabric_fields());
+  static Remembered<std::string, FabricDesign> designs;
+  if (!is_file_name(name)) return designs.get(name, [&] { return load_named("fabric", kFabricFolder, name, fabric_fields()); });
   FabricDesign fabric = load(name, name, fabric_fields());
   fabric.name = name;
   return fabric;

@@ -4,6 +4,7 @@
 #include <system_error>
 
 #include "sim/core/error.h"
+#include "sim/core/remembered.h"
 
 namespace rehearse {
 namespace fs = std::filesystem;
@@ -33,13 +34,16 @@ const fs::path& resource_root() {
   return root;
 }
 
-std::vector<std::string> resource_names(const std::string& folder, const std::string& extension) {
-  std::vector<std::string> names;
-  std::error_code ec;
-  for (const auto& entry : fs::directory_iterator(resource_root() / folder, ec))
-    if (entry.path().extension() == extension) names.push_back(entry.path().stem().string());
-  std::sort(names.begin(), names.end());
-  return names;
+const std::vector<std::string>& resource_names(const std::string& folder, const std::string& extension) {
+  static Remembered<std::pair<std::string, std::string>, std::vector<std::string>> folders;
+  return folders.get({folder, extension}, [&] {
+    std::vector<std::string> names;
+    std::error_code ec;
+    for (const auto& entry : fs::directory_iterator(resource_root() / folder, ec))
+      if (entry.path().extension() == extension) names.push_back(entry.path().stem().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  });
 }
 
 }  // namespace rehearse

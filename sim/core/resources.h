@@ -12,7 +12,8 @@ namespace rehearse {
 /// Throws ConfigError when none exists.
 const std::filesystem::path& resource_root();
 
-/// Names (without extension) of the files with `extension` in `folder` below resource_root(), sorted.
-std::vector<std::string> resource_names(const std::string& folder, const std::string& extension);
+/// Names (without extension) of the files with `extension` in `folder` below resource_root(), sorted. Looked up once
+/// per process: the program's own files do not change under it.
+const std::vector<std::string>& resource_names(const std::string& folder, const std::string& extension);
 
 }  // namespace rehearse

@@ -8,6 +8,7 @@
 
 #include "sim/config/document.h"
 #include "sim/core/contract.h"
+#include "sim/core/remembered.h"
 #include "sim/core/resources.h"
 #include "sim/model/describe.h"
 #include "sim/model/model_fields.h"
@@ -98,9 +99,12 @@ const config::Value& model_named(const std::string& name) {
 }  // namespace
 
 ModelDescription load_preset(const std::string& name) {
-  const config::Value& map = model_named(name);
-  const std::size_t dot = map.path().find('.');  // "models.llama-3-8b"
-  return read_model(map, map.path().substr(dot == std::string::npos ? 0 : dot + 1));
+  static Remembered<std::string, ModelDescription> presets;
+  return presets.get(name, [&] {
+    const config::Value& map = model_named(name);
+    const std::size_t dot = map.path().find('.');  // "models.llama-3-8b"
+    return read_model(map, map.path().substr(dot == std::string::npos ? 0 : dot + 1));
+  });
 }
 
 std::vector<std::string> preset_names() {

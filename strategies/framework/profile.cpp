@@ -8,6 +8,7 @@
 #include "sim/config/fields.h"
 #include "sim/config/layers.h"
 #include "sim/core/error.h"
+#include "sim/core/remembered.h"
 #include "sim/core/resources.h"
 
 namespace rehearse::strategies {
@@ -134,9 +135,7 @@ config::Value layered(const std::filesystem::path& file, int depth) {
   return config::merged(below, config::Value::map(std::move(own), document.root.place(), document.root.path()));
 }
 
-}  // namespace
-
-FrameworkProfile load_profile(const std::string& name) {
+FrameworkProfile read_profile(const std::string& name) {
   const bool own = config::is_file_name(name);
   const std::filesystem::path path = own ? std::filesystem::path(name) : file_of_profile(name, [](std::string problem, std::string fix) {
     return Diagnostic{{}, "training.framework", std::move(problem), std::move(fix), ""};
@@ -147,6 +146,13 @@ FrameworkProfile load_profile(const std::string& name) {
   profile.name = name;
   profile.file = own ? name : std::string(kFolder) + "/" + name + ".yaml";
   return profile;
+}
+
+}  // namespace
+
+FrameworkProfile load_profile(const std::string& name) {
+  static Remembered<std::string, FrameworkProfile> profiles;
+  return config::is_file_name(name) ? read_profile(name) : profiles.get(name, [&] { return read_profile(name); });
 }
 
 FrameworkProfile with_precision(FrameworkProfile profile, Precision precision) {
