@@ -107,6 +107,23 @@ struct AllocatorStatistics {
   std::int64_t synchronizations = 0;  // waits for every delayed free's events
 };
 
+/// A moment of an allocator. Two moments of one allocator that are equal lead to the same answers for the same requests
+/// from then on, and to the same statistics but for counters of what has happened so far.
+struct AllocatorCondition {
+  struct Block {
+    std::uint64_t address = 0;
+    std::int64_t size = 0, requested = 0;
+    std::uint64_t other_streams = 0, what = 0;  // pool, state, expandable segment
+    friend bool operator==(const Block&, const Block&) = default;
+  };
+  std::vector<Block> blocks;
+  std::uint64_t next_address = 0, fingerprint = 0;
+  bool comparable = true;  // false: depends on more than this, such as events that have not completed
+  bool sorted = false;
+  /// Compares to the last byte; sorts both sides the first time.
+  bool equals(AllocatorCondition& other);
+};
+
 enum class AllocatorAction : std::uint8_t {
   alloc,
   free_requested,

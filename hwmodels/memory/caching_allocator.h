@@ -59,6 +59,8 @@ class CachingAllocator {
   Bytes size_of(BlockId block) const { return Bytes{checked(block).size}; }
   std::uint64_t address_of(BlockId block) const { return checked(block).address; }
   Bytes largest_free_block() const;
+  /// What decides all that the allocator will do, ready to be compared with another moment of the same allocator.
+  AllocatorCondition condition() const;
   /// Every segment in address order.
   std::vector<SegmentSnapshot> snapshot() const;
   /// Sees every event from now on; nullptr to stop. Not owned; changes no number.

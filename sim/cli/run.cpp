@@ -14,7 +14,7 @@ namespace {
 
 struct Options {
   ScenarioArguments scenario;
-  bool json = false, quiet = false, print_config = false;
+  bool json = false, quiet = false, print_config = false, unfold = false, no_shortcuts = false;
   std::string trace, snapshot, output;
 };
 
@@ -43,6 +43,8 @@ int run(const Options& o) {
     if (!file.empty()) check_writable(file);
   scenario::SimulateOptions options;
   options.trace = options.timeline = !o.trace.empty();
+  options.unfold = o.unfold;
+  options.shortcuts = !o.no_shortcuts;
   const scenario::Result result = simulate(s, options);
   if (!o.trace.empty()) write_trace_file(o, s, result);
   if (!o.snapshot.empty()) write_snapshot_file(o, s, result);
@@ -70,6 +72,8 @@ Run add_run(CLI::App& app) {
   app.add_option("--memory-snapshot", o->snapshot, "write the fullest GPU's allocations as a PyTorch memory snapshot (.pickle or .json)")->type_name("FILE");
   app.add_option("-o,--output", o->output, "write the answer to a file instead of stdout")->type_name("FILE");
   app.add_flag("--print-config", o->print_config, "print the scenario with every default filled in, simulate nothing");
+  app.add_flag("--unfold", o->unfold, "simulate every rank by itself instead of one of each kind (same numbers, slower)");
+  app.add_flag("--no-shortcuts", o->no_shortcuts, "execute every instruction, also where a repeat is known to be the same (same numbers, slower)")->group("Checks");
   app.add_flag("-q,--quiet", o->quiet, "only the verdict line");
   app.footer("Examples:\n  rehearse run scenarios/llama3_8b_8xh100.yaml\n  rehearse run job.yaml --set parallelism.tensor=4 --set memory.recompute=full --json");
   return [o] { return run(*o); };

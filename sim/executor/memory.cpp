@@ -1,8 +1,10 @@
 #include "sim/executor/memory.h"
 
 #include <algorithm>
+#include <deque>
 
 #include "sim/core/contract.h"
+#include "sim/executor/repeats.h"
 
 namespace rehearse::executor {
 namespace {
@@ -14,7 +16,40 @@ struct Slot {
   std::int64_t bytes = 0;   // 0: empty
   plan::Category category = plan::Category::temporary;
   std::uint32_t block_of_plan = 0, name = 0;
+  std::uint32_t frame = 0;  // where its frame begins
 };
+
+/// A live tensor when a period begins, named by what will be done with it: by its frame's name if that is fixed, else by
+/// when the frame was used last.
+struct LiveSlot {
+  std::uint64_t address = 0;
+  std::int64_t bytes = 0;
+  std::uint32_t frame = 0;         // name, or calls since the last use
+  std::uint32_t offset = 0;
+  std::uint8_t place = 0;          // of the last use; 4: the frame is fixed
+  plan::Category category = plan::Category::temporary;
+  friend bool operator==(const LiveSlot&, const LiveSlot&) = default;
+};
+constexpr std::uint8_t kFixed = 4;
+
+/// All that decides what the rest of the step does with memory, when a period begins.
+struct Moment {
+  std::size_t call = 0;
+  std::int64_t operations = 0;
+  hwmodels::AllocatorCondition allocator;
+  std::vector<LiveSlot> live;
+  bool sorted = false;
+
+  bool equals(Moment& other) {
+    if (live.size() != other.live.size() || !allocator.equals(other.allocator)) return false;
+    for (Moment* m : {this, &other}) {
+      if (!m->sorted) std::sort(m->live.begin(), m->live.end(), [](const LiveSlot& a, const LiveSlot& b) { return a.address < b.address; });
+      m->sorted = true;
+    }
+    return live == other.live;
+  }
+};
+constexpr std::size_t kMoments = 32;  // that are kept to compare with
 
 class Ledger {
  public:
@@ -23,6 +58,14 @@ class Ledger {
 
   ClassMemory run() {
     allocator_.set_observer(options_.observer);
+    if (options_.shortcuts && !options_.timeline && options_.observer == nullptr) {
+      repeats_.emplace(program_);
+      if (!worth_looking(repeats_->stretch())) repeats_.reset();
+    }
+    if (repeats_) {
+      last_use_.resize(program_.slots + 1);
+      live_in_frame_.resize(program_.slots + 1);
+    }
     bool alive = calls(program_.setup, -1);
     for (int step = 0; alive && step < options_.steps; ++step) alive = calls(program_.step, step);
     if (options_.observer != nullptr) options_.observer->at_end(allocator_);
@@ -37,7 +80,14 @@ class Ledger {
  private:
   bool calls(const std::vector<plan::Call>& list, int step) {
     const bool last = step == options_.steps - 1;
+    moments_.clear();
     for (std::size_t i = 0; i < list.size(); ++i) {
+      if (step >= 0 && repeats_) {
+        const Repeat& r = repeats_->stretch();
+        if (r.any() && i + r.period >= r.first && i < r.end && (i + r.period - r.first) % r.period == 0) i += same_again(i);
+        if (i == list.size()) break;
+        use_frames(list[i], i);
+      }
       if (!block(list[i], step < 0 ? -1 : static_cast<std::int64_t>(i), step)) return false;
       if (options_.timeline && last)
         result_.timeline.push_back({static_cast<std::uint32_t>(i), high_, allocator_.statistics().reserved_bytes.current.value});
@@ -45,11 +95,87 @@ class Ledger {
     return true;
   }
 
+  // Repeats -----------------------------------------------------------------------------------------------------------
+
+  /// Comparing two moments costs about as much as a hundred operations.
+  bool worth_looking(const Repeat& r) const {
+    std::size_t operations = 0;
+    for (std::size_t i = r.first; i < r.first + r.period; ++i) operations += plan_.blocks[program_.step[i].block].memory.size();
+    return operations >= 100;
+  }
+
+  void use_frames(const plan::Call& call, std::size_t i) {
+    for (std::size_t p = call.frames.size(); p-- > 0;) {
+      const std::uint32_t frame = call.frames[p];
+      if (frame == plan::kNoFrame) continue;
+      // A frame that still holds something is no fresh one: then names mean more than we know.
+      if ((repeats_->fresh(i) >> p & 1u) && live_in_frame_[frame] != 0) {
+        repeats_.reset();
+        return;
+      }
+      last_use_[frame] = {static_cast<std::uint32_t>(i), static_cast<std::uint8_t>(p)};
+    }
+  }
+
+  /// A period begins. If one before it began in the same way, all from there to here would only come again: returns how
+  /// many calls to leave out, a whole number of times that stretch, and gives the live tensors the names of their time.
+  std::size_t same_again(std::size_t i) {
+    Moment now{.call = i, .operations = result_.operations, .allocator = allocator_.condition()};
+    for (std::uint32_t s = 0; s < slots_.size(); ++s) {
+      const Slot& slot = slots_[s];
+      if (slot.bytes == 0) continue;
+      const FrameUse use = last_use_[slot.frame];
+      const bool fixed = repeats_->fixed(slot.frame);
+      now.live.push_back({allocator_.address_of(slot.block), slot.bytes, fixed ? slot.frame : static_cast<std::uint32_t>(i) - use.call, s - slot.frame,
+                          fixed ? kFixed : use.place, slot.category});
+    }
+    for (auto before = moments_.rbegin(); before != moments_.rend(); ++before) {
+      if (!before->equals(now)) continue;
+      const std::size_t stretch = i - before->call, times = (repeats_->stretch().end - i) / stretch;
+      if (times == 0) break;
+      const auto again = static_cast<std::int64_t>(times) * (now.operations - before->operations);
+      result_.operations += again;
+      result_.repeated += again;
+      rename(i, i + times * stretch);
+      moments_.clear();
+      return times * stretch;
+    }
+    moments_.push_back(std::move(now));
+    if (moments_.size() > kMoments) moments_.pop_front();
+    return 0;
+  }
+
+  /// What lives before call `from` lives on under the names that it has before call `to`, which does the same.
+  void rename(std::size_t from, std::size_t to) {
+    std::vector<std::pair<std::uint32_t, Slot>> moved;
+    std::vector<std::pair<std::uint32_t, FrameUse>> uses;
+    for (std::uint32_t s = 0; s < slots_.size(); ++s) {
+      Slot& slot = slots_[s];
+      if (slot.bytes == 0 || repeats_->fixed(slot.frame)) continue;
+      const std::uint32_t old = slot.frame;
+      const FrameUse use{static_cast<std::uint32_t>(to - (from - last_use_[old].call)), last_use_[old].place};
+      const std::uint32_t frame = program_.step[use.call].frames[use.place];
+      uses.emplace_back(frame, use);
+      --live_in_frame_[old];
+      moved.emplace_back(frame + (s - old), slot);
+      moved.back().second.frame = frame;
+      slot = Slot{};
+    }
+    for (const auto& [s, slot] : moved) {
+      slots_[s] = slot;
+      ++live_in_frame_[slot.frame];
+    }
+    for (const auto& [frame, use] : uses) last_use_[frame] = use;
+  }
+
+  // -------------------------------------------------------------------------------------------------------------------
+
   bool block(const plan::Call& call, std::int64_t index, int step) {
     const plan::Block& b = plan_.blocks[call.block];
     high_ = allocator_.statistics().allocated_bytes.current.value;
     for (const plan::Instruction& i : b.memory) {
-      Slot& slot = slots_[call.frames[static_cast<std::size_t>(i.frame)] + i.index];
+      const std::uint32_t frame = call.frames[static_cast<std::size_t>(i.frame)];
+      Slot& slot = slots_[frame + i.index];
       ++result_.operations;
       switch (i.op) {
         case Opcode::alloc: {
@@ -63,7 +189,8 @@ class Ledger {
             result_.failed_step = step;
             return false;
           }
-          slot = {got.block, i.value, static_cast<plan::Category>(i.flags), call.block, i.index};
+          slot = {got.block, i.value, static_cast<plan::Category>(i.flags), call.block, i.index, frame};
+          if (repeats_) ++live_in_frame_[frame];
           live_[i.flags] += i.value;
           const std::int64_t now = allocator_.statistics().allocated_bytes.current.value;
           high_ = std::max(high_, now);
@@ -81,11 +208,17 @@ class Ledger {
           release(slot);
           break;
         case Opcode::move: {
-          Slot& from = slots_[call.frames[static_cast<std::size_t>(i.frame)] + static_cast<std::uint32_t>(i.value)];
-          Slot& to = slots_[call.frames[static_cast<std::size_t>(plan::Frame::own)] + i.index];
+          const std::uint32_t own = call.frames[static_cast<std::size_t>(plan::Frame::own)];
+          Slot& from = slots_[frame + static_cast<std::uint32_t>(i.value)];
+          Slot& to = slots_[own + i.index];
           if (&from == &to) break;
           EXPECTS(to.bytes == 0, b.name + ": moved onto a live tensor");
+          if (repeats_ && from.bytes > 0) {
+            --live_in_frame_[from.frame];
+            ++live_in_frame_[own];
+          }
           to = from;
+          to.frame = own;
           from = Slot{};
           break;
         }
@@ -101,6 +234,7 @@ class Ledger {
 
   void release(Slot& slot) {
     live_[static_cast<std::size_t>(slot.category)] -= slot.bytes;
+    if (repeats_) --live_in_frame_[slot.frame];
     allocator_.free(slot.block);
     slot = Slot{};
   }
@@ -126,6 +260,10 @@ class Ledger {
   std::array<std::int64_t, plan::kCategories> live_{};
   std::int64_t peak_ = -1, high_ = 0;
   ClassMemory result_;
+  std::optional<Repeats> repeats_;               // if shortcuts are allowed
+  std::vector<FrameUse> last_use_;               // by beginning of the frame
+  std::vector<std::int32_t> live_in_frame_;
+  std::deque<Moment> moments_;                   // beginnings of periods in this step, the latest last
 };
 
 }  // namespace

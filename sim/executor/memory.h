@@ -36,6 +36,7 @@ struct ClassMemory {
   std::vector<MemorySample> timeline;                      // of the last step, if asked for
   std::vector<LiveTensor> live_at_peak;                    // if asked for, largest first
   std::int64_t operations = 0;
+  std::int64_t repeated = 0;                               // of these, in repeats that were counted, not run
 };
 
 /// Sees every event of the allocator together with the tensor that caused it. Changes no number.
@@ -52,6 +53,7 @@ struct MemoryOptions {
   int steps = 2;             // the second meets the optimizer states and the cached segments of the first
   bool timeline = false;
   MemoryObserver* observer = nullptr;  // not owned
+  bool shortcuts = true;     // a repeat that meets the same allocator is counted, not run. Changes no number
 };
 
 ClassMemory run_memory(const plan::Plan& plan, std::size_t rank_class, const MemoryOptions& options);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "sim/core/contract.h"
+#include "sim/executor/block_replay.h"
 #include "sim/executor/contention.h"
 
 namespace rehearse::executor {
@@ -15,62 +16,7 @@ using plan::GroupAxis;
 using plan::Opcode;
 using plan::Stream;
 
-std::string_view name_of(Cause c) {
-  switch (c) {
-    case Cause::gemm: return "matrix products";
-    case Cause::attention: return "attention";
-    case Cause::memory_bound: return "memory-bound kernels";
-    case Cause::optimizer: return "optimizer";
-    case Cause::other_compute: return "other kernels";
-    case Cause::tensor: return "exposed tensor-parallel communication";
-    case Cause::context: return "exposed context-parallel communication";
-    case Cause::expert: return "exposed expert communication";
-    case Cause::data: return "exposed data-parallel communication";
-    case Cause::pipeline_message: return "exposed pipeline messages";
-    case Cause::bubble: return "pipeline bubble";
-    case Cause::host: return "host-bound";
-    case Cause::copy: return "exposed copies";
-    case Cause::idle: return "idle";
-    case Cause::count_: break;
-  }
-  return "?";
-}
-
 namespace {
-
-constexpr std::int64_t kNever = INT64_MAX;
-constexpr std::int64_t kUnset = -1;
-
-struct Item {
-  Opcode op;
-  Stream stream;
-  std::uint32_t index;   // spec, or event instance
-  std::uint32_t call;
-  std::int64_t issue;    // host clock when it was issued
-};
-
-struct Event {
-  std::int64_t time = kUnset;
-  Cause cause = Cause::idle;   // what the recording stream was doing before
-  std::int64_t met = 0;        // when the peers for that were there, if it had to wait for them
-};
-
-struct StreamState {
-  std::vector<Item> fifo;
-  std::size_t head = 0;
-  std::int64_t ready = 0;        // end of the last thing on this stream, waits included
-  std::int64_t start = kNever;   // when the head may start; kNever: blocked or empty
-  bool running = false;
-  bool arrived = false;          // the head waits for peers
-  bool met = false;              // the peers are there: `start` is settled
-  std::int64_t arrival = kUnset; // when this side was ready, if the work needs others
-  std::int64_t began = 0, finish = 0, updated = 0;
-  double remaining = 0, rate = 1;
-  const Priced* work = nullptr;
-  Cause last = Cause::idle;      // what the last work was, for those who wait for it
-  std::int64_t last_met = 0;     // when its peers were there, if it had to wait for them
-  bool empty() const { return head == fifo.size(); }
-};
 
 Cause cause_of(GroupAxis axis) {
   switch (axis) {
@@ -92,35 +38,18 @@ Cause cause_of(const model::KernelSpec& k) {
   }
 }
 
-class Simulation;
-
-/// One rank (of a class): its host thread and its streams.
-struct RankState {
-  std::array<StreamState, plan::kStreams> streams;
-  std::vector<std::uint32_t> slot_event;   // latest event instance recorded in each slot
-  std::vector<Event> events;
-  std::size_t call = 0;                    // next call of the step
-  std::size_t position = 0;                // next instruction of the call
-  int step = 0;
-  std::int64_t host = 0;
-  std::uint32_t host_waits = UINT32_MAX;
-  bool host_syncs = false, host_done = false;
-  int contenders = 0;                      // running work that can disturb other work
-  std::vector<std::int64_t> step_end;
-  ClassTiming result;
-  std::int64_t measured_from = kNever;
-};
-
 class Simulation {
  public:
-  Simulation(const plan::Plan& plan, const CostTable& costs, const TimingOptions& options) : plan_(plan), costs_(costs), options_(options), ranks_(plan.classes.size()), next_(plan.classes.size(), kNever), earliest_(plan.classes.size() / kBlock + 1, kNever),
-        meetings_of_(plan.classes.size()) {
+  Simulation(const plan::Plan& plan, const CostTable& costs, const TimingOptions& options) : plan_(plan), costs_(costs), options_(options), ranks_(plan.classes.size() + 1), next_(plan.classes.size(), kNever), earliest_(plan.classes.size() / kBlock + 1, kNever),
+        meetings_of_(plan.classes.size()), replay_of_(plan.blocks.size(), kUnmeasured) {
+    for (std::size_t r = 0; r < plan.classes.size(); ++r) ranks_[r].rank_class = r;
+    replays_allowed_ = options.shortcuts && !options.trace && messages_have_their_streams(plan);
     for (auto& of_axis : meetings_of_) of_axis.fill(UINT32_MAX);
     for (const model::KernelSpec& k : plan.kernels) kernel_cause_.push_back(cause_of(k));
   }
 
   TimingResult run() {
-    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    for (std::size_t r = 0; r < classes(); ++r) {
       ranks_[r].slot_event.assign(plan_.classes[r].program.slots, UINT32_MAX);
       if (options_.steps == 1) ranks_[r].measured_from = 0;
       ranks_[r].result.call_host.assign(plan_.classes[r].program.step.size(), 0);
@@ -128,7 +57,7 @@ class Simulation {
       for (int s = 0; s < plan::kStreams; ++s) poll(r, s);
       settle(r);
     }
-    for (std::size_t r = 0; r < ranks_.size(); ++r) set_next(r, next(r));
+    for (std::size_t r = 0; r < classes(); ++r) set_next(r, next(r));
     // Global order of time: the rank whose next happening is earliest goes on.
     for (;;) {
       const auto block = static_cast<std::size_t>(std::min_element(earliest_.begin(), earliest_.end()) - earliest_.begin());
@@ -142,6 +71,7 @@ class Simulation {
   }
 
  private:
+  std::size_t classes() const { return plan_.classes.size(); }
   const plan::Program& program(std::size_t r) const { return plan_.classes[r].program; }
 
   /// Ranks in blocks, each with its earliest: two short scans find the next of a thousand ranks.
@@ -155,13 +85,13 @@ class Simulation {
 
   std::uint32_t slot(const plan::Call& call, const plan::Instruction& i) const { return call.frames[static_cast<std::size_t>(i.frame)] + i.index; }
 
-  std::uint32_t new_event(RankState& rank) {
-    rank.events.emplace_back();
+  std::uint32_t new_event(RankState& rank, Stream recorder) {
+    rank.events.emplace_back().recorder = recorder;
     return static_cast<std::uint32_t>(rank.events.size() - 1);
   }
 
   void push(RankState& rank, Stream s, Opcode op, std::uint32_t index) {
-    rank.streams[static_cast<std::size_t>(s)].fifo.push_back({op, s, index, static_cast<std::uint32_t>(rank.call), rank.host});
+    rank.streams[static_cast<std::size_t>(s)].fifo.push_back({op, s, false, index, static_cast<std::uint32_t>(rank.call), 0, rank.host});
   }
 
   /// The host runs ahead of the device until it has to wait for it.
@@ -181,7 +111,13 @@ class Simulation {
       }
       const plan::Call& call = calls[rank.call];
       const plan::Block& block = plan_.blocks[call.block];
-      if (rank.position == 0) rank.result.call_host[rank.call] = rank.host;
+      if (rank.position == 0) {
+        rank.result.call_host[rank.call] = rank.host;
+        if (replays_allowed_ && issue_whole(rank, call.block)) {
+          ++rank.call;
+          continue;
+        }
+      }
       while (rank.position < block.timing.size()) {
         const plan::Instruction& i = block.timing[rank.position++];
         ++instructions_;
@@ -203,7 +139,7 @@ class Simulation {
             rank.host += i.value;
             break;
           case Opcode::record: {
-            const std::uint32_t e = new_event(rank);
+            const std::uint32_t e = new_event(rank, i.stream);
             rank.slot_event[slot(call, i)] = e;
             push(rank, i.stream, Opcode::record, e);
             break;
@@ -232,9 +168,180 @@ class Simulation {
 
   /// `to` waits for what `from` has been given so far.
   void join(RankState& rank, Stream from, Stream to) {
-    const std::uint32_t e = new_event(rank);
+    const std::uint32_t e = new_event(rank, from);
     push(rank, from, Opcode::record, e);
     push(rank, to, Opcode::wait, e);
+  }
+
+  // Whole blocks ------------------------------------------------------------------------------------------------------
+
+  /// Issues a block in one piece, if it is one that can be replayed: its place is kept on each stream that it uses.
+  bool issue_whole(RankState& rank, std::uint32_t block) {
+    std::uint32_t& id = replay_of_[block];
+    if (id == kUnmeasured) id = measure(rank.rank_class, block);
+    if (id == kNotReplayed || replays_[id].rank_class != rank.rank_class) return false;
+    const BlockReplay& b = replays_[id];
+    const auto first_event = static_cast<std::uint32_t>(rank.events.size());
+    for (const ReplayedRecord& record : b.records)
+      rank.slot_event[program(rank.rank_class).step[rank.call].frames[static_cast<std::size_t>(record.frame)] + record.slot] = new_event(rank, record.stream);
+    for (unsigned k = 0; k < plan::kStreams; ++k)
+      if (k == 0 || (b.streams >> k & 1u))
+        rank.streams[k].fifo.push_back({Opcode::host, static_cast<Stream>(k), true, id, static_cast<std::uint32_t>(rank.call), first_event, rank.host});
+    rank.host += b.host;
+    instructions_ += static_cast<std::int64_t>(plan_.blocks[block].timing.size());
+    return true;
+  }
+
+  /// Runs a block by itself, the host far ahead, and keeps what it did.
+  std::uint32_t measure(std::size_t rank_class, std::uint32_t block) {
+    const plan::Block& b = plan_.blocks[block];
+    BlockReplay replay{.block = block, .rank_class = rank_class};
+    if (!may_replay(plan_, plan_.classes[rank_class], b, replay)) return kNotReplayed;
+    const std::size_t r = classes();   // the spare rank
+    RankState& rank = ranks_[r] = {};
+    rank.rank_class = rank_class;
+    rank.host = kLongAgo;
+    rank.measured_from = kLongAgo;
+    for (std::size_t k = 1; k < rank.streams.size(); ++k) rank.streams[k].ready = kLongAgo;
+    for (const ReplayedRecord& record : replay.records) new_event(rank, record.stream);
+    open(rank, replay, 0);
+    replay.host = rank.host - kLongAgo;
+    for (std::size_t k = 0; k < rank.streams.size(); ++k) {
+      replay.items[k] = rank.streams[k].left = static_cast<std::uint32_t>(rank.streams[k].opened.size());
+      if (k > 0 && replay.items[k] > 0) replay.streams |= 1u << k;
+    }
+    slack_ = kNever;
+    measuring_ = true;
+    for (int k = 0; k < plan::kStreams; ++k) poll(r, k);
+    bool usable = true;
+    for (std::int64_t t; usable && (t = next(r)) != kNever;) {
+      usable = t >= 0;   // else something ran that waits for nothing: when it runs depends on what was before
+      if (usable) happen(r, t);
+    }
+    measuring_ = false;
+    replay.duration = rank.streams[0].ready;
+    replay.slack = slack_;
+    replay.time = rank.result.time;
+    replay.busy = rank.result.busy;
+    for (std::size_t k = 0; k < rank.streams.size(); ++k) {
+      const StreamState& s = rank.streams[k];
+      replay.ready[k] = s.ready;
+      replay.last[k] = s.last;
+      if (k > 0 && (replay.streams >> k & 1u) == 0) continue;
+      usable = usable && s.empty() && s.ready >= 0 && s.ready <= replay.duration && s.last_met == 0;
+    }
+    for (std::size_t i = 0; i < replay.records.size(); ++i) {
+      const Event& e = rank.events[i];
+      usable = usable && e.time >= 0 && e.met == 0;
+      replay.records[i].time = e.time;
+      replay.records[i].cause = e.cause;
+    }
+    if (!usable) return kNotReplayed;
+    replay.beside_messages = fits_beside(costs_, rank_class, b, most_of_messages(costs_.messages[rank_class]));
+    replays_.push_back(replay);
+    return static_cast<std::uint32_t>(replays_.size() - 1);
+  }
+
+  /// Queues the instructions of a block as the host would have issued them.
+  void open(RankState& rank, const BlockReplay& b, std::uint32_t event) {
+    const std::uint32_t first_event = event;
+    std::size_t wait = 0;
+    for (const plan::Instruction& i : plan_.blocks[b.block].timing) {
+      if (i.op == Opcode::record) {
+        push_opened(rank, i.stream, i.op, event++);
+        continue;
+      }
+      if (i.op == Opcode::wait) {
+        push_opened(rank, i.stream, i.op, first_event + b.waits[wait++]);
+        continue;
+      }
+      rank.host += i.value;
+      if (i.op == Opcode::host) continue;
+      if (i.flags & plan::kAfterCompute) join_opened(rank, Stream::compute, i.stream);
+      push_opened(rank, i.stream, i.op, i.index);
+      if (i.flags & plan::kComputeWaits) join_opened(rank, i.stream, Stream::compute);
+    }
+  }
+  void push_opened(RankState& rank, Stream s, Opcode op, std::uint32_t index) {
+    rank.streams[static_cast<std::size_t>(s)].opened.push_back({op, s, false, index, static_cast<std::uint32_t>(rank.call), 0, rank.host});
+  }
+  void join_opened(RankState& rank, Stream from, Stream to) {
+    const std::uint32_t e = new_event(rank, from);
+    push_opened(rank, from, Opcode::record, e);
+    push_opened(rank, to, Opcode::wait, e);
+  }
+
+  /// The compute stream has come to a whole block: replays it if nothing else can happen meanwhile, else opens it.
+  void meet_whole(std::size_t r) {
+    RankState& rank = ranks_[r];
+    StreamState& compute = rank.streams[0];
+    const Item item = compute.front();
+    const BlockReplay& b = replays_[item.index];
+    if (can_replay(rank, b, item)) {
+      const std::int64_t start = compute.ready;
+      for (unsigned k = 0; k < plan::kStreams; ++k) {
+        if (k > 0 && (b.streams >> k & 1u) == 0) continue;
+        StreamState& s = rank.streams[k];
+        s.pop();
+        s.ready = start + b.ready[k];
+        s.last = b.last[k];
+        s.last_met = 0;
+      }
+      replayed_ += static_cast<std::int64_t>(plan_.blocks[b.block].timing.size());
+      if (rank.measured_from != kNever) {
+        for (std::size_t c = 0; c < b.time.size(); ++c) rank.result.time[c] += b.time[c];
+        for (std::size_t k = 0; k < b.busy.size(); ++k) rank.result.busy[k] += b.busy[k];
+      }
+      for (std::size_t i = 0; i < b.records.size(); ++i) {
+        Event& e = rank.events[item.first_event + i];
+        e.time = start + b.records[i].time;
+        e.cause = b.records[i].cause;
+      }
+      if (!b.records.empty()) {  // somebody may have waited for them
+        for (int k = 1; k < plan::kStreams; ++k) {
+          const StreamState& s = rank.streams[static_cast<std::size_t>(k)];
+          if (!s.empty() && s.front().op == Opcode::wait && s.front().index - item.first_event < b.records.size()) poll(r, k);
+        }
+      }
+      return;
+    }
+    const std::int64_t host = std::exchange(rank.host, item.issue);
+    const std::size_t call = std::exchange(rank.call, static_cast<std::size_t>(item.call));
+    compute.pop();
+    open(rank, b, item.first_event);
+    compute.left = b.items[0];
+    rank.host = host;
+    rank.call = call;
+  }
+
+  bool can_replay(const RankState& rank, const BlockReplay& b, const Item& item) const {
+    const std::int64_t start = rank.streams[0].ready;
+    if (item.issue >= start + b.slack) return false;
+    if (rank.host_waits != UINT32_MAX) return false;
+    for (int k = 1; k < plan::kStreams; ++k) {
+      if (b.streams >> k & 1u) {
+        const StreamState& s = rank.streams[static_cast<std::size_t>(k)];
+        if (!s.idle() || s.ready > start || !s.opened.empty() || !s.fifo[s.head].whole || s.fifo[s.head].call != item.call) return false;
+      } else if (!stays_quiet(rank, k, start + b.duration, b.beside_messages)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /// The place of an opened block on a side stream gives way to its work. False: the block is not open yet.
+  bool reach_opened(StreamState& s) {
+    if (s.opened_head == s.opened.size()) return false;
+    s.left = replays_[s.fifo[s.head].index].items[static_cast<std::size_t>(s.fifo[s.head].stream)];
+    ++s.head;
+    return true;
+  }
+
+  /// When the head of a stream may go on.
+  std::int64_t ready_and_issued(const StreamState& s, const Item& item) {
+    if (measuring_) [[unlikely]]
+      slack_ = std::min(slack_, s.ready - (item.issue - kLongAgo));
+    return std::max(s.ready, item.issue);
   }
 
   bool host_resumes(RankState& rank) {
@@ -266,14 +373,19 @@ class Simulation {
     s.start = kNever;
     // A record below lets other streams go on, which may move this one: its state is looked at afresh each time.
     while (!s.empty() && !s.running && !s.arrived && !s.met) {
-      const Item& item = s.fifo[s.head];
+      const Item& item = s.front();
+      if (item.whole) [[unlikely]] {
+        if (stream == 0) meet_whole(r);
+        else if (!reach_opened(s)) return;
+        continue;
+      }
       switch (item.op) {
         case Opcode::record: {
           Event& e = rank.events[item.index];
-          e.time = std::max(s.ready, item.issue);
+          e.time = ready_and_issued(s, item);
           e.cause = s.ready > item.issue ? s.last : Cause::host;
           e.met = s.ready > item.issue ? s.last_met : 0;
-          ++s.head;
+          s.pop();
           for (int other = 0; other < plan::kStreams; ++other)
             if (other != stream && !rank.streams[static_cast<std::size_t>(other)].empty()) poll(r, other);
           break;
@@ -290,27 +402,27 @@ class Simulation {
             }
             s.ready = e.time;
           }
-          ++s.head;
+          s.pop();
           break;
         }
         case Opcode::host: {  // end of step
           end_of_step(r, s, static_cast<int>(item.index));
-          ++s.head;
+          s.pop();
           break;
         }
         case Opcode::collective:
-          if (!plan_.classes[r].partners[static_cast<std::size_t>(plan_.collectives[item.index].axis)].empty()) {
+          if (!plan_.classes[rank.rank_class].partners[static_cast<std::size_t>(plan_.collectives[item.index].axis)].empty()) {
             arrive_collective(r, stream, item);
             return;
           }
-          s.start = std::max(s.ready, item.issue);
+          s.start = ready_and_issued(s, item);
           return;
         case Opcode::send:
         case Opcode::recv:
           arrive_message(r, stream, item);
           return;
         default: {
-          const std::int64_t start = std::max(s.ready, item.issue);
+          const std::int64_t start = ready_and_issued(s, item);
           if (stream == 0 && undisturbed(rank, start, item)) {
             run_alone(r, s, item, start);
             break;
@@ -330,7 +442,7 @@ class Simulation {
       if (s.running && s.work->load.sm + s.work->load.hbm > 0) return false;
       if (s.start != kNever && s.start < end) return false;
       // A collective that waits for its members may begin at any moment (messages disturb no kernels).
-      if (s.arrived && s.fifo[s.head].op == Opcode::collective) return false;
+      if (s.arrived && s.front().op == Opcode::collective) return false;
     }
     return true;
   }
@@ -345,7 +457,7 @@ class Simulation {
     s.last = kernel_cause_[item.index];
     s.last_met = 0;
     s.ready = start + duration;
-    ++s.head;
+    s.pop();
   }
 
   void arrive_collective(std::size_t r, int stream, const Item& item) {
@@ -418,9 +530,9 @@ class Simulation {
   const Priced& price(std::size_t r, const Item& item) const {
     switch (item.op) {
       case Opcode::kernel: return costs_.kernels[item.index];
-      case Opcode::collective: return costs_.collectives[r][item.index];
+      case Opcode::collective: return costs_.collectives[ranks_[r].rank_class][item.index];
       case Opcode::copy: return costs_.copies[item.index];
-      default: return costs_.messages[r][item.index];
+      default: return costs_.messages[ranks_[r].rank_class][item.index];
     }
   }
 
@@ -462,7 +574,7 @@ class Simulation {
   void begin(std::size_t r, int stream, std::int64_t now) {
     RankState& rank = ranks_[r];
     StreamState& s = rank.streams[static_cast<std::size_t>(stream)];
-    const Item& item = s.fifo[s.head];
+    const Item& item = s.front();
     s.running = true;
     s.met = false;
     s.work = &price(r, item);
@@ -477,7 +589,7 @@ class Simulation {
   void complete(std::size_t r, int stream, std::int64_t now) {
     RankState& rank = ranks_[r];
     StreamState& s = rank.streams[static_cast<std::size_t>(stream)];
-    const Item& item = s.fifo[s.head];
+    const Item& item = s.front();
     s.running = false;
     s.last = cause(item);
     if (stream == 0) account(rank, s.last, s.began, now);
@@ -486,7 +598,7 @@ class Simulation {
     s.arrival = kUnset;
     trace(r, item, s.began, now);
     s.ready = now;
-    ++s.head;
+    s.pop();
   }
 
   Cause cause(const Item& item) const {
@@ -551,6 +663,7 @@ class Simulation {
   TimingResult finish() {
     TimingResult result;
     std::int64_t last = 0, before = 0;
+    ranks_.pop_back();   // the spare one
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       RankState& rank = ranks_[r];
       if (rank.step_end.size() < static_cast<std::size_t>(options_.steps)) {
@@ -575,6 +688,7 @@ class Simulation {
       slice.end -= before;
     }
     result.instructions = instructions_;
+    result.replayed = replayed_;
     return result;
   }
 
@@ -584,9 +698,10 @@ class Simulation {
     for (int k = 0; k < plan::kStreams; ++k) {
       const StreamState& s = rank.streams[static_cast<std::size_t>(k)];
       if (s.empty()) continue;
-      const Item& item = s.fifo[s.head];
+      const Item& item = s.front();
       text += "; stream '" + std::string(name_of(static_cast<Stream>(k))) + "' ";
-      if (item.op == Opcode::wait) text += "waits for an event that is never recorded";
+      if (item.whole) text += "waits for the compute stream";
+      else if (item.op == Opcode::wait) text += "waits for an event that is never recorded";
       else if (item.op == Opcode::send || item.op == Opcode::recv)
         text += std::string(item.op == Opcode::send ? "sends to " : "receives from ") + plan_.classes[plan_.messages[item.index].peer].name + ", which never answers";
       else if (item.op == Opcode::collective) text += "waits for the others in " + plan_.collectives[item.index].name;
@@ -602,7 +717,7 @@ class Simulation {
   const plan::Plan& plan_;
   const CostTable& costs_;
   const TimingOptions& options_;
-  std::vector<RankState> ranks_;
+  std::vector<RankState> ranks_;        // by class, and a spare one to measure blocks on
   static constexpr std::size_t kBlock = 32;
   std::vector<std::int64_t> next_;      // by rank: when its next work starts or ends
   std::vector<std::int64_t> earliest_;  // of each block of ranks
@@ -610,8 +725,14 @@ class Simulation {
   std::map<std::tuple<std::uint16_t, std::uint16_t, std::uint8_t>, Rendezvous> messages_;
   std::vector<std::vector<std::pair<std::size_t, int>>> meetings_;                    // who waits (rank, stream) in each group
   std::vector<std::array<std::uint32_t, plan::kGroupAxes>> meetings_of_;              // by rank and axis
+  static constexpr std::int64_t kLongAgo = -(std::int64_t{1} << 60);
+  static constexpr std::uint32_t kUnmeasured = UINT32_MAX, kNotReplayed = UINT32_MAX - 1;
+  bool replays_allowed_ = false, measuring_ = false;
+  std::vector<std::uint32_t> replay_of_;   // by block: index into replays_
+  std::vector<BlockReplay> replays_;
+  std::int64_t slack_ = kNever;            // of the block being measured
   std::vector<Slice> trace_;
-  std::int64_t instructions_ = 0;
+  std::int64_t instructions_ = 0, replayed_ = 0;
 };
 
 }  // namespace

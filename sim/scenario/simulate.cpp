@@ -74,6 +74,7 @@ void simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
     r.communicators = communicator_bytes(result.plan, c, network);
     executor::MemoryOptions memory;
     memory.timeline = options.timeline;
+    memory.shortcuts = options.shortcuts;
     memory.allocator = allocator_settings(s, r);
     const Bytes limit = memory.allocator.limit;
     // First with all the memory one could wish for: what is needed. Then, if that is too much, with what there is: the
@@ -135,7 +136,7 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
 
   if (options.time) {
     const executor::CostTable costs = executor::price(result.plan, {kernels, *network}, options.ablation);
-    executor::TimingResult timing = executor::run_timing(result.plan, costs, {.steps = 2, .trace = options.trace});
+    executor::TimingResult timing = executor::run_timing(result.plan, costs, {.steps = 2, .trace = options.trace, .shortcuts = options.shortcuts});
     result.deadlock = timing.deadlock;
     result.instructions = timing.instructions;
     result.step_time = to_seconds(Duration{timing.step});

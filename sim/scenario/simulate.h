@@ -48,6 +48,7 @@ struct SimulateOptions {
   bool time = true, memory = true;
   bool unfold = false;       // simulate every rank: the oracle of the folding, for small clusters
   bool trace = false, timeline = false;
+  bool shortcuts = true;     // off: every instruction and allocation is executed: the oracle of the shortcuts
   executor::Ablation ablation;
 };
 

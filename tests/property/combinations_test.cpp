@@ -10,6 +10,7 @@
 #include "sim/scenario/simulate.h"
 #include "strategies/data/catalog.h"
 #include "tests/support/byte_ledger.h"
+#include "tests/support/same_result.h"
 
 namespace rehearse {
 namespace {
@@ -98,8 +99,18 @@ scenario::Scenario scenario_of(const Choice& c) {
   return s;
 }
 
+/// The same with a host that takes no time, so that the device sets the pace and its blocks can be replayed.
+scenario::Scenario with_fast_host(scenario::Scenario s) {
+  st::FrameworkProfile& p = s.profile;
+  for (Duration* d : {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host, &p.step_host}) *d = {};
+  return s;
+}
+
 void check(const scenario::Scenario& s) {
   const scenario::Result r = scenario::simulate(s);
+  test_support::expect_same(r, scenario::simulate(s, {.shortcuts = false}));
+  const scenario::Scenario fast = with_fast_host(s);
+  test_support::expect_same(scenario::simulate(fast), scenario::simulate(fast, {.shortcuts = false}));
   EXPECT_EQ(r.deadlock, "");
   EXPECT_GT(r.step_time, 0);
   int ranks = 0;
