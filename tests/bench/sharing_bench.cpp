@@ -83,6 +83,36 @@ BENCHMARK(flows_on_fat_tree)
     ->Args({32, 32, 1})->Args({32, 32, 2})->Args({32, 32, 4})->Args({32, 32, 8})
     ->Args({128, 64, 1})->Args({128, 64, 2})->Args({128, 64, 4});
 
+// Steps of a collective: all hosts send at once, each to another one (a random permutation over random spines), and the
+// next step begins when the last flow has ended. Equal sizes, so that flows which share nothing end at the same instant.
+void permutation_steps(benchmark::State& state) {
+  FatTree tree(static_cast<std::uint32_t>(state.range(0)), static_cast<std::uint32_t>(state.range(1)));
+  Random random;
+  std::vector<std::uint32_t> to(tree.hosts());
+  for (std::uint32_t i = 0; i < tree.hosts(); ++i) to[i] = i;
+  TimePoint now{};
+  const auto before = tree.system.effort();
+  for (auto _ : state) {
+    for (std::uint32_t i = tree.hosts(); i-- > 1;) std::swap(to[i], to[random.below(i + 1)]);
+    for (std::uint32_t i = 0; i < tree.hosts(); ++i) {
+      std::array<Use, 4> uses;
+      const std::size_t k = tree.route(i, to[i], random.below(tree.hosts_per_leaf), uses);
+      tree.system.start({uses.data(), k}, microseconds(20), now, 0);
+    }
+    while (const auto next = tree.system.next_completion()) {
+      now = *next;
+      while (tree.system.pop_completed(now)) {
+      }
+    }
+  }
+  const auto& after = tree.system.effort();
+  const auto n = static_cast<double>(state.iterations() * tree.hosts());
+  state.SetItemsProcessed(state.iterations() * tree.hosts());
+  state.counters["links/flow"] = static_cast<double>(after.examined - before.examined) / n;
+  state.counters["rates/flow"] = static_cast<double>(after.rates - before.rates) / n;
+}
+BENCHMARK(permutation_steps)->ArgNames({"leaves", "hosts_per_leaf"})->Args({32, 32})->Args({128, 64})->Unit(benchmark::kMicrosecond);
+
 // 1 GiB over a ring of all GPUs, 8 per node, one NIC per GPU: builds the routes, folds the links and runs
 // the flow.
 // Links per GPU: NVLink out and in, NIC out and in.

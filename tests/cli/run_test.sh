@@ -11,6 +11,13 @@ checks=$((checks + 1)); cmp -s out first.json || complain "two runs differ"
 prints '"schema_version": 1'
 checks=$((checks + 1)); grep -qiE '\bnan\b|\binf\b|infinity' out && complain "JSON holds a number that is none"
 
+# Shortcuts and folding change no number.
+expect 0 run small.yaml --json --no-shortcuts
+checks=$((checks + 1)); cmp -s out first.json || complain "--no-shortcuts changes the answer"
+expect 0 run small.yaml --json --unfold; prints '"rank 7"'
+checks=$((checks + 1)); [ "$(grep step_time_s out)" = "$(grep step_time_s first.json)" ] || complain "--unfold changes the step time"
+expect 0 run --help; prints "--unfold"
+
 # Overrides: later ones win, and the answer changes.
 expect 0 run small.yaml --json --set memory.recompute=none --set memory.recompute=full
 prints '"recompute": "full"'
