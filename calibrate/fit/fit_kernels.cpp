@@ -177,10 +177,10 @@ void set_range(Gpu& gpu, const char* family, const Rows& rows, double least, dou
 }
 
 /// Fits one family and puts its parameters into `gpu`; returns the reach of its points.
-double fit_family(const std::string& name, const Rows& rows, std::vector<Parameter> parameters, const std::string& unit, KernelFit& out) {
+double fit_family(const std::string& name, const Rows& rows, std::vector<Parameter> parameters, const std::string& unit, bool held_out, KernelFit& out) {
   const TimeModel m = model_of(out.gpu, rows, parameters);
-  const TimeFit fit = fit_times(m);
-  const auto [reach, with_points] = best_reach(out.gpu, rows, parameters, fit);
+  const TimeFit fit = fit_times(m, held_out);
+  const auto [reach, with_points] = held_out ? best_reach(out.gpu, rows, parameters, fit) : std::pair(0.0, fit.leave_one_out);
   FamilyFit family;
   family.name = name, family.rows = static_cast<int>(rows.size());
   family.parameters = fitted_parameters(fit, parameters);
@@ -196,13 +196,18 @@ double fit_family(const std::string& name, const Rows& rows, std::vector<Paramet
 }
 
 const char* word_of(model::AttentionKernel a) {
-  constexpr const char* words[] = {"flash1", "flash2", "flash3", "cudnn", "sdpa_math", "flash1"};  // mem_efficient counts as flash1
-  return words[static_cast<std::size_t>(a)];
+  switch (a) {  // whose parameters the kernel model uses
+    case model::AttentionKernel::flash2: return "flash2";
+    case model::AttentionKernel::flash3: return "flash3";
+    case model::AttentionKernel::cudnn: return "cudnn";
+    case model::AttentionKernel::sdpa_math: return "sdpa_math";
+    default: return "flash1";
+  }
 }
 
 }  // namespace
 
-KernelFit fit_kernels(const Observations& observations, const Gpu& base) {
+KernelFit fit_kernels(const Observations& observations, const Gpu& base, bool held_out) {
   KernelFit out;
   out.gpu = base;
   out.gpu.measured_kernels.clear();
@@ -223,7 +228,7 @@ KernelFit fit_kernels(const Observations& observations, const Gpu& base) {
     return std::pair(least, most);
   };
   if (!products.empty()) {
-    out.gpu.reach.gemm = fit_family("matrix products", products, product_parameters(base, products), "FLOP", out);
+    out.gpu.reach.gemm = fit_family("matrix products", products, product_parameters(base, products), "FLOP", held_out, out);
     const auto [least, most] = range(products, [](const KernelSpec& s) { return std::pair(std::min({s.m, s.n, s.k}), std::max({s.m, s.n, s.k})); });
     set_range(out.gpu, "gemm", products, least, most);
   }
@@ -236,7 +241,7 @@ KernelFit fit_kernels(const Observations& observations, const Gpu& base) {
       out.notes.push_back("attention " + name + ": backward alone was measured, and nothing is known of its forward on this architecture: left out");
       continue;
     }
-    reach = std::max(reach, fit_family("attention " + name, rows, attention_parameters(out.gpu, rows, name), "FLOP", out));
+    reach = std::max(reach, fit_family("attention " + name, rows, attention_parameters(out.gpu, rows, name), "FLOP", held_out, out));
     all_attention.insert(all_attention.end(), rows.begin(), rows.end());
   }
   if (!all_attention.empty()) {
@@ -245,7 +250,7 @@ KernelFit fit_kernels(const Observations& observations, const Gpu& base) {
     set_range(out.gpu, "attention", all_attention, least, most);
   }
   if (!streams.empty()) {
-    out.gpu.reach.memory = fit_family("kernels bound by memory", streams, memory_parameters(out.gpu, streams), "B", out);
+    out.gpu.reach.memory = fit_family("kernels bound by memory", streams, memory_parameters(out.gpu, streams), "B", held_out, out);
     const auto [least, most] = range(streams, [](const KernelSpec& s) { return std::pair(s.bytes_read + s.bytes_written, s.bytes_read + s.bytes_written); });
     set_range(out.gpu, "memory", streams, least, most);
   }

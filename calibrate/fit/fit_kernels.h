@@ -45,7 +45,8 @@ struct KernelFit {
 
 /// Physical parameters within bounds, those that the data tell; the rest stay as in `base`. The reach of measured points is
 /// the one of 0, 1/2, 1, 2, 3 octaves with the least leave-one-out error. Keeps every kernel as a measured point.
-KernelFit fit_kernels(const Observations& observations, const hwmodels::Gpu& base);
+/// Without `held_out` there are no errors on unseen rows, and the reach stays 0.
+KernelFit fit_kernels(const Observations& observations, const hwmodels::Gpu& base, bool held_out = true);
 
 /// Errors by operation and by decade of size. Precondition: all vectors have one entry per row.
 std::vector<OperationError> errors_by_operation(const TimeFit& fit, const Eigen::VectorXd& with_points, const std::vector<std::string>& operations,

@@ -86,6 +86,9 @@ class Problem {
   Eigen::VectorXd low_, high_;
 };
 
+/// In the coordinate of the steps; infinite without bounds.
+double width_of(const Parameter& p) { return p.logarithmic ? std::log(p.most / p.least) : p.most - p.least; }
+
 double cost_of(const Eigen::VectorXd& r, Loss loss, double scale) {
   double sum = 0;
   for (Eigen::Index i = 0; i < r.size(); ++i) sum += influence(loss, r[i] / scale).rho;
@@ -305,18 +308,21 @@ Fit least_squares(const Residuals& residuals, const std::vector<Parameter>& para
 
 Fit fit_what_is_determined(const Residuals& residuals, const std::vector<Parameter>& parameters, const FitOptions& options, double worst) {
   std::vector<bool> free(parameters.size(), true);
+  std::vector<Parameter> now = parameters;  // each round starts where the last one ended, but for those that it froze
   for (;;) {
-    Fit fit = fit_free(residuals, parameters, options, free);
+    Fit fit = fit_free(residuals, now, options, free);
     std::size_t loosest = parameters.size();
     double most = worst;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const Parameter& p = parameters[i];
-      const double width = p.logarithmic ? std::log(p.most / p.least) : p.most - p.least;
-      const double error = fit.spread[static_cast<Eigen::Index>(i)] / width;
-      if (std::isfinite(width) && error > most) most = error, loosest = i;
+      const double error = fit.spread[static_cast<Eigen::Index>(i)] / width_of(parameters[i]);
+      if (error > most) most = error, loosest = i;
     }
     if (loosest == parameters.size()) return fit;
-    free[loosest] = false;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const bool hopeless = i == loosest || fit.spread[static_cast<Eigen::Index>(i)] / width_of(parameters[i]) > 4 * worst;
+      if (hopeless || fit.standing[i] == Standing::not_determined) free[i] = false;
+      now[i].start = free[i] ? fit.x[static_cast<Eigen::Index>(i)] : parameters[i].start;
+    }
   }
 }
 

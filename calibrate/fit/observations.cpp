@@ -22,6 +22,7 @@ model::GemmRole role_of(const std::string& name) {
 
 /// Power and heat make a GPU slower for as long as the work lasts; other reasons (idle, display, a user's clock) do not tell.
 bool power_limited(const Series& s) {
+  if (s.note == "from a training step") return true;  // the importer of traces says so
   return std::any_of(s.throttle.begin(), s.throttle.end(), [](const std::string& reason) {
     return reason.find("power") != std::string::npos || reason.find("thermal") != std::string::npos || reason.find("slowdown") != std::string::npos;
   });

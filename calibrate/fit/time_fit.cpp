@@ -13,6 +13,7 @@ namespace {
 using Eigen::VectorXd;
 
 constexpr double kModelError = 0.05;
+constexpr std::size_t kMostParts = 120;  // beyond it, rows are left out a few at a time: hundreds of refits tell no more
 
 VectorXd weights_of(const TimeModel& m) {
   VectorXd w(m.log_measured.size());
@@ -59,7 +60,7 @@ VectorXd refit(const TimeModel& m, const Fit& full, const VectorXd& weights, con
 
 }  // namespace
 
-TimeFit fit_times(const TimeModel& m) {
+TimeFit fit_times(const TimeModel& m, bool held_out) {
   const Eigen::Index n = m.log_measured.size();
   EXPECTS(n > 0 && static_cast<std::size_t>(n) == m.size.size(), "a time model has rows");
   TimeFit out;
@@ -67,19 +68,23 @@ TimeFit fit_times(const TimeModel& m) {
   VectorXd start(static_cast<Eigen::Index>(m.parameters.size()));
   for (std::size_t i = 0; i < m.parameters.size(); ++i) start[static_cast<Eigen::Index>(i)] = m.parameters[i].start;
   out.before = m.log_seconds(start) - m.log_measured;
-  out.fit = fit_what_is_determined([&](const VectorXd& x) -> VectorXd { return weights.cwiseProduct(m.log_seconds(x) - m.log_measured); }, m.parameters);
+  out.fit = fit_what_is_determined([&](const VectorXd& x) -> VectorXd { return weights.cwiseProduct(m.log_seconds(x) - m.log_measured); }, m.parameters, {}, m.worst_spread);
   out.after = m.log_seconds(out.fit.x) - m.log_measured;
 
   const auto rows = static_cast<std::size_t>(n);
   std::vector<bool> left_out(rows, false);
-  out.leave_one_out.resize(n), out.fivefold.resize(n);
-  out.without.resize(start.size(), n);
-  for (std::size_t i = 0; i < rows; ++i) {
-    left_out[i] = true;
-    const auto k = static_cast<Eigen::Index>(i);
-    out.without.col(k) = refit(m, out.fit, weights, left_out);
-    out.leave_one_out[k] = m.log_seconds(out.without.col(k))[k] - m.log_measured[k];
-    left_out[i] = false;
+  out.leave_one_out = out.fivefold = out.largest_fifth = VectorXd::Constant(n, std::numeric_limits<double>::quiet_NaN());
+  out.without = out.fit.x.replicate(1, n);
+  if (!held_out) return out;
+  const std::size_t parts = std::min(rows, kMostParts);
+  for (std::size_t part = 0; part < parts; ++part) {
+    for (std::size_t i = 0; i < rows; ++i) left_out[i] = i % parts == part;
+    const VectorXd x = refit(m, out.fit, weights, left_out);
+    const VectorXd errors = m.log_seconds(x) - m.log_measured;
+    for (std::size_t i = part; i < rows; i += parts) {
+      const auto k = static_cast<Eigen::Index>(i);
+      out.without.col(k) = x, out.leave_one_out[k] = errors[k];
+    }
   }
   for (std::size_t fold = 0; fold < 5; ++fold) {
     for (std::size_t i = 0; i < rows; ++i) left_out[i] = i % 5 == fold;
@@ -92,7 +97,6 @@ TimeFit fit_times(const TimeModel& m) {
   std::fill(left_out.begin(), left_out.end(), false);
   for (std::size_t i = rows - rows / 5; i < rows; ++i) left_out[order[i]] = true;
   const VectorXd errors = m.log_seconds(refit(m, out.fit, weights, left_out)) - m.log_measured;
-  out.largest_fifth = VectorXd::Constant(n, std::numeric_limits<double>::quiet_NaN());
   for (std::size_t i = 0; i < rows; ++i)
     if (left_out[i]) out.largest_fifth[static_cast<Eigen::Index>(i)] = errors[static_cast<Eigen::Index>(i)];
   return out;

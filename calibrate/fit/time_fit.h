@@ -18,6 +18,7 @@ struct TimeModel {
   Eigen::VectorXd log_measured;
   Eigen::VectorXd noise;              // relative error of each measurement itself; 0 = not told
   std::vector<double> size;           // for the extrapolation check: the largest fifth is held out
+  double worst_spread = 0.25;         // as of fit_what_is_determined
 };
 
 struct TimeFit {
@@ -25,16 +26,17 @@ struct TimeFit {
   // log(predicted / measured) of every row.
   Eigen::VectorXd before;         // with the starting parameters
   Eigen::VectorXd after;
-  Eigen::VectorXd leave_one_out;  // fitted without the row itself
+  Eigen::VectorXd leave_one_out;  // fitted without the row itself (beyond 120 rows: without every 120th)
   Eigen::VectorXd fivefold;       // fitted without the row's fifth (every fifth row)
   Eigen::VectorXd largest_fifth;  // rows of the largest fifth, fitted without them; NaN for the others
-  /// Parameters fitted without row i, for what rests on them; column i.
+  /// The parameters of leave_one_out, for what rests on them; column i.
   Eigen::MatrixXd without;
 };
 
 /// Huber's loss on log(predicted / measured); a measurement whose own error is e counts 1 / sqrt(1 + (e / 5 %)^2), since the
 /// model itself is wrong by about 5 %. Refits for the errors start at the answer and keep its scale.
-TimeFit fit_times(const TimeModel& model);
+/// Without `held_out` the errors on unseen rows are NaN (and nothing is refitted).
+TimeFit fit_times(const TimeModel& model, bool held_out = true);
 
 /// exp of a log error, minus 1: mean absolute value and mean, in percent; NaNs are left out.
 struct ErrorSummary {

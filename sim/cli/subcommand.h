@@ -39,6 +39,7 @@ Run add_explain(CLI::App& app);
 Run add_compare(CLI::App& app);
 Run add_sweep(CLI::App& app);
 Run add_validate(CLI::App& app);
+Run add_calibrate(CLI::App& app);
 Run add_hardware(CLI::App& app);
 Run add_model(CLI::App& app);
 Run add_framework(CLI::App& app);

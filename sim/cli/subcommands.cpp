@@ -10,6 +10,7 @@ const Catalog<AddSubcommand>& subcommands() {
       {"compare", "two scenarios: what is different, and what that does", add_compare},
       {"sweep", "simulate every combination of some settings and rank them", add_sweep},
       {"validate", "predicted against measured, for a table of real runs", add_validate},
+      {"calibrate", "fit the models to your own machine's measurements and runs", add_calibrate},
       {"hardware", "list and show GPUs, node designs and fabrics", add_hardware},
       {"model", "list and show models", add_model},
       {"framework", "list and show framework profiles", add_framework},

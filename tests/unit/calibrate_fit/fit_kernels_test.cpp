@@ -27,7 +27,7 @@ const OperationError& error_of(const KernelFit& fit, const std::string& operatio
 }
 
 TEST(FitKernels, WithoutNoiseTheTruthIsFound) {
-  const KernelFit fit = fit_kernels(observe(measured(0, 0, 1)), hwmodels::load_gpu("h100-sxm"));
+  const KernelFit fit = fit_kernels(observe(measured(0, 0, 1)), hwmodels::load_gpu("h100-sxm"), false);
   const hwmodels::Gpu truth = true_gpu();
   ASSERT_EQ(fit.families.size(), 3u);
   int fitted = 0;
@@ -49,7 +49,7 @@ TEST(FitKernels, TheTruthLiesWithinTheStatedErrors) {
   const hwmodels::Gpu truth = true_gpu();
   int inside = 0, all = 0;
   for (unsigned seed = 1; seed <= 12; ++seed) {
-    const KernelFit fit = fit_kernels(observe(measured(0.02, 0, seed)), hwmodels::load_gpu("h100-sxm"));
+    const KernelFit fit = fit_kernels(observe(measured(0.02, 0, seed)), hwmodels::load_gpu("h100-sxm"), false);
     for (const auto& [name, p] : parameters_of(fit)) {
       if (p.standing != Standing::fitted) continue;
       const double off = std::abs(p.value - truth.kernel_parameters.at(name)) / p.standard_error;
@@ -64,7 +64,7 @@ TEST(FitKernels, TheTruthLiesWithinTheStatedErrors) {
 
 TEST(FitKernels, OneRowInTwentyThatIsWrongIsNamedAndHardlyMovesTheAnswer) {
   const hwmodels::Gpu truth = true_gpu();
-  const KernelFit fit = fit_kernels(observe(measured(0.01, 0.05, 5)), hwmodels::load_gpu("h100-sxm"));
+  const KernelFit fit = fit_kernels(observe(measured(0.01, 0.05, 5)), hwmodels::load_gpu("h100-sxm"), false);
   const auto p = parameters_of(fit);
   EXPECT_NEAR(p.at("gemm_peak_fraction").value, truth.kernel_parameters.at("gemm_peak_fraction"), 0.015);
   EXPECT_NEAR(p.at("elementwise_fraction").value, truth.kernel_parameters.at("elementwise_fraction"), 0.015);
@@ -88,7 +88,7 @@ TEST(FitKernels, WhatWasNotMeasuredStaysAsItWas) {
   Measurements m = measured(0.01, 0, 2);
   std::erase_if(m.series, [](const Series& s) { return s.operation != "memory_kernel"; });
   const hwmodels::Gpu base = hwmodels::load_gpu("h100-sxm");
-  const KernelFit fit = fit_kernels(observe(m), base);
+  const KernelFit fit = fit_kernels(observe(m), base, false);
   ASSERT_EQ(fit.families.size(), 1u);
   for (const auto& [name, value] : base.kernel_parameters)
     if (name.starts_with("gemm") || name.starts_with("flash") || name == "softmax_fraction" || name == "sustained_clock") {
@@ -98,7 +98,7 @@ TEST(FitKernels, WhatWasNotMeasuredStaysAsItWas) {
 
 // The model that comes out is exact at what was measured.
 TEST(FitKernels, MeasuredKernelsAreReproduced) {
-  const KernelFit fit = fit_kernels(observe(measured(0.05, 0, 4)), hwmodels::load_gpu("h100-sxm"));
+  const KernelFit fit = fit_kernels(observe(measured(0.05, 0, 4)), hwmodels::load_gpu("h100-sxm"), false);
   const hwmodels::KernelModel model(fit.gpu, hwmodels::ClockState::burst);
   for (const hwmodels::MeasuredKernel& k : fit.gpu.measured_kernels) EXPECT_NEAR(to_seconds(model.cost(k.kernel).duration), k.seconds, 1e-3 * k.seconds);
 }

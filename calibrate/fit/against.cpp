@@ -1,0 +1,208 @@
+#include "calibrate/fit/against.h"
+
+#include <fmt/format.h>
+
+#include <Eigen/Dense>
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "sim/core/contract.h"
+#include "sim/scenario/simulate.h"
+
+namespace rehearse::calibrate {
+namespace {
+
+using Eigen::MatrixXd;
+using Eigen::VectorXd;
+using strategies::FrameworkProfile;
+
+constexpr double kNoticed = 0.005;  // of a step
+constexpr double kWorstCondition = 30;
+
+struct Bounds {
+  double usual, most;  // microseconds
+};
+Bounds bounds_of(HostConstant c) {
+  switch (c) {
+    case HostConstant::kernel: return {8, 200};
+    case HostConstant::layer: return {500, 50'000};
+    case HostConstant::collective: return {40, 5'000};
+    case HostConstant::step: return {20'000, 5'000'000};
+  }
+  return {};
+}
+
+double microseconds_of(Duration d) { return to_seconds(d) * 1e6; }
+
+double value_of(const FrameworkProfile& p, HostConstant c) {
+  switch (c) {
+    case HostConstant::kernel: return microseconds_of(p.kernel_host);
+    case HostConstant::layer: return microseconds_of(p.layer_host);
+    case HostConstant::collective: return microseconds_of(p.collective_host);
+    case HostConstant::step: return microseconds_of(p.step_host);
+  }
+  return 0;
+}
+
+/// log of each run's step, simulated in parallel; the order of the answers is that of the runs.
+VectorXd log_steps(const std::vector<LoggedRun>& runs, const std::vector<HostConstant>& constants, const VectorXd& x) {
+  VectorXd out(static_cast<Eigen::Index>(runs.size()));
+  std::atomic<std::size_t> next{0};
+  std::exception_ptr failed;
+  std::mutex guard;
+  const auto work = [&] {
+    try {
+      for (std::size_t i = next++; i < runs.size(); i = next++) {
+        scenario::Scenario s = runs[i].scenario;
+        s.profile = with_constants(s.profile, constants, x);
+        out[static_cast<Eigen::Index>(i)] = std::log(std::max(simulate(s, {.time = true, .memory = false}).step_time, 1e-9));
+      }
+    } catch (...) {
+      const std::lock_guard lock(guard);
+      failed = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    const unsigned threads = std::min<unsigned>(std::max(1u, std::thread::hardware_concurrency()), static_cast<unsigned>(runs.size()));
+    for (unsigned t = 1; t < threads; ++t) others.emplace_back(work);
+    work();
+  }
+  if (failed) std::rethrow_exception(failed);
+  return out;
+}
+
+/// d log(step) for each constant grown to twice the base or by its usual size, whichever is more.
+MatrixXd effects_of(const std::vector<LoggedRun>& runs, const std::vector<HostConstant>& constants, const VectorXd& base) {
+  const VectorXd at = log_steps(runs, constants, base);
+  MatrixXd j(at.size(), base.size());
+  for (Eigen::Index k = 0; k < base.size(); ++k) {
+    VectorXd more = base;
+    more[k] += std::max(base[k], bounds_of(constants[static_cast<std::size_t>(k)]).usual);
+    j.col(k) = log_steps(runs, constants, more) - at;
+  }
+  return j;
+}
+
+void check_enough(const std::vector<LoggedRun>& runs, const MatrixXd& effects, AgainstFit& out) {
+  const std::size_t k = out.constants.size();
+  if (runs.size() < 3 * k)
+    out.refusals.push_back(fmt::format("{} run{} cannot hold {} constant{} (three runs for each are needed)", runs.size(), runs.size() == 1 ? "" : "s", k, k == 1 ? "" : "s"));
+  bool all_seen = true;
+  for (std::size_t i = 0; i < k; ++i) {
+    const double most = effects.col(static_cast<Eigen::Index>(i)).cwiseAbs().maxCoeff();
+    if (most > kNoticed) out.possible.push_back(out.constants[i]);
+    else all_seen = false, out.refusals.push_back(fmt::format("no run tells {}: doubling it moves no step by more than {:.2f} % (the GPU hides the host, or nothing of the kind runs)", name_of(out.constants[i]), 100 * most));
+  }
+  if (!all_seen || k < 2) return;
+  out.condition = condition_of(effects);
+  if (out.condition <= kWorstCondition) return;
+  // Which two are the most alike.
+  std::size_t a = 0, b = 1;
+  double alike = -1;
+  for (std::size_t i = 0; i < k; ++i)
+    for (std::size_t j = i + 1; j < k; ++j) {
+      const VectorXd u = effects.col(static_cast<Eigen::Index>(i)).normalized(), v = effects.col(static_cast<Eigen::Index>(j)).normalized();
+      if (std::abs(u.dot(v)) > alike) alike = std::abs(u.dot(v)), a = i, b = j;
+    }
+  out.refusals.push_back(fmt::format("{} and {} act alike on all these runs (condition {:.0f}): fit one of them, or add runs with other shapes", name_of(out.constants[a]), name_of(out.constants[b]), out.condition));
+}
+
+}  // namespace
+
+std::string_view name_of(HostConstant c) {
+  constexpr std::string_view names[] = {"kernel", "layer", "collective", "step"};
+  return names[static_cast<std::size_t>(c)];
+}
+
+std::optional<HostConstant> host_constant_named(std::string_view name) {
+  for (const HostConstant c : {HostConstant::kernel, HostConstant::layer, HostConstant::collective, HostConstant::step})
+    if (name_of(c) == name) return c;
+  return std::nullopt;
+}
+
+FrameworkProfile with_constants(FrameworkProfile p, const std::vector<HostConstant>& constants, const VectorXd& x) {
+  // Backward keeps the ratio that the profile has; without one it costs what forward costs.
+  const auto scaled = [](Duration forward, Duration backward, double value) { return microseconds(forward.count() > 0 ? value * static_cast<double>(backward.count()) / static_cast<double>(forward.count()) : value); };
+  for (std::size_t i = 0; i < constants.size(); ++i) {
+    const double value = x[static_cast<Eigen::Index>(i)];
+    switch (constants[i]) {
+      case HostConstant::kernel:
+        p.backward_kernel_host = scaled(p.kernel_host, p.backward_kernel_host, value);
+        p.kernel_host = microseconds(value);
+        break;
+      case HostConstant::layer:
+        p.layer_backward_host = scaled(p.layer_host, p.layer_backward_host, value);
+        p.layer_host = microseconds(value);
+        break;
+      case HostConstant::collective: p.collective_host = microseconds(value); break;
+      case HostConstant::step: p.step_host = microseconds(value); break;
+    }
+  }
+  return p;
+}
+
+AgainstFit fit_against(const std::vector<LoggedRun>& runs, const std::vector<HostConstant>& constants) {
+  EXPECTS(!runs.empty() && !constants.empty(), "runs and constants");
+  AgainstFit out;
+  out.constants = constants;
+  const FrameworkProfile& profile = runs.front().scenario.profile;
+  TimeModel m;
+  VectorXd base(static_cast<Eigen::Index>(constants.size()));
+  for (std::size_t i = 0; i < constants.size(); ++i) {
+    const double most = bounds_of(constants[i]).most;
+    base[static_cast<Eigen::Index>(i)] = std::min(value_of(profile, constants[i]), most);
+    m.parameters.push_back({std::string(name_of(constants[i])) + "_host", base[static_cast<Eigen::Index>(i)], 0, most, false});
+  }
+  m.log_measured.resize(static_cast<Eigen::Index>(runs.size()));
+  for (std::size_t i = 0; i < runs.size(); ++i) m.log_measured[static_cast<Eigen::Index>(i)] = std::log(runs[i].step_seconds), m.size.push_back(runs[i].step_seconds);
+  check_enough(runs, effects_of(runs, constants, base), out);
+  if (!out.refusals.empty()) return out;
+
+  m.log_seconds = [&](const VectorXd& x) { return log_steps(runs, constants, x); };
+  const TimeFit fit = fit_times(m, false);
+  out.parameters = fitted_parameters(fit, m.parameters);
+  out.scale = fit.fit.scale, out.condition = fit.fit.condition;
+  out.before = fit.before, out.after = fit.after;
+  // Simulating every run for every run left out would take minutes: near the answer the steps are as good as linear.
+  MatrixXd j(m.log_measured.size(), base.size());
+  const VectorXd here = log_steps(runs, constants, fit.fit.x);
+  for (Eigen::Index k = 0; k < base.size(); ++k) {
+    VectorXd more = fit.fit.x;
+    const double step = 0.05 * std::max(fit.fit.x[k], bounds_of(constants[static_cast<std::size_t>(k)]).usual);
+    more[k] += step;
+    j.col(k) = (log_steps(runs, constants, more) - here) / step;
+  }
+  TimeModel linear = m;
+  for (std::size_t k = 0; k < linear.parameters.size(); ++k) linear.parameters[k].start = fit.fit.x[static_cast<Eigen::Index>(k)];
+  linear.log_seconds = [&, x0 = fit.fit.x](const VectorXd& x) -> VectorXd { return here + j * (x - x0); };
+  out.leave_one_out = fit_times(linear).leave_one_out;
+  return out;
+}
+
+std::string profile_yaml(const AgainstFit& fit, const FrameworkProfile& base, const std::string& origin) {
+  VectorXd x(static_cast<Eigen::Index>(fit.parameters.size()));
+  for (std::size_t i = 0; i < fit.parameters.size(); ++i) x[static_cast<Eigen::Index>(i)] = fit.parameters[i].value;
+  const FrameworkProfile p = with_constants(base, fit.constants, x);
+  const ErrorSummary before = summary_of(fit.before), after = summary_of(fit.after), unseen = summary_of(fit.leave_one_out);
+  std::string source = fmt::format("calibrate against {}; {} runs: mean error {:.1f} % before, {:.1f} % after, {:.1f} % on runs left out one by one", origin, after.rows, before.mean_absolute, after.mean_absolute, unseen.mean_absolute);
+  std::replace(source.begin(), source.end(), '"', '\'');
+  std::string text = fmt::format("extends: {}\ntitle: \"{}, host costs fitted\"\nsource: \"{}\"\n", base.name, base.title, source);
+  const auto line = [&](const char* key, Duration d) { text += fmt::format("{}: {:.6g} us\n", key, microseconds_of(d)); };
+  for (std::size_t i = 0; i < fit.constants.size(); ++i) {
+    text += fmt::format("# {}: {:.4g} +- {:.2g} us, was {:.4g} us\n", fit.parameters[i].name, fit.parameters[i].value, fit.parameters[i].standard_error, fit.parameters[i].before);
+    switch (fit.constants[i]) {
+      case HostConstant::kernel: line("kernel_host", p.kernel_host), line("backward_kernel_host", p.backward_kernel_host); break;
+      case HostConstant::layer: line("layer_host", p.layer_host), line("layer_backward_host", p.layer_backward_host); break;
+      case HostConstant::collective: line("collective_host", p.collective_host); break;
+      case HostConstant::step: line("step_host", p.step_host); break;
+    }
+  }
+  return text;
+}
+
+}  // namespace rehearse::calibrate
