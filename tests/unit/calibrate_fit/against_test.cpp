@@ -1,0 +1,123 @@
+// Host costs of a framework from steps of known truth, and the refusals.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "calibrate/fit/against.h"
+#include "sim/config/document.h"
+#include "sim/core/error.h"
+#include "sim/scenario/simulate.h"
+
+namespace rehearse::calibrate {
+namespace {
+
+scenario::Scenario job(int layers, int hidden, int micro, int global, int sequence) {
+  const std::string text = "model: {layers: " + std::to_string(layers) + ", hidden: " + std::to_string(hidden) + ", heads: 8, ffn_hidden: " + std::to_string(4 * hidden) +
+                           ", vocab: 8192}\ncluster: {node: dgx-h100}\ntraining: {sequence_length: " + std::to_string(sequence) + ", global_batch_size: " + std::to_string(global) +
+                           ", micro_batch_size: " + std::to_string(micro) + ", framework: torchtitan}\ndata_parallel: {kind: ddp}\nmemory: {recompute: none}\n";
+  return scenario::read_scenario(config::parse_document(text, "job").root, "job");
+}
+
+/// Small shapes, where the host is what takes the time; layers, hidden sizes and accumulation vary so that its parts differ.
+std::vector<LoggedRun> runs(double kernel, double layer, double noise, unsigned seed) {
+  std::mt19937_64 draw(seed);
+  std::normal_distribution<double> gauss(0, noise);
+  std::vector<LoggedRun> out;
+  Eigen::VectorXd truth(2);
+  truth << kernel, layer;
+  int i = 0;
+  for (const int layers : {2, 8, 24})
+    for (const int hidden : {512, 1024, 4096})
+      for (const int global : {8, 32}) {
+        LoggedRun r{"run " + std::to_string(i++), job(layers, hidden, 1, global, 512), 0};
+        scenario::Scenario real = r.scenario;
+        real.profile = with_constants(real.profile, {HostConstant::kernel, HostConstant::layer}, truth);
+        r.step_seconds = simulate(real, {.time = true, .memory = false}).step_time * std::exp(gauss(draw));
+        out.push_back(std::move(r));
+      }
+  return out;
+}
+
+TEST(Against, OneHostConstantIsFoundWithinItsError) {
+  const std::vector<LoggedRun> logged = runs(18, 150, 0.01, 1);  // torchtitan's own layer_host is 150 us
+  const AgainstFit fit = fit_against(logged, {HostConstant::kernel});
+  ASSERT_TRUE(fit.refusals.empty()) << fit.refusals.front();
+  EXPECT_NEAR(fit.parameters[0].value, 18, 0.5);
+  EXPECT_LT(std::abs(fit.parameters[0].value - 18), 4 * fit.parameters[0].standard_error);
+  EXPECT_GT(summary_of(fit.before).mean_absolute, 15);
+  EXPECT_LT(summary_of(fit.after).mean_absolute, 2);
+  EXPECT_LT(summary_of(fit.leave_one_out).mean_absolute, 2.5);
+}
+
+TEST(Against, TooFewRunsAreRefused) {
+  std::vector<LoggedRun> logged = runs(18, 150, 0, 1);
+  logged.resize(5);
+  const AgainstFit fit = fit_against(logged, {HostConstant::kernel, HostConstant::step});
+  ASSERT_FALSE(fit.refusals.empty());
+  EXPECT_NE(fit.refusals[0].find("5 runs cannot hold 2 constants"), std::string::npos) << fit.refusals[0];
+  EXPECT_TRUE(fit.parameters.empty());
+}
+
+// Every layer issues the same number of kernels, so time per kernel and time per layer move these steps alike.
+TEST(Against, ConstantsThatActAlikeAreRefusedByName) {
+  std::vector<LoggedRun> logged;
+  for (const LoggedRun& r : runs(18, 400, 0, 1))
+    if (r.scenario.model.hidden == 512) logged.push_back(r);
+  for (int i = 0; i < 3; ++i) logged.push_back(logged[static_cast<std::size_t>(i)]);
+  const AgainstFit fit = fit_against(logged, {HostConstant::kernel, HostConstant::layer});
+  ASSERT_FALSE(fit.refusals.empty());
+  EXPECT_NE(fit.refusals.back().find("kernel and layer act alike"), std::string::npos) << fit.refusals.back();
+  EXPECT_EQ(fit.possible.size(), 2u);
+}
+
+TEST(Against, WhatTheGpuHidesIsRefused) {
+  std::vector<LoggedRun> logged;
+  for (int i = 0; i < 3; ++i) {
+    LoggedRun r{"large", job(2, 8192, 4, 32, 4096), 0};
+    r.step_seconds = simulate(r.scenario, {.time = true, .memory = false}).step_time;
+    logged.push_back(std::move(r));
+  }
+  const AgainstFit fit = fit_against(logged, {HostConstant::kernel});
+  ASSERT_EQ(fit.refusals.size(), 1u);
+  EXPECT_NE(fit.refusals[0].find("no run tells kernel"), std::string::npos) << fit.refusals[0];
+  EXPECT_TRUE(fit.possible.empty());
+}
+
+TEST(Against, BackwardKeepsTheProfilesRatio) {
+  strategies::FrameworkProfile p;
+  p.layer_host = microseconds(100), p.layer_backward_host = microseconds(150);
+  Eigen::VectorXd x(2);
+  x << 10, 200;
+  const auto q = with_constants(p, {HostConstant::kernel, HostConstant::layer}, x);
+  EXPECT_EQ(q.kernel_host, microseconds(10));
+  EXPECT_EQ(q.backward_kernel_host, microseconds(10));
+  EXPECT_EQ(q.layer_backward_host, microseconds(300));
+}
+
+TEST(TrainingLog, MegatronsLines) {
+  const std::string text =
+      "training ...\n [2025-04-13 23:41:12] iteration       10/    1000 | consumed samples:          160 | elapsed time per iteration (ms): 5147.6 | learning rate: 0.000000E+00 | global batch size:    16 |\n"
+      " iteration       20/    1000 | elapsed time per iteration (ms): 1000.0 |\n iteration 30/1000 | elapsed time per iteration (ms): 1010.0 |\n iteration 40/1000 | elapsed time per iteration (ms): 990.0 |\n"
+      " iteration 50/1000 | elapsed time per iteration (ms): 1000.5 | throughput per GPU (TFLOP/s/GPU): 400.0 |\n";
+  const TrainingLog log = read_training_log(text, "x.log", 0, 8);
+  EXPECT_EQ(log.framework, "megatron");
+  ASSERT_EQ(log.seconds.size(), 5u);
+  EXPECT_NEAR(log.seconds[0], 5.1476, 1e-9);
+  EXPECT_NEAR(steady_seconds(log, "x.log"), 1.0005, 1e-9);  // the first two are warm-up
+}
+
+TEST(TrainingLog, TorchtitansLinesAreTokensPerSecondOfOneGpu) {
+  const std::string text =
+      "[titan] 2025-01-01 00:00:00,000 - root - INFO - \033[31mstep:  1  \033[32mloss: 12.2  \033[33mmemory: 40.1GiB(50%)  \033[34mtps: 1,000  \033[36mtflops: 50 \033[35mmfu: 5%\033[39m\n"
+      "[titan] step: 10  loss:  8.1  memory: 40.1GiB(50%)  tps: 8,192  tflops: 400\n";
+  const TrainingLog log = read_training_log(text, "x.log", 16 * 8192, 8);
+  EXPECT_EQ(log.framework, "torchtitan");
+  ASSERT_EQ(log.seconds.size(), 2u);
+  EXPECT_NEAR(log.seconds[1], 2.0, 1e-9);
+  EXPECT_THROW(steady_seconds(log, "x.log"), ConfigError);
+  EXPECT_THROW(read_training_log("hello\n", "x.log", 1, 1), ConfigError);
+}
+
+}  // namespace
+}  // namespace rehearse::calibrate
