@@ -164,23 +164,11 @@ AgainstFit fit_against(const std::vector<LoggedRun>& runs, const std::vector<Hos
   if (!out.refusals.empty()) return out;
 
   m.log_seconds = [&](const VectorXd& x) { return log_steps(runs, constants, x); };
-  const TimeFit fit = fit_times(m, false);
+  m.linear_refits = true;  // simulating every run for every run left out would take minutes
+  const TimeFit fit = fit_times(m);
   out.parameters = fitted_parameters(fit, m.parameters);
   out.scale = fit.fit.scale, out.condition = fit.fit.condition;
-  out.before = fit.before, out.after = fit.after;
-  // Simulating every run for every run left out would take minutes: near the answer the steps are as good as linear.
-  MatrixXd j(m.log_measured.size(), base.size());
-  const VectorXd here = log_steps(runs, constants, fit.fit.x);
-  for (Eigen::Index k = 0; k < base.size(); ++k) {
-    VectorXd more = fit.fit.x;
-    const double step = 0.05 * std::max(fit.fit.x[k], bounds_of(constants[static_cast<std::size_t>(k)]).usual);
-    more[k] += step;
-    j.col(k) = (log_steps(runs, constants, more) - here) / step;
-  }
-  TimeModel linear = m;
-  for (std::size_t k = 0; k < linear.parameters.size(); ++k) linear.parameters[k].start = fit.fit.x[static_cast<Eigen::Index>(k)];
-  linear.log_seconds = [&, x0 = fit.fit.x](const VectorXd& x) -> VectorXd { return here + j * (x - x0); };
-  out.leave_one_out = fit_times(linear).leave_one_out;
+  out.before = fit.before, out.after = fit.after, out.leave_one_out = fit.leave_one_out;
   return out;
 }
 

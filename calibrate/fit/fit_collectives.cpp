@@ -132,6 +132,7 @@ CollectiveFit fit_collectives(const Observations& observations, const ClusterDes
   TimeModel m;
   m.parameters = parameters_of(out, cluster);
   m.worst_spread = 0.1;
+  m.linear_refits = true;
   const CollectiveParameters base = out.parameters;
   const Predictor predictor(cluster, base, rows);
   m.log_seconds = [&predictor, parameters = m.parameters](const VectorXd& x) { return predictor.log_seconds(parameters, x); };

@@ -58,6 +58,21 @@ VectorXd refit(const TimeModel& m, const Fit& full, const VectorXd& weights, con
   return whole(fit.x);
 }
 
+/// The model's tangent at the answer, over the parameters that were fitted.
+std::function<VectorXd(const VectorXd&)> linearised(const TimeModel& m, const Fit& fit) {
+  const VectorXd here = m.log_seconds(fit.x);
+  Eigen::MatrixXd j = Eigen::MatrixXd::Zero(here.size(), fit.x.size());
+  for (Eigen::Index k = 0; k < fit.x.size(); ++k) {
+    const Parameter& p = m.parameters[static_cast<std::size_t>(k)];
+    if (fit.standing[static_cast<std::size_t>(k)] == Standing::not_determined) continue;
+    const double step = 1e-3 * std::max(std::abs(fit.x[k]), 1e-3 * (p.most - p.least));
+    VectorXd up = fit.x, down = fit.x;
+    up[k] = std::min(fit.x[k] + step, p.most), down[k] = std::max(fit.x[k] - step, p.least);
+    if (up[k] > down[k]) j.col(k) = (m.log_seconds(up) - m.log_seconds(down)) / (up[k] - down[k]);
+  }
+  return [here, j, x0 = fit.x](const VectorXd& x) -> VectorXd { return here + j * (x - x0); };
+}
+
 }  // namespace
 
 TimeFit fit_times(const TimeModel& m, bool held_out) {
@@ -76,11 +91,13 @@ TimeFit fit_times(const TimeModel& m, bool held_out) {
   out.leave_one_out = out.fivefold = out.largest_fifth = VectorXd::Constant(n, std::numeric_limits<double>::quiet_NaN());
   out.without = out.fit.x.replicate(1, n);
   if (!held_out) return out;
+  TimeModel linear = m;
+  if (m.linear_refits) linear.log_seconds = linearised(m, out.fit);
   const std::size_t parts = std::min(rows, kMostParts);
   for (std::size_t part = 0; part < parts; ++part) {
     for (std::size_t i = 0; i < rows; ++i) left_out[i] = i % parts == part;
-    const VectorXd x = refit(m, out.fit, weights, left_out);
-    const VectorXd errors = m.log_seconds(x) - m.log_measured;
+    const VectorXd x = refit(linear, out.fit, weights, left_out);
+    const VectorXd errors = linear.log_seconds(x) - m.log_measured;
     for (std::size_t i = part; i < rows; i += parts) {
       const auto k = static_cast<Eigen::Index>(i);
       out.without.col(k) = x, out.leave_one_out[k] = errors[k];

@@ -129,10 +129,10 @@ Imported import_nccl_tests_text(const std::string& text, const std::string& file
   }
   if (!columns) throw ConfigError(Diagnostic{{file, 0, 0}, "", "holds no table of nccl-tests (a line '# size count type ... busbw')", "Give the whole output of all_reduce_perf and its sisters", ""});
   const int all_ranks = options.ranks.value_or(static_cast<int>(ranks.size()));
-  if (all_ranks < 1) throw ConfigError(Diagnostic{{file, header_line, 0}, "", "how many GPUs took part is not in the log (its lines '# Rank ... on ... device' are missing)", "Say it: --ranks 8 --nodes 1", ""});
+  if (all_ranks < 1) throw ConfigError(Diagnostic{{file, header_line, 1}, "", "how many GPUs took part is not in the log (its lines '# Rank ... on ... device' are missing)", "Say it: --ranks 8 --nodes 1", ""});
   const int nodes = options.nodes.value_or(std::max<int>(1, static_cast<int>(hosts.size())));
   for (const Row& row : found) {
-    if (row.collective.empty()) throw ConfigError(Diagnostic{{file, header_line, 0}, "", "which collective was tested is not in the log", "Say it: --op all_reduce", ""});
+    if (row.collective.empty()) throw ConfigError(Diagnostic{{file, header_line, 1}, "", "which collective was tested is not in the log", "Say it: --op all_reduce", ""});
     Facts f{{"collective", row.collective}, {"bytes", row.bytes}, {"ranks", std::int64_t{all_ranks}}, {"nodes", std::int64_t{nodes}}, {"dtype", row.dtype}, {"in_place", row.in_place}};
     if (row.collective == "send_recv") f["pattern"] = std::string("ring");  // every rank sends to the next
     series.add("collective", f, row.seconds);

@@ -24,7 +24,7 @@ struct Net {
 
 ImportedNode import_nccl_topology(const std::string& text, const std::string& file, const TopologyOptions& options) {
   const XmlElement root = parse_xml(text, file);
-  if (root.name != "system") throw ConfigError(Diagnostic{{file, root.line, 0}, root.name, "is not <system>: no topology of NCCL", "Give the file that NCCL_TOPO_DUMP_FILE named (a NCCL_GRAPH_DUMP_FILE holds graphs)", ""});
+  if (root.name != "system") throw ConfigError(Diagnostic{{file, root.line, 1}, root.name, "is not <system>: no topology of NCCL", "Give the file that NCCL_TOPO_DUMP_FILE named (a NCCL_GRAPH_DUMP_FILE holds graphs)", ""});
   NodeDraft draft;
   ImportReport report;
   std::vector<std::pair<std::string, const XmlElement*>> gpus;  // bus id, element
@@ -54,7 +54,7 @@ ImportedNode import_nccl_topology(const std::string& text, const std::string& fi
     }
   };
   walk(root, "", "");
-  if (gpus.empty()) throw ConfigError(Diagnostic{{file, root.line, 0}, "gpu", "there is no GPU in it", "Let NCCL write it on a machine with GPUs", ""});
+  if (gpus.empty()) throw ConfigError(Diagnostic{{file, root.line, 1}, "gpu", "there is no GPU in it", "Let NCCL write it on a machine with GPUs", ""});
   draft.gpus = static_cast<int>(gpus.size());
   for (std::size_t a = 0; a < gpus.size(); ++a)
     for (const XmlElement& link : gpus[a].second->children) {

@@ -38,7 +38,7 @@ bool nic(const std::string& w) { return device(w, "NIC") || w.starts_with("mlx")
 }  // namespace
 
 ImportedNode import_topology_matrix(const std::string& text, const std::string& file, const TopologyOptions& options) {
-  const auto fail = [&](int line, const std::string& why, const std::string& fix) { throw ConfigError(Diagnostic{{file, line, 0}, "", why, fix, ""}); };
+  const auto fail = [&](int line, const std::string& why, const std::string& fix) { throw ConfigError(Diagnostic{{file, line, line > 0 ? 1 : 0}, "", why, fix, ""}); };
   NodeDraft draft;
   ImportReport report;
   std::vector<std::string> columns;

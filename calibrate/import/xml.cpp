@@ -23,7 +23,7 @@ class Parser {
  private:
   [[noreturn]] void fail(const std::string& why) const {
     const auto end = text_.begin() + static_cast<std::ptrdiff_t>(std::min(at_, text_.size()));
-    throw ConfigError(Diagnostic{{file_, 1 + static_cast<int>(std::count(text_.begin(), end, '\n')), 0}, "", "is no XML as NCCL writes it: " + why, "Give the file that NCCL_TOPO_DUMP_FILE named, whole", ""});
+    throw ConfigError(Diagnostic{{file_, 1 + static_cast<int>(std::count(text_.begin(), end, '\n')), 1}, "", "is no XML as NCCL writes it: " + why, "Give the file that NCCL_TOPO_DUMP_FILE named, whole", ""});
   }
   int line() const { return 1 + static_cast<int>(std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at_), '\n')); }
   bool starts(const char* word) const { return text_.compare(at_, std::char_traits<char>::length(word), word) == 0; }

@@ -93,7 +93,7 @@ TEST(ImportNcclTests, WhatIsMissingIsAskedFor) {
   EXPECT_NE(mistake([] { import_nccl_tests_text(kTable, "t.log"); }).find("--op"), std::string::npos);
   EXPECT_NE(mistake([] { import_nccl_tests_text("hello\n", "t.log"); }).find("t.log: holds no table"), std::string::npos);
   const char* bare = "#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong\n 8 2 float sum -1 9 0 0 0 9 0 0 0\n";
-  EXPECT_NE(mistake([&] { import_nccl_tests_text(bare, "t.log", {.collective = "reduce"}); }).find("t.log:1: how many GPUs"), std::string::npos);
+  EXPECT_NE(mistake([&] { import_nccl_tests_text(bare, "t.log", {.collective = "reduce"}); }).find("t.log:1:1: how many GPUs"), std::string::npos);
   EXPECT_EQ(import_nccl_tests_text(bare, "t.log", {.collective = "reduce", .ranks = 8}).measurements.series[0].integer("ranks"), 8);
 }
 
@@ -110,7 +110,7 @@ TEST(ImportNcclTests, JsonKeepsSingleIterationsAndDropsTheEnvironment) {
   EXPECT_NEAR(in.measurements.series[1].median_s, 12.5e-6, 1e-12);
   EXPECT_EQ(to_json(in.measurements).find("hunter2"), std::string::npos);
   EXPECT_TRUE(mentions(in.report.ignored, "env"));
-  EXPECT_NE(mistake([&] { import_nccl_tests_json(json.substr(0, json.size() - 20), "t.json"); }).find("t.json:3:"), std::string::npos);
+  EXPECT_NE(mistake([&] { import_nccl_tests_json(json.substr(0, json.size() - 20), "t.json"); }).find("t.json:4:"), std::string::npos);
 }
 
 constexpr const char* kTrace = R"json({"schemaVersion":1,"deviceProperties":[{"id":0,"name":"NVIDIA H100 80GB HBM3","numSms":132,"computeMajor":9,"computeMinor":0}],
@@ -223,10 +223,10 @@ TEST(ImportTopology, FourOfTwelveLinksToEveryPeerAreAMeshAndPairsABridge) {
 }
 
 TEST(ImportTopology, MistakesAreToldByLine) {
-  EXPECT_NE(mistake([] { import_topology_matrix("     GPU0 GPU1 CPU Affinity\nGPU0 X\n", "topo.txt", {"h100-sxm", ""}); }).find("topo.txt:2: "), std::string::npos);
+  EXPECT_NE(mistake([] { import_topology_matrix("     GPU0 GPU1 CPU Affinity\nGPU0 X\n", "topo.txt", {"h100-sxm", ""}); }).find("topo.txt:2:1: "), std::string::npos);
   EXPECT_NE(mistake([] { import_topology_matrix("hello", "topo.txt", {"h100-sxm", ""}); }).find("holds no matrix"), std::string::npos);
   EXPECT_NE(mistake([] { import_topology_matrix(kMatrix, "topo.txt", {}); }).find("--gpu"), std::string::npos);
-  EXPECT_NE(mistake([] { import_nccl_topology("<system>\n<cpu>\n</gpu>\n</system>", "t.xml", {"h100-sxm", ""}); }).find("t.xml:3: "), std::string::npos);
+  EXPECT_NE(mistake([] { import_nccl_topology("<system>\n<cpu>\n</gpu>\n</system>", "t.xml", {"h100-sxm", ""}); }).find("t.xml:3:1: "), std::string::npos);
 }
 
 TEST(ImportTopology, NcclsDump) {
