@@ -105,7 +105,7 @@ TimeFit fit_times(const TimeModel& m, bool held_out) {
   }
   for (std::size_t fold = 0; fold < 5; ++fold) {
     for (std::size_t i = 0; i < rows; ++i) left_out[i] = i % 5 == fold;
-    const VectorXd errors = m.log_seconds(refit(m, out.fit, weights, left_out)) - m.log_measured;
+    const VectorXd errors = linear.log_seconds(refit(linear, out.fit, weights, left_out)) - m.log_measured;
     for (std::size_t i = fold; i < rows; i += 5) out.fivefold[static_cast<Eigen::Index>(i)] = errors[static_cast<Eigen::Index>(i)];
   }
   std::vector<std::size_t> order(rows);

@@ -18,7 +18,7 @@ struct TimeModel {
   Eigen::VectorXd log_measured;
   Eigen::VectorXd noise;              // relative error of each measurement itself; 0 = not told
   std::vector<double> size;           // for the extrapolation check: the largest fifth is held out
-  bool linear_refits = false;         // leave_one_out by the model linearised at the answer: where a prediction is dear
+  bool linear_refits = false;         // leave_one_out and fivefold by the tangent at the answer: where a prediction is dear
   double worst_spread = 0.25;         // as of fit_what_is_determined
 };
 
