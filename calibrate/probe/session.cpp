@@ -1,0 +1,205 @@
+#include "calibrate/probe/session.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <set>
+
+#include "calibrate/probe/host_work.h"
+#include "calibrate/probe/sampling.h"
+#include "sim/core/error.h"
+
+namespace rehearse::calibrate {
+namespace {
+
+/// A case as text and back: rank 0 tells the others what comes next.
+std::string encoded(const Case& c) {
+  Measurements m;
+  m.skipped.push_back({c.operation, c.parameters, "next"});
+  return to_json(m);
+}
+Case decoded(const std::string& text) {
+  const Measurements m = measurements_from_json(text, "next case");
+  return {m.skipped[0].operation, m.skipped[0].parameters, 0};
+}
+
+std::string seconds_text(double s) {
+  char out[32];
+  if (s < 1e-3) std::snprintf(out, sizeof out, "%.2f us", s * 1e6);
+  else if (s < 1) std::snprintf(out, sizeof out, "%.3f ms", s * 1e3);
+  else std::snprintf(out, sizeof out, "%.3f s", s);
+  return out;
+}
+
+/// The output file. Written after each series, but never more than a twentieth of the time: a big file on a slow disk must
+/// not eat the budget. What is not on the disk yet is at most 20 writes long, and is measured again after a crash.
+class Output {
+ public:
+  Output(std::string path, Measurements content, const Clock& clock) : path_(std::move(path)), content_(std::move(content)), clock_(clock) {}
+  Measurements& content() { return content_; }
+  void save(bool at_once) {
+    const double begin = clock_();
+    if (!at_once && begin < not_before_) return;
+    write_measurements(path_, content_);
+    const double end = clock_();
+    not_before_ = end + 20 * (end - begin);
+  }
+
+ private:
+  std::string path_;
+  Measurements content_;
+  const Clock& clock_;
+  double not_before_ = 0;
+};
+
+/// Prepares and times one case in every process. Throws NotPossible in all processes or in none.
+Series measure(const Case& c, const ProbeOptions& options, Surroundings& around) {
+  std::unique_ptr<Work> work;
+  std::string why;
+  double failed = 0;
+  try {
+    if (gpus_of(c) == 0) {
+      if (around.team.rank() == 0) work = prepare_host_work(c.operation, c.parameters, options.directory);
+    } else {
+      work = around.device.prepare(c.operation, c.parameters);
+    }
+  } catch (const DeviceLost& e) {
+    failed = 2;
+    why = e.what();
+  } catch (const std::exception& e) {
+    failed = 1;
+    why = e.what();
+  }
+  const double worst = around.team.largest({failed})[0];
+  if (worst > 1) throw DeviceLost(why.empty() ? "another process lost its GPU" : why);
+  if (worst > 0) throw NotPossible(why.empty() ? "it is not possible for another process" : why);
+  Series s = sample(work.get(), options.rule(), around.device, around.team, around.clock, around.interrupted);
+  s.operation = c.operation;
+  s.parameters = c.parameters;
+  return s;
+}
+
+}  // namespace
+
+Measurements earlier_measurements(const ProbeOptions& options, const Measurements& now) {
+  struct stat status{};
+  if (options.fresh || ::stat(options.out.c_str(), &status) != 0 || (S_ISREG(status.st_mode) && status.st_size == 0)) return now;
+  Measurements earlier = read_measurements(options.out);
+  const auto same = [&](const Facts& then, const Facts& here, const char* key) {
+    const auto a = then.find(std::string_view(key)), b = here.find(std::string_view(key));
+    if (a == then.end() || b == here.end() || a->second == b->second) return;
+    const auto shown = [](const Fact& f) {
+      if (const auto* text = std::get_if<std::string>(&f)) return *text;
+      const auto* whole = std::get_if<std::int64_t>(&f);
+      return whole != nullptr ? std::to_string(*whole) : std::string("?");
+    };
+    throw ConfigError(Diagnostic{{options.out, 0, 0}, key, "was \"" + shown(a->second) + "\" when this file was begun, and is \"" + shown(b->second) + "\" now",
+                                 "One file holds one machine: name another by --out, or start it anew by --fresh", ""});
+  };
+  for (const char* key : {"gpu", "gpu_count", "node_count", "cpu", "driver"}) same(earlier.machine, now.machine, key);
+  for (const char* key : {"cuda_runtime", "cublaslt", "nccl"}) same(earlier.software, now.software, key);
+  Measurements out = now;
+  out.series = std::move(earlier.series);
+  out.skipped = std::move(earlier.skipped);
+  std::set<std::string> warnings(earlier.warnings.begin(), earlier.warnings.end());
+  warnings.insert(now.warnings.begin(), now.warnings.end());
+  out.warnings.assign(warnings.begin(), warnings.end());
+  if (const auto elapsed = earlier.options.find("elapsed_s"); elapsed != earlier.options.end()) out.options["elapsed_s"] = elapsed->second;
+  return out;
+}
+
+SessionResult run_session(const std::vector<Case>& cases, const ProbeOptions& options, Measurements so_far, Surroundings& around) {
+  const bool leads = around.team.rank() == 0;
+  const double begin = around.clock();
+  SessionResult result;
+
+  // What is left to do; what could not be measured in an earlier run comes last: it may have been what stopped it.
+  std::vector<Case> todo, again;
+  std::set<std::string> measured, once_skipped;
+  for (const Series& s : so_far.series) measured.insert(identity(s));
+  for (const Skipped& s : so_far.skipped) once_skipped.insert(identity(s.operation, s.parameters));
+  for (const Case& c : cases) {
+    const std::string name = identity(c.operation, c.parameters);
+    if (!measured.contains(name)) (once_skipped.contains(name) ? again : todo).push_back(c);
+  }
+  todo.insert(todo.end(), again.begin(), again.end());
+  std::erase_if(so_far.skipped, [&](const Skipped& s) {
+    return std::any_of(again.begin(), again.end(), [&](const Case& c) { return c.operation == s.operation && c.parameters == s.parameters; });
+  });
+
+  const Fact* before = so_far.options.contains("elapsed_s") ? &so_far.options["elapsed_s"] : nullptr;
+  const double elapsed_before = before == nullptr ? 0 : std::get<double>(*before);
+  Output output(options.out, std::move(so_far), around.clock);
+  if (leads) output.save(true);  // a place that cannot be written is said before anything is measured
+
+  std::size_t next = 0;
+  std::map<std::string, int> throttled;
+  const auto keep = [&](bool at_once) {
+    output.content().options["elapsed_s"] = elapsed_before + around.clock() - begin;
+    output.content().options["complete"] = next == todo.size();
+    output.save(at_once);
+  };
+
+  while (true) {
+    // Rank 0 decides; the others hear of it.
+    std::string word;
+    if (leads) {
+      if (around.interrupted()) word = "interrupted";
+      else if (next == todo.size()) word = "complete";
+      else if (around.clock() - begin >= options.budget()) word = "out of time";
+      else word = encoded(todo[next]);
+    }
+    word = around.team.from_first(word);
+    if (word == "interrupted") result.end = SessionResult::End::interrupted;
+    if (word == "out of time") result.end = SessionResult::End::out_of_time;
+    if (!word.starts_with("{")) break;
+    const Case now = decoded(word);
+    const std::string name = identity(now.operation, now.parameters);
+    const auto skip = [&](const std::string& why) {
+      ++result.skipped;
+      ++next;
+      if (!leads) return;
+      around.say(name + ": not measured (" + why + ")");
+      output.content().skipped.push_back({now.operation, now.parameters, why});
+    };
+    try {
+      Series s = measure(now, options, around);
+      ++result.measured;
+      ++next;
+      if (!leads) continue;
+      char text[160];
+      std::snprintf(text, sizeof text, ": %s +- %.1f %% (%lld samples of %lld)%s", seconds_text(s.median_s).c_str(), 100 * s.relative_error.value_or(0),
+                    static_cast<long long>(s.samples), static_cast<long long>(s.repeats), s.converged ? "" : ", not converged");
+      std::string line = "[" + std::to_string(next) + "/" + std::to_string(todo.size()) + "] " + name + text;
+      for (const std::string& t : s.throttle) {
+        line += ", " + t;
+        if (throttled[t]++ == 0) output.content().warnings.push_back("clocks were held down while measuring: " + t);
+      }
+      around.say(line);
+      output.content().series.push_back(std::move(s));
+    } catch (const Interrupted&) {
+      result.end = SessionResult::End::interrupted;
+      break;
+    } catch (const NotPossible& e) {
+      skip(e.what());
+    } catch (const DeviceLost& e) {
+      skip(e.what());
+      result.end = SessionResult::End::device_lost;
+      result.message = e.what();
+      break;
+    }
+    if (leads) keep(false);
+  }
+  result.left = static_cast<std::int64_t>(todo.size() - std::min(next, todo.size()));
+  if (leads) {
+    auto& warnings = output.content().warnings;  // of several runs
+    std::sort(warnings.begin(), warnings.end());
+    warnings.erase(std::unique(warnings.begin(), warnings.end()), warnings.end());
+    keep(true);
+  }
+  return result;
+}
+
+}  // namespace rehearse::calibrate

@@ -1,0 +1,76 @@
+#include "calibrate/probe/host_work.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <filesystem>
+
+#include "calibrate/operations.h"
+#include "calibrate/probe/host_work_kinds.h"
+
+namespace rehearse::calibrate {
+namespace {
+
+/// The same recurrence in double, by the formulas of Kingma & Ba 2015 with AdamW's decay.
+TEST(HostWork, AdamIsAdam) {
+  constexpr std::size_t kN = 37;
+  std::vector<float> p(kN), m(kN), v(kN), g(kN);
+  std::vector<std::uint16_t> half(kN);
+  std::vector<double> dp(kN), dm(kN), dv(kN);
+  for (std::size_t i = 0; i < kN; ++i) dp[i] = p[i] = 0.5f - 0.01f * static_cast<float>(i);
+  for (int step = 1; step <= 20; ++step) {
+    for (std::size_t i = 0; i < kN; ++i) {
+      g[i] = std::sin(static_cast<float>(step) + static_cast<float>(i));
+      const double d = g[i];
+      dm[i] = 0.9 * dm[i] + 0.1 * d;
+      dv[i] = 0.95 * dv[i] + 0.05 * d * d;
+      dp[i] -= 1e-4 * (dm[i] / (1 - std::pow(0.9, step)) / (std::sqrt(dv[i] / (1 - std::pow(0.95, step))) + 1e-8) + 0.1 * dp[i]);
+    }
+    adam_step(p.data(), m.data(), v.data(), g.data(), half.data(), kN, step);
+  }
+  for (std::size_t i = 0; i < kN; ++i) {
+    EXPECT_NEAR(p[i], dp[i], 2e-6);
+    EXPECT_EQ(half[i], std::bit_cast<std::uint32_t>(p[i]) >> 16);
+  }
+}
+
+TEST(HostWork, TwiceAsManyExecutionsTakeLongerThanOne) {
+  for (const char* kernel : {"read", "write", "copy", "triad"}) {
+    const auto work = prepare_host_work("host_memory", {{"kernel", std::string(kernel)}, {"bytes", std::int64_t{3} << 20}, {"threads", std::int64_t{2}}}, "");
+    ASSERT_NE(work, nullptr);
+    work->run(1);
+    EXPECT_GT(work->run(200), work->run(1)) << kernel;
+  }
+  const auto adam = prepare_host_work("host_adam", {{"elements", std::int64_t{10000}}, {"threads", std::int64_t{3}}}, "");
+  EXPECT_GT(adam->run(1), 0);
+}
+
+TEST(HostWork, FilesLeaveNothingBehindAndSayWhatIsMissing) {
+  const Facts f = {{"direction", std::string("read")}, {"block_bytes", std::int64_t{65536}}, {"depth", std::int64_t{4}}, {"bytes", std::int64_t{1} << 20}};
+  EXPECT_THROW(prepare_host_work("file", f, ""), NotPossible);
+  EXPECT_THROW(prepare_host_work("file", f, "/no/such/folder"), NotPossible);
+  const auto folder = std::filesystem::path(testing::TempDir()) / "host_work_files";
+  std::filesystem::create_directories(folder);
+  try {
+    const auto work = prepare_host_work("file", f, folder.string());
+    EXPECT_TRUE(std::filesystem::is_empty(folder));  // nameless already
+    EXPECT_GT(work->run(2), 0);
+  } catch (const NotPossible& e) {  // a file system in memory
+    EXPECT_NE(std::string(e.what()).find("O_DIRECT"), std::string::npos) << e.what();
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  std::filesystem::remove_all(folder);
+}
+
+TEST(HostWork, OtherOperationsAreNotTheHosts) { EXPECT_EQ(prepare_host_work("gemm", {}, ""), nullptr); }
+
+TEST(HostWork, FactsOfTheHostAreDocumentedOnes) {
+  Measurements m;
+  m.machine = host_facts();
+  EXPECT_TRUE(m.machine.contains("cpu_cores"));
+  EXPECT_EQ(measurements_from_json(to_json(m), "host"), m);
+}
+
+}  // namespace
+}  // namespace rehearse::calibrate
