@@ -11,7 +11,7 @@
 namespace rehearse::calibrate {
 namespace {
 
-const std::vector<std::string> kNames = {"--quick", "--full", "--list", "--help", "--version", "--fresh", "--only", "--out",
+const std::vector<std::string> kNames = {"--quick", "--full", "--list", "--help", "--version", "--self-test", "--fresh", "--only", "--out",
                                          "--directory", "--meet", "--budget", "--gpus", "--target-error", "--series-cap"};
 
 Diagnostic mistake(const std::string& option, const std::string& problem, const std::string& fix) { return {{}, option, problem, fix, ""}; }
@@ -71,6 +71,7 @@ ProbeOptions parse_options(const std::vector<std::string>& arguments) {
     else if (name == "--list") out.list = true;
     else if (name == "--help" || name == "-h") out.help = true;
     else if (name == "--version") out.version = true;
+    else if (name == "--self-test") out.self_test = true;
     else if (name == "--fresh") out.fresh = true;
     else if (name == "--only") out.only = value();
     else if (name == "--out") out.out = value();
@@ -110,9 +111,10 @@ Usage: rehearse-probe [--quick | --full] [options]
   --gpus N             use N GPUs of this node (default all); ignored under mpirun, srun and torchrun
   --meet FILE          where the processes of several nodes meet: a file that all nodes see, not there yet
   --target-error X, --series-cap SECONDS   change the stopping rule
+  --self-test          check on the GPU that the kernels compute what they are timed for, and stop
   --help, --version
 
-Exit codes: 0 done, or out of time with everything kept; 2 mistakes in the arguments or FILE; 3 no usable GPU, driver or
+Exit codes: 0 done, or out of time with everything kept; 1 the self-test found an error; 2 mistakes in the arguments or FILE; 3 no usable GPU, driver or
 library; 4 a mistake of ours; 130 interrupted (run again to go on).
 )";
 }

@@ -12,7 +12,7 @@ namespace rehearse::calibrate {
 struct ProbeOptions {
   enum class Mode { quick, usual, full };
   Mode mode = Mode::usual;
-  bool list = false, help = false, version = false;
+  bool list = false, help = false, version = false, self_test = false;
   bool fresh = false;        // throw the output file's content away
   std::string only;          // patterns, split by commas
   std::string out = "measurements.json";

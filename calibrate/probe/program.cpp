@@ -210,6 +210,14 @@ int run(const std::vector<std::string>& arguments, const ProbeHooks& hooks) {
   const ProbeOptions options = parse_options(arguments);
   if (options.help) return std::fputs(usage().c_str(), stdout), 0;
   if (options.version) return std::printf("rehearse-probe %s\n", hooks.version.c_str()), 0;
+  if (options.self_test) {
+    bool wrong = false;
+    for (const std::string& line : hooks.self_test ? hooks.self_test() : std::vector<std::string>{}) {
+      std::printf("%s\n", line.c_str());
+      wrong = wrong || line.starts_with("WRONG");
+    }
+    return wrong ? 1 : 0;
+  }
   listen_to_signals(true);
   if (const auto me = rank_from_environment([](const char* name) { return std::getenv(name); })) {
     if (options.meet.empty())

@@ -19,9 +19,11 @@ struct ProbeHooks {
   /// Opens the GPU of this process. Throws NotPossible when there is no usable GPU, driver or library.
   std::function<std::unique_ptr<Device>(const RankInfo&, Team&)> open;
   std::string version;
+  /// One line per check, "WRONG ..." for what failed; empty function: there is nothing to check.
+  std::function<std::vector<std::string>()> self_test;
 };
 
-/// Returns the exit code: 0, 2, 3, 4 or 130 (design: README, "Exit codes"). Results go to --out, all else to stderr;
+/// Returns the exit code: 0, 1, 2, 3, 4 or 130 (design: README, "Exit codes"). Results go to --out, all else to stderr;
 /// --list, --help and --version to stdout.
 int probe_main(const std::vector<std::string>& arguments, const ProbeHooks& hooks);
 

@@ -184,14 +184,14 @@ ProbeHooks hooks(int gpus) {
             if (gpus == 0) throw NotPossible("there is none");
             return std::make_unique<SlowMachine>();
           },
-          "test"};
+          "test", [gpus] { return std::vector<std::string>{"ok one", gpus == 1 ? "ok two" : "WRONG two"}; }};
 }
 
 /// Runs the program in a process of its own, ends it by `signal` after `seconds` (0: lets it end), returns the exit code or -signal.
 int in_a_process(const std::vector<std::string>& arguments, int gpus, int signal = 0, double seconds = 0) {
   const pid_t child = ::fork();
   if (child == 0) {
-    std::freopen("/dev/null", "w", stderr);
+    if (std::freopen("/dev/null", "w", stderr) == nullptr || std::freopen("/dev/null", "w", stdout) == nullptr) std::_Exit(99);
     std::_Exit(probe_main(arguments, hooks(gpus)));
   }
   if (signal != 0) {
@@ -243,6 +243,8 @@ TEST_F(Program, SeveralProcessesMeasureTogether) {
 
 TEST_F(Program, ExitCodesSayWhoIsAsked) {
   EXPECT_EQ(in_a_process({"--quikc"}, 1), 2);
+  EXPECT_EQ(in_a_process({"--self-test"}, 1), 0);
+  EXPECT_EQ(in_a_process({"--self-test"}, 2), 1);
   EXPECT_EQ(in_a_process({"--quick", "--out", out}, 0), 3);                 // no GPU
   EXPECT_EQ(in_a_process({"--only", "host_memory kernel=read bytes=50331648 threads=1", "--out", out, "--series-cap", "0.02"}, 0), 0);  // none needed
   EXPECT_EQ(in_a_process(quick("no such series"), 1), 2);

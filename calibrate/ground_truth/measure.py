@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""Trains small real models on one GPU and writes what they took, in the columns of a table of measured runs
+(`rehearse validate` reads it).
+
+  measure.py --out DIR [--budget SECONDS] [--only PATTERN] [--list]     needs PyTorch 2.5 or later and one NVIDIA GPU
+  measure.py --out DIR --device cpu --tiny                               the same code on two toy models, as a test
+
+DIR/runs.csv grows by a row per case (an interrupted run goes on from it); DIR/details.jsonl has every step time and the
+allocator's statistics; DIR/*.kernels.json and DIR/*.snapshot.pickle the kernels and allocations of one step of a few cases.
+Exit codes: 0 done or out of time, 2 bad arguments, 3 no PyTorch or no GPU."""
+
+import argparse
+import csv
+import fnmatch
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+COLUMNS = ("row_id,task,framework,model,layers,hidden,heads,kv_heads,ffn_hidden,vocab,gated_mlp,n_experts,top_k,moe_ffn_hidden,"
+           "shared_expert_ffn,head_dim,tie_embeddings,seq_len,params,gpu,n_gpus,gpus_per_node,interconnect,tp,sp,pp,vpp,pp_schedule,dp,"
+           "cp,ep,etp,sharding,micro_batch,global_batch,grad_accum,precision,recompute,attention,optimizer,offload,lora_rank,"
+           "lora_targets,torch_compile,cuda_graph,step_time_s,tokens_per_s_per_gpu,peak_mem_gib,peak_mem_kind,outcome,derived,source,note,"
+           "max_mem_allocated_bytes,peak_reserved_gib,device_used_gib,host_time_s,step_time_spread,num_alloc_retries").split(",")
+
+GPUS = {"NVIDIA H200": "h200-sxm", "NVIDIA H100 80GB HBM3": "h100-sxm", "NVIDIA A100-SXM4-80GB": "a100-80gb-sxm",
+        "NVIDIA A100-SXM4-40GB": "a100-40gb-sxm", "NVIDIA A100 80GB PCIe": "a100-80gb-pcie", "NVIDIA B200": "b200-sxm",
+        "NVIDIA L40S": "l40s", "NVIDIA A10G": "a10g", "NVIDIA GeForce RTX 4090": "rtx-4090"}
+
+DEFAULTS = {"precision": "bf16", "parameters": "fp32", "recompute": "none", "compile": False, "optimizer": "adamw-fused", "lora_rank": 0,
+            "grad_accum": 1, "expandable_segments": False, "warm_up": 3, "steps": 8, "most_s": 6.0}
+
+
+def cases(tiny):
+    """Most telling first: a run that is cut off has something of each kind."""
+    out = []
+
+    def add(model, micro_batch, seq_len, **changes):
+        case = DEFAULTS | {"model": model, "micro_batch": micro_batch, "seq_len": seq_len} | changes
+        parts = [model, f"b{micro_batch}", f"s{seq_len}"]
+        parts += [f"{k}={v}" for k, v in changes.items() if k not in ("kernels", "snapshot", "steps", "warm_up") and v != DEFAULTS.get(k)]
+        out.append(case | {"name": " ".join(parts)})
+
+    if tiny:
+        for model in ("tiny-gpt", "tiny-llama"):
+            add(model, 2, 32, steps=3, warm_up=1)
+            add(model, 2, 32, recompute="full", parameters="bf16", steps=3, warm_up=1)
+        add("tiny-llama", 1, 16, recompute="selective", grad_accum=2, steps=3, warm_up=1)
+        add("tiny-llama", 1, 16, lora_rank=4, steps=3, warm_up=1)
+        add("tiny-gpt", 1, 16, optimizer="adamw-host", precision="fp32", steps=3, warm_up=1)
+        return out
+    pure = {"parameters": "bf16"}
+    add("gpt2", 16, 1024, kernels=True, snapshot=True)
+    add("llama-3.2-1b-untied", 4, 2048, kernels=True, snapshot=True)
+    add("llama-3-8b", 1, 2048, kernels=True, **pure)
+    add("gpt2-xl", 4, 1024, kernels=True)
+    add("llama-3.2-1b-untied", 4, 2048, compile=True, kernels=True)
+    add("llama-3.2-1b-untied", 4, 2048, recompute="full", snapshot=True)
+    add("llama-3.2-1b-untied", 4, 2048, recompute="selective")
+    add("gpt2", 16, 1024, precision="fp32")
+    add("llama-3-8b", 2, 4096, lora_rank=16, recompute="full", **pure)
+    add("llama-3.2-1b-untied", 4, 2048, expandable_segments=True)
+    add("llama-3.2-1b-untied", 4, 2048, optimizer="adamw-host")
+    add("gpt2-medium", 16, 1024)
+    add("gpt2", 16, 1024, compile=True)
+    add("llama-3-8b", 1, 8192, recompute="full", **pure)
+    add("llama-3-8b", 1, 2048)  # 16 bytes of state per parameter: 128 GB before the first activation
+    add("llama-3.2-3b-untied", 2, 2048, **pure)
+    add("gpt2", 1, 1024)
+    add("gpt2", 4, 1024)
+    add("gpt2", 64, 1024)
+    add("llama-3.2-1b-untied", 1, 8192)
+    add("llama-3.2-1b-untied", 8, 2048)
+    add("llama-3.2-1b-untied", 1, 512)
+    add("llama-3.2-3b-untied", 2, 4096)
+    add("llama-3.2-3b-untied", 2, 4096, recompute="full")
+    add("gpt2-large", 8, 1024)
+    add("gpt2-xl", 8, 1024, recompute="full")
+    add("gpt2-xl", 8, 1024, **pure)
+    add("gpt2", 16, 1024, precision="tf32")
+    add("gpt2", 16, 1024, optimizer="adamw-foreach")
+    add("gpt2", 16, 1024, optimizer="adamw-loop")
+    add("gpt2", 16, 1024, optimizer="sgd")
+    add("gpt2", 4, 1024, grad_accum=4)
+    add("llama-3-8b", 1, 4096, compile=True, **pure)
+    add("llama-3-8b", 4, 2048, **pure)
+    add("llama-3-8b", 1, 2048, lora_rank=64, **pure)
+    add("gpt2-xl", 4, 1024, expandable_segments=True)
+    add("gpt2-xl", 4, 1024, optimizer="adamw-host")
+    add("gpt2", 128, 1024)
+    return out
+
+
+def row_of(case, answer, gpu, number):
+    from models import SHAPES
+    s = SHAPES[case["model"]]
+    gib = 1 / 2**30
+    oom = "oom" in answer
+    stats = answer.get("statistics") or {}
+    step = answer.get("step_time_s")
+    tokens = case["micro_batch"] * case["seq_len"] * case["grad_accum"]
+    words = [f"PyTorch {answer['torch']}", f"parameters: {case['parameters']}" + (", autocast" if case["parameters"] == "fp32" and case["precision"] == "bf16" else ""),
+             "plain modules of calibrate/ground_truth/models.py"]
+    if case["expandable_segments"]:
+        words.append("expandable segments")
+    if case["recompute"] == "selective":
+        words.append("matrix products and attention are kept")
+    if oom:
+        words.append(answer["oom"].replace("\n", " "))
+    row = dict.fromkeys(COLUMNS, "")
+    row |= {"row_id": f"ground-truth-{number:03d}", "task": "lora" if case["lora_rank"] else "pretrain", "framework": "plain", "model": case["model"],
+            "layers": s.layers, "hidden": s.hidden, "heads": s.heads, "kv_heads": s.kv_heads, "ffn_hidden": s.ffn, "vocab": s.vocab,
+            "gated_mlp": "y" if s.family == "llama" else "n", "tie_embeddings": "y" if s.family == "gpt" else "n", "seq_len": case["seq_len"],
+            "params": s.parameters(), "gpu": gpu, "n_gpus": 1, "gpus_per_node": 1, "interconnect": "single GPU", "tp": 1, "pp": 1, "dp": 1, "cp": 1, "ep": 1,
+            "sharding": "none", "micro_batch": case["micro_batch"], "global_batch": case["micro_batch"] * case["grad_accum"], "grad_accum": case["grad_accum"],
+            "precision": case["precision"], "recompute": case["recompute"], "attention": "flash" if gpu != "cpu" and case["precision"] == "bf16" else "sdpa",
+            "optimizer": case["optimizer"], "offload": "optimizer" if case["optimizer"] == "adamw-host" else "none",
+            "lora_rank": case["lora_rank"] or "", "lora_targets": "all linear layers of the blocks" if case["lora_rank"] else "",
+            "torch_compile": "y" if case["compile"] else "n", "outcome": "oom" if oom else "ok", "source": "calibrate/ground_truth: " + case["name"],
+            "note": " | ".join(words)}
+    if step:
+        row |= {"step_time_s": f"{step:.6g}", "tokens_per_s_per_gpu": f"{tokens / step:.6g}", "derived": "tokens_per_s_per_gpu", "host_time_s": f"{answer['host_s']:.6g}",
+                "step_time_spread": f"{(max(answer['step_times_s']) - min(answer['step_times_s'])) / step:.4f}"}
+    if stats:
+        row |= {"max_mem_allocated_bytes": stats["allocated_bytes.all.peak"], "peak_reserved_gib": f"{stats['reserved_bytes.all.peak'] * gib:.5f}",
+                "num_alloc_retries": stats["num_alloc_retries"]}
+        if not oom:
+            row |= {"peak_mem_gib": f"{stats['allocated_bytes.all.peak'] * gib:.5f}", "peak_mem_kind": "allocated", "device_used_gib": f"{answer['device_used_bytes'] * gib:.5f}"}
+    return row
+
+
+def gpu_name(device):
+    import torch
+    if device == "cpu":
+        return "cpu"
+    if not torch.cuda.is_available():
+        print("measure.py: PyTorch sees no GPU", file=sys.stderr)
+        sys.exit(3)
+    name = torch.cuda.get_device_name()
+    return GPUS.get(name, name.lower().replace("nvidia ", "").replace(" ", "-"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--budget", type=float, default=900, help="seconds; no case begins after it (default 900)")
+    parser.add_argument("--case-limit", type=float, default=180, help="seconds after which a case is given up (default 180)")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="two toy models: a test of this program")
+    parser.add_argument("--only", help="cases whose name matches this pattern (* for anything)")
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    wanted = [c for c in cases(options.tiny) if not options.only or fnmatch.fnmatch(c["name"], f"*{options.only}*")]
+    if options.list:
+        print("\n".join(c["name"] for c in wanted))
+        return 0
+    begin = time.monotonic()
+    try:
+        gpu = gpu_name(options.device)
+    except ImportError:
+        print("measure.py: this Python has no PyTorch; install it, or run another Python", file=sys.stderr)
+        return 3
+    options.out.mkdir(parents=True, exist_ok=True)
+    table, details = options.out / "runs.csv", options.out / "details.jsonl"
+    done = set()
+    if table.exists():
+        with table.open(newline="") as f:
+            done = {r["source"].removeprefix("calibrate/ground_truth: ") for r in csv.DictReader(f)}
+    left = [c for c in wanted if c["name"] not in done]
+    for number, case in enumerate(left):
+        remaining = options.budget - (time.monotonic() - begin)
+        if remaining <= 5:
+            print(f"measure.py: out of time, {len(left) - number} cases left; run it again to go on", file=sys.stderr)
+            break
+        case |= {"device": options.device}
+        stem = case["name"].replace(" ", "_").replace("=", "-")
+        for kind, ending in (("kernels", "kernels.json"), ("snapshot", "snapshot.pickle")):
+            if case.get(kind):
+                case[f"{kind}_file"] = str(options.out / f"{stem}.{ending}")
+        try:
+            process = subprocess.run([sys.executable, str(HERE / "train_case.py"), json.dumps(case)], capture_output=True, text=True,
+                                     timeout=min(options.case_limit, remaining), env=os.environ | {"PYTHONPATH": str(HERE)})
+        except subprocess.TimeoutExpired:
+            print(f"measure.py: {case['name']}: given up, it took too long", file=sys.stderr)
+            continue
+        lines = process.stdout.strip().splitlines()
+        if process.returncode != 0 or not lines:
+            why = (process.stderr.strip().splitlines() or ["no output"])[-1]
+            print(f"measure.py: {case['name']}: failed: {why}", file=sys.stderr)
+            with details.open("a") as f:
+                f.write(json.dumps({"case": case, "failed": process.stderr[-4000:]}) + "\n")
+            continue
+        answer = json.loads(lines[-1])
+        with details.open("a") as f:
+            f.write(json.dumps({"case": case, "gpu": gpu, "answer": answer}) + "\n")
+        is_new = not table.exists()
+        with table.open("a", newline="") as f:
+            writer = csv.DictWriter(f, COLUMNS)
+            if is_new:
+                writer.writeheader()
+            writer.writerow(row_of(case, answer, gpu, len(done) + 1))
+        done.add(case["name"])
+        told = "out of memory" if "oom" in answer else f"{answer['step_time_s'] * 1e3:.1f} ms"
+        print(f"measure.py: [{number + 1}/{len(left)}] {case['name']}: {told}", file=sys.stderr, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE))
+    sys.exit(main())

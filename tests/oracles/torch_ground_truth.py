@@ -1,0 +1,59 @@
+"""Does calibrate/ground_truth still run? Trains its toy models on the CPU, resumes, and checks what it wrote against arithmetic.
+No answer is kept: its times are of this machine. Run by ask.sh beside the oracles; exit code 1 and a reason when it does not."""
+
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parents[2] / "calibrate" / "ground_truth"
+sys.path.insert(0, str(HERE))
+
+import attention  # noqa: E402
+import measure  # noqa: E402
+from models import SHAPES, Model  # noqa: E402
+
+
+def check(condition, what):
+    if not condition:
+        print(f"torch_ground_truth.py: {what}", file=sys.stderr)
+        sys.exit(1)
+
+
+def run(program, *arguments):
+    done = subprocess.run([sys.executable, str(HERE / program), "--device", "cpu", "--tiny", *arguments], capture_output=True, text=True)
+    check(done.returncode == 0, f"{program} ended with {done.returncode}: {done.stderr}")
+    return done.stderr
+
+
+# Published counts: Radford 2019 (with the padded vocabulary: 47 * 768 more), Llama 3 8B's config (8.03 B).
+check(SHAPES["gpt2"].parameters() == 124439808 + 47 * 768, "parameters of GPT-2")
+check(SHAPES["llama-3-8b"].parameters() == 8030261248, "parameters of Llama 3 8B")
+for name in ("tiny-gpt", "tiny-llama"):
+    check(sum(p.numel() for p in Model(SHAPES[name]).parameters()) == SHAPES[name].parameters(), f"parameters of {name}")
+check([attention.median_interval(n) for n in (5, 6, 10, 20, 50)] == [(1, 5), (1, 6), (2, 9), (6, 15), (18, 33)], "median intervals")
+
+with tempfile.TemporaryDirectory() as folder:
+    out = Path(folder) / "out"
+    run("measure.py", "--out", str(out), "--only", "tiny-gpt")
+    first = (out / "runs.csv").read_text()
+    run("measure.py", "--out", str(out))
+    text = (out / "runs.csv").read_text()
+    check(text.startswith(first), "a resumed run keeps its rows")
+    with (out / "runs.csv").open(newline="") as f:
+        rows = list(csv.DictReader(f))
+    check(len(rows) == len(measure.cases(True)), "one row per case")
+    check(len({r["row_id"] for r in rows}) == len(rows), "row ids differ")
+    for r in rows:
+        tokens = int(r["micro_batch"]) * int(r["seq_len"]) * int(r["grad_accum"])
+        check(abs(float(r["tokens_per_s_per_gpu"]) * float(r["step_time_s"]) - tokens) < 1e-3 * tokens, "tokens per second")
+        check(r["outcome"] == "ok" and r["framework"] == "plain", "outcome")
+    losses = [json.loads(line)["answer"]["loss"] for line in (out / "details.jsonl").read_text().splitlines()]
+    # Random tokens over 512 words: no model can be much better than log 512 = 6.24, or a sound one much worse.
+    check(all(5 < loss * 2 < 14 for loss in losses), f"losses {losses}")
+    run("attention.py", "--out", str(out / "attention.json"), "--budget", "20")
+    series = json.loads((out / "attention.json").read_text())["series"]
+    check(any(s["operation"] == "attention_backward" for s in series), "attention was timed")
+print("calibrate/ground_truth runs")
