@@ -78,7 +78,7 @@ std::vector<Operation> make_operations() {
                            optional("accumulate", "C is read and added to", Fact(false)),
                            optional("origin", "where the shape is from: a model's layer, or grid", text(""))})},
       {"grouped_gemm", "independent products of the experts of a mixture, one after another or in one call",
-       with(gemm_shape(), {required("experts", "products; m (weight_gradient: k) is the mean of their tokens"),
+       with(gemm_shape(), {required("groups", "experts; m (weight_gradient: k) is the mean of their tokens"),
                            optional("role", "which GEMM of a linear layer", text("forward"), kRoles),
                            optional("implementation", "sequence = one cuBLASLt call per expert on one stream", text("sequence"))})},
       {"attention_forward", "fused attention, forward", attention_shape()},

@@ -245,7 +245,8 @@ std::vector<Case> planned_cases(const MachineShape& machine) {
 
 int gpus_of(const Case& c) {
   if (c.operation == "host_memory" || c.operation == "host_adam" || c.operation == "file") return 0;
-  const Int ranks = whole(c.parameters, "ranks", 1) * whole(c.parameters, "groups", 1);
+  // grouped_gemm has groups too: experts on one GPU.
+  const Int ranks = c.operation == "collective" ? whole(c.parameters, "ranks", 1) * whole(c.parameters, "groups", 1) : whole(c.parameters, "ranks", 1);
   return static_cast<int>(std::max({ranks, whole(c.parameters, "gpus", 1), whole(c.parameters, "second", 0) + 1, whole(c.parameters, "first", 0) + 1}));
 }
 

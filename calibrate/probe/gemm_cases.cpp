@@ -131,12 +131,12 @@ std::vector<Case> gemm_cases(const MachineShape& machine) {
     for (const Int tokens : {Int{128}, Int{512}, Int{2048}})
       for (int role = 0; role < 3; ++role) {
         const Shape s = shape_of({"", 4096, 14336}, tokens, role);
-        out.push_back({"grouped_gemm", {{"m", s.m}, {"n", s.n}, {"k", s.k}, {"dtype", main_type}, {"experts", experts},
+        out.push_back({"grouped_gemm", {{"m", s.m}, {"n", s.n}, {"k", s.k}, {"dtype", main_type}, {"groups", experts},
                                         {"role", std::string(kRoles[role])}}, experts == 8 && role == 0 ? 0 : 1});
       }
   std::erase_if(out, [&](const Case& c) { return c.operation == "gemm" && !fits(c, machine); });
   std::erase_if(out, [&](const Case& c) {
-    return c.operation == "grouped_gemm" && machine.gpu_bytes < (std::int64_t{16} << 30) && std::get<Int>(c.parameters.at("experts")) > 8;
+    return c.operation == "grouped_gemm" && machine.gpu_bytes < (std::int64_t{16} << 30) && std::get<Int>(c.parameters.at("groups")) > 8;
   });
   return out;
 }

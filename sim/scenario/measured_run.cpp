@@ -46,6 +46,7 @@ std::string profile_of(const config::CsvRow& row) {
   if (f == "llm-foundry") return "llm-foundry";
   if (f == "nanotron") return "nanotron";
   if (f == "deepspeed") return "deepspeed";
+  if (f == "plain") return "plain";  // calibrate/ground_truth
   if (f == "litgpt") return "litgpt";
   // The Qwen scripts run DeepSpeed on several GPUs.
   if (f == "hf" && contains(source, "scripts use DeepSpeed") && cell(row, "n_gpus") != "1") return "deepspeed";

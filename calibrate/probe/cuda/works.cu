@@ -405,7 +405,7 @@ std::unique_ptr<Work> gemm_work(const Facts& p) {
 
 std::unique_ptr<Work> grouped_gemm_work(const Facts& p) {
   if (text(p, "implementation", "sequence") != "sequence") throw NotPossible("the probe runs experts one after another only");
-  const Int experts = whole(p, "experts");
+  const Int experts = whole(p, "groups");
   const std::shared_ptr<Gemm> gemm = prepare_gemm(gemm_shape(p));
   const auto operands = std::make_shared<GemmOperands>(gemm_shape(p), experts);
   auto once = [=](cudaStream_t stream, Int i) {
