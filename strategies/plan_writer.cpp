@@ -25,6 +25,7 @@ GroupSizes sizes_of(const Degrees& d) {
   sizes.data = d.data * d.context;
   sizes.shard = d.shard() * d.context;
   sizes.replicate = d.replicate();
+  sizes.expert_data = d.expert_data();
   sizes.pipeline = d.pipeline;
   return sizes;
 }
@@ -32,7 +33,7 @@ GroupSizes sizes_of(const Degrees& d) {
 constexpr std::pair<plan::GroupAxis, Axis> kAxes[] = {
     {plan::GroupAxis::tensor, Axis::tensor}, {plan::GroupAxis::context, Axis::context}, {plan::GroupAxis::data, Axis::data_shard_context},
     {plan::GroupAxis::data_replicate, Axis::data_replicate}, {plan::GroupAxis::data_context, Axis::data_context}, {plan::GroupAxis::pipeline, Axis::pipeline},
-    {plan::GroupAxis::model, Axis::model}, {plan::GroupAxis::expert, Axis::expert}, {plan::GroupAxis::expert_data, Axis::expert_data},
+    {plan::GroupAxis::model, Axis::model}, {plan::GroupAxis::expert, Axis::expert}, {plan::GroupAxis::expert_tensor, Axis::expert_tensor}, {plan::GroupAxis::expert_data, Axis::expert_data},
     {plan::GroupAxis::embedding, Axis::embedding}, {plan::GroupAxis::world, Axis::world}};
 
 /// Which rank stands for which class. Folded, a stage's first rank stands for all of the stage.

@@ -59,8 +59,17 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   rules.forbid(t.compile.has_value() && *t.compile != profile.compiled, "training.compile",
                "the framework profile '" + profile.name + (profile.compiled ? "' is compiled" : "' has no compiled form"), "Leave the key out, or choose torchtitan or torchtitan-compile");
   const bool experts = std::any_of(model.layers.begin(), model.layers.end(), [](const model::Layer& l) { return l.moe; });
-  rules.forbid(experts, "model", "mixture-of-experts layers cannot be simulated yet", "Use a dense model");
-  rules.forbid(model.latent.present(), "model", "multi-head latent attention cannot be simulated yet", "Use a model with MHA, GQA or MQA");
+  if (experts) {
+    const model::Experts& moe = model.experts;
+    rules.forbid(moe.experts % d.expert != 0, "parallelism.expert", text(d.expert) + " does not divide " + text(moe.experts) + " experts", use_divisor(moe.experts, 4096));
+    rules.forbid(moe.ffn_hidden % d.expert_tensor != 0, "parallelism.expert_tensor", text(d.expert_tensor) + " does not divide the experts' width " + text(moe.ffn_hidden), use_divisor(moe.ffn_hidden, 64));
+    rules.forbid(d.tensor > 1 && !s.parallelism.sequence_parallel, "parallelism.sequence_parallel", "experts under tensor parallelism need it: each tensor rank routes its own tokens", "Set parallelism.sequence_parallel: true");
+    rules.forbid(s.experts.dispatcher.value_or(profile.dispatcher) == Dispatcher::deepep && d.expert_tensor > 1, "parallelism.expert_tensor", "DeepEP's dispatch knows no expert tensor parallelism", "Use 1, or experts.dispatcher: all-to-all");
+    rules.forbid(s.experts.capacity_factor > 0 && s.experts.imbalance > 1, "experts.imbalance", "a capacity limits what the fullest expert gets", "Leave out experts.imbalance or experts.capacity_factor");
+    rules.forbid(s.experts.pad_to_capacity && s.experts.capacity_factor == 0, "experts.pad_to_capacity", "there is no capacity to pad to", "Set experts.capacity_factor");
+    const double worst = static_cast<double>(d.expert);
+    rules.forbid(s.experts.imbalance > worst, "experts.imbalance", "with " + text(d.expert) + " expert ranks the fullest can hold at most " + text(d.expert) + " times the mean", "Use a number from 1 to " + text(d.expert));
+  }
   rules.forbid(!experts && (d.expert > 1 || d.expert_tensor > 1), "parallelism.expert", "the model has no experts to split", "Use 1");
 
   if (d.pipeline > 1) {

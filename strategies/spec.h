@@ -87,6 +87,22 @@ struct Tuning {
   bool double_quantization = true;        // the scales of 4-bit weights are quantised as well
 };
 
+/// How tokens reach their experts.
+enum class Dispatcher : std::uint8_t {
+  all_to_all,     // a copy per chosen expert, NCCL all-to-all
+  all_gather,     // every rank gets every token of the group and keeps what its experts want
+  deepep,         // a copy per destination rank inside a node, per destination node between nodes (DeepEP, HybridEP)
+};
+
+/// Mixture of experts: what the router's choices mean for ranks.
+struct ExpertRouting {
+  std::optional<Dispatcher> dispatcher;   // unset: the profile's habit
+  double capacity_factor = 0;             // slots per expert over the mean, rest dropped; 0: dropless
+  bool pad_to_capacity = false;           // empty slots are computed as well
+  double imbalance = 1;                   // load of the fullest rank over the mean (dropless)
+  std::optional<bool> overlap_shared;     // shared experts run while tokens travel; unset: the profile's habit
+};
+
 struct Strategy {
   Training training;
   Parallelism parallelism;
@@ -94,6 +110,7 @@ struct Strategy {
   Pipeline pipeline;
   Memory memory;
   Tuning tuning;
+  ExpertRouting experts;
 
   /// Micro-batches that one pipeline runs per step. Precondition: the batch divides (checked by problems_of).
   std::int64_t micro_batches() const {

@@ -28,7 +28,11 @@ struct GroupSizes {
   int data = 1;        // data x context: everybody whose gradients are summed
   int shard = 1;
   int replicate = 1;
+  int expert_data = 1; // ranks that hold the same experts: shards and sums for expert weights
   int pipeline = 1;
+
+  /// Ranks that share the states of a part.
+  int sharing(Part part) const { return part == Part::experts ? expert_data : shard; }
 };
 
 class Stage {
@@ -72,11 +76,11 @@ class Stage {
   std::uint32_t persistent_slot() { return persistent_used_++; }
   static constexpr std::uint32_t kPersistentSlots = 256;
 
-  std::int64_t elements() const;            // parameters of this rank's units (after tensor and pipeline splitting)
-  std::int64_t trainable_elements() const;
-  std::int64_t parameter_bytes(std::int64_t element) const;   // as stored; `element`: usual bytes (layer/tape.h)
-  std::int64_t trainable_bytes(std::int64_t element) const;
-  std::int64_t wide_trainable_elements() const;               // trained in fp32 beside a 16-bit model
+  std::int64_t elements(Part part = Part::all) const;   // parameters of this rank's units (after tensor and pipeline splitting)
+  std::int64_t trainable_elements(Part part = Part::all) const;
+  std::int64_t parameter_bytes(std::int64_t element, Part part = Part::all) const;   // as stored; `element`: usual bytes (layer/tape.h)
+  std::int64_t trainable_bytes(std::int64_t element, Part part = Part::all) const;
+  std::int64_t wide_trainable_elements(Part part = Part::all) const;               // trained in fp32 beside a 16-bit model
 
  private:
   std::map<std::string, std::uint32_t> blocks_;

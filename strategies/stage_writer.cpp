@@ -290,12 +290,12 @@ void StageWriter::wait_for(const Action& action) {
 void StageWriter::end_step() {
   Impl& s = *impl_;
   const Degrees& d = s.stage.strategy.parallelism.degrees;
-  // Norm gradients of sequence parallelism are partial sums over the tensor group (Megatron finalize_model_grads).
+  // Gradients of weights that every tensor rank holds (norms, routers, latent projections) are partial sums over the tensor group (Megatron finalize_model_grads).
   if (s.context.sequence_parallel) {
     std::int64_t elements = 0;
     for (const Unit& u : s.stage.units)
       for (const Weight& w : u.tape->weights)
-        if (w.replicated_over_tensor && w.trainable && (!w.matrix || w.adapter)) elements += w.elements;
+        if (w.replicated_over_tensor && w.trainable) elements += w.elements;
     if (elements > 0) s.stage.call("sum norm gradients over the tensor group", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
       w.collective(s.stage.builder.collective({CollectiveKind::all_reduce, plan::GroupAxis::tensor, Bytes{elements * s.data->main_gradient_element_bytes()}, "norm gradients"}), Stream::tensor,
                    plan::kAfterCompute | plan::kComputeWaits, s.stage.profile.collective_host);

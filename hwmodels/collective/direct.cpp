@@ -40,6 +40,28 @@ WireBytes all_to_all_wire(const Group& group) {
   return {(local - 1) / n, group.nodes == 1 ? 0.0 : local * (n - local) / n};
 }
 
+DispatchBytes dispatch_bytes(const Group& group, int choices, int places, int node_limit) {
+  const double n = group.ranks, nodes = group.nodes;
+  DispatchBytes moved;
+  moved.inside = places_visited(places, choices, group.ranks) * (n - 1) / n;
+  if (group.nodes == 1) return moved;
+  double visited = places_visited(places, choices, group.nodes);
+  if (node_limit > 0) visited = std::min(visited, static_cast<double>(node_limit));
+  moved.between = visited * (nodes - 1) / nodes;
+  return moved;
+}
+
+double dispatch_time(const Group& group, double tokens, const DispatchBytes& moved) {
+  const GenerationTiming& t = *group.timing;
+  double inside = tokens * moved.inside / (1000 * group.direct_link * t.direct_efficiency);
+  double time = t.direct_launch;
+  if (group.nodes == 1) return time + inside;
+  const NetworkTiming& net = *group.network;
+  double per_gpu = std::min(own_nics(group), group.nics * group.nic * group.nic_share / group.local);
+  double through = tokens * moved.between / (1000 * per_gpu * std::min(net.all_to_all_efficiency, group.nic_efficiency));
+  return time + net.send + std::max(inside, through);
+}
+
 double send_time(const Group& group, double bytes, bool same_domain, int concurrent) {
   const GenerationTiming& t = *group.timing;
   if (same_domain) {

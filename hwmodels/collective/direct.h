@@ -1,6 +1,5 @@
 // Messages that NCCL schedules without rings or trees: send/recv and all-to-all, where each pair talks
-// directly. Leaves out expert-parallel kernels that bypass NCCL (DeepEP): strategies ask for those by their
-// own bandwidths.
+// directly; and expert dispatch by kernels of their own (DeepEP), which send a token once to each place.
 #pragma once
 
 #include "hwmodels/collective/algorithm.h"
@@ -12,6 +11,16 @@ namespace rehearse::hwmodels {
 /// #130, #267.
 double all_to_all_time(const Group& group, double bytes);
 WireBytes all_to_all_wire(const Group& group);
+
+/// Bytes of a dispatch in multiples of the tokens that one rank sends: over its NVLinks, through its NIC.
+struct DispatchBytes {
+  double inside = 0, between = 0;
+};
+/// Each token goes to `choices` of `places` experts, at most on `node_limit` nodes (0: any). On the way to another node it
+/// travels once and is copied there, so every copy crosses NVLink. Source: deepseek-ai/DeepEP README.
+DispatchBytes dispatch_bytes(const Group& group, int choices, int places, int node_limit);
+/// Microseconds; NVLink and NIC move at the same time.
+double dispatch_time(const Group& group, double tokens, const DispatchBytes& moved);
 
 /// Microseconds of one message inside a domain, or between nodes while `concurrent` messages leave the node.
 double send_time(const Group& group, double bytes, bool same_domain, int concurrent);

@@ -14,6 +14,10 @@ class HostNetwork final : public Network {
       : cluster_(std::move(cluster)), timing_(timing) {}
 
   CommunicationCost collective(CollectiveKind kind, Bytes bytes, const GroupShape& group) const override;
+  /// Gloo and MPI know no dispatch kernel: a copy for each choice.
+  CommunicationCost dispatch(Bytes bytes, int choices, int, int, const GroupShape& group) const override {
+    return collective(CollectiveKind::all_to_all, Bytes{bytes.value * choices}, group);
+  }
   CommunicationCost point_to_point(Bytes bytes, bool same_node, int concurrent_per_node) const override;
   CommunicatorMemory communicator_memory(const GroupShape&,
                                          const std::vector<CollectiveKind>&) const override {

@@ -140,6 +140,28 @@ CommunicationCost NcclNetwork::collective(CollectiveKind kind, Bytes bytes, cons
   return cost;
 }
 
+CommunicationCost NcclNetwork::dispatch(Bytes bytes, int choices, int places, int node_limit, const GroupShape& shape) const {
+  EXPECTS(bytes.value >= 0 && choices >= 1 && places >= choices);
+  if (shape.ranks == 1) return {};
+  constexpr int kDispatchSms = 20;  // DeepEP README: 20 of 132 SMs in its normal kernels
+  const Group group = group_for(shape);
+  const DispatchBytes moved = dispatch_bytes(group, choices, places, node_limit);
+  const double tokens = static_cast<double>(bytes.value), time = dispatch_time(group, tokens, moved);
+  CommunicationCost cost;
+  cost.algorithm = Algorithm::direct;
+  cost.protocol = Protocol::simple;
+  cost.channels = kDispatchSms;
+  cost.duration = microseconds(time);
+  const double rate = time > 0 ? tokens / (1000 * time) : 0;
+  cost.use.nvlink = std::min(1.0, moved.inside * rate / group.link);
+  const double nics = group.nics * group.nic * group.nic_share;
+  cost.use.nic = nics > 0 ? std::min(1.0, moved.between * group.local * rate / nics) : 0;
+  cost.use.sms = kDispatchSms;
+  const double hbm = cluster_.gpu.hbm_bandwidth.value * 1e-9;
+  if (hbm > 0) cost.use.hbm = std::min(1.0, 2 * moved.inside * rate / hbm);
+  return cost;
+}
+
 CommunicationCost NcclNetwork::point_to_point(Bytes bytes, bool same_node, int concurrent_per_node) const {
   EXPECTS(bytes.value >= 0 && concurrent_per_node >= 1);
   GroupShape pair = same_node ? GroupShape{2, 1, 2, 1, 1, 1} : GroupShape{2, 2, 1, 1, 1, 1};

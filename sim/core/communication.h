@@ -39,4 +39,14 @@ struct GroupShape {
   friend bool operator==(const GroupShape&, const GroupShape&) = default;
 };
 
+/// Of `groups` equal parts of `places`, how many does a token visit on average that chooses `choices` different places with
+/// equal chance? groups x (1 - C(places - places/groups, choices) / C(places, choices)).
+constexpr double places_visited(std::int64_t places, std::int64_t choices, std::int64_t groups) {
+  if (groups <= 1) return 1;
+  const std::int64_t part = places / groups;
+  double missed = 1;
+  for (std::int64_t i = 0; i < choices; ++i) missed *= places - i > 0 ? static_cast<double>(places - part - i > 0 ? places - part - i : 0) / static_cast<double>(places - i) : 0;
+  return static_cast<double>(groups) * (1 - missed);
+}
+
 }  // namespace rehearse

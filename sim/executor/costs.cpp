@@ -34,7 +34,9 @@ CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation
     auto& costs = table.collective_costs.emplace_back();
     auto& loads = table.collectives.emplace_back();
     for (const plan::CollectiveSpec& spec : plan.collectives) {
-      costs.push_back(hardware.network.collective(spec.kind, spec.bytes, c.groups[static_cast<std::size_t>(spec.axis)]));
+      const GroupShape& group = c.groups[static_cast<std::size_t>(spec.axis)];
+      costs.push_back(spec.choices > 0 ? hardware.network.dispatch(spec.bytes, spec.choices, spec.places, spec.node_limit, group)
+                                       : hardware.network.collective(spec.kind, spec.bytes, group));
       loads.push_back(priced(costs.back(), gpu.sms, !ablation.communication));
     }
     auto& messages = table.messages.emplace_back();

@@ -110,6 +110,8 @@ ParameterCount count_parameters(const ModelDescription& model);
 /// Learned values of one layer's attention with its biases, sinks and latent norms; qk norms are counted as
 /// norms.
 std::int64_t attention_parameters(const ModelDescription& model);
+/// Of which in matrices: multiply-adds of one token's projections.
+std::int64_t attention_matrix_parameters(const ModelDescription& model);
 /// Learned values of one MLP of width `ffn_hidden` (three matrices when gated, else two) with its biases.
 std::int64_t mlp_parameters(const ModelDescription& model, std::int64_t ffn_hidden);
 

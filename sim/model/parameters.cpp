@@ -50,6 +50,12 @@ MoeParameters moe_parameters(const ModelDescription& model) {
 
 }  // namespace
 
+std::int64_t attention_matrix_parameters(const ModelDescription& model) {
+  ModelDescription bare = model;
+  bare.qkv_bias = bare.attention_output_bias = bare.attention_sinks = false;
+  return attention_parameters(bare);
+}
+
 std::int64_t attention_parameters(const ModelDescription& model) {
   if (model.latent.present()) return latent_attention_parameters(model);
   const std::int64_t q = model.query_width(), kv = model.kv_width();

@@ -46,6 +46,7 @@ std::string_view name_of(GroupAxis a) {
     case GroupAxis::pipeline: return "pipeline";
     case GroupAxis::model: return "model";
     case GroupAxis::expert: return "expert";
+    case GroupAxis::expert_tensor: return "expert_tensor";
     case GroupAxis::expert_data: return "expert_data";
     case GroupAxis::embedding: return "embedding";
     case GroupAxis::world: return "world";

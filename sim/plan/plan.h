@@ -43,7 +43,7 @@ std::string_view name_of(Category c);
 
 /// Which process group a collective runs on.
 enum class GroupAxis : std::uint8_t {
-  tensor, context, data, data_replicate, data_context, pipeline, model, expert, expert_data, embedding, world, count_
+  tensor, context, data, data_replicate, data_context, pipeline, model, expert, expert_tensor, expert_data, embedding, world, count_
 };
 constexpr int kGroupAxes = static_cast<int>(GroupAxis::count_);
 std::string_view name_of(GroupAxis a);
@@ -91,6 +91,9 @@ struct CollectiveSpec {
   GroupAxis axis = GroupAxis::data;
   Bytes bytes;
   std::string name;
+  // Expert dispatch that sends a token once to each place (DeepEP): each of this rank's tokens, `bytes` in all, goes to
+  // `choices` of `places` experts, spread evenly over the group; at most `node_limit` nodes (0: any). 0: a plain collective.
+  std::uint16_t choices = 0, places = 0, node_limit = 0;
   friend bool operator==(const CollectiveSpec&, const CollectiveSpec&) = default;
 };
 

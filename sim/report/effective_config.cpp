@@ -139,6 +139,18 @@ Value pipeline_section(const st::Pipeline& p) {
   return out.take();
 }
 
+Value experts_section(const scenario::Scenario& s) {
+  constexpr std::string_view kDispatchers[] = {"all-to-all", "all-gather", "deepep"};
+  const st::ExpertRouting& e = s.strategy.experts;
+  Section out("experts");
+  out.add("dispatcher", kDispatchers[static_cast<std::size_t>(e.dispatcher.value_or(s.profile.dispatcher))]);
+  if (e.capacity_factor > 0) out.add("capacity_factor", e.capacity_factor);
+  out.add("pad_to_capacity", e.pad_to_capacity);
+  out.add("imbalance", e.imbalance);
+  out.add("overlap_shared", e.overlap_shared.value_or(s.profile.overlap_shared_experts));
+  return out.take();
+}
+
 Value memory_section(const st::Memory& m) {
   Section out("memory");
   out.add("recompute", word_of(m.recompute));
@@ -210,6 +222,7 @@ Value effective_config(const scenario::Scenario& s) {
   out.put("parallelism", parallelism_section(s.strategy.parallelism));
   out.put("data_parallel", data_parallel_section(s));
   out.put("pipeline", pipeline_section(s.strategy.pipeline));
+  out.put("experts", experts_section(s));
   out.put("memory", memory_section(s.strategy.memory));
   out.put("tuning", tuning_section(s.strategy.tuning));
   return out.take();

@@ -92,6 +92,10 @@ model::ModelDescription model_of(const config::CsvRow& row, const std::string& p
   shapes.head_dim = integer(row, "head_dim");
   shapes.ffn_hidden = integer(row, "ffn_hidden");
   shapes.max_positions = integer(row, "seq_len").value_or(0);
+  shapes.experts = integer(row, "n_experts").value_or(0);
+  shapes.top_k = integer(row, "top_k").value_or(0);
+  shapes.moe_ffn_hidden = integer(row, "moe_ffn_hidden");
+  shapes.shared_ffn_hidden = integer(row, "shared_expert_ffn").value_or(0);
   const std::string gated = cell(row, "gated_mlp"), tied = cell(row, "tie_embeddings");
   shapes.gated = gated.starts_with("y");
   if (!tied.empty()) shapes.tied = tied.starts_with("y") || tied == "True" || tied == "true" || tied == "1";
@@ -131,10 +135,7 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   Scenario s;
   s.file = row.at().file;
   s.title = run.row_id;
-  if (const std::string experts = cell(row, "n_experts"); !experts.empty() && experts != "0") {
-    run.dense = false;
-    throw NotSimulated{"mixture of experts is not simulated yet"};
-  }
+  run.dense = integer(row, "n_experts").value_or(0) == 0;
   const std::string task = cell(row, "task"), offload = cell(row, "offload"), schedule = cell(row, "pp_schedule");
   RowTuning tuning = tuning_of(row);
   if (tuning.not_simulated) throw NotSimulated{*tuning.not_simulated};
@@ -170,16 +171,23 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   } else if (profile == "megatron-core" && contains(cell(row, "source"), "_cef")) {
     s.profile.loss = st::LossKind::fused;  // SimuMax names the fused cross-entropy in its case names
   }
-  if (std::any_of(s.model.layers.begin(), s.model.layers.end(), [](const model::Layer& l) { return l.moe; })) {
-    run.dense = false;
-    throw NotSimulated{"mixture of experts is not simulated yet"};
-  }
+  const bool experts = std::any_of(s.model.layers.begin(), s.model.layers.end(), [](const model::Layer& l) { return l.moe; });
+  if (experts) run.dense = false;
 
   std::int64_t gpus = one_gpu_said ? 1 : integer(row, "n_gpus").value_or(0);
   st::Degrees& d = s.strategy.parallelism.degrees;
   d.tensor = static_cast<int>(integer(row, "tp").value_or(1));
   d.pipeline = static_cast<int>(integer(row, "pp").value_or(1));
   d.context = static_cast<int>(context);
+  if (experts) {
+    d.expert = static_cast<int>(integer(row, "ep").value_or(1));
+    // Megatron's experts are split like everything else unless told otherwise (--expert-tensor-parallel-size); its releases' recipes keep them whole.
+    d.expert_tensor = static_cast<int>(integer(row, "etp").value_or(profile == "megatron-core" ? d.tensor : 1));
+    if (contains(cell(row, "model"), "tokendrop")) {
+      s.strategy.experts.capacity_factor = 1;
+      s.strategy.experts.pad_to_capacity = true;
+    }
+  }
   const auto data = integer(row, "dp");
   const std::int64_t parts = static_cast<std::int64_t>(d.tensor) * d.pipeline * d.context;
   if (gpus == 0 && !data) {

@@ -1,5 +1,6 @@
 #include "sim/scenario/megatron_arguments.h"
 
+#include <cstdio>
 #include <cstdlib>
 
 #include "sim/config/document.h"
@@ -35,6 +36,29 @@ class Arguments {
   std::optional<config::Value> root_;
 };
 
+/// --moe-layer-freq as a list: "([0]*1+[1]*15)", 1 for a layer with experts. False if it is no list of all layers.
+bool apply_layer_pattern(const std::string& text, model::ModelDescription& m) {
+  std::vector<bool> moe;
+  int kind = 0, count = 0;
+  for (const char* p = text.c_str(); *p != 0; ++p)
+    if (std::sscanf(p, "[%d]*%d", &kind, &count) == 2 && count > 0 && count < 10'000) moe.insert(moe.end(), static_cast<std::size_t>(count), kind != 0);
+  if (moe.size() != m.layers.size()) return false;
+  for (std::size_t i = 0; i < moe.size(); ++i) m.layers[i].moe = moe[i];
+  return true;
+}
+
+void apply_experts(const Arguments& a, Scenario& s) {
+  model::Experts& experts = s.model.experts;
+  s.profile.grouped_experts = a.flag("moe-grouped-gemm");
+  const std::string dispatcher = a.word("moe-token-dispatcher-type");
+  s.profile.dispatcher = dispatcher.empty() || dispatcher == "allgather" ? st::Dispatcher::all_gather : dispatcher == "alltoall" ? st::Dispatcher::all_to_all : st::Dispatcher::deepep;
+  s.profile.overlap_shared_experts = a.flag("moe-shared-expert-overlap");
+  s.strategy.experts.capacity_factor = a.number("moe-expert-capacity-factor", 0);
+  s.strategy.experts.pad_to_capacity = a.flag("moe-pad-expert-input-to-capacity");
+  experts.shared_ffn_hidden = static_cast<std::int64_t>(a.number("moe-shared-expert-intermediate-size", 0));
+  if (const double width = a.number("moe-ffn-hidden-size", 0); width > 0) experts.ffn_hidden = static_cast<std::int64_t>(width);
+}
+
 void apply_layer(const importers::MegatronLayer& layer, Scenario& s) {
   using Loss = importers::MegatronLayer::Loss;
   s.model.dropout = layer.hidden_dropout;
@@ -65,6 +89,11 @@ std::optional<std::string> apply_megatron_arguments(const std::string& arguments
   if (!a.word("export-kd-cfg").empty()) return "distillation from a teacher model is not simulated";
   if (a.flag("defer-embedding-wgrad-compute")) return "deferred weight gradients of the embedding are not simulated";
   apply_layer(importers::megatron_layer(importers::flat_arguments(config::parse_document(arguments, "model_args_json").root)), s);
+  if (s.model.experts.experts > 0) {
+    apply_experts(a, s);
+    const std::string pattern = a.word("moe-layer-freq");
+    if (!pattern.empty() && !apply_layer_pattern(pattern, s.model)) return "moe-layer-freq '" + pattern + "' is not a list of " + std::to_string(s.model.layers.size()) + " layers";
+  }
   s.strategy.data_parallel.overlap_gradient_reduce = a.flag("overlap-grad-reduce");
   s.strategy.data_parallel.overlap_parameter_gather = a.flag("overlap-param-gather");
   if (s.profile.transformer_engine && a.word("attention-backend") == "flash") s.profile.attention = model::AttentionKernel::flash2;

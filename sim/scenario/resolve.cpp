@@ -118,6 +118,7 @@ Scenario read_scenario(const Value& written, const std::string& file) {
   s.strategy.pipeline = f.pipeline;
   s.strategy.memory = f.memory;
   s.strategy.tuning = f.tuning;
+  s.strategy.experts = f.experts;
   s.sweep = std::move(f.sweep);
   std::string framework = f.training.framework;
   if (f.training.compile.value_or(false) && framework == "torchtitan") framework = "torchtitan-compile";

@@ -156,6 +156,20 @@ const config::Fields<st::Tuning>& tuning_fields() {
   return table;
 }
 
+const config::Fields<st::ExpertRouting>& experts_fields() {
+  using T = st::ExpertRouting;
+  static const config::Fields<T> table{
+      config::choice("dispatcher", &T::dispatcher, "how tokens reach their experts; default: the framework's",
+                     {{"all-to-all", st::Dispatcher::all_to_all, "a copy per chosen expert, NCCL all-to-all"}, {"all-gather", st::Dispatcher::all_gather, "every rank of the group gets every token"},
+                      {"deepep", st::Dispatcher::deepep, "a copy per destination rank in a node, per node between nodes"}}),
+      config::number("capacity_factor", &T::capacity_factor, "slots per expert over the mean, tokens beyond are dropped; default: none are", at_least(0.01)),
+      config::boolean("pad_to_capacity", &T::pad_to_capacity, "empty slots are computed as well"),
+      config::number("imbalance", &T::imbalance, "load of the fullest expert rank over the mean", at_least(1)),
+      config::boolean("overlap_shared", &T::overlap_shared, "shared experts run while tokens travel; default: the framework's habit"),
+  };
+  return table;
+}
+
 }  // namespace
 
 const config::Fields<ScenarioFile>& scenario_fields() {
@@ -169,6 +183,7 @@ const config::Fields<ScenarioFile>& scenario_fields() {
       config::nested("parallelism", &T::parallelism, "how many ways each thing is split", parallelism_fields()),
       config::nested("data_parallel", &T::data_parallel, "data-parallel strategy", data_parallel_fields()),
       config::nested("pipeline", &T::pipeline, "pipeline schedule", pipeline_fields()),
+      config::nested("experts", &T::experts, "mixture of experts: what routing means for ranks", experts_fields()),
       config::nested("memory", &T::memory, "what is traded for memory", memory_fields()),
       config::nested("tuning", &T::tuning, "fine-tuning: adapters, frozen parts", tuning_fields()),
       config::custom<T>("sweep", "dotted key -> list of values: every combination is simulated by `sweep`", "a map", "{\"type\": \"object\"}",

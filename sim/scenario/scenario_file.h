@@ -46,6 +46,7 @@ struct ScenarioFile {
   strategies::Pipeline pipeline;
   strategies::Memory memory;
   strategies::Tuning tuning;
+  strategies::ExpertRouting experts;
   std::vector<std::pair<std::string, std::vector<config::Value>>> sweep;
 };
 

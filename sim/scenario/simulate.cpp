@@ -16,12 +16,22 @@ FlopCount count_flops(const Scenario& s, const plan::Plan& plan) {
   const auto& m = s.model;
   const double tokens = static_cast<double>(s.strategy.training.global_batch_size * s.strategy.training.sequence_length);
   const double sequence = static_cast<double>(s.strategy.training.sequence_length);
-  const double q = static_cast<double>(m.heads * m.head_dim), kv = static_cast<double>(m.kv_width()), h = static_cast<double>(m.hidden);
+  const double h = static_cast<double>(m.hidden);
   double products = h * static_cast<double>(m.vocab), full = 0, causal = 0;
+  const double matrices = m.gated_mlp ? 3 : 2;
+  const std::int64_t value_dim = m.latent.present() ? m.latent.v_head_dim : m.head_dim;
+  const double scores = static_cast<double>(m.query_width() + m.heads * value_dim);   // q k^T and its product with v
+  const auto projections = static_cast<double>(model::attention_matrix_parameters(m));
   for (const model::Layer& layer : m.layers) {
-    products += h * (q + 2 * kv) + q * h + h * static_cast<double>(m.ffn_hidden) * (m.gated_mlp ? 3 : 2);
-    full += 2 * q * sequence;
-    causal += 2 * q * model::attention_area(s.strategy.training.sequence_length, s.strategy.training.sequence_length, true, layer.window) / sequence;
+    products += projections;
+    if (layer.moe) {
+      const auto width = static_cast<double>(m.experts.top_k * m.experts.ffn_hidden + m.experts.shared_ffn_hidden);
+      products += h * (static_cast<double>(m.experts.experts) + width * matrices);
+    } else {
+      products += h * static_cast<double>(m.ffn_hidden) * matrices;
+    }
+    full += scores * sequence;
+    causal += scores * model::attention_area(s.strategy.training.sequence_length, s.strategy.training.sequence_length, true, layer.window) / sequence;
   }
   count.model_full = 3 * 2 * (products + full) * tokens;
   count.model_causal = 3 * 2 * (products + causal) * tokens;

@@ -9,34 +9,34 @@ using plan::Category;
 using plan::GroupAxis;
 using plan::Phase;
 
-std::int64_t Stage::elements() const {
+std::int64_t Stage::elements(Part part) const {
   std::int64_t n = 0;
-  for (const Unit& u : units) n += u.tape->elements();
+  for (const Unit& u : units) n += u.tape->elements(part);
   return n;
 }
 
-std::int64_t Stage::trainable_elements() const {
+std::int64_t Stage::trainable_elements(Part part) const {
   std::int64_t n = 0;
-  for (const Unit& u : units) n += u.tape->trainable_elements();
+  for (const Unit& u : units) n += u.tape->trainable_elements(part);
   return n;
 }
 
-std::int64_t Stage::parameter_bytes(std::int64_t element) const {
+std::int64_t Stage::parameter_bytes(std::int64_t element, Part part) const {
   std::int64_t n = 0;
-  for (const Unit& u : units) n += u.tape->parameter_bytes(element);
+  for (const Unit& u : units) n += u.tape->parameter_bytes(element, part);
   return n;
 }
 
-std::int64_t Stage::trainable_bytes(std::int64_t element) const {
+std::int64_t Stage::trainable_bytes(std::int64_t element, Part part) const {
   std::int64_t n = 0;
-  for (const Unit& u : units) n += u.tape->trainable_bytes(element);
+  for (const Unit& u : units) n += u.tape->trainable_bytes(element, part);
   return n;
 }
 
-std::int64_t Stage::wide_trainable_elements() const {
+std::int64_t Stage::wide_trainable_elements(Part part) const {
   std::int64_t n = 0;
   for (const Unit& u : units)
-    for (const Weight& w : u.tape->weights) n += w.trainable && w.wide_bytes > 0 && !w.parameter_elsewhere ? w.elements : 0;
+    for (const Weight& w : u.tape->weights) n += w.in(part) && w.trainable && w.wide_bytes > 0 && !w.parameter_elsewhere ? w.elements : 0;
   return n;
 }
 
@@ -58,12 +58,20 @@ std::int64_t DataParallelWriter::moments() const {
 
 std::int64_t DataParallelWriter::state_bytes() const { return moments() * bits(profile().optimizer_state) / 8 + (profile().master_parameters ? 4 : 0); }
 
-DataParallelWriter::Share DataParallelWriter::share(int parts, std::int64_t gradient) const {
-  auto divided = [&](std::int64_t n) { return (n + parts - 1) / parts; };
-  const std::int64_t wide = divided(stage_.wide_trainable_elements()), usual = divided(stage_.trainable_elements() - stage_.wide_trainable_elements());
-  // What is kept in fp32 beside a 16-bit model is its own master copy.
-  return {.elements = usual + wide, .stored = usual * stored_bytes() + wide * 4, .gradients = usual * gradient + wide * 4, .states = usual * state_bytes() + wide * moments() * 4,
-          .master = profile().master_parameters && usual > 0};
+DataParallelWriter::Share DataParallelWriter::share(bool sharded, std::int64_t gradient) const {
+  Share mine;
+  for (const Part part : kParts) {
+    const std::int64_t ranks = sharded ? stage_.sizes.sharing(part) : 1;
+    auto divided = [&](std::int64_t n) { return (n + ranks - 1) / ranks; };
+    const std::int64_t wide = divided(stage_.wide_trainable_elements(part)), usual = divided(stage_.trainable_elements(part) - stage_.wide_trainable_elements(part));
+    // What is kept in fp32 beside a 16-bit model is its own master copy.
+    mine.elements += usual + wide;
+    mine.stored += usual * stored_bytes() + wide * 4;
+    mine.gradients += usual * gradient + wide * 4;
+    mine.states += usual * state_bytes() + wide * moments() * 4;
+    mine.master = mine.master || (profile().master_parameters && usual > 0);
+  }
+  return mine;
 }
 
 void DataParallelWriter::clip(const Share& mine, bool sharded) {

@@ -2,6 +2,7 @@
 // writer calls around each unit. One file per family implements them; catalog.cpp announces them.
 #pragma once
 
+#include <array>
 #include <memory>
 
 #include "strategies/layer/tape_emitter.h"
@@ -36,8 +37,11 @@ class DataParallelWriter {
     std::int64_t elements = 0, stored = 0, gradients = 0, states = 0;
     bool master = false;   // an fp32 copy is among the states
   };
-  /// The trained parameters, cut in `parts`. `gradient`: bytes per element, as the optimizer reads them.
-  Share share(int parts, std::int64_t gradient) const;
+  /// The trained parameters of this rank: all of them, or its part of what each group shares. `gradient`: bytes per element, as the optimizer reads them.
+  Share share(bool sharded, std::int64_t gradient) const;
+  /// Weights that different groups share, and their groups.
+  static constexpr std::array<Part, 2> kParts{Part::dense, Part::experts};
+  static plan::GroupAxis axis_of(Part part) { return part == Part::experts ? plan::GroupAxis::expert_data : plan::GroupAxis::data; }
   /// Gradient norm over the local gradients and its clipping: kernels, scalar all-reduces, host synchronisation.
   void clip(const Share& mine, bool sharded);
   void update(const Share& mine);

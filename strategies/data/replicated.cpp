@@ -32,11 +32,11 @@ class Replicated final : public DataParallelWriter {
     persistent("optimizer states", my_share().states, Category::optimizer);
     if (profile().ddp_bucket_copies) persistent("gradient bucket views", stage_.trainable_bytes(2), Category::gradient);
     const std::int64_t reduced = stage_.trainable_bytes(reduce_bytes());
-    if (reduces_copies() && stage_.sizes.data > 1) persistent("gradient buckets", reduced, Category::communication);
+    if (reduces_copies() && reduces()) persistent("gradient buckets", reduced, Category::communication);
     if (kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2) {
       // DeepSpeed's contiguous gradient buffer; a second one when reduction overlaps.
       const std::int64_t bucket = std::min(bucket_, reduced);
-      if (stage_.sizes.data > 1) persistent("reduce bucket", bucket * (overlap_reduce_ ? 2 : 1), Category::communication);
+      if (reduces()) persistent("reduce bucket", bucket * (overlap_reduce_ ? 2 : 1), Category::communication);
     }
     if (profile().dummy_weight_gradients) dummies();
   }
@@ -50,39 +50,41 @@ class Replicated final : public DataParallelWriter {
   std::int64_t main_gradient_element_bytes() const override { return keeps_main_gradients() ? main_bytes() : stored_bytes(); }
 
   void begin_step() override {
-    pending_ = 0;
+    pending_ = {};
     if (keeps_main_gradients()) {
       const std::int64_t bytes = stage_.trainable_bytes(main_bytes());
       stage_.call("zero gradients", Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
         w.kernel(builder().kernel({.kind = KernelKind::memset, .dtype = DType::fp32, .bytes_written = bytes, .name = "zero gradients"}), host());
       });
     }
-    if (overlap_gather_ && stage_.sizes.shard > 1) gather_ahead();
+    if (overlap_gather_ && gathers()) gather_ahead();
   }
 
   void before_forward(std::size_t unit, int micro_batch) override {
-    if (!overlap_gather_ || stage_.sizes.shard <= 1 || micro_batch != 0) return;
+    if (!overlap_gather_ || !gathers() || micro_batch != 0) return;
     const std::uint32_t event = gather_event(unit);
     stage_.call("wait parameters", Phase::forward, &stage_.units[unit], [&](plan::BlockWriter& w) { w.wait(Stream::compute, event, plan::Frame::unit); });
   }
 
   void after_backward(std::size_t unit, int, bool, bool last) override {
     if (partitions_gradients()) into_bucket(stage_.units[unit]);
-    if (stage_.sizes.data <= 1) return;
+    if (!reduces()) return;
     // ZeRO-2 partitions gradients, so it must reduce every micro-batch; the others only the last.
     const bool reduce_now = last || kind_ == DataParallelKind::zero2;
     if (!reduce_now) return;
-    pending_ += stage_.units[unit].tape->trainable_bytes(reduce_bytes());
+    for (const Part part : kParts) pending(part) += stage_.units[unit].tape->trainable_bytes(reduce_bytes(), part);
     if (!overlap_reduce_) return;
-    while (pending_ >= bucket_) {
-      reduce(bucket_);
-      pending_ -= bucket_;
-    }
+    for (const Part part : kParts)
+      while (pending(part) >= bucket_) {
+        reduce(part, bucket_);
+        pending(part) -= bucket_;
+      }
   }
 
   void end_step() override {
-    if (stage_.sizes.data > 1) {
-      for (; pending_ > 0; pending_ -= std::min(pending_, bucket_)) reduce(std::min(pending_, bucket_));
+    if (reduces()) {
+      for (const Part part : kParts)
+        for (std::int64_t& left = pending(part); left > 0; left -= std::min(left, bucket_)) reduce(part, std::min(left, bucket_));
       stage_.call("wait gradients", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
         for (Stream s : {Stream::data_reduce, Stream::data_replicate}) {
           w.record(s, Stage::kPersistentSlots - 2);
@@ -93,7 +95,7 @@ class Replicated final : public DataParallelWriter {
     clip(my_share(), shards_states());
     update(my_share());
     if (!keeps_main_gradients() && !partitions_gradients()) free_gradients();
-    if (shards_states() && stage_.sizes.shard > 1 && !overlap_gather_) gather_all();
+    if (shards_states() && gathers() && !overlap_gather_) gather_all();
   }
 
  private:
@@ -107,7 +109,7 @@ class Replicated final : public DataParallelWriter {
   bool wide_compute() const { return stage_.strategy.training.precision == Precision::fp32 || stage_.strategy.training.precision == Precision::tf32; }
   std::int64_t main_bytes() const { return bits(profile().gradient) / 8; }
   std::int64_t reduce_bytes() const { return bits(reduce_dtype_) / 8; }
-  Share my_share() const { return share(shards_states() ? stage_.sizes.shard : 1, keeps_main_gradients() || partitions_gradients() ? main_bytes() : stored_bytes()); }
+  Share my_share() const { return share(shards_states(), keeps_main_gradients() || partitions_gradients() ? main_bytes() : stored_bytes()); }
 
   /// Transformer Engine keeps one 16-bit dummy gradient per distinct weight shape (facts: memory-model.md section 0).
   void dummies() {
@@ -118,15 +120,21 @@ class Replicated final : public DataParallelWriter {
     for (std::int64_t elements : shapes) persistent("dummy weight gradient", elements * 2, Category::temporary);
   }
 
-  void reduce(std::int64_t bytes) {
+  bool trains_experts() const { return stage_.trainable_elements(Part::experts) > 0; }
+  /// Some other rank holds the same weights: gradients are summed, sharded states gathered.
+  bool reduces() const { return stage_.sizes.data > 1 || (stage_.sizes.expert_data > 1 && trains_experts()); }
+  bool gathers() const { return stage_.sizes.shard > 1 || (stage_.sizes.expert_data > 1 && trains_experts()); }
+  std::int64_t& pending(Part part) { return pending_[part == Part::experts]; }
+
+  void reduce(Part part, std::int64_t bytes) {
     if (bytes <= 0) return;
-    const bool scatter = kind_ == DataParallelKind::distributed_optimizer;
-    stage_.call("reduce gradients " + std::to_string(bytes), Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
+    const bool scatter = kind_ == DataParallelKind::distributed_optimizer, experts = part == Part::experts;
+    stage_.call((experts ? "reduce expert gradients " : "reduce gradients ") + std::to_string(bytes), Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
       if (reduces_copies()) w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "copy to bucket"}), host());
-      if (stage_.sizes.shard > 1)
-        w.collective(builder().collective({scatter ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce, GroupAxis::data, Bytes{bytes}, "gradient reduction"}), Stream::data_reduce,
+      if (stage_.sizes.sharing(part) > 1)
+        w.collective(builder().collective({scatter ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce, axis_of(part), Bytes{bytes}, "gradient reduction"}), Stream::data_reduce,
                      plan::kAfterCompute, profile().collective_host);
-      if (stage_.sizes.replicate > 1) {
+      if (stage_.sizes.replicate > 1 && !experts) {
         w.record(Stream::data_reduce, Stage::kPersistentSlots - 3);
         w.wait(Stream::data_replicate, Stage::kPersistentSlots - 3);
         w.collective(builder().collective({CollectiveKind::all_reduce, GroupAxis::data_replicate, Bytes{scatter ? bytes / stage_.sizes.shard : bytes}, "replica reduction"}),
@@ -140,25 +148,30 @@ class Replicated final : public DataParallelWriter {
   /// Updated parameters come back while the forward pass of the next step runs, unit by unit.
   void gather_ahead() {
     for (std::size_t u = 0; u < stage_.units.size(); ++u) {
-      const std::int64_t bytes = stage_.units[u].tape->trainable_bytes(stored_bytes());
+      const Tape& tape = *stage_.units[u].tape;
+      const std::int64_t dense = tape.trainable_bytes(stored_bytes(), Part::dense), experts = tape.trainable_bytes(stored_bytes(), Part::experts);
       const std::uint32_t event = gather_event(u);
-      stage_.call("gather parameters " + std::to_string(bytes) + " " + std::to_string(event), Phase::parameter_gather, &stage_.units[u], [&](plan::BlockWriter& w) {
-        if (bytes > 0)
-          w.collective(builder().collective({CollectiveKind::all_gather, GroupAxis::data, Bytes{bytes}, "parameter gather"}), Stream::data_gather, plan::kAfterCompute, profile().collective_host);
+      stage_.call("gather parameters " + std::to_string(dense) + " " + std::to_string(experts) + " " + std::to_string(event), Phase::parameter_gather, &stage_.units[u], [&](plan::BlockWriter& w) {
+        for (const Part part : kParts) gather(w, part, part == Part::dense ? dense : experts, 0);
         w.record(Stream::data_gather, event, plan::Frame::unit);
       });
     }
   }
 
+  void gather(plan::BlockWriter& w, Part part, std::int64_t bytes, int sync) {
+    if (bytes <= 0 || stage_.sizes.sharing(part) <= 1) return;
+    w.collective(builder().collective({CollectiveKind::all_gather, axis_of(part), Bytes{bytes}, "parameter gather"}), Stream::data_gather, plan::kAfterCompute | sync, profile().collective_host);
+  }
+
   void gather_all() {
-    std::int64_t left = stage_.trainable_bytes(stored_bytes());
-    const std::int64_t chunk = std::max<std::int64_t>(1, bucket_ == INT64_MAX ? left : bucket_ / reduce_bytes() * stored_bytes());
-    for (; left > 0; left -= std::min(left, chunk)) {
-      const std::int64_t bytes = std::min(left, chunk);
-      stage_.call("gather parameters at end " + std::to_string(bytes), Phase::parameter_gather, nullptr, [&](plan::BlockWriter& w) {
-        w.collective(builder().collective({CollectiveKind::all_gather, GroupAxis::data, Bytes{bytes}, "parameter gather"}), Stream::data_gather, plan::kAfterCompute | plan::kComputeWaits,
-                     profile().collective_host);
-      });
+    for (const Part part : kParts) {
+      std::int64_t left = stage_.trainable_bytes(stored_bytes(), part);
+      const std::int64_t chunk = std::max<std::int64_t>(1, bucket_ == INT64_MAX ? left : bucket_ / reduce_bytes() * stored_bytes());
+      for (; left > 0; left -= std::min(left, chunk)) {
+        const std::int64_t bytes = std::min(left, chunk);
+        stage_.call((part == Part::experts ? "gather experts at end " : "gather parameters at end ") + std::to_string(bytes), Phase::parameter_gather, nullptr,
+                    [&](plan::BlockWriter& w) { gather(w, part, bytes, plan::kComputeWaits); });
+      }
     }
   }
 
@@ -192,7 +205,8 @@ class Replicated final : public DataParallelWriter {
   DataParallelKind kind_;
   bool overlap_reduce_ = true, overlap_gather_ = false;
   DType reduce_dtype_ = DType::fp32;
-  std::int64_t bucket_ = 0, pending_ = 0;
+  std::int64_t bucket_ = 0;
+  std::array<std::int64_t, 2> pending_{};   // bytes to reduce: dense weights, experts
 };
 
 }  // namespace

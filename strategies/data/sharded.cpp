@@ -27,7 +27,9 @@ class Sharded final : public DataParallelWriter {
   }
 
   void setup() override {
-    persistent("parameter shards", divided_bytes(stage_.parameter_bytes(stored_bytes()), stored_bytes()), Category::parameter);
+    std::int64_t parameters = 0;
+    for (const Part part : kParts) parameters += divided_bytes(stage_.parameter_bytes(stored_bytes(), part), stored_bytes(), part);
+    persistent("parameter shards", parameters, Category::parameter);
     persistent("optimizer states", my_share().states, Category::optimizer);
     // Sharded gradients appear with the first backward; with set_to_none they go after the step. They are counted here
     // because a training loop in steady state holds them at the peak.
@@ -81,17 +83,22 @@ class Sharded final : public DataParallelWriter {
   static std::uint32_t extra(const Unit& u, Extra which) { return static_cast<std::uint32_t>(u.tape->weights.size()) + which; }
   static constexpr std::uint32_t kReduceInput = Stage::kPersistentSlots - 4;  // one reduce-scatter input in flight
 
-  std::int64_t divided(std::int64_t elements) const { return (elements + stage_.sizes.shard - 1) / stage_.sizes.shard; }
+  std::int64_t divided(std::int64_t elements, Part part) const { return (elements + stage_.sizes.sharing(part) - 1) / stage_.sizes.sharing(part); }
   /// The same of bytes in whole elements.
-  std::int64_t divided_bytes(std::int64_t bytes, std::int64_t element) const { return divided(bytes / element) * element; }
-  Share my_share() const { return share(stage_.sizes.shard, stored_bytes()); }
+  std::int64_t divided_bytes(std::int64_t bytes, std::int64_t element, Part part) const { return divided(bytes / element, part) * element; }
+  Share my_share() const { return share(true, stored_bytes()); }
+  /// A collective over each group that shares some of a unit. `bytes`: of each part, dense and experts.
+  void over_groups(plan::BlockWriter& w, CollectiveKind kind, const std::array<std::int64_t, 2>& bytes, const char* name, Stream stream, int sync) {
+    for (std::size_t i = 0; i < kParts.size(); ++i)
+      if (bytes[i] > 0 && stage_.sizes.sharing(kParts[i]) > 1) w.collective(builder().collective({kind, axis_of(kParts[i]), Bytes{bytes[i]}, name}), stream, sync, profile().collective_host);
+  }
   /// Elements whose gradients a unit reduces. FSDP1 keeps one flat parameter per unit: what is frozen in it is reduced as
   /// zeros (PyTorch FullyShardedDataParallel, use_orig_params).
-  std::int64_t reduced_elements(const Unit& u) const { return kind_ == DataParallelKind::fsdp1 && u.trainable() ? u.tape->elements() : u.tape->trainable_elements(); }
-  std::int64_t gathered_bytes(const Unit& u) const { return u.tape->parameter_bytes(parameter_bytes_); }
+  std::int64_t reduced_elements(const Unit& u, Part part = Part::all) const { return kind_ == DataParallelKind::fsdp1 && u.trainable() ? u.tape->elements(part) : u.tape->trainable_elements(part); }
+  std::int64_t gathered_bytes(const Unit& u, Part part = Part::all) const { return u.tape->parameter_bytes(parameter_bytes_, part); }
   /// Blocks are shared by units of equal sizes that train the same of their weights.
   std::string key(const char* what, const Unit& u) const {
-    std::string text = std::string(what) + " " + std::to_string(u.tape->elements()) + " ";
+    std::string text = std::string(what) + " " + std::to_string(u.tape->elements()) + " " + std::to_string(u.tape->elements(Part::experts)) + " ";
     for (const Weight& w : u.tape->weights) text += w.trainable && !w.gradient_elsewhere ? 'y' : 'n';
     return text;
   }
@@ -108,12 +115,12 @@ class Sharded final : public DataParallelWriter {
     const std::int64_t bytes = gathered_bytes(u);
     if (bytes == 0) return;
     stage_.call(key("gather", u), Phase::parameter_gather, &u, [&](plan::BlockWriter& w) {
-      const std::int64_t shard = divided(bytes);
+      const std::int64_t dense = gathered_bytes(u, Part::dense), experts = gathered_bytes(u, Part::experts);
+      const std::int64_t shard = divided(dense, Part::dense) + divided(experts, Part::experts);
       w.alloc(extra(u, kGathered), bytes, Category::communication, Frame::unit, Stream::data_gather);
       // copy-in casts the local shard into the all-gather input
       w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = shard / parameter_bytes_ * stored_bytes(), .bytes_written = shard, .name = "gather copy-in"}), host(), Stream::data_gather);
-      if (stage_.sizes.shard > 1)
-        w.collective(builder().collective({CollectiveKind::all_gather, GroupAxis::data, Bytes{bytes}, "parameter gather"}), Stream::data_gather, 0, profile().collective_host);
+      over_groups(w, CollectiveKind::all_gather, {dense, experts}, "parameter gather", Stream::data_gather, 0);
       w.record(Stream::data_gather, extra(u, kEvent), Frame::unit);
     });
     (void)phase;
@@ -152,7 +159,8 @@ class Sharded final : public DataParallelWriter {
       stage_.call(key("drop gradients", u), Phase::gradient_reduction, &u, [&](plan::BlockWriter& w) { free_gradients(u, w); });
       return;
     }
-    const std::int64_t bytes = elements * reduce_bytes_, shard = divided(elements);
+    const std::int64_t dense = reduced_elements(u, Part::dense), experts = elements - dense;
+    const std::int64_t bytes = elements * reduce_bytes_, shard = divided(dense, Part::dense) + divided(experts, Part::experts);
     stage_.call(key(first ? "reduce first" : "reduce", u), Phase::gradient_reduction, &u, [&](plan::BlockWriter& w) {
       // The previous unit's input is freed once its reduction is through; then this one is filled.
       w.record(Stream::data_reduce, Stage::kPersistentSlots - 3);
@@ -162,8 +170,7 @@ class Sharded final : public DataParallelWriter {
       w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = elements * parameter_bytes_, .bytes_written = bytes, .name = "reduce copy-in"}), host());
       free_gradients(u, w);
       if (first) w.alloc(extra(u, kShard), shard * stored_bytes(), Category::gradient, Frame::unit, Stream::data_reduce);
-      if (stage_.sizes.shard > 1)
-        w.collective(builder().collective({CollectiveKind::reduce_scatter, GroupAxis::data, Bytes{bytes}, "gradient reduction"}), Stream::data_reduce, plan::kAfterCompute, profile().collective_host);
+      over_groups(w, CollectiveKind::reduce_scatter, {dense * reduce_bytes_, experts * reduce_bytes_}, "gradient reduction", Stream::data_reduce, plan::kAfterCompute);
       if (stage_.sizes.replicate > 1) {
         w.record(Stream::data_reduce, Stage::kPersistentSlots - 5);
         w.wait(Stream::data_replicate, Stage::kPersistentSlots - 5);

@@ -47,6 +47,9 @@ struct FrameworkProfile {
   bool keeps_logits = true;               // the training loop holds the 16-bit logits until the loss is known
   bool repeat_kv = false;                 // keys and values are copied to all query heads before attention
   bool dropout = false;                   // trains with dropout masks by default
+  bool grouped_experts = true;            // one grouped product for all experts of a rank; false: a loop over experts
+  Dispatcher dispatcher = Dispatcher::all_to_all;
+  bool overlap_shared_experts = false;    // shared experts run while tokens travel
   bool compiled = false;                  // torch.compile on each layer by default
 
   // Number formats

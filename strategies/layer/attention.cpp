@@ -25,7 +25,7 @@ TensorId Operators::attention(TensorId q, TensorId k, TensorId v, const model::L
                          .window = layer.window < c_.sequence ? layer.window : 0, .name = "attention"};
   Node node{.name = "attention", .inputs = {q, k, v}, .outputs = {out}, .saved = {q, k, v, out, lse}, .intermediates = {lse}};
   // Ring attention: keys and values (backward: and their gradients) go round on a stream of their own while blocks are computed.
-  const std::int64_t ring = 2 * c_.batch * c_.sequence * context * kv_heads * value_dim * e;
+  const std::int64_t ring = c_.batch * c_.sequence * context * kv_heads * (head_dim + value_dim) * e;
   auto exchange = [&](const char* name, std::int64_t bytes) {
     return Item{.kind = Item::Kind::collective, .stream = plan::Stream::context, .sync = plan::kAfterCompute,
                 .spec = c_.builder.collective({CollectiveKind::all_gather, plan::GroupAxis::context, Bytes{bytes}, name})};
@@ -42,8 +42,20 @@ TensorId Operators::attention(TensorId q, TensorId k, TensorId v, const model::L
   node.backward.insert(node.backward.end(), {Operators::workspace(0, accumulator), Operators::workspace(1, sums),
                                              {.kind = Item::Kind::kernel, .spec = c_.builder.kernel(spec)}, Operators::free(0), Operators::free(1)});
   if (context > 1) node.backward.insert(node.backward.end(), {wait(plan::Stream::context), Operators::free(2)});
+  sinks(node);
   tape_.nodes.push_back(std::move(node));
   return out;
+}
+
+/// One learned logit per head beside the scores (GPT-OSS): its gradient is a sum over all rows.
+void Operators::sinks(Node& node) {
+  if (!c_.model.attention_sinks) return;
+  const std::int64_t heads = c_.model.heads / c_.tensor;
+  Weight sinks = weight("sinks", heads);
+  sinks.matrix = false;
+  const bool trained = sinks.trainable;
+  const int w = tape_.weight(std::move(sinks));
+  if (trained) node.backward.push_back(weight_gradient(w, kernel("sinks gradient", c_.tokens * heads * 4, heads * 4, KernelKind::reduction)));
 }
 
 /// Scale, mask and softmax of `elements` scores: one kernel that works in place, or an operator each. Modules with rotary
@@ -99,6 +111,7 @@ TensorId Operators::attention_unfused(TensorId q, TensorId k, TensorId v, const 
     probabilities = dropped;
   }
   const TensorId out = tape_.tensor("attention output", c_.tokens * heads * head_dim * e);
+  sinks(tape_.nodes.back());
   tape_.nodes.push_back({.name = "attention values", .inputs = {probabilities, v}, .outputs = {out}, .saved = {probabilities, v},
                          .forward = {product("attention values", s, head_dim, s)},
                          .backward = {product("attention probabilities gradient", s, s, head_dim), product("attention value gradient", s, head_dim, s)}});

@@ -40,9 +40,8 @@ Item Operators::gemm(const std::string& name, model::GemmRole role, std::int64_t
                                      .m = m, .n = n, .k = k, .name = name})};
 }
 
-Item Operators::collective(CollectiveKind kind, const std::string& name, std::int64_t bytes, int sync) const {
-  return {.kind = Item::Kind::collective, .stream = plan::Stream::tensor, .sync = sync,
-          .spec = c_.builder.collective({kind, plan::GroupAxis::tensor, Bytes{bytes}, name})};
+Item Operators::collective(CollectiveKind kind, const std::string& name, std::int64_t bytes, int sync, plan::GroupAxis axis, plan::Stream stream) const {
+  return {.kind = Item::Kind::collective, .stream = stream, .sync = sync, .spec = c_.builder.collective({kind, axis, Bytes{bytes}, name})};
 }
 
 Item Operators::weight_gradient(int weight, Item made_by) const {
@@ -68,15 +67,15 @@ Weight Operators::weight(const std::string& name, std::int64_t elements) const {
 
 // Normalisation ------------------------------------------------------------------------------------------------------
 
-TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows, std::int64_t width, bool replicated) {
+TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows, std::int64_t width, bool replicated, bool learned) {
   const std::int64_t elements = rows * width, bytes = elements * c_.element();
   const TensorId y = tape_.tensor(name, bytes);
   const bool layer_norm = c_.model.norm == model::Norm::layer_norm;
   Weight scale = weight(name + ".weight", width * (layer_norm && c_.model.norm_bias ? 2 : 1));
   scale.matrix = false;
   scale.replicated_over_tensor = replicated;
-  const bool trained = scale.trainable;
-  const int w = tape_.weight(std::move(scale));
+  const bool trained = learned && scale.trainable;
+  const int w = learned ? tape_.weight(std::move(scale)) : -1;
   Node node{.name = name, .inputs = {x}, .outputs = {y}};
   if (c_.profile.norm == Fusion::eager && !layer_norm) {
     norm_eager(node, x, y, name, elements, rows, w);
@@ -103,14 +102,14 @@ void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& 
   node.intermediates = {statistics, normalised};
   if (cast) node.intermediates.push_back(x32);
   node.saved_for_input = {x32, statistics};
-  const bool trained = tape_.weights[static_cast<std::size_t>(w)].trainable;
+  const bool trained = w >= 0 && tape_.weights[static_cast<std::size_t>(w)].trainable;
   if (trained) node.saved = {normalised};  // the other factor of the weight's gradient
   if (cast) node.forward.push_back(kernel("cast", narrow, wide));
   node.forward.insert(node.forward.end(), {alloc(0, wide), kernel("pow", wide, wide), kernel("mean", wide, rows * 4, KernelKind::reduction), free(0),
                                            kernel("rsqrt", rows * 4, rows * 4)});
   if (cast) node.forward.insert(node.forward.end(), {alloc(1, wide), kernel("mul", wide, wide), kernel("cast", wide, narrow), free(1)});
   else node.forward.push_back(kernel("mul", wide, wide));
-  node.forward.push_back(kernel("mul weight", narrow, narrow));
+  if (w >= 0) node.forward.push_back(kernel("mul weight", narrow, narrow));
 
   // d(weight * n): one product per operand, the weight's is summed over rows.
   auto& b = node.backward;
@@ -265,12 +264,13 @@ TensorId Operators::repeat(TensorId x, const std::string& name, std::int64_t fro
   return y;
 }
 
-std::vector<TensorId> Operators::split(TensorId x, const std::string& name, const std::vector<std::int64_t>& widths) {
+std::vector<TensorId> Operators::split(TensorId x, const std::string& name, const std::vector<std::int64_t>& widths, std::int64_t rows) {
+  if (rows == 0) rows = c_.tokens;
   Node node{.name = name, .inputs = {x}};
   std::int64_t bytes = 0;
   for (std::int64_t width : widths) {
-    bytes += c_.tokens * width * c_.element();
-    node.outputs.push_back(tape_.part(name, x, c_.tokens * width * c_.element()));
+    bytes += rows * width * c_.element();
+    node.outputs.push_back(tape_.part(name, x, rows * width * c_.element()));
   }
   node.backward = {kernel(name + " backward", bytes, bytes)};  // concatenates the parts' gradients
   const std::vector<TensorId> parts = node.outputs;

@@ -44,8 +44,8 @@ class Operators {
  public:
   Operators(const LowerContext& context, Tape& tape) : c_(context), tape_(tape) {}
 
-  /// Pointwise row normalisation of `rows` x `width`. Returns the normalised tensor.
-  TensorId norm(TensorId x, const std::string& name, std::int64_t rows, std::int64_t width, bool replicated = true);
+  /// Pointwise row normalisation of `rows` x `width`, with a weight if it is `learned`. Returns the normalised tensor.
+  TensorId norm(TensorId x, const std::string& name, std::int64_t rows, std::int64_t width, bool replicated = true, bool learned = true);
 
   enum class Split { column, row, none };
   /// A linear layer in -> out (unsharded widths). `column`: out is divided over the tensor group and x is gathered
@@ -56,8 +56,8 @@ class Operators {
   TensorId rope(TensorId x, const std::string& name, std::int64_t width);
   /// Copies keys or values to all query heads.
   TensorId repeat(TensorId x, const std::string& name, std::int64_t from_width, std::int64_t to_width);
-  /// Cuts a tensor into parts of these widths per token, without copying.
-  std::vector<TensorId> split(TensorId x, const std::string& name, const std::vector<std::int64_t>& widths);
+  /// Cuts a tensor of `rows` (0: one per token) into parts of these widths per row, without copying.
+  std::vector<TensorId> split(TensorId x, const std::string& name, const std::vector<std::int64_t>& widths, std::int64_t rows = 0);
   TensorId attention(TensorId q, TensorId k, TensorId v, const model::Layer& layer);
   TensorId activation(TensorId gate_up, TensorId up, std::int64_t width);
   TensorId residual(TensorId stream, TensorId branch, const std::string& name);
@@ -66,7 +66,8 @@ class Operators {
   Weight weight(const std::string& name, std::int64_t elements) const;
   Item kernel(const std::string& name, std::int64_t read, std::int64_t written, model::KernelKind kind = model::KernelKind::elementwise) const;
   Item gemm(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k, DType output, bool accumulate) const;
-  Item collective(CollectiveKind kind, const std::string& name, std::int64_t bytes, int sync) const;
+  Item collective(CollectiveKind kind, const std::string& name, std::int64_t bytes, int sync, plan::GroupAxis axis = plan::GroupAxis::tensor,
+                  plan::Stream stream = plan::Stream::tensor) const;
   static Item alloc(int temporary, std::int64_t bytes) { return {.kind = Item::Kind::alloc, .temporary = temporary, .bytes = bytes}; }
   /// Memory that a kernel borrows while it runs.
   static Item workspace(int temporary, std::int64_t bytes) {
@@ -79,8 +80,9 @@ class Operators {
  private:
   TensorId product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
   TensorId with_adapter(TensorId x, TensorId y, const std::string& name, std::int64_t in, std::int64_t out, Split split);
-  void norm_eager(Node& node, TensorId x, TensorId y, const std::string& name, std::int64_t elements, std::int64_t rows, int weight);
+  void norm_eager(Node& node, TensorId x, TensorId y, const std::string& name, std::int64_t elements, std::int64_t rows, int weight);  // weight < 0: none
   TensorId gelu_eager(TensorId x, std::int64_t width);
+  void sinks(Node& node);
   TensorId softmax(TensorId scores, std::int64_t elements);
   TensorId attention_unfused(TensorId q, TensorId k, TensorId v, const model::Layer& layer);
 

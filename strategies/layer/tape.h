@@ -25,6 +25,9 @@ struct TapeTensor {
   bool own_gradient = false;         // a view whose gradient does not share a buffer with its base's
 };
 
+/// Weights by the ranks that share them: experts live on other ranks than the rest.
+enum class Part : std::uint8_t { all, dense, experts };
+
 /// A trainable or frozen parameter tensor of the layer, as one rank holds it (tensor-parallel shard).
 struct Weight {
   std::string name;
@@ -37,7 +40,9 @@ struct Weight {
   int wide_bytes = 0;                // bytes per element where they differ from what the profile stores; 0: they do not
   std::int64_t packed_bytes = -1;    // all bytes of a quantised weight; -1: not quantised
   bool copied = false;               // the frozen original stays beside the trained copy
+  bool expert = false;               // sharded over the expert axes: its gradient is summed over the expert-data group
   bool replicated_over_tensor = false;  // every tensor rank holds all of it (norms): its gradient may need a reduction
+  bool in(Part part) const { return part == Part::all || (part == Part::experts) == expert; }
 };
 
 /// One thing a node's forward or backward does, in order.
@@ -46,6 +51,7 @@ struct Item {
     kernel,           // spec, stream
     collective,       // spec, stream, sync
     wait,             // compute waits for everything given to `stream`
+    host_sync,        // the host waits for the compute stream (sizes that only the device knows)
     alloc,            // temporary number `temporary`, bytes, category
     free,             // temporary
     weight_gradient,  // kernels that make the gradient of weight `weight`: spec is the GEMM or reduction
@@ -109,12 +115,12 @@ struct Tape {
     return static_cast<int>(weights.size()) - 1;
   }
   /// Elements that this tape owns; tied weights count where they are stored.
-  std::int64_t trainable_elements() const;
-  std::int64_t elements() const;
+  std::int64_t trainable_elements(Part part = Part::all) const;
+  std::int64_t elements(Part part = Part::all) const;
   /// Bytes of the parameters as stored; `element`: of a weight that says nothing else.
-  std::int64_t parameter_bytes(std::int64_t element) const;
+  std::int64_t parameter_bytes(std::int64_t element, Part part = Part::all) const;
   /// The same of something that each trained weight has once (its gradient).
-  std::int64_t trainable_bytes(std::int64_t element) const;
+  std::int64_t trainable_bytes(std::int64_t element, Part part = Part::all) const;
 };
 
 }  // namespace rehearse::strategies

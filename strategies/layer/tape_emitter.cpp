@@ -8,31 +8,31 @@
 
 namespace rehearse::strategies {
 
-std::int64_t Tape::trainable_elements() const {
+std::int64_t Tape::trainable_elements(Part part) const {
   std::int64_t n = 0;
-  for (const Weight& w : weights) n += w.trainable && !w.parameter_elsewhere ? w.elements : 0;
+  for (const Weight& w : weights) n += w.in(part) && w.trainable && !w.parameter_elsewhere ? w.elements : 0;
   return n;
 }
 
-std::int64_t Tape::elements() const {
+std::int64_t Tape::elements(Part part) const {
   std::int64_t n = 0;
-  for (const Weight& w : weights) n += w.parameter_elsewhere ? 0 : w.elements;
+  for (const Weight& w : weights) n += w.in(part) && !w.parameter_elsewhere ? w.elements : 0;
   return n;
 }
 
-std::int64_t Tape::parameter_bytes(std::int64_t element) const {
+std::int64_t Tape::parameter_bytes(std::int64_t element, Part part) const {
   std::int64_t n = 0;
   for (const Weight& w : weights) {
-    if (w.parameter_elsewhere) continue;
+    if (w.parameter_elsewhere || !w.in(part)) continue;
     const std::int64_t bytes = w.packed_bytes >= 0 ? w.packed_bytes : w.elements * (w.wide_bytes > 0 ? w.wide_bytes : element);
     n += w.copied ? 2 * bytes : bytes;
   }
   return n;
 }
 
-std::int64_t Tape::trainable_bytes(std::int64_t element) const {
+std::int64_t Tape::trainable_bytes(std::int64_t element, Part part) const {
   std::int64_t n = 0;
-  for (const Weight& w : weights) n += w.trainable && !w.parameter_elsewhere ? w.elements * (w.wide_bytes > 0 ? w.wide_bytes : element) : 0;
+  for (const Weight& w : weights) n += w.in(part) && w.trainable && !w.parameter_elsewhere ? w.elements * (w.wide_bytes > 0 ? w.wide_bytes : element) : 0;
   return n;
 }
 
@@ -213,6 +213,12 @@ class Emitter {
           const std::uint32_t event = new_slot("");
           out_->record(item.stream, event);
           out_->wait(plan::Stream::compute, event);
+          break;
+        }
+        case Item::Kind::host_sync: {
+          const std::uint32_t event = new_slot("");
+          out_->record(plan::Stream::compute, event);
+          out_->host_wait(event);
           break;
         }
         case Item::Kind::alloc: {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "strategies/layer/blocks.h"
+
 namespace rehearse::strategies {
 namespace {
 
@@ -49,6 +51,7 @@ void apply_selective(const LowerContext& c, Tape& tape) {
 
 TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, TensorId x, const model::Layer& layer) {
   const auto& m = c.model;
+  if (m.latent.present()) return latent_attention_block(c, op, tape, x, layer);
   const std::int64_t q_width = m.heads * m.head_dim, kv_width = m.kv_heads * m.head_dim;
   using Split = Operators::Split;
   TensorId q, k, v;
@@ -73,16 +76,16 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
       q = parts[0], k = parts[1], v = parts[2];
     }
     if (m.qk_norm) {
-      q = op.norm(q, "q_norm", c.tokens * m.heads / c.tensor, m.head_dim);
-      k = op.norm(k, "k_norm", c.tokens * std::max<std::int64_t>(1, m.kv_heads / c.tensor), m.head_dim);
+      q = op.norm(q, "q_norm", c.tokens * m.heads / c.tensor, m.head_dim, true, m.qk_norm_weight);
+      k = op.norm(k, "k_norm", c.tokens * std::max<std::int64_t>(1, m.kv_heads / c.tensor), m.head_dim, true, m.qk_norm_weight);
     }
   } else {
     q = op.linear(x, "q_proj", m.hidden, q_width, m.qkv_bias, Split::column);
     k = op.linear(x, "k_proj", m.hidden, kv_width, m.qkv_bias, Split::column);
     v = op.linear(x, "v_proj", m.hidden, kv_width, m.qkv_bias, Split::column);
     if (m.qk_norm) {
-      q = op.norm(q, "q_norm", c.tokens * m.heads / c.tensor, m.head_dim);
-      k = op.norm(k, "k_norm", c.tokens * std::max<std::int64_t>(1, m.kv_heads / c.tensor), m.head_dim);
+      q = op.norm(q, "q_norm", c.tokens * m.heads / c.tensor, m.head_dim, true, m.qk_norm_weight);
+      k = op.norm(k, "k_norm", c.tokens * std::max<std::int64_t>(1, m.kv_heads / c.tensor), m.head_dim, true, m.qk_norm_weight);
     }
     if (m.position == model::Position::rotary && layer.rotary) {
       q = op.rope(q, "query rope", q_width / c.tensor);
@@ -110,24 +113,24 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
   return op.linear(out, "o_proj", q_width, m.hidden, m.attention_output_bias, Split::row);
 }
 
-TensorId mlp_block(const LowerContext& c, Operators& op, TensorId x) {
+}  // namespace
+
+TensorId mlp_block(const LowerContext& c, Operators& op, TensorId x, std::int64_t width, const std::string& prefix) {
   const auto& m = c.model;
   using Split = Operators::Split;
   if (!m.gated_mlp) {
-    const TensorId h = op.linear(x, "fc1", m.hidden, m.ffn_hidden, m.mlp_bias, Split::column);
-    return op.linear(op.activation(h, kNoTensor, m.ffn_hidden / c.tensor), "fc2", m.ffn_hidden, m.hidden, m.mlp_bias, Split::row);
+    const TensorId h = op.linear(x, prefix + "fc1", m.hidden, width, m.mlp_bias, Split::column);
+    return op.linear(op.activation(h, kNoTensor, width / c.tensor), prefix + "fc2", width, m.hidden, m.mlp_bias, Split::row);
   }
   TensorId gate, up = kNoTensor;
   if (c.profile.fused_gate_up) {
-    gate = op.linear(x, "gate_up", m.hidden, 2 * m.ffn_hidden, m.mlp_bias, Split::column);
+    gate = op.linear(x, prefix + "gate_up", m.hidden, 2 * width, m.mlp_bias, Split::column);
   } else {
-    gate = op.linear(x, "gate_proj", m.hidden, m.ffn_hidden, m.mlp_bias, Split::column);
-    up = op.linear(x, "up_proj", m.hidden, m.ffn_hidden, m.mlp_bias, Split::column);
+    gate = op.linear(x, prefix + "gate_proj", m.hidden, width, m.mlp_bias, Split::column);
+    up = op.linear(x, prefix + "up_proj", m.hidden, width, m.mlp_bias, Split::column);
   }
-  return op.linear(op.activation(gate, up, m.ffn_hidden / c.tensor), "down_proj", m.ffn_hidden, m.hidden, m.mlp_bias, Split::row);
+  return op.linear(op.activation(gate, up, width / c.tensor), prefix + "down_proj", width, m.hidden, m.mlp_bias, Split::row);
 }
-
-}  // namespace
 
 Tape layer_tape(const LowerContext& c, const model::Layer& layer) {
   Tape tape;
@@ -137,17 +140,18 @@ Tape layer_tape(const LowerContext& c, const model::Layer& layer) {
   const std::int64_t rows = c.stream_tokens();
   const TensorId x = tape.tensor("layer input", rows * m.hidden * c.element());
   tape.input = x;
+  const auto mlp = [&](TensorId in) { return layer.moe ? experts_block(c, op, tape, in) : mlp_block(c, op, in, m.ffn_hidden); };
   if (m.parallel_residual) {
     const TensorId n1 = op.norm(x, "input norm", rows, m.hidden);
     const TensorId n2 = m.norms_per_layer == 1 ? n1 : op.norm(x, "mlp norm", rows, m.hidden);
     const TensorId a = attention_block(c, op, tape, n1, layer);
-    const TensorId f = mlp_block(c, op, n2);
+    const TensorId f = mlp(n2);
     tape.output = op.residual(op.residual(a, f, "branches add"), x, "residual add");
   } else {
     TensorId a = attention_block(c, op, tape, op.norm(x, "input norm", rows, m.hidden), layer);
     if (m.norms_per_layer == 4) a = op.norm(a, "post attention norm", rows, m.hidden);
     const TensorId y = op.residual(x, a, "attention residual");
-    TensorId f = mlp_block(c, op, op.norm(y, "mlp norm", rows, m.hidden));
+    TensorId f = mlp(op.norm(y, "mlp norm", rows, m.hidden));
     if (m.norms_per_layer == 4) f = op.norm(f, "post mlp norm", rows, m.hidden);
     tape.output = op.residual(y, f, "mlp residual");
   }

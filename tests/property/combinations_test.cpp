@@ -32,7 +32,8 @@ const std::vector<Dimension>& dimensions() {
       {"precision", {"fp32", "fp16", "bf16", "fp8"}},
       {"optimizer", {"sgd", "momentum", "adamw"}},
       {"micro-batches", {"few", "many"}},
-      {"model", {"llama", "grouped", "gpt", "untied gpt"}},
+      {"model", {"llama", "grouped", "gpt", "untied gpt", "mixture", "latent mixture"}},
+      {"experts", {"1", "2", "2 x 2", "4 deepep", "4 all-gather"}},
       {"framework", st::profile_names()},
       {"tuning", {"full", "full", "lora", "lora all", "qlora", "head only", "norms only", "upper half"}},
   };
@@ -53,7 +54,13 @@ model::ModelDescription model_named(const std::string& name) {
   s.max_positions = s.gated ? 0 : 128;
   if (name == "grouped") s.kv_heads = 4;
   if (name == "untied gpt") s.tied = false;
+  const bool mixture = name.ends_with("mixture");
+  if (mixture) s.experts = 8, s.top_k = 2, s.shared_ffn_hidden = name == "mixture" ? 0 : 256;
   model::ModelDescription m = model::make_from_shapes(s);
+  if (name == "latent mixture") {
+    m.latent = {.q_lora_rank = 64, .kv_lora_rank = 32, .qk_nope_head_dim = 16, .qk_rope_head_dim = 16, .v_head_dim = 32};
+    m.layers[0].moe = false;
+  }
   if (!s.gated) m.dropout = m.attention_dropout = 0.1;
   return m;
 }
@@ -75,18 +82,25 @@ scenario::Scenario scenario_of(const Choice& c) {
     if (value(2) == "interleaved-1f1b" || value(2) == "breadth-first") job.pipeline.virtual_stages = 2;
   }
   d.data = kGpus / (d.tensor * d.pipeline);
-  if (job.data_parallel.kind == st::DataParallelKind::none && c[8] % 2 == 0) {  // half of these are legal: one replica
+  if (job.data_parallel.kind == st::DataParallelKind::none && c[9] % 2 == 0) {  // half of these are legal: one replica
     s.cluster.gpus_per_node = d.tensor * d.pipeline;
     d.data = 1;
+  }
+  if (value(7).ends_with("mixture")) {
+    d.expert = value(8)[0] - '0';
+    d.expert_tensor = value(8) == "2 x 2" ? 2 : 1;
+    if (value(8).ends_with("deepep")) job.experts.dispatcher = st::Dispatcher::deepep;
+    if (value(8).ends_with("all-gather")) job.experts.dispatcher = st::Dispatcher::all_gather;
+    job.experts.imbalance = value(8) == "2" ? 1.5 : 1;
   }
   job.memory.recompute = value(3) == "none" ? st::Recompute::none : value(3) == "full" ? st::Recompute::full : st::Recompute::selective;
   job.training.precision = value(4) == "fp32" ? st::Precision::fp32 : value(4) == "fp16" ? st::Precision::fp16 : value(4) == "bf16" ? st::Precision::bf16 : st::Precision::fp8;
   job.training.optimizer = value(5) == "sgd" ? st::Optimizer::sgd : value(5) == "momentum" ? st::Optimizer::momentum : st::Optimizer::adamw;
   job.training.sequence_length = 128;
   job.training.global_batch_size = d.data * (value(6) == "few" ? d.pipeline : 4 * d.pipeline);
-  job.training.framework = value(8);
+  job.training.framework = value(9);
   st::Tuning& tuning = job.tuning;
-  const std::string tuned = value(9);
+  const std::string tuned = value(10);
   tuning.kind = tuned == "full" ? st::TuningKind::full : tuned.starts_with("lora") ? st::TuningKind::lora : tuned == "qlora" ? st::TuningKind::qlora : st::TuningKind::frozen;
   if (tuned == "lora all" || tuned == "qlora") tuning.targets = {"all-linear"};
   else if (tuned == "lora") tuning.targets = {"attention"};
@@ -95,7 +109,7 @@ scenario::Scenario scenario_of(const Choice& c) {
   if (tuned == "head only") tuning.trainable = {"head"};
   if (tuned == "norms only") tuning.trainable = {"norms"};
   if (tuned == "upper half") tuning.trainable = {"layers.4-7"};
-  s.profile = st::with_precision(st::load_profile(value(8)), job.training.precision);
+  s.profile = st::with_precision(st::load_profile(value(9)), job.training.precision);
   return s;
 }
 
@@ -137,7 +151,7 @@ TEST(Combinations, EveryPairSimulatesOrIsRefusedWithAReason) {
   std::mt19937_64 random(20240611);
   std::set<std::array<std::size_t, 4>> pairs;
   int simulated = 0, refused = 0;
-  for (int run = 0; run < 1000 && !testing::Test::HasFailure(); ++run) {
+  for (int run = 0; run < 1500 && !testing::Test::HasFailure(); ++run) {
     Choice c;
     for (const Dimension& d : dimensions()) c.push_back(random() % d.values.size());
     for (std::size_t i = 0; i < c.size(); ++i)

@@ -10,7 +10,10 @@ namespace {
 struct Case {
   const char* name;
   const char* text;
+  const char* model = "{layers: 8, hidden: 512, heads: 8, vocab: 32000}";
 };
+
+constexpr const char* kMixture = "{layers: 8, hidden: 512, heads: 8, vocab: 32000, experts: {count: 8, top_k: 2, ffn_hidden: 512}}";
 
 const Case kCases[] = {
     {"data parallel", "parallelism: {}\ndata_parallel: {kind: ddp}"},
@@ -20,12 +23,15 @@ const Case kCases[] = {
     {"three axes", "parallelism: {tensor: 2, pipeline: 2, sequence_parallel: true}\ndata_parallel: {kind: zero1}"},
     {"interleaved", "parallelism: {tensor: 2, pipeline: 2}\npipeline: {schedule: interleaved-1f1b, virtual_stages: 2}\ndata_parallel: {kind: ddp}"},
     {"hybrid sharding", "parallelism: {data_shard: 2}\ndata_parallel: {kind: fsdp2}"},
+    {"experts", "parallelism: {expert: 4}\ndata_parallel: {kind: zero1}", kMixture},
+    {"experts over nodes", "parallelism: {expert: 8}\nexperts: {dispatcher: deepep}\ndata_parallel: {kind: fsdp2}", kMixture},
+    {"experts, tensor and pipeline", "parallelism: {tensor: 2, pipeline: 2, expert: 2, expert_tensor: 2, sequence_parallel: true}\ndata_parallel: {kind: ddp}", kMixture},
 };
 
 Scenario scenario_of(const Case& c) {
-  const std::string text = std::string("model: {layers: 8, hidden: 512, heads: 8, vocab: 32000}\n"
+  const std::string text = std::string("model: ") + c.model + "\n"
                                        "cluster: {node: dgx-h100, nodes: 2, gpus_per_node: 4}\n"
-                                       "training: {sequence_length: 1024, global_batch_size: 32, micro_batch_size: 1, precision: bf16, framework: torchtitan}\n") +
+                                       "training: {sequence_length: 1024, global_batch_size: 32, micro_batch_size: 1, precision: bf16, framework: torchtitan}\n" +
                            c.text + "\n";
   return read_scenario(config::parse_document(text, "folding.yaml").root, "folding.yaml");
 }

@@ -1,0 +1,19 @@
+// The larger blocks of a transformer layer: attention with its projections, dense and expert MLPs.
+// Leaves out the norms and residuals around them (transformer_layer.cpp).
+#pragma once
+
+#include "strategies/layer/operators.h"
+
+namespace rehearse::strategies {
+
+/// Multi-head latent attention (DeepSeek-V2): queries, keys and values come from low-rank latents; only a small part of
+/// each head rotates. Source: DeepSeek-V2 report, section 2.1; Megatron-Core multi_latent_attention.py.
+TensorId latent_attention_block(const LowerContext& context, Operators& op, Tape& tape, TensorId x, const model::Layer& layer);
+
+/// A dense MLP of `width` (unsharded), gated or not; names begin with `prefix` ("" or "shared experts ").
+TensorId mlp_block(const LowerContext& context, Operators& op, TensorId x, std::int64_t width, const std::string& prefix = "");
+
+/// Mixture of experts: router, dispatch to the ranks that hold the experts, expert MLPs, combine, shared experts.
+TensorId experts_block(const LowerContext& context, Operators& op, Tape& tape, TensorId x);
+
+}  // namespace rehearse::strategies

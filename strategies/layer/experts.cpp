@@ -1,0 +1,351 @@
+// Mixture of experts: router, dispatch, expert MLPs, combine, shared experts.
+//
+// Every rank routes the tokens of its own residual stream. A slot is one token at one of its experts. Balanced, a rank
+// receives as many slots as it sends; `imbalance` makes it more.
+// Sources: Megatron-Core transformer/moe (router.py, token_dispatcher.py, experts.py); Hugging Face modelling code for
+// the loop over experts.
+#include <algorithm>
+#include <cmath>
+
+#include "sim/core/communication.h"
+#include "strategies/layer/blocks.h"
+
+namespace rehearse::strategies {
+namespace {
+
+using model::GemmRole;
+using model::KernelKind;
+using plan::GroupAxis;
+using plan::Stream;
+
+constexpr int kBoth = plan::kAfterCompute | plan::kComputeWaits;
+
+class ExpertLayer {
+ public:
+  ExpertLayer(const LowerContext& c, Operators& op, Tape& tape) : c_(c), op_(op), tape_(tape), moe_(c.model.experts) {
+    const Degrees& d = c.strategy.parallelism.degrees;
+    const ExpertRouting& routing = c.strategy.experts;
+    ranks_ = d.expert;
+    tensor_ = d.expert_tensor;
+    local_ = moe_.experts / ranks_;
+    hidden_ = c.model.hidden;
+    rows_ = c.stream_tokens();
+    sent_ = rows_ * moe_.top_k;
+    if (routing.capacity_factor > 0) {
+      const double mean = static_cast<double>(sent_) / static_cast<double>(moe_.experts);
+      const std::int64_t slots = moe_.experts * static_cast<std::int64_t>(std::ceil(mean * routing.capacity_factor));
+      sent_ = routing.pad_to_capacity ? slots : std::min(sent_, slots);
+    }
+    const auto arriving = static_cast<std::int64_t>(std::llround(static_cast<double>(sent_) * (routing.capacity_factor > 0 ? 1.0 : routing.imbalance)));
+    received_ = arriving * tensor_;
+    dispatcher_ = routing.dispatcher.value_or(c.profile.dispatcher);
+    dropless_ = routing.capacity_factor == 0;
+    own_group_ = !(ranks_ == 1 && tensor_ == c.tensor);
+  }
+
+  TensorId run(TensorId x) {
+    const TensorId weights = route(x);
+    const bool shared = moe_.shared_ffn_hidden > 0;
+    const bool overlap = shared && exchanges() && c_.strategy.experts.overlap_shared.value_or(c_.profile.overlap_shared_experts);
+    TensorId own = kNoTensor;
+    auto beside = [&] {
+      if (!overlap) return;
+      own = shared_experts(x);
+      joins_at_ = tape_.nodes.size();
+    };
+    TensorId out;
+    if (exchanges() && dispatcher_ != Dispatcher::all_to_all) {
+      // Tokens travel as they are; copies for each expert are made where they arrive.
+      Slots tokens = exchange({x, weights, rows_}, arriving_tokens(), overlap);
+      beside();
+      Slots slots = permute(tokens, received_);
+      slots.tokens = experts(slots);
+      out = home(unpermute(slots.tokens, weights, tokens.rows), rows_);
+    } else {
+      Slots slots = permute({x, weights, rows_}, exchanges() ? sent_ : received_);
+      if (exchanges()) {
+        slots = exchange(slots, received_, overlap);
+        beside();
+        if (local_ > 1) slots = sort(slots, true);
+      }
+      slots.tokens = experts(slots);
+      if (exchanges() && local_ > 1) slots = sort(slots, false);
+      out = exchanges() ? home(slots.tokens, sent_) : slots.tokens;
+      out = unpermute(out, weights, rows_);
+    }
+    if (overlap) {
+      std::vector<Item>& first = tape_.nodes[joins_at_].forward;
+      first.insert(first.begin(), Operators::wait(Stream::expert));
+    }
+    if (!shared) return out;
+    if (own == kNoTensor) own = shared_experts(x);
+    const TensorId y = tape_.tensor("experts and shared experts", bytes(rows_));
+    tape_.nodes.push_back({.name = "shared experts add", .inputs = {out, own}, .outputs = {y}, .forward = {op_.kernel("shared experts add", 2 * bytes(rows_), bytes(rows_))}, .passed_inputs = 2});
+    return y;
+  }
+
+ private:
+  /// Tokens on their way, with the weight of each.
+  struct Slots {
+    TensorId tokens, weights;
+    std::int64_t rows = 0;
+  };
+
+  std::int64_t e() const { return c_.element(); }
+  std::int64_t bytes(std::int64_t rows) const { return rows * hidden_ * e(); }
+  bool exchanges() const { return ranks_ > 1 || tensor_ > 1; }
+  bool loops() const { return !c_.profile.grouped_experts; }
+
+  Item exchange_item(CollectiveKind kind, const std::string& name, std::int64_t size, int sync, GroupAxis axis = GroupAxis::expert) const {
+    return op_.collective(kind, name, size, sync, axis, Stream::expert);
+  }
+
+  TensorId route(TensorId x) {
+    const TensorId logits = op_.linear(x, "router", hidden_, moe_.experts, moe_.router_bias, Operators::Split::none);
+    const std::int64_t scores = rows_ * moe_.experts * 4, chosen = rows_ * moe_.top_k;
+    const TensorId all = tape_.tensor("router scores", scores, false), map = tape_.tensor("routing map", rows_ * moe_.experts, false);
+    const TensorId weights = tape_.tensor("router weights", loops() ? chosen * 4 : scores);
+    Node node{.name = "router scores", .inputs = {logits}, .outputs = {weights}, .saved = {all, map}, .intermediates = {all, map}};
+    node.forward = {op_.kernel("router softmax", scores, scores, KernelKind::softmax), op_.kernel("router top-k", scores, chosen * 12, KernelKind::reduction)};
+    if (moe_.groups > 1) node.forward.insert(node.forward.end(), {op_.kernel("group scores", scores, chosen * 4, KernelKind::reduction), op_.kernel("group mask", scores, scores)});
+    // Weights and map in dense form; tokens per expert and the balancing loss.
+    for (const char* step : {"zeros", "scatter", "routing map", "tokens per expert", "balancing loss", "balancing loss sum"}) node.forward.push_back(op_.kernel(step, scores, scores));
+    node.backward = {op_.kernel("balancing loss backward", scores, scores), op_.kernel("scatter backward", scores, scores), op_.kernel("router softmax backward", 2 * scores, scores, KernelKind::softmax)};
+    tape_.nodes.push_back(std::move(node));
+    return weights;
+  }
+
+  /// A copy of each token for each of its experts, in the order of experts.
+  Slots permute(const Slots& in, std::int64_t slots) {
+    Slots out{tape_.tensor("permuted tokens", bytes(slots)), tape_.tensor("slot weights", slots * 4), slots};
+    order_ = tape_.tensor("slot order", slots * 8, false);
+    Node node{.name = "permute", .inputs = {in.tokens, in.weights}, .outputs = {out.tokens, out.weights}, .saved = {order_}, .intermediates = {order_}};
+    const std::int64_t map = in.rows * moe_.experts;
+    if (loops()) {
+      // torch.where for each expert tells the host how many tokens there are.
+      const std::int64_t part = bytes(slots) / moe_.experts;
+      for (std::int64_t i = 0; i < moe_.experts; ++i) {
+        node.forward.insert(node.forward.end(), {op_.kernel("where", in.rows * 8, slots * 8 / moe_.experts), {.kind = Item::Kind::host_sync}, op_.kernel("select tokens", part, part, KernelKind::permute)});
+        node.backward.push_back(op_.kernel("select tokens backward", 2 * part, part, KernelKind::permute));
+      }
+    } else {
+      node.forward = {op_.kernel("slot order", map * 4, slots * 8, KernelKind::reduction),
+                      // Each token is read once and written to each of its slots.
+                      op_.kernel("permute", bytes(std::min(in.rows, slots)), bytes(slots), KernelKind::permute),
+                      op_.kernel("permute weights", slots * 4, slots * 4)};
+      node.backward = {op_.kernel("permute backward", bytes(slots), bytes(in.rows), KernelKind::permute), op_.kernel("permute weights backward", slots * 4, map * 4)};
+    }
+    tape_.nodes.push_back(std::move(node));
+    return out;
+  }
+
+  /// Tokens after an exchange that copies none for the experts of one rank.
+  std::int64_t arriving_tokens() const {
+    if (dispatcher_ == Dispatcher::all_gather) return rows_ * ranks_ * tensor_;
+    return static_cast<std::int64_t>(std::llround(static_cast<double>(rows_) * places_visited(moe_.experts, moe_.top_k, ranks_)));
+  }
+
+  /// To the ranks of the experts. Dropless, the host must know the sizes before it can issue.
+  Slots exchange(const Slots& in, std::int64_t arriving, bool overlap) {
+    const Slots out{tape_.tensor("received tokens", bytes(arriving)), tape_.tensor("received weights", arriving * 4), arriving};
+    Node node{.name = "dispatch", .inputs = {in.tokens, in.weights}, .outputs = {out.tokens, out.weights}, .cached = true};
+    if (dropless_ && dispatcher_ != Dispatcher::all_gather) node.forward.push_back({.kind = Item::Kind::host_sync});
+    node.forward = joined(std::move(node.forward), outward("dispatch", overlap ? plan::kAfterCompute : kBoth, true));
+    node.backward = homeward("dispatch back", true);
+    tape_.nodes.push_back(std::move(node));
+    return out;
+  }
+
+  /// Outputs return to their tokens' owners; the weights have been used where the experts are.
+  TensorId home(TensorId x, std::int64_t arriving) {
+    const TensorId y = tape_.tensor("returned outputs", bytes(arriving));
+    tape_.nodes.push_back({.name = "combine", .inputs = {x}, .outputs = {y}, .forward = homeward("combine", false), .backward = outward("combine back", kBoth, false), .cached = true});
+    return y;
+  }
+
+  static std::vector<Item> joined(std::vector<Item> a, const std::vector<Item>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  }
+
+  Item over_ranks(const std::string& name, CollectiveKind uneven, int sync) const {
+    if (dispatcher_ == Dispatcher::all_gather) return exchange_item(uneven, name, bytes(rows_) * ranks_, sync);
+    if (dispatcher_ == Dispatcher::all_to_all)   // the fullest rank's side decides
+      return exchange_item(CollectiveKind::all_to_all, name, bytes(std::max(sent_, received_ / tensor_)), sync);
+    return {.kind = Item::Kind::collective, .stream = Stream::expert, .sync = sync,
+            .spec = c_.builder.collective({.kind = CollectiveKind::all_to_all, .axis = GroupAxis::expert, .bytes = Bytes{bytes(rows_)}, .name = name,
+                                           .choices = static_cast<std::uint16_t>(moe_.top_k), .places = static_cast<std::uint16_t>(moe_.experts),
+                                           .node_limit = static_cast<std::uint16_t>(moe_.groups_per_token)})};
+  }
+
+  /// From token owners to experts. With expert tensor parallelism every rank of that group computes its slice of the
+  /// experts for the tokens of all.
+  std::vector<Item> outward(const std::string& name, int sync, bool weights) const {
+    std::vector<Item> out;
+    if (ranks_ > 1 && weights && dispatcher_ == Dispatcher::all_to_all)
+      out.push_back(exchange_item(CollectiveKind::all_to_all, name + " weights", std::max(sent_, received_ / tensor_) * 4, sync));
+    if (ranks_ > 1) out.push_back(over_ranks(name, CollectiveKind::all_gather, sync));
+    if (tensor_ > 1) out.push_back(exchange_item(CollectiveKind::all_gather, name + " over expert tensor", arriving_bytes(), sync, GroupAxis::expert_tensor));
+    return out;
+  }
+  std::vector<Item> homeward(const std::string& name, bool weights) const {
+    std::vector<Item> out;
+    if (tensor_ > 1) out.push_back(exchange_item(CollectiveKind::reduce_scatter, name + " over expert tensor", arriving_bytes(), kBoth, GroupAxis::expert_tensor));
+    if (ranks_ > 1) out.push_back(over_ranks(name, CollectiveKind::reduce_scatter, kBoth));
+    if (ranks_ > 1 && weights && dispatcher_ == Dispatcher::all_to_all)
+      out.push_back(exchange_item(CollectiveKind::all_to_all, name + " weights", std::max(sent_, received_ / tensor_) * 4, kBoth));
+    return out;
+  }
+  std::int64_t arriving_bytes() const { return bytes(dispatcher_ == Dispatcher::all_to_all ? received_ : arriving_tokens()); }
+
+  /// Slots arrive by sender; experts want them by expert (and back).
+  Slots sort(Slots in, bool there) {
+    Slots out{tape_.tensor(there ? "sorted tokens" : "unsorted outputs", bytes(received_)), in.weights, received_};
+    const std::string name = there ? "sort by expert" : "sort by sender";
+    tape_.nodes.push_back({.name = name, .inputs = {in.tokens}, .outputs = {out.tokens}, .forward = {op_.kernel(name, bytes(received_), bytes(received_), KernelKind::permute)},
+                           .backward = {op_.kernel(name + " backward", bytes(received_), bytes(received_), KernelKind::permute)}});
+    return out;
+  }
+
+  /// All experts of the rank: one grouped product, or one product each.
+  void products(std::vector<Item>& out, const std::string& name, GemmRole role, std::int64_t n, std::int64_t k, DType result, bool accumulate) const {
+    const std::int64_t mean = std::max<std::int64_t>(1, received_ / local_);
+    // Weight gradients sum over tokens: an n x k result with the tokens as depth.
+    const bool weight = role == GemmRole::weight_gradient;
+    const std::int64_t rows = weight ? n : mean, columns = weight ? k : n, depth = weight ? mean : k;
+    if (!loops()) {
+      out.push_back({.kind = Item::Kind::kernel, .spec = c_.builder.kernel({.kind = KernelKind::grouped_gemm, .role = role, .dtype = c_.gemm, .output_dtype = result, .accumulate = accumulate, .batch = local_,
+                                                                            .m = rows, .n = columns, .k = depth, .name = name})});
+      return;
+    }
+    for (std::int64_t i = 0; i < local_; ++i) out.push_back(op_.gemm(name, role, rows, columns, depth, result, accumulate));
+  }
+
+  TensorId product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out) {
+    const TensorId y = tape_.tensor(name, received_ * out * e());
+    Weight matrix = op_.weight(name + ".weight", local_ * in * out);
+    matrix.expert = own_group_;
+    const bool trains = matrix.trainable;
+    const int w = tape_.weight(std::move(matrix));
+    Node node{.name = name, .inputs = {x}, .outputs = {y}};
+    if (trains) node.saved.push_back(x);
+    const bool low = bits(c_.gemm) <= 8;
+    if (low) node.forward.push_back(op_.kernel(name + " cast input", received_ * in * e(), received_ * in));
+    products(node.forward, name, GemmRole::forward, out, in, c_.activation, false);
+    if (low) node.backward.push_back(op_.kernel(name + " cast gradient", received_ * out * e(), 2 * received_ * out));
+    const std::size_t input_from = node.backward.size();
+    products(node.backward, name + " data gradient", GemmRole::data_gradient, in, out, c_.activation, false);
+    for (std::size_t i = input_from; i < node.backward.size(); ++i) node.backward[i].for_input = true;
+    if (trains) {
+      const bool fused = c_.profile.fused_gradient_accumulation;
+      std::vector<Item> made;
+      products(made, name + " weight gradient", GemmRole::weight_gradient, out, in, fused ? DType::fp32 : c_.activation, fused);
+      // The gradients of all experts are one tensor; each product writes its part.
+      for (std::size_t i = 0; i + 1 < made.size(); ++i) node.backward.push_back(made[i]);
+      node.backward.push_back(op_.weight_gradient(w, made.back()));
+    }
+    if (c_.model.mlp_bias) {
+      Weight added = op_.weight(name + ".bias", local_ * out);
+      added.matrix = false;
+      added.expert = own_group_;
+      const bool bias_trains = added.trainable;
+      const int b = tape_.weight(std::move(added));
+      node.forward.push_back(op_.kernel(name + " bias", received_ * out * e(), received_ * out * e()));
+      if (bias_trains) node.backward.push_back(op_.weight_gradient(b, op_.kernel(name + " bias gradient", received_ * out * e(), local_ * out * 4, KernelKind::reduction)));
+    }
+    tape_.nodes.push_back(std::move(node));
+    return y;
+  }
+
+  /// Megatron multiplies by the router's weights here, so that nothing has to be kept for it later.
+  TensorId activation(TensorId x, TensorId weights, std::int64_t width) {
+    const std::int64_t size = received_ * width * e(), in = c_.model.gated_mlp ? 2 * size : size;
+    const TensorId y = tape_.tensor("experts activation", size);
+    Node node{.name = "experts activation", .inputs = {x}, .outputs = {y}, .saved = {x}};
+    if (weighs_in_activation()) {
+      node.inputs.push_back(weights);
+      node.saved.push_back(weights);
+    }
+    const std::int64_t parts = loops() ? local_ : 1;
+    if (loops()) {
+      // silu(gate), times up, an operator each: the product's operands are kept too.
+      const TensorId silu = tape_.tensor("experts silu", size);
+      node.intermediates = {silu};
+      if (c_.model.gated_mlp) node.saved.push_back(silu);
+    }
+    for (std::int64_t i = 0; i < parts; ++i) {
+      node.forward.push_back(op_.kernel("experts activation", in / parts, size / parts));
+      if (loops() && c_.model.gated_mlp) node.forward.push_back(op_.kernel("experts gate product", 2 * size / parts, size / parts));
+      node.backward.push_back(op_.kernel("experts activation backward", (in + size) / parts, in / parts));
+      if (loops() && c_.model.gated_mlp) node.backward.insert(node.backward.end(), {op_.kernel("experts gate product backward", 2 * size / parts, size / parts), op_.kernel("experts gate product backward", 2 * size / parts, size / parts)});
+    }
+    tape_.nodes.push_back(std::move(node));
+    return y;
+  }
+
+  bool weighs_in_activation() const { return !loops(); }
+
+  TensorId experts(const Slots& in) {
+    const std::int64_t width = moe_.ffn_hidden / tensor_;
+    TensorId h;
+    if (c_.model.gated_mlp) {
+      h = product(in.tokens, "experts gate_up", hidden_, 2 * width);
+      h = activation(h, in.weights, width);
+      return product(h, "experts down", width, hidden_);
+    }
+    h = activation(product(in.tokens, "experts fc1", hidden_, width), in.weights, width);
+    return product(h, "experts fc2", width, hidden_);
+  }
+
+  /// Sums each token's outputs, weighed here where the experts did not.
+  TensorId unpermute(TensorId x, TensorId weights, std::int64_t rows) {
+    const std::int64_t slots = dispatcher_ == Dispatcher::all_to_all && exchanges() ? sent_ : received_;
+    const TensorId y = tape_.tensor("experts output", bytes(rows));
+    Node node{.name = "unpermute", .inputs = {x}, .outputs = {y}, .saved = {order_}};
+    if (loops()) {
+      node.inputs.push_back(weights);
+      node.saved.insert(node.saved.end(), {x, weights});
+      const std::int64_t part = bytes(slots) / moe_.experts;
+      for (std::int64_t i = 0; i < moe_.experts; ++i) {
+        node.forward.insert(node.forward.end(), {op_.kernel("weigh outputs", part, part), op_.kernel("add to tokens", 2 * part, part, KernelKind::permute)});
+        node.backward.insert(node.backward.end(), {op_.kernel("add to tokens backward", part, part, KernelKind::permute), op_.kernel("weigh outputs backward", 2 * part, part),
+                                                   op_.kernel("weigh outputs backward", 2 * part, part / hidden_, KernelKind::reduction)});
+      }
+    } else {
+      node.forward = {op_.kernel("unpermute", bytes(slots), bytes(rows), KernelKind::permute)};
+      node.backward = {op_.kernel("unpermute backward", bytes(rows), bytes(slots), KernelKind::permute)};
+    }
+    tape_.nodes.push_back(std::move(node));
+    return y;
+  }
+
+  TensorId shared_experts(TensorId x) {
+    const TensorId y = mlp_block(c_, op_, x, moe_.shared_ffn_hidden, "shared experts ");
+    if (!moe_.shared_gate) return y;
+    const TensorId gate = op_.linear(x, "shared experts gate", hidden_, 1, false, Operators::Split::none);
+    const TensorId out = tape_.tensor("gated shared experts", bytes(rows_));
+    tape_.nodes.push_back({.name = "shared experts gate product", .inputs = {y, gate}, .outputs = {out}, .saved = {y, gate}, .forward = {op_.kernel("sigmoid gate", bytes(rows_), bytes(rows_))},
+                           .backward = {op_.kernel("sigmoid gate backward", 2 * bytes(rows_), bytes(rows_)), op_.kernel("gate gradient", 2 * bytes(rows_), rows_ * e(), KernelKind::reduction)}});
+    return out;
+  }
+
+  const LowerContext& c_;
+  Operators& op_;
+  Tape& tape_;
+  const model::Experts& moe_;
+  std::int64_t ranks_ = 1, tensor_ = 1, local_ = 1, hidden_ = 0;
+  std::int64_t rows_ = 0;       // tokens of this rank
+  std::int64_t sent_ = 0;       // slots of this rank's tokens
+  std::int64_t received_ = 0;   // slots of this rank's experts
+  Dispatcher dispatcher_ = Dispatcher::all_to_all;
+  bool dropless_ = true;
+  bool own_group_ = false;      // expert weights are summed over another group than dense ones
+  TensorId order_ = kNoTensor;
+  std::size_t joins_at_ = 0;    // the node before which compute waits for tokens that travelled beside it
+};
+
+}  // namespace
+
+TensorId experts_block(const LowerContext& c, Operators& op, Tape& tape, TensorId x) { return ExpertLayer(c, op, tape).run(x); }
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,217 @@
+// Mixture of experts and latent attention: parameters, bytes on the wire and operations against counts made elsewhere.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <numeric>
+
+#include "sim/model/presets.h"
+#include "sim/model/shapes.h"
+#include "strategies/plan_writer.h"
+
+namespace rehearse::strategies {
+namespace {
+
+model::ModelDescription small_mixture() {
+  model::Shapes s{.name = "mixture", .layers = 4, .hidden = 512, .heads = 8, .vocab = 4096};
+  s.experts = 8;
+  s.top_k = 2;
+  s.ffn_hidden = 1024;
+  return model::make_from_shapes(s);
+}
+
+Strategy job(int data, int expert, int tensor = 1, int expert_tensor = 1) {
+  Strategy s;
+  s.training.sequence_length = 256;
+  s.training.global_batch_size = 2 * data * tensor;
+  s.parallelism.degrees.data = data;
+  s.parallelism.degrees.expert = expert;
+  s.parallelism.degrees.tensor = tensor;
+  s.parallelism.degrees.expert_tensor = expert_tensor;
+  s.parallelism.sequence_parallel = tensor > 1;
+  s.data_parallel.kind = DataParallelKind::distributed_optimizer;
+  return s;
+}
+
+struct Traffic {
+  int calls = 0;
+  std::int64_t bytes = 0;
+};
+
+/// What the first class issues in a step, by (kind, group).
+std::map<std::pair<CollectiveKind, plan::GroupAxis>, Traffic> traffic_of(const plan::Plan& plan) {
+  std::map<std::pair<CollectiveKind, plan::GroupAxis>, Traffic> out;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing)
+      if (i.op == plan::Opcode::collective) {
+        const plan::CollectiveSpec& spec = plan.collectives[i.index];
+        Traffic& t = out[{spec.kind, spec.axis}];
+        ++t.calls;
+        t.bytes += spec.bytes.value;
+      }
+  return out;
+}
+
+double operations(const plan::Plan& plan) {
+  double sum = 0;
+  for (const plan::RankClass& c : plan.classes)
+    for (const plan::Call& call : c.program.step)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing)
+        if (i.op == plan::Opcode::kernel) {
+          const model::KernelSpec& k = plan.kernels[i.index];
+          if (k.kind == model::KernelKind::gemm || k.kind == model::KernelKind::grouped_gemm) sum += model::flops_of(k).value * c.ranks;
+        }
+  return sum;
+}
+
+// One GPU holds every weight of the model: the tapes know them all. Counts: `transformers`, tests/oracles.
+TEST(Experts, TapesHoldEveryParameterOfEveryPreset) {
+  FrameworkProfile profile = load_profile("plain");
+  profile.vocab_multiple = 1;
+  int mixtures = 0, latent = 0;
+  for (const std::string& name : model::preset_names()) {
+    const model::ModelDescription m = model::load_preset(name);
+    Strategy s = job(1, 1);
+    s.data_parallel.kind = DataParallelKind::none;
+    s.training.global_batch_size = 1;
+    if (!problems_of(m, s, profile, 8).empty()) continue;
+    EXPECT_EQ(parameters_per_class(m, s, profile)[0], model::count_parameters(m).total) << name;
+    mixtures += m.experts.experts > 0;
+    latent += m.latent.present();
+  }
+  EXPECT_GT(mixtures, 8);
+  EXPECT_GE(latent, 4);
+}
+
+// Every expert rank holds experts / ranks; the rest of the model is whole on each.
+TEST(Experts, ExpertRanksShareTheExperts) {
+  const model::ModelDescription m = small_mixture();
+  const FrameworkProfile profile = load_profile("megatron-bridge");
+  const std::int64_t experts = 4 * 8 * 3 * 512 * 1024;
+  const std::int64_t whole = parameters_per_class(m, job(8, 1), profile)[0];
+  for (int ranks : {2, 4, 8}) EXPECT_EQ(parameters_per_class(m, job(8, ranks), profile)[0], whole - experts + experts / ranks);
+  // Experts cut over two tensor ranks as well, dense weights over the same two.
+  const std::int64_t cut = parameters_per_class(m, job(4, 2, 2, 2), profile)[0], uncut = parameters_per_class(m, job(4, 2, 2, 1), profile)[0];
+  EXPECT_EQ(uncut - cut, experts / 2 - experts / 4);
+}
+
+// Dispatch and combine, forward and backward: four all-to-alls of tokens x top_k x hidden x 2 bytes per layer and
+// micro-batch; the routers' weights travel with the dispatch and back, 4 bytes a slot.
+// Source: facts of Megatron-Core's token dispatcher (MoEAlltoAllTokenDispatcher).
+TEST(Experts, FourAllToAllsPerLayerAndMicroBatch) {
+  const plan::Plan plan = write_plan(small_mixture(), job(8, 4), load_profile("megatron-core"), 8);
+  const Traffic t = traffic_of(plan).at({CollectiveKind::all_to_all, plan::GroupAxis::expert});
+  const int layers = 4, micro_batches = 2;
+  const std::int64_t slots = 256 * 2;
+  EXPECT_EQ(t.calls, layers * micro_batches * (4 + 2));
+  EXPECT_EQ(t.bytes, layers * micro_batches * (4 * slots * 512 * 2 + 2 * slots * 4));
+}
+
+// DeepEP sends a token once to each rank, so tokens leave as they are; the network counts the copies.
+TEST(Experts, DeepEpSendsTokensNotSlots) {
+  Strategy s = job(8, 4);
+  s.experts.dispatcher = Dispatcher::deepep;
+  const plan::Plan plan = write_plan(small_mixture(), s, load_profile("megatron-bridge"), 8);
+  const Traffic t = traffic_of(plan).at({CollectiveKind::all_to_all, plan::GroupAxis::expert});
+  EXPECT_EQ(t.calls, 4 * 2 * 4);
+  EXPECT_EQ(t.bytes, t.calls * std::int64_t{256 * 512 * 2});
+}
+
+TEST(Experts, AllGatherDispatchMovesEveryTokenToEveryRank) {
+  Strategy s = job(8, 4);
+  s.experts.dispatcher = Dispatcher::all_gather;
+  const auto all = traffic_of(write_plan(small_mixture(), s, load_profile("megatron-bridge"), 8));
+  EXPECT_EQ(all.at({CollectiveKind::all_gather, plan::GroupAxis::expert}).bytes, 4 * 2 * 2 * std::int64_t{4 * 256 * 512 * 2});
+  EXPECT_EQ(all.at({CollectiveKind::reduce_scatter, plan::GroupAxis::expert}).bytes, 4 * 2 * 2 * std::int64_t{4 * 256 * 512 * 2});
+  EXPECT_FALSE(all.contains({CollectiveKind::all_to_all, plan::GroupAxis::expert}));
+}
+
+// Gradients of experts are summed over the ranks with the same experts, the rest over all: together every element once.
+TEST(Experts, ExpertGradientsHaveTheirOwnGroup) {
+  const model::ModelDescription m = small_mixture();
+  const FrameworkProfile profile = load_profile("megatron-bridge");
+  const std::int64_t experts = 4 * 8 * 3 * 512 * 1024 / 4;
+  const std::int64_t all = parameters_per_class(m, job(8, 4), profile)[0];
+  const auto traffic = traffic_of(write_plan(m, job(8, 4), profile, 8));
+  EXPECT_EQ(traffic.at({CollectiveKind::reduce_scatter, plan::GroupAxis::expert_data}).bytes, experts * 4);
+  EXPECT_EQ(traffic.at({CollectiveKind::reduce_scatter, plan::GroupAxis::data}).bytes, (all - experts) * 4);
+  EXPECT_EQ(traffic.at({CollectiveKind::all_gather, plan::GroupAxis::expert_data}).bytes, experts * 2);
+}
+
+// Wherever the experts lie, the same products are computed.
+TEST(Experts, OperationsAreConserved) {
+  const model::ModelDescription m = small_mixture();
+  const FrameworkProfile profile = load_profile("plain");
+  const double whole = operations(write_plan(m, job(8, 1), profile, 8));
+  EXPECT_EQ(operations(write_plan(m, job(8, 8), profile, 8)), whole);
+  EXPECT_EQ(operations(write_plan(m, job(4, 4, 2, 1), profile, 8)), whole);
+  EXPECT_EQ(operations(write_plan(m, job(4, 2, 2, 2), profile, 8)), whole);
+  // A loop over experts computes what the grouped product does.
+  FrameworkProfile loop = profile;
+  loop.grouped_experts = false;
+  EXPECT_EQ(operations(write_plan(m, job(8, 2), loop, 8)), whole);
+}
+
+// Capacity 1 of perfectly balanced experts drops nothing; 1.25 padded computes 5/4 of the expert products.
+TEST(Experts, CapacityBoundsTheSlots) {
+  const model::ModelDescription m = small_mixture();
+  const FrameworkProfile profile = load_profile("plain");
+  auto expert_operations = [&](double factor, bool pad) {
+    Strategy s = job(8, 4);
+    s.experts.capacity_factor = factor;
+    s.experts.pad_to_capacity = pad;
+    const plan::Plan plan = write_plan(m, s, profile, 8);
+    double sum = 0;
+    for (const plan::Call& call : plan.classes[0].program.step)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing)
+        if (i.op == plan::Opcode::kernel && plan.kernels[i.index].kind == model::KernelKind::grouped_gemm) sum += model::flops_of(plan.kernels[i.index]).value;
+    return sum;
+  };
+  const double dropless = expert_operations(0, false);
+  EXPECT_EQ(expert_operations(1, false), dropless);
+  EXPECT_EQ(expert_operations(1.25, true), 1.25 * dropless);
+  EXPECT_EQ(expert_operations(1.25, false), dropless);   // empty slots are not computed
+  EXPECT_EQ(expert_operations(0.5, false), 0.5 * dropless);
+}
+
+/// All ways to choose k of n places, counted one by one.
+double visited_by_counting(int places, int choices, int groups) {
+  const int part = places / groups;
+  double sum = 0, ways = 0;
+  for (unsigned set = 0; set < (1u << places); ++set) {
+    if (__builtin_popcount(set) != choices) continue;
+    ++ways;
+    for (int g = 0; g < groups; ++g) sum += ((set >> (g * part)) & ((1u << part) - 1)) != 0;
+  }
+  return sum / ways;
+}
+
+TEST(Experts, PlacesVisitedAreCountedRight) {
+  for (int groups : {1, 2, 4, 8, 16})
+    for (int choices : {1, 2, 4, 8}) EXPECT_NEAR(places_visited(16, choices, groups), visited_by_counting(16, choices, groups), 1e-12) << choices << " of 16 in " << groups;
+}
+
+TEST(Experts, RefusalsSayWhatIsNear) {
+  const FrameworkProfile profile = load_profile("megatron-bridge");
+  const model::ModelDescription m = small_mixture();
+  auto refused = [&](const Strategy& s, const std::string& key) {
+    for (const Diagnostic& d : problems_of(m, s, profile, 8))
+      if (d.key == key && !d.fix.empty()) return true;
+    return false;
+  };
+  EXPECT_TRUE(refused(job(8, 3), "parallelism.expert"));
+  Strategy s = job(4, 2, 2);
+  s.parallelism.sequence_parallel = false;
+  EXPECT_TRUE(refused(s, "parallelism.sequence_parallel"));
+  s = job(8, 4);
+  s.experts.imbalance = 5;
+  EXPECT_TRUE(refused(s, "experts.imbalance"));
+  s.experts.imbalance = 1.5;
+  s.experts.capacity_factor = 1;
+  EXPECT_TRUE(refused(s, "experts.imbalance"));
+  s = job(4, 2, 2, 2);
+  s.experts.dispatcher = Dispatcher::deepep;
+  EXPECT_TRUE(refused(s, "parallelism.expert_tensor"));
+}
+
+}  // namespace
+}  // namespace rehearse::strategies
