@@ -23,8 +23,9 @@ check() (
       allow("sim/executor", "hwmodels sim/plan sim/engine sim/model sim/core")
       allow("sim/importers", "sim/model sim/config sim/core")
       allow("sim/scenario", "sim/importers sim/executor strategies hwmodels sim/plan sim/engine sim/model sim/config sim/core")
-      allow("sim/report", "sim/scenario sim/importers sim/executor strategies hwmodels sim/plan sim/engine sim/model sim/config sim/core")
-      allow("sim/cli", "calibrate sim/report sim/scenario sim/importers sim/executor strategies hwmodels sim/plan sim/engine sim/model sim/config sim/core")
+      allow("sim/advice", "sim/scenario strategies hwmodels sim/plan sim/model sim/config sim/core")
+      allow("sim/report", "sim/advice sim/scenario sim/importers sim/executor strategies hwmodels sim/plan sim/engine sim/model sim/config sim/core")
+      allow("sim/cli", "calibrate sim/report sim/advice sim/scenario sim/importers sim/executor strategies hwmodels sim/plan sim/engine sim/model sim/config sim/core")
       allow("sim/python", "sim/report sim/scenario sim/importers sim/executor strategies hwmodels sim/plan sim/engine sim/model sim/config sim/core")
       allow("calibrate", "sim/report sim/scenario sim/importers sim/executor strategies hwmodels sim/plan sim/engine sim/model sim/config sim/core")
     }

@@ -1,7 +1,10 @@
 // rehearse run: one scenario, one answer.
+#include "sim/advice/advise.h"
 #include "sim/cli/output.h"
 #include "sim/cli/scenario_arguments.h"
 #include "sim/cli/subcommand.h"
+#include "sim/config/layers.h"
+#include "sim/report/advice_writer.h"
 #include "sim/report/explain.h"
 #include "sim/report/format.h"
 #include "sim/report/json_writer.h"
@@ -31,6 +34,14 @@ void write_snapshot_file(const Options& o, const scenario::Scenario& s, const sc
   if (!o.quiet) say("memory snapshot written to " + o.snapshot + " (open in https://docs.pytorch.org/memory_viz)\n");
 }
 
+/// Out of memory: the single change that fits and costs least.
+std::string way_out(const Options& o, const scenario::Result& result) {
+  const advice::Case job(config::apply_overrides(config::load_layered(o.scenario.file), o.scenario.overrides), o.scenario.file);
+  const auto fit = cheapest_fit(job);
+  if (!fit) return "\nNo single change makes it fit. `rehearse advise` looks for several.\n";
+  return "\n" + report::wrapped("Cheapest change that fits: ", report::cheapest_fit_line(*fit, result.step_time));
+}
+
 int run(const Options& o) {
   const scenario::Scenario s = o.scenario.load();
   if (o.print_config) {
@@ -52,6 +63,7 @@ int run(const Options& o) {
   if (o.json) answer = report::write_json(s, result);
   else if (o.quiet) answer = report::verdict_line(s, result) + "\n";
   else answer = report::write_text(s, result, {.colour = o.output.empty() && use_colour(Channel::out)});
+  if (!result.fits && !o.json && !o.quiet) answer += way_out(o, result);
   if (o.output.empty()) print(answer);
   else write_file(o.output, answer);
   // A plan that passed every rule and yet stands still is a mistake of ours.

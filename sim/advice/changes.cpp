@@ -1,0 +1,91 @@
+#include "sim/advice/changes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "strategies/data/catalog.h"
+
+namespace rehearse::advice {
+namespace {
+
+namespace st = strategies;
+
+class Near {
+ public:
+  explicit Near(const scenario::Scenario& s) : s_(s), job_(s.strategy), d_(s.strategy.parallelism.degrees) {}
+
+  std::vector<Change> all() {
+    if (job_.training.precision == st::Precision::fp32 && s_.cluster.gpu.peak.contains(DType::bf16)) add("bf16", {"training.precision=bf16"});
+    recomputation();
+    micro_batches();
+    if (d_.data * d_.context > 1) data_parallel();
+    degrees();
+    if (d_.pipeline > 1 && job_.pipeline.virtual_stages == 1) add("interleaved", {"pipeline.schedule=interleaved-1f1b", "pipeline.virtual_stages=2"});
+    offload();
+    return std::move(out_);
+  }
+
+ private:
+  void add(std::string name, std::vector<std::string> settings, bool offloads = false) { out_.push_back({std::move(name), std::move(settings), offloads}); }
+
+  void recomputation() {
+    const st::Recompute now = job_.memory.recompute;
+    if (now != st::Recompute::none) add("recompute none", {"memory.recompute=none"});
+    if (now != st::Recompute::selective) add("recompute selective", {"memory.recompute=selective"});
+    if (now != st::Recompute::full) add("recompute full", {"memory.recompute=full"});
+  }
+
+  /// The global batch stays where the new micro-batch divides it; else it is the nearest multiple above.
+  std::string global_batch(std::int64_t micro, std::int64_t data) const {
+    const std::int64_t unit = micro * data, now = job_.training.global_batch_size;
+    return fmt::format("training.global_batch_size={}", (now + unit - 1) / unit * unit);
+  }
+
+  void micro_batches() {
+    const std::int64_t now = job_.training.micro_batch_size;
+    for (const std::int64_t micro : {now * 2, now / 2})
+      if (micro >= 1 && micro != now) add(fmt::format("micro-batch {}", micro), {fmt::format("training.micro_batch_size={}", micro), global_batch(micro, d_.data)});
+  }
+
+  void data_parallel() {
+    for (const auto& entry : st::data_parallel_kinds().entries())
+      if (entry.value != job_.data_parallel.kind && entry.value != st::DataParallelKind::none) add(entry.name, {fmt::format("data_parallel.kind={}", entry.name)});
+  }
+
+  void degrees() {
+    const int gpus = s_.gpus();
+    auto split = [&](int tensor, int pipeline) {
+      const int parts = tensor * pipeline * d_.context;
+      if (tensor < 1 || pipeline < 1 || gpus % parts != 0 || tensor > s_.cluster.gpus_per_node) return;
+      std::vector<std::string> settings{fmt::format("parallelism.tensor={}", tensor), fmt::format("parallelism.pipeline={}", pipeline), "parallelism.data=auto",
+                                        fmt::format("parallelism.sequence_parallel={}", tensor > 1), global_batch(job_.training.micro_batch_size, gpus / parts)};
+      if (pipeline > 1 && d_.pipeline == 1) settings.push_back("pipeline.schedule=1f1b");
+      if (pipeline == 1) settings.push_back("pipeline.virtual_stages=1");
+      add(fmt::format("tensor {} pipeline {}", tensor, pipeline), std::move(settings));
+    };
+    if (gpus == 1) return;
+    split(d_.tensor * 2, d_.pipeline);
+    split(d_.tensor / 2, d_.pipeline);
+    split(d_.tensor, d_.pipeline * 2);
+    split(d_.tensor, d_.pipeline / 2);
+  }
+
+  /// States first, then parameters; activations only where layers are recomputed.
+  void offload() {
+    if (job_.training.optimizer != st::Optimizer::sgd) add("offload states", {"memory.offload.optimizer=cpu"}, true);
+    add("offload states, parameters", {"memory.offload.optimizer=cpu", "memory.offload.parameters=cpu"}, true);
+    if (job_.memory.recompute == st::Recompute::full) add("offload activations", {"memory.offload.activations=cpu"}, true);
+  }
+
+  const scenario::Scenario& s_;
+  const st::Strategy& job_;
+  const st::Degrees& d_;
+  std::vector<Change> out_;
+};
+
+}  // namespace
+
+std::vector<Change> changes_near(const scenario::Scenario& scenario) { return Near(scenario).all(); }
+
+}  // namespace rehearse::advice

@@ -1,0 +1,45 @@
+#include "sim/advice/trial.h"
+
+#include <algorithm>
+
+#include "sim/config/layers.h"
+
+namespace rehearse::advice {
+
+std::string Change::text() const {
+  std::string out;
+  for (const std::string& s : settings) out += (out.empty() ? "" : " ") + s;
+  return out;
+}
+
+scenario::Scenario Case::read(const std::vector<std::string>& more) const {
+  std::vector<std::string> all = settings_;
+  all.insert(all.end(), more.begin(), more.end());
+  return scenario::read_scenario(config::apply_overrides(root_, all), file_);
+}
+
+std::optional<Answer> Case::ask(const std::vector<std::string>& more, std::string* reason) const {
+  try {
+    const scenario::Scenario s = read(more);
+    const scenario::Result r = simulate(s);
+    const scenario::ClassResult& fullest = r.classes[r.fullest_class];
+    return Answer{.fits = r.fits && r.deadlock.empty(), .step_time = r.step_time, .tokens_per_second = r.tokens_per_second, .mfu = r.mfu(), .peak_device = fullest.peak_device().value,
+                  .headroom = s.cluster.gpu.memory.value - fullest.peak_device().value, .parameters = model::count_parameters(s.model).total};
+  } catch (const ConfigError& error) {
+    if (reason != nullptr) *reason = error.diagnostics().front().problem;
+    return std::nullopt;
+  }
+}
+
+Case Case::with(const Change& change) const {
+  Case next = *this;
+  for (const std::string& setting : change.settings) {
+    // A later setting of the same key takes the place of the earlier one.
+    const std::string key = setting.substr(0, setting.find('=') + 1);
+    std::erase_if(next.settings_, [&](const std::string& s) { return s.starts_with(key); });
+    next.settings_.push_back(setting);
+  }
+  return next;
+}
+
+}  // namespace rehearse::advice

@@ -1,0 +1,54 @@
+// A scenario with some changes, and what came of simulating it.
+// Leaves out which changes to try (changes.h).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/config/value.h"
+#include "sim/scenario/simulate.h"
+
+namespace rehearse::advice {
+
+/// One change of a scenario: a short name, and the `--set` texts that make it.
+struct Change {
+  std::string name;                    // "recompute full"
+  std::vector<std::string> settings;   // "memory.recompute=full"
+  bool offloads = false;               // moves state off the GPU: only where nothing else fits
+  std::string text() const;
+};
+
+/// What one simulation said. Bytes are of the fullest GPU.
+struct Answer {
+  bool fits = false;
+  double step_time = 0, tokens_per_second = 0, mfu = 0;
+  std::int64_t peak_device = 0, headroom = 0;
+  std::int64_t parameters = 0;         // of the whole model
+};
+
+/// A scenario as written, to which changes are added.
+class Case {
+ public:
+  Case(config::Value root, std::string file) : root_(std::move(root)), file_(std::move(file)) {}
+
+  /// Reads the scenario with the changes so far and `more`. Throws ConfigError when it cannot be.
+  scenario::Scenario read(const std::vector<std::string>& more = {}) const;
+  /// Simulates it; nothing when a rule forbids it, with the reason in `reason` if that is given.
+  std::optional<Answer> ask(const std::vector<std::string>& more = {}, std::string* reason = nullptr) const;
+  /// The same case with a change made for good.
+  Case with(const Change& change) const;
+  const std::vector<std::string>& settings() const { return settings_; }
+
+ private:
+  config::Value root_;
+  std::string file_;
+  std::vector<std::string> settings_;
+};
+
+struct Trial {
+  Change change;
+  Answer answer;
+};
+
+}  // namespace rehearse::advice

@@ -1,0 +1,74 @@
+// rehearse advise, max-batch and max-model: questions that take many simulations.
+#include <fmt/format.h>
+
+#include "sim/advice/advise.h"
+#include "sim/advice/largest.h"
+#include "sim/cli/output.h"
+#include "sim/cli/scenario_arguments.h"
+#include "sim/cli/subcommand.h"
+#include "sim/config/layers.h"
+#include "sim/report/advice_writer.h"
+
+namespace rehearse::cli {
+namespace {
+
+struct Options {
+  ScenarioArguments scenario;
+  bool json = false, quiet = false;
+  advice::Case job() const { return {config::apply_overrides(config::load_layered(scenario.file), scenario.overrides), scenario.file}; }
+};
+
+/// "12 simulations" on one line of a terminal.
+std::function<void(int)> progress_of(const Options& o) {
+  if (o.quiet || !is_terminal(Channel::err)) return {};
+  return [](int asked) { say(fmt::format("\r\033[K{} simulations", asked)); };
+}
+
+void end_progress(const Options& o) {
+  if (!o.quiet && is_terminal(Channel::err)) say("\r\033[K");
+}
+
+int run_advise(const Options& o) {
+  const advice::Advice advice = advise(o.job(), progress_of(o));
+  end_progress(o);
+  print(o.json ? report::write_advice_json(advice) : report::write_advice(advice, o.scenario.file));
+  return advice.gave_up ? kNo : kYes;
+}
+
+int run_largest(const Options& o, const std::string& what) {
+  const advice::Largest largest = what == "model" ? largest_model(o.job(), progress_of(o)) : largest_micro_batch(o.job(), progress_of(o));
+  end_progress(o);
+  print(o.json ? report::write_largest_json(largest, what) : report::write_largest(largest, what));
+  return largest.largest ? kYes : kNo;
+}
+
+std::shared_ptr<Options> add_options(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  o->scenario.add_to(app);
+  app.add_flag("--json", o->json, "as JSON");
+  app.add_flag("-q,--quiet", o->quiet, "no progress");
+  return o;
+}
+
+}  // namespace
+
+Run add_advise(CLI::App& app) {
+  const auto o = add_options(app);
+  app.footer("Until the job fits, then until no single change makes it 1 % faster; every step is simulated, offload is looked at only\nwhen nothing else fits. Exit code 1: nothing near fits.\n"
+             "Example:\n  rehearse advise job.yaml --set training.sequence_length=16384");
+  return [o] { return run_advise(*o); };
+}
+
+Run add_max_batch(CLI::App& app) {
+  const auto o = add_options(app);
+  app.footer("Accumulation steps stay as they are, so the global batch grows with the micro-batch. Exit code 1: not even 1 fits.");
+  return [o] { return run_largest(*o, "micro-batch"); };
+}
+
+Run add_max_model(CLI::App& app) {
+  const auto o = add_options(app);
+  app.footer("Llama-like shapes of n heads: hidden 128 n, n layers (32: 6.6 B, 80: 100 B parameters) on the scenario's cluster with\nits techniques, batch and sequence. Exit code 1: not even the smallest fits.");
+  return [o] { return run_largest(*o, "model"); };
+}
+
+}  // namespace rehearse::cli

@@ -1,0 +1,125 @@
+#include "sim/report/advice_writer.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "sim/report/format.h"
+
+namespace rehearse::report {
+namespace {
+
+using advice::Answer;
+using advice::Trial;
+
+std::string change_of(double before, double after) {
+  if (before <= 0) return "";
+  return fmt::format("{:+.1f} %", 100 * (after / before - 1));
+}
+
+std::vector<std::string> cells_of(const Answer& a, const Answer& before) {
+  return {a.fits ? "fits" : "does not fit", gib_text(Bytes{a.peak_device}), fmt::format("{:+.2f}", static_cast<double>(a.peak_device - before.peak_device) / (1LL << 30)),
+          seconds_text(a.step_time), number_text(a.tokens_per_second), change_of(before.tokens_per_second, a.tokens_per_second), percent_text(a.mfu)};
+}
+
+Table trial_table() {
+  Table table({"change", "verdict", "GiB used", "+/- GiB", "step", "tokens/s", "speed", "MFU"});
+  table.left(1);
+  return table;
+}
+
+std::string state_of(const Answer& a) {
+  return fmt::format("{}, {} GiB used, {} a step, {} tokens/s, MFU {}", a.fits ? "fits" : "does not fit", gib_text(Bytes{a.peak_device}), seconds_text(a.step_time),
+                     number_text(a.tokens_per_second), percent_text(a.mfu));
+}
+
+nlohmann::ordered_json json_of(const Answer& a) {
+  return {{"fits", a.fits}, {"step_time_s", a.step_time}, {"tokens_per_s", a.tokens_per_second}, {"mfu", a.mfu}, {"peak_device_bytes", a.peak_device}, {"headroom_bytes", a.headroom}, {"parameters", a.parameters}};
+}
+
+nlohmann::ordered_json json_of(const std::vector<Trial>& trials) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Trial& t : trials) list.push_back({{"name", t.change.name}, {"settings", t.change.settings}, {"offloads", t.change.offloads}, {"answer", json_of(t.answer)}});
+  return list;
+}
+
+}  // namespace
+
+std::string write_advice(const advice::Advice& advice, const std::string& file) {
+  std::string text = wrapped("As it is: ", state_of(advice.start)) + "\n";
+  int number = 0;
+  for (const advice::Step& step : advice.steps) {
+    const Trial& chosen = step.tried[step.chosen];
+    text += fmt::format("Step {}: {}\n", ++number, step.before.fits ? "it fits: what is faster?" : "it does not fit: what helps?");
+    text += wrapped("  chosen: ", chosen.change.text());
+    Table table = trial_table();
+    for (std::size_t i = 0; i < step.tried.size(); ++i) {
+      std::vector<std::string> row = cells_of(step.tried[i].answer, step.before);
+      row.insert(row.begin(), (i == step.chosen ? "> " : "  ") + step.tried[i].change.name);
+      table.add(std::move(row));
+    }
+    text += table.text(2) + "\n";
+  }
+  if (advice.gave_up) {
+    text += "Nothing near it fits: use more GPUs, GPUs with more memory, a shorter sequence or a smaller model.\n";
+  } else {
+    text += wrapped("At the end: ", state_of(advice.end));
+    if (advice.steps.empty()) {
+      text += "No single change makes it faster.\n";
+    } else {
+      text += fmt::format("{} than at the start. To run it:\n  rehearse run {}", advice.start.fits ? change_of(advice.start.tokens_per_second, advice.end.tokens_per_second) + " tokens/s" : "Fits, rather", file);
+      for (const std::string& setting : advice.settings) text += fmt::format(" \\\n    --set {}", setting);
+      text += "\n";
+    }
+  }
+  return text;
+}
+
+std::string write_advice_json(const advice::Advice& advice) {
+  nlohmann::ordered_json steps = nlohmann::ordered_json::array();
+  for (const advice::Step& step : advice.steps) steps.push_back({{"before", json_of(step.before)}, {"tried", json_of(step.tried)}, {"chosen", step.chosen}});
+  const nlohmann::ordered_json out{{"schema_version", 1}, {"start", json_of(advice.start)}, {"end", json_of(advice.end)}, {"steps", std::move(steps)}, {"settings", advice.settings}, {"gave_up", advice.gave_up}};
+  return out.dump(2) + "\n";
+}
+
+std::string write_largest(const advice::Largest& largest, const std::string& what) {
+  const bool models = what == "model";
+  Table table(models ? std::vector<std::string>{"model", "parameters", "verdict", "GiB used", "GiB left", "step", "tokens/s", "MFU"}
+                     : std::vector<std::string>{what, "verdict", "GiB used", "GiB left", "step", "tokens/s", "MFU"});
+  table.left(models ? 2 : 1);
+  for (const advice::Sized& s : largest.tried) {
+    const Answer& a = s.answer;
+    std::vector<std::string> row{models ? s.shape : std::to_string(s.size)};
+    if (models) row.push_back(si_text(static_cast<double>(a.parameters), ""));
+    row.insert(row.end(), {a.fits ? "fits" : "does not fit", gib_text(Bytes{a.peak_device}), gib_text(Bytes{a.headroom}), seconds_text(a.step_time), number_text(a.tokens_per_second), percent_text(a.mfu)});
+    table.add(std::move(row));
+  }
+  std::string text = table.text(2);
+  if (!largest.largest) return text + "Not even the smallest " + what + " fits.\n";
+  const advice::Sized& best = largest.tried[*largest.largest];
+  text += models ? fmt::format("Largest that fits: {} parameters ({})\n", si_text(static_cast<double>(best.answer.parameters), ""), best.shape) : fmt::format("Largest that fits: {}\n", best.size);
+  if (!largest.bounded) text += "Nothing larger was tried.\n";
+  const advice::Sized& fastest = largest.tried[*largest.fastest];
+  if (!models) text += fmt::format("Fastest that fits: {} ({} tokens/s)\n", fastest.size, number_text(fastest.answer.tokens_per_second));
+  return text;
+}
+
+std::string write_largest_json(const advice::Largest& largest, const std::string& what) {
+  nlohmann::ordered_json tried = nlohmann::ordered_json::array();
+  for (const advice::Sized& s : largest.tried) {
+    nlohmann::ordered_json entry{{"size", s.size}, {"answer", json_of(s.answer)}};
+    if (!s.shape.empty()) entry["shape"] = s.shape;
+    tried.push_back(std::move(entry));
+  }
+  nlohmann::ordered_json out{{"schema_version", 1}, {"what", what}, {"tried", std::move(tried)}, {"bounded", largest.bounded}};
+  out["largest"] = largest.largest ? nlohmann::ordered_json(*largest.largest) : nlohmann::ordered_json(nullptr);
+  out["fastest"] = largest.fastest ? nlohmann::ordered_json(*largest.fastest) : nlohmann::ordered_json(nullptr);
+  return out.dump(2) + "\n";
+}
+
+std::string cheapest_fit_line(const Trial& trial, double step_time_if_it_fitted) {
+  const double slower = step_time_if_it_fitted > 0 ? 100 * (trial.answer.step_time / step_time_if_it_fitted - 1) : 0;
+  return fmt::format("{} fits, with {} GiB to spare ({:+.1f} % step time against the job as it is)", trial.change.text(), gib_text(Bytes{trial.answer.headroom}), slower);
+}
+
+}  // namespace rehearse::report

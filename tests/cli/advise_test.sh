@@ -1,0 +1,13 @@
+# advise, max-batch, max-model: answers, exit codes, JSON.
+scenario job.yaml
+expect 0 advise job.yaml -q; prints "As it is: fits"; prints "At the end: fits"; narrow out
+expect 0 advise job.yaml --json -q; prints '"settings"'
+expect 2 advise nowhere.yaml; says "nowhere.yaml"
+expect 0 max-batch job.yaml -q; prints "Largest that fits:"; narrow out
+expect 0 max-model job.yaml -q; prints "Largest that fits:"; narrow out
+# A job that cannot fit, whatever is changed: a model of 10 TB on one node.
+scenario huge.yaml 's/layers: 4, hidden: 1024, heads: 8, kv_heads: 4, ffn_hidden: 2816/layers: 128, hidden: 65536, heads: 512, kv_heads: 512, ffn_hidden: 262144/'
+expect 1 advise huge.yaml -q; prints "Nothing near it fits"
+# Out of memory names the cheapest change that fits.
+scenario tight.yaml 's/layers: 4, hidden: 1024, heads: 8, kv_heads: 4, ffn_hidden: 2816/layers: 32, hidden: 4096, heads: 32, kv_heads: 8, ffn_hidden: 14336/; s/sequence_length: 1024/sequence_length: 16384/'
+expect 1 run tight.yaml; prints "Cheapest change that fits: "; narrow out

@@ -1,0 +1,87 @@
+// Advice and the largest batch or model: every answer is checked by simulating it again, and against its neighbours.
+#include <gtest/gtest.h>
+
+#include "sim/advice/advise.h"
+#include "sim/advice/largest.h"
+#include "sim/config/document.h"
+
+namespace rehearse::advice {
+namespace {
+
+Case job(const std::string& rest) {
+  const std::string text =
+      "model: {layers: 16, hidden: 4096, heads: 32, ffn_hidden: 11008, vocab: 32000}\n"
+      "cluster: {node: dgx-a100, nodes: 1}\n" + rest;
+  return {config::parse_document(text, "job.yaml").root, "job.yaml"};
+}
+
+const char* kPlain = "training: {sequence_length: 4096, global_batch_size: 64, micro_batch_size: 1, precision: bf16, framework: plain}\n";
+
+TEST(Advice, EndsWithWhatTheSettingsGive) {
+  const Case start = job(kPlain);
+  const Advice advice = advise(start);
+  ASSERT_FALSE(advice.gave_up);
+  EXPECT_TRUE(advice.end.fits);
+  const auto again = start.ask(advice.settings);
+  ASSERT_TRUE(again.has_value());
+  EXPECT_EQ(again->step_time, advice.end.step_time);
+  EXPECT_EQ(again->peak_device, advice.end.peak_device);
+  // Nothing that was looked at last is 1 % faster and fits.
+  for (const Trial& t : advice.last_tried) EXPECT_FALSE(t.answer.fits && t.answer.tokens_per_second >= 1.01 * advice.end.tokens_per_second) << t.change.text();
+}
+
+// Once it fits, it goes on fitting, and each step is faster than the one before.
+TEST(Advice, StepsNeverLoseWhatTheyHave) {
+  const Advice advice = advise(job(kPlain));
+  bool fitted = advice.start.fits;
+  double speed = advice.start.tokens_per_second;
+  for (const Step& step : advice.steps) {
+    const Answer& a = step.tried[step.chosen].answer;
+    if (fitted) {
+      EXPECT_TRUE(a.fits);
+      EXPECT_GT(a.tokens_per_second, speed);
+    }
+    fitted = a.fits;
+    speed = a.tokens_per_second;
+  }
+  EXPECT_TRUE(fitted);
+}
+
+TEST(Advice, TheCheapestFitIsTheFastestOfThoseThatFit) {
+  const Case start = job("training: {sequence_length: 16384, global_batch_size: 64, micro_batch_size: 1, precision: bf16, framework: plain}\ndata_parallel: {kind: ddp}\n");
+  ASSERT_FALSE(start.ask()->fits);
+  const auto best = cheapest_fit(start);
+  ASSERT_TRUE(best.has_value());
+  EXPECT_TRUE(start.ask(best->change.settings)->fits);
+  for (const Change& change : changes_near(start.read())) {
+    const auto other = start.ask(change.settings);
+    if (!other || !other->fits || change.offloads != best->change.offloads) continue;
+    EXPECT_LE(other->tokens_per_second, best->answer.tokens_per_second) << change.text();
+  }
+}
+
+TEST(Largest, TheNextMicroBatchDoesNotFit) {
+  const Case start = job(std::string(kPlain) + "data_parallel: {kind: zero3}\nmemory: {recompute: full}\n");
+  const Largest largest = largest_micro_batch(start);
+  ASSERT_TRUE(largest.largest.has_value());
+  ASSERT_TRUE(largest.bounded);
+  const std::int64_t size = largest.tried[*largest.largest].size, accumulation = 64 / 8;
+  const auto next = start.ask({"training.micro_batch_size=" + std::to_string(size + 1), "training.global_batch_size=" + std::to_string((size + 1) * 8 * accumulation)});
+  ASSERT_TRUE(next.has_value());
+  EXPECT_FALSE(next->fits);
+  EXPECT_GE(largest.tried[*largest.fastest].answer.tokens_per_second, largest.tried[*largest.largest].answer.tokens_per_second);
+}
+
+// ZeRO-3 and recomputation train more parameters than DDP without them, on the same GPUs.
+TEST(Largest, BetterTechniquesTrainLargerModels) {
+  const auto parameters = [](const std::string& rest) {
+    const Largest l = largest_model(job(kPlain + rest));
+    EXPECT_TRUE(l.largest.has_value());
+    return l.largest ? l.tried[*l.largest].answer.parameters : 0;
+  };
+  const auto plain = parameters("data_parallel: {kind: ddp}\n"), sharded = parameters("data_parallel: {kind: zero3}\nmemory: {recompute: full}\n");
+  EXPECT_GT(sharded, 4 * plain);
+}
+
+}  // namespace
+}  // namespace rehearse::advice
