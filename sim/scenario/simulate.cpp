@@ -91,9 +91,17 @@ void simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
     // allocator may still manage by giving cached segments back.
     memory.allocator.limit = Bytes{std::int64_t{1} << 40} - 1_GiB;
     r.memory = run_memory(result.plan, i, memory);
-    if (r.peak_device() > s.cluster.gpu.memory) {
+    const bool beyond = r.memory.out_of_memory.has_value();  // more than the simulated allocator's addresses
+    if (beyond) {
+      hwmodels::OutOfMemory& end = *r.memory.out_of_memory;
+      r.memory.peak_allocated = std::max(r.memory.peak_allocated, end.allocated + end.asked);
+      r.memory.peak_reserved = std::max(r.memory.peak_reserved, end.reserved + end.segment);
+      end.limit = limit;
+      result.notes.push_back("'" + result.plan.classes[i].name + "' asks for more than a TiB: its memory is what it had when it asked, a lower bound");
+    }
+    if (beyond || r.peak_device() > s.cluster.gpu.memory) {
       memory.allocator.limit = limit;
-      if (limit > Bytes{0}) {
+      if (limit > Bytes{0} && !beyond) {
         executor::ClassMemory tight = run_memory(result.plan, i, memory);
         if (!tight.out_of_memory) {
           r.memory = std::move(tight);
