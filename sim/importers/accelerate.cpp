@@ -112,6 +112,10 @@ class Accelerate {
     } else {
       in_.assume("data_parallel.reshard_after_forward", "true", "FULL_SHARD unless given");
     }
+    if (in_.flag("fsdp_config.fsdp_offload_params").value_or(false)) {
+      in_.set("memory.offload.parameters", "cpu", "fsdp_config.fsdp_offload_params");
+      in_.set("memory.offload.optimizer", "cpu", "fsdp_config.fsdp_offload_params");
+    }
     if (in_.flag("fsdp_config.fsdp_activation_checkpointing").value_or(false)) in_.set("memory.recompute", "full", "fsdp_config.fsdp_activation_checkpointing");
   }
 
@@ -168,7 +172,7 @@ class Accelerate {
       const std::string key = at + "offload_" + part + "_device", device = in_.word(key).value_or("none");
       if (device == "none") continue;
       if (device != "cpu" && device != "nvme") in_.complain(key, fmt::format("'{}' is no place to offload to", device), "Use none, cpu or nvme");
-      else in_.refuse(key, fmt::format("{} on the {}", std::string_view(part) == "optimizer" ? "optimizer states" : "parameters", device == "cpu" ? "CPU" : "NVMe"));
+      else in_.set(std::string_view(part) == "optimizer" ? "memory.offload.optimizer" : "memory.offload.parameters", device, key);
     }
   }
 
@@ -193,6 +197,7 @@ class Accelerate {
     if (distributed) in_.set("data_parallel.kind", *distributed ? "distributed-optimizer" : "ddp", at + "use_distributed_optimizer");
     else in_.assume("data_parallel.kind", "ddp", "use_distributed_optimizer is not given");
     if (const auto clip = in_.number(at + "gradient_clipping")) in_.set("training.clip_gradients", *clip > 0 ? "true" : "false", at + "gradient_clipping");
+    if (in_.flag(at + "optimizer_cpu_offload").value_or(false)) in_.set("memory.offload.optimizer", "cpu", at + "optimizer_cpu_offload");
     const auto granularity = in_.word(at + "recompute_granularity");
     if (granularity) {
       if (*granularity != "full" && *granularity != "selective") in_.complain(at + "recompute_granularity", fmt::format("'{}' is no granularity", *granularity), "Use full or selective");

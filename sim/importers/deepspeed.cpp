@@ -122,8 +122,9 @@ class DeepSpeed {
   }
 
   void read_offload() {
-    for (const std::string part : {"optimizer", "param"}) {
-      const std::string key = "zero_optimization.offload_" + part + ".device";
+    std::string section;  // whose options decide, where both are offloaded
+    for (const std::string part : {"param", "optimizer"}) {
+      const std::string here = "zero_optimization.offload_" + part, key = here + ".device";
       const std::string old = part == "optimizer" ? "zero_optimization.cpu_offload" : "zero_optimization.cpu_offload_param";
       std::string device = in_.word(key).value_or("none"), by = key;
       if (in_.flag(old).value_or(false) && device == "none") device = "cpu", by = old;
@@ -132,9 +133,20 @@ class DeepSpeed {
         in_.complain(by, fmt::format("'{}' is no place to offload to", device), "Use none, cpu or nvme");
         continue;
       }
-      const char* what = part == "optimizer" ? "optimizer states on the " : "parameters on the ";
-      in_.refuse(by, what + std::string(device == "cpu" ? "CPU" : "NVMe"), fmt::format("Leave it out with training.without: [{}]", by == key ? "zero_optimization.offload_" + part : old));
+      in_.set(part == "optimizer" ? "memory.offload.optimizer" : "memory.offload.parameters", device, by);
+      section = here;
     }
+    if (section.empty()) return;
+    if (const auto pinned = in_.flag(section + ".pin_memory")) {
+      in_.set("memory.offload.pinned", *pinned ? "true" : "false", section + ".pin_memory");
+    } else {
+      const bool by_default = at_least_version(in_.context().version, 0, 19, 5);
+      in_.assume("memory.offload.pinned", by_default ? "true" : "false", by_default ? "pin_memory is true since DeepSpeed 0.19.5" : "pin_memory was false before DeepSpeed 0.19.5");
+    }
+    const std::string optimizer = "zero_optimization.offload_optimizer.";
+    const bool reads = in_.flag(optimizer + "pipeline_read").value_or(false), writes = in_.flag(optimizer + "pipeline_write").value_or(false);
+    if (reads || writes) in_.set("memory.offload.pipelined", "true", optimizer + (reads ? "pipeline_read" : "pipeline_write"));
+    if (const auto ratio = in_.number(optimizer + "ratio"); ratio && *ratio < 1) in_.set("memory.offload.ratio", config::number_text(*ratio), optimizer + "ratio");
   }
 
   void read_parallelism() {
@@ -215,6 +227,8 @@ class DeepSpeed {
       const double momentum = name == "sgd" && in_.has("optimizer.params.momentum") && !is_auto("optimizer.params.momentum") ? in_.number("optimizer.params.momentum").value_or(0) : 0;
       if (name == "adam" || name == "adamw" || name == "fusedadam" || name == "cpuadam" || name == "deepspeedcpuadam") in_.set("training.optimizer", "adamw", "optimizer.type");
       else if (name == "sgd") in_.set("training.optimizer", momentum > 0 ? "momentum" : "sgd", "optimizer.type");
+      else if (name == "lion" || name == "fusedlion" || name == "cpulion") in_.set("training.optimizer", "lion", "optimizer.type");
+      else if (name == "muon") in_.set("training.optimizer", "muon", "optimizer.type");
       else if (in_.stated("training.optimizer")) in_.use("optimizer.type", "training.optimizer of the scenario stands in its place");
       else in_.refuse("optimizer.type", "the optimizer " + *type, "Set training.optimizer to the nearest one");
     }
@@ -238,10 +252,10 @@ class DeepSpeed {
     in_.assume("memory.recompute", "full", "activation_checkpointing is configured; the model must call it");
     if (partition) {
       std::int64_t tensor = in_.stated_integer("parallelism.tensor").value_or(in_.integer("tensor_parallel.autotp_size").value_or(1));
-      if (tensor > 1) in_.refuse(at + "partition_activations", "checkpoints partitioned over tensor-parallel ranks");
+      if (tensor > 1) in_.set("memory.partition_activations", "true", at + "partition_activations");
       else in_.use(at + "partition_activations", "one tensor-parallel rank: nothing to partition");
     }
-    if (cpu) in_.refuse(at + "cpu_checkpointing", "checkpoints on the CPU");
+    if (cpu) in_.set("memory.offload.activations", "cpu", at + "cpu_checkpointing");
   }
 
   Importer in_;

@@ -79,11 +79,31 @@ class Megatron {
     const std::string name = in_.word("optimizer").value_or("adam");
     if (name == "adam" || name == "adamw") in_.set("training.optimizer", "adamw", "optimizer");
     else if (name == "sgd") in_.set("training.optimizer", "momentum", "optimizer", "sgd_momentum is 0.9 unless changed");
+    else if (name == "lion" || name == "muon") in_.set("training.optimizer", name, "optimizer");
     else if (in_.stated("training.optimizer")) in_.use("optimizer", "training.optimizer of the scenario stands in its place");
     else in_.refuse("optimizer", "the optimizer " + name, "Set training.optimizer to the nearest one");
     if (const auto clip = in_.number("clip_grad")) in_.set("training.clip_gradients", *clip > 0 ? "true" : "false", "clip_grad");
     else in_.assume("training.clip_gradients", "true", "clip_grad is 1.0 unless given");
-    if (in_.flag("use_precision_aware_optimizer").value_or(false)) in_.use("use_precision_aware_optimizer", "the number formats beside it decide");
+    read_state_formats();
+    if (in_.flag("optimizer_cpu_offload").value_or(false)) {
+      in_.set("memory.offload.optimizer", "cpu", "optimizer_cpu_offload");
+      if (const auto part = in_.number("optimizer_offload_fraction"); part && *part < 1) in_.set("memory.offload.ratio", config::number_text(*part), "optimizer_offload_fraction");
+      if (in_.flag("no_pin_cpu_params").value_or(false) || !in_.flag("pin_cpu_params").value_or(true)) in_.set("memory.offload.pinned", "false", in_.has("no_pin_cpu_params") ? "no_pin_cpu_params" : "pin_cpu_params");
+    }
+  }
+
+  /// Adam's moments in 16 bits: the simulation has one format for both.
+  void read_state_formats() {
+    const auto format = [&](const char* name) {
+      std::string word = in_.word(name).value_or("fp32");
+      if (const std::size_t dot = word.rfind('.'); dot != std::string::npos) word.erase(0, dot + 1);
+      return word == "float32" ? std::string("fp32") : word == "bfloat16" ? "bf16" : word == "float16" ? "fp16" : word;
+    };
+    in_.flag("use_precision_aware_optimizer");
+    const std::string first = format("exp_avg_dtype"), second = format("exp_avg_sq_dtype");
+    if (first == "fp32" && second == "fp32") return;
+    if (first != second || (first != "bf16" && first != "fp16")) return in_.refuse(first == "fp32" ? "exp_avg_sq_dtype" : "exp_avg_dtype", "moments in different or 8-bit formats");
+    in_.set("training.optimizer_state_dtype", first, "exp_avg_dtype");
   }
 
   void read_layer_options() {
@@ -116,6 +136,7 @@ class Megatron {
       else if (method == "uniform" && layers.value_or(1) > 1) in_.refuse("recompute_num_layers", fmt::format("one checkpoint for {} layers", *layers));
       else if (method != "uniform" && method != "block") in_.complain("recompute_method", fmt::format("'{}' is no method", method), "Use uniform or block");
     }
+    if (in_.flag("distribute_saved_activations").value_or(false)) in_.set("memory.partition_activations", "true", "distribute_saved_activations");
     read_modules(granularity);
   }
 

@@ -242,6 +242,10 @@ class Torchtitan {
     const std::string framework = !on ? "torchtitan" : loss && std::string_view(compile) == "compile.enable" ? "torchtitan-compile" : "torchtitan-compile-2024";
     if (in_.has(compile)) in_.set("training.framework", framework, compile);
     else in_.assume("training.framework", framework, "the file is torchtitan's; compile is off unless given");
+    if (in_.flag("training.enable_cpu_offload").value_or(false)) {
+      in_.set("memory.offload.parameters", "cpu", "training.enable_cpu_offload");
+      in_.set("memory.offload.optimizer", "cpu", "training.enable_cpu_offload");
+    }
     const std::string optimizer = in_.word("optimizer.name").value_or("AdamW");
     if (optimizer == "AdamW" || optimizer == "Adam") {
       if (in_.has("optimizer.name")) in_.set("training.optimizer", "adamw", "optimizer.name");

@@ -73,7 +73,6 @@ constexpr Ignored kIgnored[] = {
 };
 
 constexpr Unsimulated kUnsimulated[] = {
-    {"training.enable_cpu_offload", "false", "parameters and optimizer states on the CPU"},
     {"parallelism.enable_async_tensor_parallel", "false", "asynchronous tensor parallelism"},
     {"experimental.enable_async_tensor_parallel", "false", "asynchronous tensor parallelism"},
     {"compile.enable_async_tensor_parallel", "false", "asynchronous tensor parallelism"},

@@ -185,12 +185,36 @@ TEST(DeepSpeed, UnknownKeysAreNamedAndStrictnessRefusesThem) {
 }
 
 // The notes' configuration (seed case B.12) as it is described: batch 256 on 8 GPUs with 8 accumulation steps is 4 per GPU.
-TEST(DeepSpeed, CheckpointingSectionMeansRecomputation) {
-  Context c = eight_gpus();
-  c.without = {"activation_checkpointing.cpu_checkpointing"};
-  const Imported i = read(R"({"train_batch_size": 256, "gradient_accumulation_steps": 8, "activation_checkpointing": {"partition_activations": true, "cpu_checkpointing": true, "contiguous_memory_optimization": true}})", c);
-  EXPECT_EQ(key(i, "memory.recompute"), "full");
+TEST(DeepSpeed, TheNotesFileIsUnderstoodWhole) {
+  const char* const text = R"({"train_batch_size": 256, "gradient_accumulation_steps": 8, "fp16": {"enabled": true, "loss_scale": 0},
+    "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": true}, "allgather_partitions": true, "reduce_scatter": true},
+    "activation_checkpointing": {"partition_activations": true, "cpu_checkpointing": true, "contiguous_memory_optimization": true}})";
+  const Imported i = read(text);
   EXPECT_EQ(key(i, "training.micro_batch_size"), "4");
+  EXPECT_EQ(key(i, "memory.recompute"), "full");
+  EXPECT_EQ(key(i, "memory.offload.optimizer"), "cpu");
+  EXPECT_EQ(key(i, "memory.offload.activations"), "cpu");
+  EXPECT_EQ(key(i, "memory.offload.pinned"), "true");
+  EXPECT_EQ(key(i, "memory.partition_activations"), "-");  // one tensor-parallel rank
+  EXPECT_TRUE(i.unsimulated.empty());
+  EXPECT_TRUE(i.report.not_understood.empty());
+  expect_complete(i, parse_deepspeed(text, "ds.json"));
+}
+
+TEST(DeepSpeedOffload, PlacesPinningAndPipelining) {
+  const Imported i = read(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/disk", "buffer_count": 5, "pin_memory": false},
+    "offload_optimizer": {"device": "nvme", "nvme_path": "/disk", "pipeline_read": true, "pipeline_write": true, "fast_init": false, "ratio": 0.5}}, "aio": {"queue_depth": 8}})");
+  EXPECT_EQ(key(i, "memory.offload.parameters"), "nvme");
+  EXPECT_EQ(key(i, "memory.offload.optimizer"), "nvme");
+  EXPECT_EQ(key(i, "memory.offload.pipelined"), "true");
+  EXPECT_EQ(key(i, "memory.offload.ratio"), "0.5");
+  Context old = eight_gpus();
+  old.version = "0.18.0";
+  const char* const bare = R"({"train_batch_size": 8, "zero_optimization": {"stage": 2, "cpu_offload": true}})";
+  EXPECT_EQ(key(read(bare, old), "memory.offload.pinned"), "false");  // pin_memory became true with 0.19.5
+  EXPECT_EQ(key(read(bare), "memory.offload.pinned"), "true");
+  EXPECT_EQ(key(read(bare), "memory.offload.optimizer"), "cpu");
+  EXPECT_TRUE(has(refused(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "gpu"}}})"), "'gpu' is no place to offload to"));
 }
 
 }  // namespace
