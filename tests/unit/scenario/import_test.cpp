@@ -70,7 +70,7 @@ TEST_F(Import, LaterMistakesPointIntoTheUsersFile) {
 
 TEST_F(Import, RefusesWhatCannotBeSimulatedUntilItIsLeftOut) {
   file("ds.json", "{\"train_batch_size\": 64, \"zero_optimization\": {\"stage\": 3, \"zero_quantized_weights\": true}, \"my_key\": 1}");
-  EXPECT_TRUE(has(refused(kHead), "ds.json:1:82: zero_optimization.zero_quantized_weights"));
+  EXPECT_TRUE(has(refused(kHead), "ds.json:1:86: zero_optimization.zero_quantized_weights"));
   EXPECT_EQ(refused(kHead, {"training.without=[zero_optimization.zero_quantized_weights]"}), "");
   EXPECT_TRUE(has(refused(kHead, {"training.without=[zero_optimization.zero_quantized_weights]", "training.strict=true"}), "my_key"));
 }
