@@ -31,10 +31,9 @@ std::string family_text(const FamilyFit& f) {
   if (!parameters.empty()) text += parameters.text(2);
   if (!kept.empty()) text += report::wrapped("  kept, since these rows do not tell: ", kept);
   // Errors: mean |predicted / measured - 1|, %.
-  Table errors({"error, %", "sizes", "rows", "before", "bias", "fitted", "bias", "one out", "fifth out", "largest out", "points"});
-  errors.left(1);
+  Table errors({"error, %", "rows", "before", "bias", "fitted", "bias", "one out", "fifth out", "largest", "points"});
   for (const OperationError& e : f.errors)
-    errors.add({e.sizes.empty() ? e.operation : "", e.sizes.empty() ? "all" : e.sizes, std::to_string(e.after.rows), percent(e.before), fmt::format("{:+.1f}", e.before.bias), percent(e.after), fmt::format("{:+.1f}", e.after.bias),
+    errors.add({e.sizes.empty() ? e.operation : "  " + e.sizes, std::to_string(e.after.rows), percent(e.before), fmt::format("{:+.1f}", e.before.bias), percent(e.after), fmt::format("{:+.1f}", e.after.bias),
                 percent(e.leave_one_out), percent(e.fivefold), percent(e.largest_fifth), percent(e.with_points)});
   text += errors.text(2);
   constexpr std::size_t kMostOutliers = 12;

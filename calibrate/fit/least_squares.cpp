@@ -183,11 +183,21 @@ std::vector<bool> told_apart(const Problem& problem, const Eigen::VectorXd& u, E
   return free;
 }
 
-/// (J^T J)^-1 over some parameters, in the coordinates of the steps.
+/// (J^T J)^-1 over some parameters, in the coordinates of the steps. A direction that the residuals do not tell has a huge
+/// variance, not none: its singular value is held at a billionth of the largest.
 Eigen::MatrixXd inverse_normal(const Eigen::MatrixXd& jacobian, const std::vector<Eigen::Index>& columns) {
-  Eigen::MatrixXd some(jacobian.rows(), static_cast<Eigen::Index>(columns.size()));
-  for (std::size_t c = 0; c < columns.size(); ++c) some.col(static_cast<Eigen::Index>(c)) = jacobian.col(columns[c]);
-  return (some.transpose() * some).completeOrthogonalDecomposition().pseudoInverse();
+  const auto k = static_cast<Eigen::Index>(columns.size());
+  Eigen::MatrixXd some(jacobian.rows(), k);
+  Eigen::VectorXd lengths(k);
+  for (Eigen::Index c = 0; c < k; ++c) {
+    some.col(c) = jacobian.col(columns[static_cast<std::size_t>(c)]);
+    lengths[c] = std::max(some.col(c).norm(), 1e-300);
+    some.col(c) /= lengths[c];
+  }
+  const Eigen::JacobiSVD<Eigen::MatrixXd> svd(some, Eigen::ComputeThinV);
+  const Eigen::VectorXd values = svd.singularValues().cwiseMax(1e-9 * svd.singularValues()[0]);
+  const Eigen::MatrixXd half = lengths.cwiseInverse().asDiagonal() * svd.matrixV() * values.cwiseInverse().asDiagonal();
+  return half * half.transpose();
 }
 
 void fill_covariance(const Problem& problem, const State& s, Loss loss, Fit& fit) {

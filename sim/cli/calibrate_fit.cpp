@@ -108,7 +108,7 @@ int fit(const Options& o) {
   }
   write("cluster.yaml", cluster);
   write("fit.txt", text);
-  text += "\nbefore: as the files are now; one out: fitted without the row; fifth out: without every fifth row;\nlargest out: the largest fifth, fitted without it; points: as one out, with the measured kernels around.\nWritten:";
+  text += "\nbefore: as the files are now; one out: fitted without the row; fifth out: without every fifth row;\nlargest: the largest fifth, fitted without it; points: as one out, with the measured kernels around.\nWritten:";
   for (const std::string& file : written) text += " " + file;
   print(text + "\n");
   return kYes;

@@ -178,6 +178,15 @@ TEST(LeastSquares, AParameterKnownWorseThanItsBoundsKeepsItsStart) {
   EXPECT_EQ(fit.x[1], 4);
 }
 
+// Two parameters that only their sum tells: neither may claim to be known.
+TEST(LeastSquares, ADirectionThatNoResidualTellsHasAHugeVariance) {
+  const VectorXd x = VectorXd::LinSpaced(20, 1, 10);
+  const auto residual = [&](const VectorXd& p) -> VectorXd { return ((p[0] + p[1] * (1 + 1e-7 * x.array())) * x.array() - 3 * x.array()).matrix() + 0.01 * x.array().sin().matrix(); };
+  const Fit fit = fit_what_is_determined(residual, {{"a", 1, 0, 10}, {"b", 1, 0, 10}});
+  EXPECT_NEAR(fit.x[0] + fit.x[1], 3, 0.01);
+  EXPECT_EQ(std::count(fit.standing.begin(), fit.standing.end(), Standing::fitted), 1);
+}
+
 TEST(Condition, GrowsWithoutLimitAsColumnsBecomeEqual) {
   MatrixXd j(3, 2);
   j << 1, 0, 0, 5, 0, 0;
