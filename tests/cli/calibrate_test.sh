@@ -31,7 +31,7 @@ model: {layers: 4, hidden: 1024, heads: 8, kv_heads: 4, ffn_hidden: 2816, vocab:
 training: {sequence_length: 1024, global_batch_size: 32, framework: torchtitan}
 data_parallel: {kind: ddp}
 YAML
-expect 0 run job.yaml
+expect 0 run job.yaml --json
 prints "fitted/collectives.yaml"
 
 expect 2 calibrate fit m.json --out fitted --gpu h100-smx
