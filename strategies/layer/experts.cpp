@@ -9,6 +9,7 @@
 
 #include "sim/core/communication.h"
 #include "strategies/layer/blocks.h"
+#include "strategies/tuning/tuning.h"
 
 namespace rehearse::strategies {
 namespace {
@@ -207,34 +208,60 @@ class ExpertLayer {
     return out;
   }
 
-  /// All experts of the rank: one grouped product, or one product each.
-  void products(std::vector<Item>& out, const std::string& name, GemmRole role, std::int64_t n, std::int64_t k, DType result, bool accumulate) const {
+  /// All experts of the rank: one grouped product, or one product each. `packed`: bytes of a 4-bit weight that is written
+  /// out in 16 bits before each product and dropped after it; 0: not quantised.
+  void products(std::vector<Item>& out, const std::string& name, GemmRole role, std::int64_t n, std::int64_t k, DType result, bool accumulate, std::int64_t packed = 0) const {
     const std::int64_t mean = std::max<std::int64_t>(1, received_ / local_);
     // Weight gradients sum over tokens: an n x k result with the tokens as depth.
     const bool weight = role == GemmRole::weight_gradient;
     const std::int64_t rows = weight ? n : mean, columns = weight ? k : n, depth = weight ? mean : k;
-    if (!loops()) {
-      out.push_back({.kind = Item::Kind::kernel, .spec = c_.builder.kernel({.kind = KernelKind::grouped_gemm, .role = role, .dtype = c_.gemm, .output_dtype = result, .accumulate = accumulate, .batch = local_,
-                                                                            .m = rows, .n = columns, .k = depth, .name = name})});
-      return;
+    const std::int64_t launches = loops() ? local_ : 1, wide = local_ * n * k * e() / launches;
+    for (std::int64_t i = 0; i < launches; ++i) {
+      if (packed > 0) out.insert(out.end(), {Operators::alloc(9, wide), op_.kernel("dequantise experts", packed / launches, wide)});
+      if (loops()) out.push_back(op_.gemm(name, role, rows, columns, depth, result, accumulate));
+      else out.push_back({.kind = Item::Kind::kernel, .spec = c_.builder.kernel({.kind = KernelKind::grouped_gemm, .role = role, .dtype = c_.gemm, .output_dtype = result, .accumulate = accumulate, .batch = local_,
+                                                                                 .m = rows, .n = columns, .k = depth, .name = name})});
+      if (packed > 0) out.push_back(Operators::free(9));
     }
-    for (std::int64_t i = 0; i < local_; ++i) out.push_back(op_.gemm(name, role, rows, columns, depth, result, accumulate));
   }
 
+  /// A linear layer of every expert, with its adapter where the job has one.
   TensorId product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out) {
+    const TensorId y = plain_product(x, name, in, out, op_, false);
+    const std::vector<std::string> parts = parts_of(name);
+    const auto adapted = static_cast<std::int64_t>(adapted_parts(c_.strategy.tuning, name, parts).size());
+    if (adapted == 0) return y;
+    LowerContext inner = c_;
+    inner.adapter = true;
+    Operators op(inner, tape_);
+    const std::int64_t rank = c_.strategy.tuning.rank, width = out * adapted / static_cast<std::int64_t>(parts.size());
+    const TensorId down = plain_product(x, name + ".lora_A", in, rank * adapted, op, true);
+    // One rank-wide product per adapted part: as one of the same operations and bytes.
+    const TensorId up = plain_product(down, name + ".lora_B", rank, width, op, true);
+    const TensorId sum = tape_.tensor(name + " with adapter", received_ * out * e());
+    const std::int64_t bytes = received_ * out * e(), branch = received_ * width * e();
+    tape_.nodes.push_back({.name = name + " adapter add", .inputs = {y, up}, .outputs = {sum}, .forward = {op_.kernel("adapter scaled add", bytes + branch, bytes)},
+                           .backward = {op_.kernel("adapter scale backward", bytes, branch)}, .passed_inputs = 1});
+    return sum;
+  }
+
+  TensorId plain_product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, Operators& op, bool adapter) {
     const TensorId y = tape_.tensor(name, received_ * out * e());
-    Weight matrix = op_.weight(name + ".weight", local_ * in * out);
+    Weight matrix = op.weight(name + ".weight", local_ * in * out);
     matrix.expert = own_group_;
     const bool trains = matrix.trainable;
+    const bool quantised = !trains && !adapter && quantises(c_.strategy.tuning, c_.profile, name);
+    if (quantised) matrix.packed_bytes = quantised_bytes(local_ * in * out, c_.strategy.tuning.double_quantization), matrix.wide_bytes = 0;
+    const std::int64_t packed = quantised ? matrix.packed_bytes : 0;
     const int w = tape_.weight(std::move(matrix));
     Node node{.name = name, .inputs = {x}, .outputs = {y}};
-    if (trains) node.saved.push_back(x);
-    const bool low = bits(c_.gemm) <= 8;
+    if (trains || quantised) node.saved.push_back(x);
+    const bool low = bits(c_.gemm) <= 8 && !adapter;
     if (low) node.forward.push_back(op_.kernel(name + " cast input", received_ * in * e(), received_ * in));
-    products(node.forward, name, GemmRole::forward, out, in, c_.activation, false);
+    products(node.forward, name, GemmRole::forward, out, in, c_.activation, false, packed);
     if (low) node.backward.push_back(op_.kernel(name + " cast gradient", received_ * out * e(), 2 * received_ * out));
     const std::size_t input_from = node.backward.size();
-    products(node.backward, name + " data gradient", GemmRole::data_gradient, in, out, c_.activation, false);
+    products(node.backward, name + " data gradient", GemmRole::data_gradient, in, out, c_.activation, false, packed);
     for (std::size_t i = input_from; i < node.backward.size(); ++i) node.backward[i].for_input = true;
     if (trains) {
       const bool fused = c_.profile.fused_gradient_accumulation;
@@ -244,7 +271,7 @@ class ExpertLayer {
       for (std::size_t i = 0; i + 1 < made.size(); ++i) node.backward.push_back(made[i]);
       node.backward.push_back(op_.weight_gradient(w, made.back()));
     }
-    if (c_.model.mlp_bias) {
+    if (c_.model.mlp_bias && !adapter) {
       Weight added = op_.weight(name + ".bias", local_ * out);
       added.matrix = false;
       added.expert = own_group_;

@@ -1,4 +1,4 @@
-// The figures of the user's own notes (scenarios/seed), each against what the simulated program holds, moves or waits for.
+// The figures of the user's own notes (scenarios/notes), each against what the simulated program holds, moves or waits for.
 // GB is 10^9 bytes. Where a note is loose, the comment of its scenario says what we answer and why.
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using plan::Category;
 
 const fs::path kScenarios = source_dir() / "scenarios";
 
-Scenario seed(const std::string& name, const std::vector<std::string>& overrides = {}) { return load_scenario((kScenarios / "seed" / (name + ".yaml")).string(), overrides); }
+Scenario seed(const std::string& name, const std::vector<std::string>& overrides = {}) { return load_scenario((kScenarios / "notes" / (name + ".yaml")).string(), overrides); }
 
 /// Bytes over the step: states as they lie before the update, activations as forward leaves them.
 struct Bars {
@@ -44,6 +44,65 @@ TEST(SeedCases, EveryScenarioRuns) {
     ++files;
   }
   EXPECT_GE(files, 10);
+}
+
+// B.1: 4 and 2 bytes per weight; 4-bit weights 0.5 and their scales, the embedding in 16 bits.
+TEST(SeedCases, B1BytesOfNumberFormats) {
+  for (const auto& [precision, bytes] : {std::pair{"fp32", 4}, std::pair{"fp16", 2}, std::pair{"bf16", 2}, std::pair{"fp8", 2}}) {
+    const Bars b = bars_of(seed("b01_dtype_bytes", {std::string("training.precision=") + precision}));
+    EXPECT_EQ(b.weights, bytes * b.parameters_count) << precision;
+  }
+  const Bars nf4 = bars_of(seed("b01_nf4"));
+  // Llama 3.2 1B: 16 layers of 60.8 M linear weights; 128256 x 2048 embedding (tied) and norms in 16 bits; adapters of rank 8.
+  const double linear = 16 * (2048.0 * (2048 + 512 + 512) + 2048.0 * 2048 + 3 * 2048.0 * 8192);
+  const double rest = 128256.0 * 2048 + 33 * 2048;
+  EXPECT_NEAR(nf4.weights, linear * (0.5 + (1 + 4.0 / 256) / 64) + 2 * rest, 0.03 * nf4.weights);
+}
+
+// B.4: the rule holds where the tokens are right: activations are proportional to them, weights are not.
+TEST(SeedCases, B4ActivationsAreAsLargeAsTheWeightsOnlyAtSomeLength) {
+  auto ratio = [&](int tokens, const char* recompute) {
+    const Bars b = bars_of(seed("b04_activations_rule", {"training.sequence_length=" + std::to_string(tokens), std::string("memory.recompute=") + recompute}));
+    return b.activations / (2 * b.parameters_count);
+  };
+  EXPECT_LT(ratio(1024, "none"), 0.5);
+  EXPECT_GT(ratio(2560, "none"), 0.7);
+  EXPECT_LT(ratio(2560, "none"), 1.0);
+  EXPECT_GT(ratio(8192, "none"), 2.0);
+  EXPECT_LT(ratio(8192, "full"), 0.3);
+  EXPECT_NEAR(ratio(4096, "none") / ratio(2048, "none"), 2, 0.01);
+}
+
+// B.10: model states on 8 GPUs: 16 bytes, 2 + 2 + 12/8, 2 + 14/8 and 16/8 per parameter.
+TEST(SeedCases, B10SavingsOfSharding) {
+  auto states = [&](const char* kind) {
+    const Bars b = bars_of(seed("b10_savings", {std::string("data_parallel.kind=") + kind}));
+    return (b.weights + b.gradients + b.optimizer) / b.parameters_count;
+  };
+  EXPECT_DOUBLE_EQ(states("ddp"), 16);
+  EXPECT_NEAR(states("zero1"), 5.5, 1e-3);
+  EXPECT_NEAR(states("zero2"), 3.75, 1e-3);
+  EXPECT_NEAR(states("zero3"), 2, 1e-3);
+  EXPECT_NEAR(states("fsdp2"), 2, 1e-3);
+}
+
+// B.13: by searching: one A100 80 GB ends below the notes' 7 B, eight A100 40 GB with ZeRO-2 below their 20 B.
+TEST(SeedCases, B13LargestModels) {
+  EXPECT_FALSE(simulate(seed("b13_1xa100"), {.time = false}).fits);
+  EXPECT_TRUE(simulate(seed("b13_1xa100", {"model={layers: 28, hidden: 3584, heads: 28, ffn_hidden: 9728, vocab: 32000}"}), {.time = false}).fits);
+  EXPECT_TRUE(simulate(seed("b13_8xa100_40gb"), {.time = false}).fits);
+  EXPECT_FALSE(simulate(seed("b13_8xa100_40gb", {"model={layers: 48, hidden: 6144, heads: 48, ffn_hidden: 16384, vocab: 32000}"}), {.time = false}).fits);
+}
+
+// B.14: adapters of rank 16 on every expert are 226.5 M: 0.45 GB; 4-bit experts fit one 48 GB card, 16-bit ones do not.
+TEST(SeedCases, B14MixtralOnSmallCards) {
+  const Scenario qlora = seed("b14_qlora_experts");
+  const Result r = simulate(qlora, {.time = false});
+  EXPECT_TRUE(r.fits);
+  EXPECT_EQ(r.classes[0].parameters - model::count_parameters(qlora.model).total, std::int64_t{3} * 16 * (4096 + 14336) * 8 * 32);
+  EXPECT_TRUE(simulate(seed("b14_router_only"), {.time = false}).fits);
+  EXPECT_FALSE(simulate(seed("b14_router_only", {"cluster.gpus_per_node=1", "data_parallel.kind=none", "training.global_batch_size=1"}), {.time = false}).fits);
+  EXPECT_TRUE(simulate(seed("b14_six_layers"), {.time = false}).fits);
 }
 
 // B.2: 4, 4, 16 and 8 GB for 2 B parameters; B.3: 16 bytes each. Ours has 1.99 B: within 1 %.

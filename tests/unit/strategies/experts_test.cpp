@@ -6,6 +6,7 @@
 
 #include "sim/model/presets.h"
 #include "sim/model/shapes.h"
+#include "strategies/layer/transformer_layer.h"
 #include "strategies/plan_writer.h"
 
 namespace rehearse::strategies {
@@ -188,6 +189,36 @@ double visited_by_counting(int places, int choices, int groups) {
 TEST(Experts, PlacesVisitedAreCountedRight) {
   for (int groups : {1, 2, 4, 8, 16})
     for (int choices : {1, 2, 4, 8}) EXPECT_NEAR(places_visited(16, choices, groups), visited_by_counting(16, choices, groups), 1e-12) << choices << " of 16 in " << groups;
+}
+
+// The notes' B.14: rank 16 on every expert of Mixtral 8x7B: 0.885 M per expert, 7.08 M per layer, 226.6 M (226.5 M exactly:
+// 3 x 16 x (4096 + 14336) x 8 x 32); the router alone: 4096 x 8 a layer, about a million.
+TEST(Experts, AdaptersAndRoutersOfMixtral) {
+  const model::ModelDescription m = model::load_preset("mixtral-8x7b");
+  FrameworkProfile profile = load_profile("huggingface");
+  Strategy s = job(1, 1);
+  s.training.global_batch_size = 1;
+  s.data_parallel.kind = DataParallelKind::none;
+  const std::int64_t whole = model::count_parameters(m).total;
+  s.tuning.kind = TuningKind::lora;
+  s.tuning.rank = 16;
+  s.tuning.targets = {"experts"};
+  EXPECT_EQ(parameters_per_class(m, s, profile)[0] - whole, std::int64_t{3} * 16 * (4096 + 14336) * 8 * 32);
+  s.tuning = {};
+  s.tuning.kind = TuningKind::frozen;
+  s.tuning.trainable = {"router"};
+  plan::PlanBuilder builder;
+  EXPECT_EQ(layer_tape(make_context(m, s, profile, builder), m.layers[0]).trainable_elements(), 4096 * 8);
+  // 4 bits: half a byte and the scales; 90.2 GB of experts become 23.3.
+  s.tuning.kind = TuningKind::qlora;
+  s.tuning.targets = {"experts"};
+  s.tuning.trainable.clear();
+  const Tape quantised = layer_tape(make_context(m, s, profile, builder), m.layers[0]);
+  std::int64_t packed = 0, elements = 0;
+  for (const Weight& w : quantised.weights)
+    if (w.packed_bytes >= 0 && w.name.starts_with("experts")) packed += w.packed_bytes, elements += w.elements;
+  EXPECT_EQ(elements, std::int64_t{8} * 3 * 4096 * 14336);
+  EXPECT_NEAR(static_cast<double>(packed) / static_cast<double>(elements), 0.5 + (1 + 4.0 / 256) / 64, 1e-6);
 }
 
 TEST(Experts, RefusalsSayWhatIsNear) {
