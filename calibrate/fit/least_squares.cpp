@@ -163,7 +163,8 @@ void descend(const Problem& problem, const std::vector<bool>& free, Loss loss, d
   }
 }
 
-/// Free parameters that the residuals tell apart at u: columns that a pivoted QR still finds new.
+/// Free parameters that the residuals tell apart at u: columns that a pivoted QR still finds new, those with the largest
+/// effect over their range first, and at most one for three residuals.
 std::vector<bool> told_apart(const Problem& problem, const Eigen::VectorXd& u, Eigen::Index rows, std::vector<bool> free) {
   Eigen::MatrixXd j = problem.jacobian(u, free, rows);
   std::vector<Eigen::Index> columns;
@@ -175,10 +176,13 @@ std::vector<bool> told_apart(const Problem& problem, const Eigen::VectorXd& u, E
   }
   if (columns.empty()) return free;
   Eigen::MatrixXd some(rows, static_cast<Eigen::Index>(columns.size()));
-  for (std::size_t k = 0; k < columns.size(); ++k) some.col(static_cast<Eigen::Index>(k)) = j.col(columns[k]).normalized();
+  for (std::size_t k = 0; k < columns.size(); ++k) {
+    const double width = problem.high()[columns[k]] - problem.low()[columns[k]];
+    some.col(static_cast<Eigen::Index>(k)) = j.col(columns[k]) * (std::isfinite(width) ? width : std::max(1.0, std::abs(u[columns[k]])));
+  }
   Eigen::ColPivHouseholderQR<Eigen::MatrixXd> qr(some);
-  qr.setThreshold(1e-5);
-  const Eigen::Index rank = std::min(qr.rank(), rows);
+  qr.setThreshold(1e-6);
+  const Eigen::Index rank = std::min(qr.rank(), std::max<Eigen::Index>(1, rows / 3));
   for (Eigen::Index k = 0; k < rank; ++k) free[static_cast<std::size_t>(columns[static_cast<std::size_t>(qr.colsPermutation().indices()[k])])] = true;
   return free;
 }

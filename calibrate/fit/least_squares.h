@@ -49,7 +49,7 @@ struct Fit {
 using Residuals = std::function<Eigen::VectorXd(const Eigen::VectorXd& x)>;
 
 /// Levenberg-Marquardt with bounds (steps are projected on the box), reweighted for the loss. Parameters that no residual
-/// tells apart (rank of the Jacobian at the start) keep their start and are `not_determined`.
+/// tells apart (rank of the Jacobian at the start, at most one for three residuals) keep their start: `not_determined`.
 /// Preconditions: least <= start <= most; the residuals are finite at every point of the box.
 /// Covariance: scale^2 / (n - p) * sum psi^2 / mean(psi')^2 * (J^T J)^-1. Source: Huber 1981, section 7.6.
 Fit least_squares(const Residuals& residuals, const std::vector<Parameter>& parameters, const FitOptions& options = {});

@@ -187,6 +187,13 @@ TEST(LeastSquares, ADirectionThatNoResidualTellsHasAHugeVariance) {
   EXPECT_EQ(std::count(fit.standing.begin(), fit.standing.end(), Standing::fitted), 1);
 }
 
+TEST(LeastSquares, FourResidualsHoldOneParameter) {
+  const VectorXd x = VectorXd::LinSpaced(4, 1, 4);
+  const auto residual = [&](const VectorXd& p) -> VectorXd { return (p[0] + p[1] * x.array() + p[2] * x.array().square() - 5 * x.array()).matrix(); };
+  const Fit fit = least_squares(residual, {{"a", 0, -10, 10}, {"b", 0, -10, 10}, {"c", 0, -10, 10}});
+  EXPECT_EQ(std::count(fit.standing.begin(), fit.standing.end(), Standing::not_determined), 2);
+}
+
 TEST(Condition, GrowsWithoutLimitAsColumnsBecomeEqual) {
   MatrixXd j(3, 2);
   j << 1, 0, 0, 5, 0, 0;
