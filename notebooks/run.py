@@ -1,0 +1,14 @@
+#!/usr/bin/env python3
+"""Runs the code cells of notebooks in order, without Jupyter. Usage: run.py NOTEBOOK..."""
+import json
+import sys
+
+for path in sys.argv[1:]:
+    with open(path, encoding="utf-8") as file:
+        notebook = json.load(file)
+    if any(cell.get("outputs") for cell in notebook["cells"]):
+        sys.exit(f"{path}: committed with outputs")
+    names = {"__name__": "__main__"}
+    for number, cell in enumerate(notebook["cells"]):
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), f"{path}, cell {number}", "exec"), names)
