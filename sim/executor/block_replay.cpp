@@ -85,19 +85,21 @@ bool fits_beside(const CostTable& costs, std::size_t rank_class, const plan::Blo
   return true;
 }
 
-bool stays_quiet(const RankState& rank, int k, std::int64_t until, bool beside_messages) {
+bool stays_blocked(const RankState& rank, const Item& item, const EventRange& own) {
+  if (item.whole) return true;
+  // The compute stream records events only once it is through; another stream is asked for itself. Messages end any time.
+  if (item.op != Opcode::wait) return false;
+  const Event& e = rank.events[item.index];
+  return e.time == kUnset && !is_message_stream(e.recorder) && !own.holds(item.index);
+}
+
+bool stays_quiet(const RankState& rank, int k, std::int64_t until, bool beside_messages, const EventRange& own) {
   const StreamState& s = rank.streams[static_cast<std::size_t>(k)];
   if (s.empty()) return true;
   if (beside_messages && is_message_stream(static_cast<Stream>(k))) return true;
   if (s.running || s.arrived || s.met) return false;
   if (s.start != kNever) return s.start >= until;
-  const Item& item = s.front();
-  if (item.whole) return true;   // until the compute stream opens that block
-  // Blocked until somebody records the event. The compute stream will only do so after `until`; another stream is asked
-  // itself. Messages may end at any moment.
-  if (item.op != Opcode::wait) return false;
-  const Event& e = rank.events[item.index];
-  return e.time == kUnset && !is_message_stream(e.recorder);
+  return stays_blocked(rank, s.front(), own);
 }
 
 }  // namespace rehearse::executor

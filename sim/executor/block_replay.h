@@ -45,14 +45,24 @@ bool may_replay(const plan::Plan& plan, const plan::RankClass& rank_class, const
 /// Is there nothing but messages on the streams of messages?
 bool messages_have_their_streams(const plan::Plan& plan);
 
+/// The events that one instance of a block records.
+struct EventRange {
+  std::uint32_t first = 0, count = 0;
+  bool holds(std::uint32_t event) const { return event - first < count; }
+};
+
 /// How much of each shared resource the messages of a class may use at once, at most: one per message stream.
 Load most_of_messages(const std::vector<Priced>& messages);
 
 /// Is there room for `messages` beside everything that the block may run at once?
 bool fits_beside(const CostTable& costs, std::size_t rank_class, const plan::Block& block, const Load& messages);
 
+/// Will this item, next on its stream, stay where it is while the compute stream runs one more block? It waits for a block
+/// that the compute stream has not come to, or for an event that neither that block (`own`) nor a message could record.
+bool stays_blocked(const RankState& rank, const Item& item, const EventRange& own);
+
 /// Could stream `s`, as it stands, start anything before `until`, or disturb work in the meantime? Messages are taken to
 /// do neither when `beside_messages`.
-bool stays_quiet(const RankState& rank, int s, std::int64_t until, bool beside_messages);
+bool stays_quiet(const RankState& rank, int s, std::int64_t until, bool beside_messages, const EventRange& own);
 
 }  // namespace rehearse::executor

@@ -1,6 +1,8 @@
 #include "sim/executor/costs.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 namespace rehearse::executor {
 namespace {
@@ -18,6 +20,40 @@ bool other_node(const plan::RankClass& c, std::uint16_t peer) {
   return std::find(c.stage_peers_other_node.begin(), c.stage_peers_other_node.end(), peer) != c.stage_peers_other_node.end();
 }
 
+/// What each collective costs each group that was asked about. Most classes lie on the machines as others do.
+class CollectivePrices {
+ public:
+  CollectivePrices(const plan::Plan& plan, const hwmodels::Network& network) : plan_(plan), network_(network), known_(plan.collectives.size()) {}
+  const hwmodels::CommunicationCost& of(std::size_t spec, const GroupShape& group) {
+    auto& known = known_[spec];
+    for (const auto& [shape, cost] : known)
+      if (shape == group) return cost;
+    const plan::CollectiveSpec& c = plan_.collectives[spec];
+    return known.emplace_back(group, c.choices > 0 ? network_.dispatch(c.bytes, c.choices, c.places, c.node_limit, group) : network_.collective(c.kind, c.bytes, group)).second;
+  }
+
+ private:
+  const plan::Plan& plan_;
+  const hwmodels::Network& network_;
+  std::vector<std::vector<std::pair<GroupShape, hwmodels::CommunicationCost>>> known_;
+};
+
+/// The same for messages, by size, place of the other side and how many go at once.
+class MessagePrices {
+ public:
+  explicit MessagePrices(const hwmodels::Network& network) : network_(network) {}
+  const hwmodels::CommunicationCost& of(Bytes bytes, bool same_node, int together) {
+    const Key key{bytes.value, same_node, together};
+    const auto it = known_.find(key);
+    return it != known_.end() ? it->second : known_.emplace(key, network_.point_to_point(bytes, same_node, together)).first->second;
+  }
+
+ private:
+  using Key = std::tuple<std::int64_t, bool, int>;
+  const hwmodels::Network& network_;
+  std::map<Key, hwmodels::CommunicationCost> known_;
+};
+
 }  // namespace
 
 CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation& ablation) {
@@ -30,20 +66,22 @@ CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation
     if (!ablation.kernels) p = {};
     table.kernels.push_back(p);
   }
+  CollectivePrices collective_prices(plan, hardware.network);
+  MessagePrices message_prices(hardware.network);
   for (const plan::RankClass& c : plan.classes) {
     auto& costs = table.collective_costs.emplace_back();
     auto& loads = table.collectives.emplace_back();
-    for (const plan::CollectiveSpec& spec : plan.collectives) {
-      const GroupShape& group = c.groups[static_cast<std::size_t>(spec.axis)];
-      costs.push_back(spec.choices > 0 ? hardware.network.dispatch(spec.bytes, spec.choices, spec.places, spec.node_limit, group)
-                                       : hardware.network.collective(spec.kind, spec.bytes, group));
+    costs.reserve(plan.collectives.size());
+    loads.reserve(plan.collectives.size());
+    for (std::size_t i = 0; i < plan.collectives.size(); ++i) {
+      costs.push_back(collective_prices.of(i, c.groups[static_cast<std::size_t>(plan.collectives[i].axis)]));
       loads.push_back(priced(costs.back(), gpu.sms, !ablation.communication));
     }
     auto& messages = table.messages.emplace_back();
     for (const plan::MessageSpec& spec : plan.messages) {
       const bool remote = other_node(c, spec.peer);
       const int together = std::max(1, c.groups[static_cast<std::size_t>(plan::GroupAxis::pipeline)].groups_per_node);
-      Priced p = priced(hardware.network.point_to_point(spec.bytes, !remote, together), gpu.sms, !ablation.communication);
+      Priced p = priced(message_prices.of(spec.bytes, !remote, together), gpu.sms, !ablation.communication);
       p.load.sm = p.load.hbm = 0;  // a copy engine's worth: does not disturb kernels
       messages.push_back(p);
     }

@@ -237,9 +237,15 @@ class Simulation {
       replay.records[i].cause = e.cause;
     }
     if (!usable) return kNotReplayed;
-    replay.beside_messages = fits_beside(costs_, rank_class, b, most_of_messages(costs_.messages[rank_class]));
+    replay.beside_messages = fits_beside(costs_, rank_class, b, messages_of(rank_class));
     replays_.push_back(replay);
     return static_cast<std::uint32_t>(replays_.size() - 1);
+  }
+
+  const Load& messages_of(std::size_t rank_class) {
+    if (most_messages_for_ != rank_class) most_messages_ = most_of_messages(costs_.messages[rank_class]);
+    most_messages_for_ = rank_class;
+    return most_messages_;
   }
 
   /// Queues the instructions of a block as the host would have issued them.
@@ -297,12 +303,6 @@ class Simulation {
         e.time = start + b.records[i].time;
         e.cause = b.records[i].cause;
       }
-      if (!b.records.empty()) {  // somebody may have waited for them
-        for (int k = 1; k < plan::kStreams; ++k) {
-          const StreamState& s = rank.streams[static_cast<std::size_t>(k)];
-          if (!s.empty() && s.front().op == Opcode::wait && s.front().index - item.first_event < b.records.size()) poll(r, k);
-        }
-      }
       return;
     }
     const std::int64_t host = std::exchange(rank.host, item.issue);
@@ -316,13 +316,16 @@ class Simulation {
 
   bool can_replay(const RankState& rank, const BlockReplay& b, const Item& item) const {
     const std::int64_t start = rank.streams[0].ready;
+    const EventRange own{item.first_event, static_cast<std::uint32_t>(b.records.size())};
     if (item.issue >= start + b.slack) return false;
     if (rank.host_waits != UINT32_MAX) return false;
     for (int k = 1; k < plan::kStreams; ++k) {
       if (b.streams >> k & 1u) {
         const StreamState& s = rank.streams[static_cast<std::size_t>(k)];
         if (!s.idle() || s.ready > start || !s.opened.empty() || !s.fifo[s.head].whole || s.fifo[s.head].call != item.call) return false;
-      } else if (!stays_quiet(rank, k, start + b.duration, b.beside_messages)) {
+        // What comes after the block on its own side stream may not slip in before the block ends.
+        if (s.head + 1 < s.fifo.size() && !stays_blocked(rank, s.fifo[s.head + 1], own)) return false;
+      } else if (!stays_quiet(rank, k, start + b.duration, b.beside_messages, own)) {
         return false;
       }
     }
@@ -730,6 +733,8 @@ class Simulation {
   bool replays_allowed_ = false, measuring_ = false;
   std::vector<std::uint32_t> replay_of_;   // by block: index into replays_
   std::vector<BlockReplay> replays_;
+  Load most_messages_;                     // of the class asked about last
+  std::size_t most_messages_for_ = SIZE_MAX;
   std::int64_t slack_ = kNever;            // of the block being measured
   std::vector<Slice> trace_;
   std::int64_t instructions_ = 0, replayed_ = 0;
