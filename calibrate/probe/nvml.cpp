@@ -133,8 +133,8 @@ class RealGpu final : public NvmlGpu {
 std::vector<std::string> throttle_reasons(std::uint64_t mask) {
   // Bits of nvmlClocksThrottleReasons. 0x1 idle, 0x2 application clocks and 0x100 display clocks are somebody's setting.
   constexpr std::pair<std::uint64_t, const char*> kReasons[] = {
-      {0x4, "power cap"}, {0x8, "hardware slowdown"}, {0x10, "sync boost"}, {0x20, "temperature (software)"},
-      {0x40, "temperature (hardware)"}, {0x80, "power brake"}};
+      {0x4, "power cap"}, {0x8, "hardware slowdown"}, {0x10, "sync boost"}, {0x20, "thermal slowdown (software)"},
+      {0x40, "thermal slowdown (hardware)"}, {0x80, "power brake"}};
   std::vector<std::string> out;
   for (const auto& [bit, name] : kReasons)
     if ((mask & bit) != 0) out.emplace_back(name);
