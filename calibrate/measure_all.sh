@@ -28,12 +28,15 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$out" ] || { say "name a folder for the results; see --help"; exit 2; }
 [[ $budget =~ ^[0-9]+$ ]] && [ "$budget" -gt 0 ] || { say "--budget: \"$budget\" is not a number of seconds"; exit 2; }
+[ -z "$probe" ] || [ -x "$probe" ] || { say "--probe: $probe is no program"; exit 2; }
 mkdir -p "$out" && out=$(cd "$out" && pwd) || { say "cannot make $out"; exit 2; }
 begin=$SECONDS
 left() { echo $((budget - (SECONDS - begin))); }
 work=$out/details
 mkdir -p "$work"
 exec > >(tee -a "$out/log.txt") 2>&1
+log=$!
+trap 'exec >&- 2>&-; wait "$log"' EXIT  # its last lines
 
 have_torch=no
 if "$python" -c 'import torch' 2>/dev/null; then have_torch=yes; else say "$python has no PyTorch: attention and training steps are left out"; fi
@@ -57,9 +60,6 @@ build_probe() {
 if [ -z "$probe" ]; then
   probe=$root/build/cuda/rehearse-probe
   [ -x "$probe" ] || { say "building the probe"; build_probe $((budget / 3)) || probe=; }
-elif [ ! -x "$probe" ]; then
-  say "--probe: $probe is no program"
-  exit 2
 fi
 
 # What the machine is, without serial numbers and host names.
@@ -75,10 +75,11 @@ if [ -n "$probe" ]; then timeout 60 "$probe" --self-test || say "the self-test e
 if [ -n "$probe" ]; then
   share=$(left)
   if [ $have_torch = yes ]; then share=$((share * 2 / 5)); fi
-  mode=--quick
-  [ "$share" -lt 600 ] || mode=
+  # The quick run's series come first; then as many more as there is time for, with its coarser rule unless time is ample.
+  rule=(--target-error 0.02 --series-cap 0.3)
+  [ "$share" -lt 900 ] || rule=()
   # It stops by itself between two series; the kill is for one that hangs.
-  timeout --signal=INT --kill-after=20 $((share + 30)) "$probe" $mode --budget "$share" --directory "$work" --out "$out/measurements.json" ||
+  timeout --signal=INT --kill-after=20 $((share + 30)) "$probe" "${rule[@]}" --budget "$share" --directory "$work" --out "$out/measurements.json" ||
     say "the probe ended with code $?"
 fi
 if [ $have_torch = yes ]; then

@@ -10,7 +10,8 @@
 #include "calibrate/probe/host_work_kinds.h"
 
 // Vector instructions of the machine at hand, chosen when the program runs; sqrt without errno, so that it vectorises.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+// Not under sanitizers: they are not ready yet when the loader chooses.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define REHEARSE_VECTORISED __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3", "no-math-errno", "no-trapping-math")))
 #else
 #define REHEARSE_VECTORISED

@@ -59,7 +59,8 @@ class CudaDevice final : public Device {
     if (nvml_ != nullptr) warnings_ = nvml_->warnings("GPU " + std::to_string(me.rank));  // before we are on it ourselves
     else warnings_.push_back("NVML (libnvidia-ml.so.1) is not there: clocks and throttling are not recorded");
     REHEARSE_CUDA(cudaSetDevice(gpu_));
-    REHEARSE_CUDA(cudaSetDeviceFlags(cudaDeviceScheduleSpin));
+    cudaSetDeviceFlags(cudaDeviceScheduleSpin);  // a wish: old drivers refuse it once the GPU is open
+    cudaGetLastError();
     REHEARSE_CUDA(cudaFree(nullptr));
     REHEARSE_CUDA(cudaMemGetInfo(&free_, &total_));
     if (free_ < (std::size_t{2} << 30)) throw NotPossible("less than 2 GiB of its memory are free");
