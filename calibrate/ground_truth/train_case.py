@@ -1,6 +1,7 @@
 """Trains one model for a few steps and prints one JSON line: step times, memory, allocator statistics. One process per
 case, so that no case finds the caches of another. Called by measure.py:  train_case.py CASE_JSON"""
 
+import gc
 import json
 import statistics
 import sys
@@ -101,8 +102,15 @@ def run(case):
             torch.cuda.synchronize()
         return time.perf_counter() - begin, enqueued, float(loss)
 
+    if cuda:
+        # What making the model in another type left behind is not of the training step.
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
     first = timed()[0]
-    after_first = torch.cuda.memory_allocated() if cuda else None
+    if cuda:
+        after_first, peak_first = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
     for _ in range(case["warm_up"] - 1):
         timed()
     times, hosts, clocks, begin = [], [], [], time.perf_counter()
@@ -117,7 +125,7 @@ def run(case):
         stats = torch.cuda.memory_stats()
         free, total = torch.cuda.mem_get_info()
         answer |= {"statistics": {k: stats.get(k, 0) for k in STATISTICS}, "device_used_bytes": total - free, "device_total_bytes": total,
-                   "allocated_between_steps_bytes": after_first}
+                   "allocated_before_bytes": before, "allocated_between_steps_bytes": after_first, "peak_of_first_step_bytes": peak_first}
         if case.get("kernels_file"):
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]) as profile:
                 timed()

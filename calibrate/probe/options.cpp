@@ -12,7 +12,7 @@ namespace rehearse::calibrate {
 namespace {
 
 const std::vector<std::string> kNames = {"--quick", "--full", "--list", "--help", "--version", "--self-test", "--fresh", "--only", "--out",
-                                         "--directory", "--meet", "--budget", "--gpus", "--target-error", "--series-cap"};
+                                         "--directory", "--meet", "--budget", "--gpus", "--target-error", "--series-cap", "--case-limit"};
 
 Diagnostic mistake(const std::string& option, const std::string& problem, const std::string& fix) { return {{}, option, problem, fix, ""}; }
 
@@ -79,6 +79,7 @@ ProbeOptions parse_options(const std::vector<std::string>& arguments) {
     else if (name == "--meet") out.meet = value();
     else if (name == "--budget") out.budget_s = positive("Write seconds, for example --budget 300");
     else if (name == "--series-cap") out.series_cap_s = positive("Write seconds, for example --series-cap 0.5");
+    else if (name == "--case-limit") out.case_limit_s = positive("Write seconds, for example --case-limit 300").value_or(120);
     else if (name == "--target-error") out.target_relative_error = positive("Write a fraction, for example --target-error 0.01");
     else if (name == "--gpus") {
       const auto v = positive("Write how many GPUs of this node take part, for example --gpus 4");
@@ -111,6 +112,7 @@ Usage: rehearse-probe [--quick | --full] [options]
   --gpus N             use N GPUs of this node (default all); ignored under mpirun, srun and torchrun
   --meet FILE          where the processes of several nodes meet: a file that all nodes see, not there yet
   --target-error X, --series-cap SECONDS   change the stopping rule
+  --case-limit SECONDS give a series up that takes longer (default 120), write that down and end with exit code 3
   --self-test          check on the GPU that the kernels compute what they are timed for, and stop
   --help, --version
 

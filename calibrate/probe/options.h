@@ -19,6 +19,7 @@ struct ProbeOptions {
   std::string directory;     // for the file tests
   std::string meet;          // where processes meet
   std::optional<double> budget_s;
+  double case_limit_s = 120; // a case that takes longer hangs
   std::optional<int> gpus;   // processes that the program starts by itself
   std::optional<double> target_relative_error;
   std::optional<double> series_cap_s;

@@ -3,12 +3,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <set>
 
 #include "calibrate/probe/host_work.h"
 #include "calibrate/probe/sampling.h"
+#include "calibrate/probe/watchdog.h"
 #include "sim/core/error.h"
 
 namespace rehearse::calibrate {
@@ -142,6 +144,15 @@ SessionResult run_session(const std::vector<Case>& cases, const ProbeOptions& op
     output.save(at_once);
   };
 
+  // Rank 0 first: when it ends, the others notice.
+  constexpr int kEnvironmentMissing = 3;
+  Watchdog watchdog(options.case_limit_s + (leads ? 0 : 10), kEnvironmentMissing, [&] {
+    if (!leads) return;
+    const std::string why = "it did not end within " + std::to_string(static_cast<int>(std::ceil(options.case_limit_s))) + " s";
+    output.content().skipped.push_back({todo[next].operation, todo[next].parameters, why});
+    around.say(identity(todo[next].operation, todo[next].parameters) + ": " + why + "; it will come last in the next run");
+    keep(true);
+  });
   while (true) {
     // Rank 0 decides; the others hear of it.
     std::string word;
@@ -164,8 +175,10 @@ SessionResult run_session(const std::vector<Case>& cases, const ProbeOptions& op
       around.say(name + ": not measured (" + why + ")");
       output.content().skipped.push_back({now.operation, now.parameters, why});
     };
+    watchdog.begin();
     try {
       Series s = measure(now, options, around);
+      watchdog.end();
       ++result.measured;
       ++next;
       if (!leads) continue;
@@ -180,11 +193,14 @@ SessionResult run_session(const std::vector<Case>& cases, const ProbeOptions& op
       around.say(line);
       output.content().series.push_back(std::move(s));
     } catch (const Interrupted&) {
+      watchdog.end();
       result.end = SessionResult::End::interrupted;
       break;
     } catch (const NotPossible& e) {
+      watchdog.end();
       skip(e.what());
     } catch (const DeviceLost& e) {
+      watchdog.end();
       skip(e.what());
       result.end = SessionResult::End::device_lost;
       result.message = e.what();

@@ -229,6 +229,16 @@ TEST_F(Program, KilledAtAnyMomentItsFileIsWholeAndTheNextRunEndsIt) {
   EXPECT_EQ(m.warnings, std::vector<std::string>{"it is slow"});
 }
 
+TEST_F(Program, ACaseThatHangsIsWrittenDownAndComesLast) {
+  auto arguments = quick("host_adam");  // real work, but not within a microsecond
+  arguments.insert(arguments.end(), {"--case-limit", "1e-6"});
+  EXPECT_EQ(in_a_process(arguments, 1), 3);
+  const Measurements m = read_measurements(out);
+  EXPECT_EQ(m.series.size(), 0u);
+  ASSERT_EQ(m.skipped.size(), 1u);
+  EXPECT_EQ(m.skipped[0].reason, "it did not end within 1 s");
+}
+
 TEST_F(Program, SeveralProcessesMeasureTogether) {
   EXPECT_EQ(in_a_process(quick("all_reduce bytes=126 "), 3), 0);
   const Measurements m = read_measurements(out);
