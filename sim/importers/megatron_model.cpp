@@ -16,6 +16,7 @@ class Model {
   Model(Importer& in, const MegatronLayer& layer) : in_(in), layer_(layer) {}
 
   void read() {
+    read_routing();
     if (stated_elsewhere()) return;
     const config::Limits range = config::between(1, 1e9);
     const auto layers = size({"num_layers", "encoder_num_layers"}, "model.layers", config::between(1, 10000));
@@ -176,6 +177,21 @@ class Model {
       if (pattern[i] == 0) return in_.refuse("moe_layer_freq", "dense layers between layers with experts", "Give the scenario a model");
     if (static_cast<std::int64_t>(pattern.size()) != layers) return in_.complain("moe_layer_freq", fmt::format("describes {} layers, but the model has {}", pattern.size(), layers));
     in_.set("model.experts.dense_first", std::to_string(dense), "moe_layer_freq");
+  }
+
+  /// How tokens reach experts. What a dense model's dump says of it is nothing.
+  void read_routing() {
+    if (!in_.has("num_experts") && !in_.has("num_moe_experts")) return;
+    const std::string type = in_.word("moe_token_dispatcher_type").value_or("allgather"), backend = in_.word("moe_flex_dispatcher_backend").value_or("deepep");
+    const bool deepep = in_.flag("moe_enable_deepep").value_or(false) || type == "flex";
+    if (deepep && backend != "deepep" && backend != "hybridep") in_.refuse("moe_flex_dispatcher_backend", "the dispatcher " + backend);
+    const char* by = in_.has("moe_token_dispatcher_type") ? "moe_token_dispatcher_type" : "moe_enable_deepep";
+    const char* ours = deepep ? "deepep" : type == "alltoall" || type == "alltoall_seq" ? "all-to-all" : "all-gather";
+    if (in_.has(by)) in_.set("experts.dispatcher", ours, by);
+    else in_.assume("experts.dispatcher", ours, "Megatron's default");
+    if (const auto factor = in_.number("moe_expert_capacity_factor"); factor && *factor > 0) in_.set("experts.capacity_factor", config::number_text(*factor), "moe_expert_capacity_factor");
+    if (in_.flag("moe_pad_expert_input_to_capacity").value_or(false)) in_.set("experts.pad_to_capacity", "true", "moe_pad_expert_input_to_capacity");
+    if (const auto overlap = in_.flag("moe_shared_expert_overlap")) in_.set("experts.overlap_shared", *overlap ? "true" : "false", "moe_shared_expert_overlap");
   }
 
   void read_latent_attention() {

@@ -79,6 +79,11 @@ class Torchtitan {
     context_ = degree({"parallelism.context_parallel_degree", "experimental.context_parallel_degree"}, "parallelism.context");
     degree({"parallelism.expert_parallel_degree"}, "parallelism.expert");
     degree({"parallelism.expert_tensor_parallel_degree"}, "parallelism.expert_tensor");
+    if (const auto backend = in_.word("parallelism.expert_parallel_comm_backend")) {
+      if (*backend == "standard") in_.set("experts.dispatcher", "all-to-all", "parallelism.expert_parallel_comm_backend");
+      else if (*backend == "deepep") in_.set("experts.dispatcher", "deepep", "parallelism.expert_parallel_comm_backend");
+      else in_.refuse("parallelism.expert_parallel_comm_backend", "the dispatcher " + *backend);
+    }
     if (tensor_ > 1) {
       const bool split = in_.flag("parallelism.enable_sequence_parallel").value_or(true);
       if (in_.has("parallelism.enable_sequence_parallel")) in_.set("parallelism.sequence_parallel", split ? "true" : "false", "parallelism.enable_sequence_parallel");

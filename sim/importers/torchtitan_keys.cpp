@@ -80,7 +80,6 @@ constexpr Unsimulated kUnsimulated[] = {
     {"parallelism.enable_fsdp_symm_mem", "false", "symmetric memory for FSDP"},
     {"parallelism.module_fqns_per_model_part", "[]", "stages named module by module"},
     {"parallelism.pipeline_parallel_schedule_csv", "", "a schedule from a CSV file"},
-    {"parallelism.expert_parallel_comm_backend", "standard", "DeepEP"},
     {"quantize.linear.float8.enable_fsdp_float8_all_gather", "false", "parameters gathered in 8 bits"},
     {"float8.enable_fsdp_float8_all_gather", "false", "parameters gathered in 8 bits"},
     {"quantize.linear.float8.emulate", "false", "emulated 8-bit products"},

@@ -215,6 +215,12 @@ TEST(Megatron, ExpertsOfEveryLayerOrOfTheLast) {
   const std::string common = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --global-batch-size 8 --vocab-size 1000 --num-experts 8 ";
   EXPECT_EQ(key(read(common + "--moe-router-topk 4 --moe-ffn-hidden-size 32"), "model.experts.top_k"), "4");
   EXPECT_EQ(key(read(common + "--moe-layer-freq '([0]*1+[1]*3)'"), "model.experts.dense_first"), "1");
+  EXPECT_EQ(key(read(common), "experts.dispatcher"), "all-gather");
+  const Imported flex = read(common + "--moe-token-dispatcher-type flex --moe-enable-deepep --moe-expert-capacity-factor 1.25 --moe-pad-expert-input-to-capacity --expert-model-parallel-size 4");
+  EXPECT_EQ(key(flex, "experts.dispatcher"), "deepep");
+  EXPECT_EQ(key(flex, "experts.capacity_factor"), "1.25");
+  EXPECT_EQ(key(flex, "experts.pad_to_capacity"), "true");
+  EXPECT_EQ(key(flex, "parallelism.expert"), "4");
   EXPECT_TRUE(has(refused(common + "--moe-layer-freq '([0]*1+[1]*5)'"), "describes 6 layers, but the model has 4"));
 }
 
