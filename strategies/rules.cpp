@@ -21,6 +21,8 @@ class Rules {
   std::vector<Diagnostic> out_;
 };
 
+constexpr std::int64_t kMaxMicroBatches = 1 << 16;
+
 std::string text(std::int64_t n) { return std::to_string(n); }
 
 /// "Use 1, 2, 4 or 8": the divisors of n up to a limit.
@@ -52,6 +54,12 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   rules.forbid(d.context > 1 && t.sequence_length % (2LL * d.context) != 0, "parallelism.context", "the sequence of " + text(t.sequence_length) + " tokens cannot be cut into 2 x " + text(d.context) + " balanced chunks",
                "Use a sequence length that " + text(2LL * d.context) + " divides");
   const std::int64_t per_step = t.micro_batch_size * d.data;
+  // Every micro-batch is simulated: a number beyond what any run has would fill the memory instead of saying so.
+  if (t.global_batch_size / per_step > kMaxMicroBatches) {
+    rules.forbid(true, "training.global_batch_size", text(t.global_batch_size / per_step) + " micro-batches per step are more than any run has (the limit is " + text(kMaxMicroBatches) + ")",
+                 "Use a smaller batch, a larger micro_batch_size or more data-parallel ranks");
+    return rules.take();
+  }
   rules.forbid(t.global_batch_size % per_step != 0, "training.global_batch_size",
                text(t.global_batch_size) + " is not a multiple of micro-batch " + text(t.micro_batch_size) + " x data-parallel degree " + text(d.data),
                (t.global_batch_size > per_step ? "Use " + text(t.global_batch_size / per_step * per_step) + " or " : std::string("Use ")) + text((t.global_batch_size / per_step + 1) * per_step));

@@ -27,6 +27,8 @@ expect 2 run fine.yaml --set cluster.node=dgx-h10; says "dgx-h100"
 expect 2 run fine.yaml --set model=lama-3-8b; says "llama-3-8b"
 expect 2 run fine.yaml --set training.global_batch_size=33; says "training.global_batch_size"
 
+expect 2 run fine.yaml --set training.global_batch_size=9223372036854775807; says "between 1 and"
+expect 2 run fine.yaml --set training.global_batch_size=100000000000 --set parallelism.pipeline=2; says "micro-batches per step are more than any run has"
 # Files that are none.
 expect 2 run missing.yaml; says "no such file"
 expect 2 run fine.yml; says "Did you mean fine.yaml"
