@@ -222,6 +222,16 @@ void Importer::add(const Imported& other) {
   append(unsimulated_, other.unsimulated);
 }
 
+std::optional<std::string> Importer::near_key(const std::string& key, std::size_t before) {
+  // In a file of another kind nothing is near; looking for it there would only cost time.
+  constexpr std::size_t kMostSuggestions = 20, kLongestKey = 100;
+  if (before >= kMostSuggestions || key.size() > kLongestKey) return std::nullopt;
+  std::vector<std::string> names(asked_.begin(), asked_.end());
+  for (const Unsimulated& u : vocabulary_.unsimulated) names.emplace_back(u.key);
+  for (const Ignored& i : vocabulary_.ignored) names.emplace_back(i.key);
+  return nearest_name(key, names);
+}
+
 Imported Importer::finish(const std::string& framework) {
   for (const Leaf& l : leaves_) {
     if (l.settled) continue;
@@ -239,10 +249,7 @@ Imported Importer::finish(const std::string& framework) {
     } else if (l.value.is_null() || (vocabulary_.unset_is_off && is_unset(l.value))) {
       ignore(l.key, "not set");
     } else {
-      std::vector<std::string> names(asked_.begin(), asked_.end());
-      for (const Unsimulated& u : vocabulary_.unsimulated) names.emplace_back(u.key);
-      for (const Ignored& i : vocabulary_.ignored) names.emplace_back(i.key);
-      const auto near = nearest_name(l.key, names);
+      const auto near = near_key(l.key, report_.not_understood.size());
       report_.not_understood.push_back({l.value.at(), l.key, near ? fmt::format("unknown key. Did you mean {}?", *near) : "unknown key"});
     }
   }

@@ -93,6 +93,7 @@ class Importer {
   config::Place place_of(std::string_view key);
   SourceLocation location_of(std::string_view key) { return place_of(key).location(); }
   bool leave_out(const std::string& key) const;
+  std::optional<std::string> near_key(const std::string& key, std::size_t before);
 
   config::Value root_;
   const Context& context_;
