@@ -204,7 +204,18 @@ Eigen::MatrixXd inverse_normal(const Eigen::MatrixXd& jacobian, const std::vecto
   return half * half.transpose();
 }
 
-void fill_covariance(const Problem& problem, const State& s, Loss loss, Fit& fit) {
+/// The linear problem at an answer: what the spread of any choice of parameters follows from.
+struct Tangent {
+  Eigen::MatrixXd jacobian;
+  double variance = 0;
+};
+
+/// Standard errors in the coordinates of the steps of the chosen parameters, all at once.
+Eigen::VectorXd spread_of(const Tangent& t, const std::vector<Eigen::Index>& chosen) {
+  return (inverse_normal(t.jacobian, chosen).diagonal() * t.variance).cwiseMax(0.0).cwiseSqrt();
+}
+
+void fill_covariance(const Problem& problem, const State& s, Loss loss, Fit& fit, Tangent& tangent) {
   const Eigen::Index n = s.residuals.size(), p = s.u.size();
   std::vector<Eigen::Index> inner, moved;  // fitted; fitted or at a bound
   std::vector<bool> free(fit.standing.size());
@@ -228,8 +239,9 @@ void fill_covariance(const Problem& problem, const State& s, Loss loss, Fit& fit
   if (slope <= 0) return;
   const double correction = 1 + static_cast<double>(k) / static_cast<double>(n) * (slope_squares - slope * slope) / (slope * slope);
   const double variance = fit.scale * fit.scale * correction * correction * squares / static_cast<double>(n - k) / (slope * slope);
-  const Eigen::MatrixXd wide = inverse_normal(j, moved) * variance;
-  for (std::size_t c = 0; c < moved.size(); ++c) fit.spread[moved[c]] = std::sqrt(std::max(0.0, wide(static_cast<Eigen::Index>(c), static_cast<Eigen::Index>(c))));
+  tangent = {j, variance};
+  const Eigen::VectorXd wide = spread_of(tangent, moved);
+  for (std::size_t c = 0; c < moved.size(); ++c) fit.spread[moved[c]] = wide[static_cast<Eigen::Index>(c)];
   if (k == 0) return;
   const Eigen::MatrixXd narrow = inverse_normal(j, inner) * variance;
   Eigen::MatrixXd some(n, k);
@@ -242,7 +254,7 @@ void fill_covariance(const Problem& problem, const State& s, Loss loss, Fit& fit
     }
 }
 
-Fit fit_free(const Residuals& residuals, const std::vector<Parameter>& parameters, const FitOptions& options, std::vector<bool> free) {
+Fit fit_free(const Residuals& residuals, const std::vector<Parameter>& parameters, const FitOptions& options, std::vector<bool> free, Tangent& tangent) {
   const Problem problem(residuals, parameters, options.difference);
   State s;
   s.u = problem.start();
@@ -283,7 +295,7 @@ Fit fit_free(const Residuals& residuals, const std::vector<Parameter>& parameter
     const bool bound = s.u[k] <= problem.low()[k] + room || s.u[k] >= problem.high()[k] - room;
     fit.standing.push_back(!free[i] ? Standing::not_determined : bound ? Standing::at_bound : Standing::fitted);
   }
-  fill_covariance(problem, s, options.loss, fit);
+  fill_covariance(problem, s, options.loss, fit, tangent);
   return fit;
 }
 
@@ -317,26 +329,37 @@ double condition_of(const Eigen::MatrixXd& jacobian) {
 }
 
 Fit least_squares(const Residuals& residuals, const std::vector<Parameter>& parameters, const FitOptions& options) {
-  return fit_free(residuals, parameters, options, std::vector<bool>(parameters.size(), true));
+  Tangent unused;
+  return fit_free(residuals, parameters, options, std::vector<bool>(parameters.size(), true), unused);
 }
 
 Fit fit_what_is_determined(const Residuals& residuals, const std::vector<Parameter>& parameters, const FitOptions& options, double worst) {
   std::vector<bool> free(parameters.size(), true);
   std::vector<Parameter> now = parameters;  // each round starts where the last one ended, but for those that it froze
   for (;;) {
-    Fit fit = fit_free(residuals, now, options, free);
-    std::size_t loosest = parameters.size();
-    double most = worst;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const double error = fit.spread[static_cast<Eigen::Index>(i)] / width_of(parameters[i]);
-      if (error > most) most = error, loosest = i;
+    Tangent tangent;
+    Fit fit = fit_free(residuals, now, options, free, tangent);
+    // Of two that only their sum tells, one must go and the other is known well: one at a time, by the tangent alone.
+    std::vector<Eigen::Index> kept;
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      if (fit.standing[i] != Standing::not_determined) kept.push_back(static_cast<Eigen::Index>(i));
+    bool dropped = false;
+    while (!kept.empty() && tangent.variance > 0) {
+      const Eigen::VectorXd spread = spread_of(tangent, kept);
+      std::size_t loosest = kept.size();
+      double most = worst;
+      for (std::size_t c = 0; c < kept.size(); ++c) {
+        const double error = spread[static_cast<Eigen::Index>(c)] / width_of(parameters[static_cast<std::size_t>(kept[c])]);
+        if (error > most) most = error, loosest = c;
+      }
+      if (loosest == kept.size()) break;
+      kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(loosest));
+      dropped = true;
     }
-    if (loosest == parameters.size()) return fit;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const bool hopeless = i == loosest || fit.spread[static_cast<Eigen::Index>(i)] / width_of(parameters[i]) > 4 * worst;
-      if (hopeless || fit.standing[i] == Standing::not_determined) free[i] = false;
-      now[i].start = free[i] ? fit.x[static_cast<Eigen::Index>(i)] : parameters[i].start;
-    }
+    if (!dropped) return fit;
+    free.assign(parameters.size(), false);
+    for (const Eigen::Index i : kept) free[static_cast<std::size_t>(i)] = true;
+    for (std::size_t i = 0; i < parameters.size(); ++i) now[i].start = free[i] ? fit.x[static_cast<Eigen::Index>(i)] : parameters[i].start;
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "calibrate/fit/fit_collectives.h"
@@ -63,8 +64,10 @@ std::map<std::string, Measurements> published() {
   static const std::map<std::string, std::string> kernels{{"FlashAttention-2", "flash2"}, {"FlashAttention-3", "flash3"}, {"cuDNN", "cudnn"}};
   const config::CsvTable table = config::read_csv(source_dir() / "tests/accuracy/tables/kernels_gemm_attention.csv");
   std::map<std::string, Measurements> out;
+  std::set<std::string> seen;  // one source repeats the other's tables, which would make rows left out easy to foretell
   for (std::size_t i = 0; i < table.size(); ++i) {
     const config::CsvRow row = table.row(i);
+    if (row.text("op") == "gemm" && !seen.insert(std::string(row.text("gpu")) + std::string(row.text("shape")) + std::string(row.text("tflops"))).second) continue;
     const auto gpu = gpus.find(std::string(row.text("gpu")));
     const auto tflops = row.number("tflops");
     if (gpu == gpus.end() || !tflops) continue;
@@ -108,7 +111,7 @@ TEST(PublishedTables, ProductsAndForwardAttentionOfOthers) {
   int rows = 0;
   for (const auto& [gpu, m] : published())
     if (m.series.size() >= 8) print_and_check(gpu, m, 20), rows += static_cast<int>(m.series.size());
-  EXPECT_GT(rows, 100);
+  EXPECT_GT(rows, 90);
 }
 
 TEST(PublishedTables, CollectivesByMachine) {
