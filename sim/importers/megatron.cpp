@@ -153,9 +153,8 @@ class Megatron {
     }
     std::vector<std::string> known;
     for (const std::string& m : modules) {
-      if (m == "core_attn" || m == "layernorm" || m == "mlp") known.push_back(m);
-      else if (m != "moe" && m != "moe_act" && m != "shared_experts") return in_.refuse("recompute_modules", "recomputing " + m);
-      else if (in_.has("num_experts") || in_.has("num_moe_experts")) return in_.refuse("recompute_modules", "recomputing " + m);
+      if (m == "core_attn" || m == "layernorm" || m == "mlp" || m == "mla_up_proj" || m == "moe" || m == "moe_act" || m == "shared_experts") known.push_back(m);
+      else return in_.refuse("recompute_modules", "recomputing " + m);
     }
     if (!known.empty()) in_.set_list("memory.recompute_modules", known, "recompute_modules");
   }

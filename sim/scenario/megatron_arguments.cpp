@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "sim/config/document.h"
 #include "sim/importers/argument_text.h"
@@ -56,7 +57,29 @@ void apply_experts(const Arguments& a, Scenario& s) {
   s.strategy.experts.capacity_factor = a.number("moe-expert-capacity-factor", 0);
   s.strategy.experts.pad_to_capacity = a.flag("moe-pad-expert-input-to-capacity");
   experts.shared_ffn_hidden = static_cast<std::int64_t>(a.number("moe-shared-expert-intermediate-size", 0));
+  experts.groups = static_cast<std::int64_t>(a.number("moe-router-num-groups", 0));
+  experts.groups_per_token = static_cast<std::int64_t>(a.number("moe-router-group-topk", 0));
   if (const double width = a.number("moe-ffn-hidden-size", 0); width > 0) experts.ffn_hidden = static_cast<std::int64_t>(width);
+}
+
+/// Multi-head latent attention; sizes not given have Megatron's defaults (MLATransformerConfig).
+void apply_latent_attention(const Arguments& a, model::ModelDescription& m) {
+  if (!a.flag("multi-latent-attention")) return;
+  auto size = [&](const char* name, double otherwise) { return static_cast<std::int64_t>(a.number(name, otherwise)); };
+  m.latent = {.q_lora_rank = size("q-lora-rank", 512), .kv_lora_rank = size("kv-lora-rank", 512), .qk_nope_head_dim = size("qk-head-dim", 128), .qk_rope_head_dim = size("qk-pos-emb-head-dim", 64),
+              .v_head_dim = size("v-head-dim", 128)};
+  m.head_dim = m.latent.qk_nope_head_dim + m.latent.qk_rope_head_dim;
+  m.kv_heads = m.heads;
+  m.qk_norm = false;   // its norms are those of the latent vectors
+}
+
+/// --recompute-modules, as a list or as words.
+void apply_recompute_modules(const Arguments& a, Scenario& s) {
+  std::string word;
+  for (const char c : a.word("recompute-modules") + " ") {
+    if ((c >= 'a' && c <= 'z') || c == '_') word += c;
+    else if (!word.empty()) s.strategy.memory.recompute_modules.push_back(std::exchange(word, {}));
+  }
 }
 
 void apply_layer(const importers::MegatronLayer& layer, Scenario& s) {
@@ -89,6 +112,9 @@ std::optional<std::string> apply_megatron_arguments(const std::string& arguments
   if (!a.word("export-kd-cfg").empty()) return "distillation from a teacher model is not simulated";
   if (a.flag("defer-embedding-wgrad-compute")) return "deferred weight gradients of the embedding are not simulated";
   apply_layer(importers::megatron_layer(importers::flat_arguments(config::parse_document(arguments, "model_args_json").root)), s);
+  apply_latent_attention(a, s.model);
+  apply_recompute_modules(a, s);
+  if (a.flag("no-rope-fusion")) s.profile.rope = st::Fusion::eager;
   if (s.model.experts.experts > 0) {
     apply_experts(a, s);
     const std::string pattern = a.word("moe-layer-freq");

@@ -135,7 +135,7 @@ const config::Fields<st::Memory>& memory_fields() {
       config::choice("recompute", &T::recompute, "activations that backward makes again", {{"none", st::Recompute::none, "keep all"}, {"selective", st::Recompute::selective, "the framework's cheap ones"},
                                                                                          {"full", st::Recompute::full, "whole layers"}}),
       config::integer("recompute_every", &T::recompute_every, "full: every n-th layer", positive),
-      config::text("recompute_modules", &T::recompute_modules, "selective: core_attn, layernorm, mlp_act, mlp, operators"),
+      config::text("recompute_modules", &T::recompute_modules, "selective: core_attn, layernorm, mlp, mlp_act, mla_up_proj, moe, moe_act, shared_experts, or operators"),
   };
   return table;
 }

@@ -310,12 +310,12 @@ TensorId Operators::gelu_eager(TensorId x, std::int64_t width) {
   return result();
 }
 
-TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t width) {
+TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t width, const std::string& prefix) {
   if (!c_.model.gated_mlp && c_.profile.activation == Fusion::eager && c_.model.activation == model::Activation::gelu_tanh) return gelu_eager(gate_or_fused, width);
   const std::int64_t bytes = c_.tokens * width * c_.element();
   const TensorId y = tape_.tensor("activation", bytes);
   if (!c_.model.gated_mlp) {
-    Node node{.name = "gelu", .inputs = {gate_or_fused}, .outputs = {y}, .saved = {gate_or_fused}, .forward = {kernel("gelu", bytes, bytes)},
+    Node node{.name = prefix + "gelu", .inputs = {gate_or_fused}, .outputs = {y}, .saved = {gate_or_fused}, .forward = {kernel("gelu", bytes, bytes)},
               .backward = {kernel("gelu backward", 2 * bytes, bytes)}};
     node.discard_output = c_.profile.activation == Fusion::compiled;
     tape_.nodes.push_back(std::move(node));
@@ -323,16 +323,16 @@ TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t
   }
   if (c_.profile.activation == Fusion::eager || c_.profile.activation == Fusion::native) {
     const TensorId silu = tape_.tensor("silu", bytes);
-    tape_.nodes.push_back({.name = "silu", .inputs = {gate_or_fused}, .outputs = {silu}, .saved = {gate_or_fused}, .forward = {kernel("silu", bytes, bytes)},
+    tape_.nodes.push_back({.name = prefix + "silu", .inputs = {gate_or_fused}, .outputs = {silu}, .saved = {gate_or_fused}, .forward = {kernel("silu", bytes, bytes)},
                            .backward = {kernel("silu backward", 2 * bytes, bytes)}});
     std::vector<TensorId> inputs{silu, up == kNoTensor ? gate_or_fused : up};
-    tape_.nodes.push_back({.name = "gate product", .inputs = inputs, .outputs = {y}, .saved = inputs, .forward = {kernel("gate product", 2 * bytes, bytes)},
+    tape_.nodes.push_back({.name = prefix + "gate product", .inputs = inputs, .outputs = {y}, .saved = inputs, .forward = {kernel("gate product", 2 * bytes, bytes)},
                            .backward = {kernel("gate product backward", 2 * bytes, bytes), kernel("gate product backward", 2 * bytes, bytes)}});
     return y;
   }
   std::vector<TensorId> inputs{gate_or_fused};
   if (up != kNoTensor) inputs.push_back(up);
-  Node node{.name = "swiglu", .inputs = inputs, .outputs = {y}, .saved = inputs, .forward = {kernel("swiglu", 2 * bytes, bytes)},
+  Node node{.name = prefix + "swiglu", .inputs = inputs, .outputs = {y}, .saved = inputs, .forward = {kernel("swiglu", 2 * bytes, bytes)},
             .backward = {kernel("swiglu backward", 3 * bytes, 2 * bytes)}};
   node.discard_output = c_.profile.activation == Fusion::compiled;
   tape_.nodes.push_back(std::move(node));

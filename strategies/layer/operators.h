@@ -59,7 +59,7 @@ class Operators {
   /// Cuts a tensor of `rows` (0: one per token) into parts of these widths per row, without copying.
   std::vector<TensorId> split(TensorId x, const std::string& name, const std::vector<std::int64_t>& widths, std::int64_t rows = 0);
   TensorId attention(TensorId q, TensorId k, TensorId v, const model::Layer& layer);
-  TensorId activation(TensorId gate_up, TensorId up, std::int64_t width);
+  TensorId activation(TensorId gate_up, TensorId up, std::int64_t width, const std::string& prefix = "");
   TensorId residual(TensorId stream, TensorId branch, const std::string& name);
 
   // Building bricks, also used by head.cpp

@@ -31,22 +31,31 @@ void apply_selective(const LowerContext& c, Tape& tape) {
     tape.regions = 1;
     return;
   }
-  int region = 0;
-  for (Node& n : tape.nodes) {
-    const bool core = has(n, {"scores", "softmax", "attention dropout", "attention values"}) || n.name == "attention";
-    if (modules.contains("core_attn") && core && c.attention == "unfused") {
-      n.region = 0;
-      region = 1;
-    }
-    if (modules.contains("layernorm") && has(n, {"norm"})) n.discard_output = true;
-    if (modules.contains("mlp_act") && has(n, {"gelu", "swiglu"})) n.discard_output = true;
-  }
-  if (modules.contains("mlp"))
+  // Megatron: whole regions are checkpoints of their own; the others drop an output and make it again when backward asks.
+  auto begins = [](const Node& n, std::initializer_list<const char*> words) {
+    return std::any_of(words.begin(), words.end(), [&](const char* w) { return n.name.starts_with(w); });
+  };
+  int regions = 0;
+  auto region = [&](const char* module, const auto& belongs) {
+    if (!modules.contains(module)) return;
+    bool any = false;
     for (Node& n : tape.nodes)
-      if (has(n, {"fc1", "fc2", "gate", "up", "down", "gelu", "swiglu", "silu"})) {
-        n.region = region;
-      }
-  tape.regions = region + (modules.contains("mlp") ? 1 : 0);
+      if (belongs(n)) n.region = regions, any = true;
+    regions += any;
+  };
+  const bool unfused = c.attention == "unfused";
+  region("core_attn", [&](const Node& n) { return unfused && (begins(n, {"scores", "softmax", "attention dropout", "attention values"}) || n.name == "attention"); });
+  region("mlp", [&](const Node& n) { return begins(n, {"fc1", "fc2", "gate_up", "gate_proj", "gate product", "up_proj", "down_proj", "gelu", "swiglu", "silu"}); });
+  region("shared_experts", [&](const Node& n) { return begins(n, {"shared experts "}) && n.name != "shared experts add"; });
+  region("moe", [&](const Node& n) { return begins(n, {"router", "permute", "dispatch", "sort by", "experts ", "combine", "unpermute"}); });
+  for (Node& n : tape.nodes) {
+    if (modules.contains("layernorm") && has(n, {"norm"}) && !has(n, {"latent"})) n.discard_output = true;
+    if (modules.contains("mlp_act") && begins(n, {"gelu", "swiglu"})) n.discard_output = true;
+    if (modules.contains("moe_act") && n.name == "experts activation") n.discard_output = true;
+    if (modules.contains("mla_up_proj") && begins(n, {"q_up", "kv_up", "latent rope"})) n.discard_output = true;
+    if (n.region >= 0) n.cached = false;
+  }
+  tape.regions = regions;
 }
 
 TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, TensorId x, const model::Layer& layer) {
@@ -120,7 +129,7 @@ TensorId mlp_block(const LowerContext& c, Operators& op, TensorId x, std::int64_
   using Split = Operators::Split;
   if (!m.gated_mlp) {
     const TensorId h = op.linear(x, prefix + "fc1", m.hidden, width, m.mlp_bias, Split::column);
-    return op.linear(op.activation(h, kNoTensor, width / c.tensor), prefix + "fc2", width, m.hidden, m.mlp_bias, Split::row);
+    return op.linear(op.activation(h, kNoTensor, width / c.tensor, prefix), prefix + "fc2", width, m.hidden, m.mlp_bias, Split::row);
   }
   TensorId gate, up = kNoTensor;
   if (c.profile.fused_gate_up) {
@@ -129,7 +138,7 @@ TensorId mlp_block(const LowerContext& c, Operators& op, TensorId x, std::int64_
     gate = op.linear(x, prefix + "gate_proj", m.hidden, width, m.mlp_bias, Split::column);
     up = op.linear(x, prefix + "up_proj", m.hidden, width, m.mlp_bias, Split::column);
   }
-  return op.linear(op.activation(gate, up, width / c.tensor), prefix + "down_proj", width, m.hidden, m.mlp_bias, Split::row);
+  return op.linear(op.activation(gate, up, width / c.tensor, prefix), prefix + "down_proj", width, m.hidden, m.mlp_bias, Split::row);
 }
 
 Tape layer_tape(const LowerContext& c, const model::Layer& layer) {

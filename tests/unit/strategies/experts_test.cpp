@@ -8,6 +8,7 @@
 #include "sim/model/shapes.h"
 #include "strategies/layer/transformer_layer.h"
 #include "strategies/plan_writer.h"
+#include "tests/support/byte_ledger.h"
 
 namespace rehearse::strategies {
 namespace {
@@ -219,6 +220,35 @@ TEST(Experts, AdaptersAndRoutersOfMixtral) {
     if (w.packed_bytes >= 0 && w.name.starts_with("experts")) packed += w.packed_bytes, elements += w.elements;
   EXPECT_EQ(elements, std::int64_t{8} * 3 * 4096 * 14336);
   EXPECT_NEAR(static_cast<double>(packed) / static_cast<double>(elements), 0.5 + (1 + 4.0 / 256) / 64, 1e-6);
+}
+
+// Each module that is recomputed leaves less between forward and backward, and nothing is left over after a step.
+TEST(Experts, RecomputedModulesKeepLess) {
+  model::ModelDescription m = small_mixture();
+  m.experts.shared_ffn_hidden = 512;
+  m.latent = {.q_lora_rank = 256, .kv_lora_rank = 128, .qk_nope_head_dim = 32, .qk_rope_head_dim = 32, .v_head_dim = 64};
+  m.layers[0].moe = false;
+  for (const char* framework : {"megatron-core", "plain"}) {
+    auto kept = [&](std::vector<std::string> modules) {
+      Strategy s = job(8, 4);
+      s.memory.recompute = modules.empty() ? Recompute::none : Recompute::selective;
+      s.memory.recompute_modules = std::move(modules);
+      const plan::Plan plan = write_plan(m, s, load_profile(framework), 8);
+      test_support::ByteLedger ledger(plan, 0);
+      ledger.step();
+      const test_support::StepBytes bytes = ledger.step();
+      EXPECT_TRUE(bytes.mistakes.empty()) << bytes.mistakes.front();
+      EXPECT_EQ(bytes.after_step, bytes.persistent);
+      return bytes.after_forward;
+    };
+    const std::int64_t all = kept({});
+    std::vector<std::string> together;
+    for (const char* module : {"layernorm", "mlp", "mla_up_proj", "moe_act", "shared_experts", "moe"}) {
+      EXPECT_LT(kept({module}), all) << framework << " " << module;
+      together.push_back(module);
+      EXPECT_LE(kept(together), kept({module})) << framework << " " << module;
+    }
+  }
 }
 
 TEST(Experts, RefusalsSayWhatIsNear) {
