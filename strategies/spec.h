@@ -35,6 +35,7 @@ struct Training {
   std::optional<bool> cuda_graph;
   std::optional<std::string> attention;  // flash | unfused | ...; unset: the profile's habit
   bool clip_gradients = true;
+  bool multi_token_prediction = false;   // the model's further layers that predict later tokens are trained
   std::optional<LossKind> cross_entropy;            // these three unset: the profile's habit
   std::optional<bool> fused_gradient_accumulation;  // the weight-gradient product adds into the kept gradient
   std::optional<bool> transformer_engine;           // false: the framework's own layers

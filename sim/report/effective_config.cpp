@@ -93,6 +93,7 @@ Value training_section(const scenario::Scenario& s) {
   out.add("compile", t.compile.value_or(s.profile.compiled));
   out.add_if("cuda_graph", t.cuda_graph);
   out.add("attention", t.attention.value_or(s.profile.attention_fused ? "flash" : "unfused"));
+  out.add("multi_token_prediction", t.multi_token_prediction);
   out.add("clip_gradients", t.clip_gradients);
   if (t.cross_entropy)
     for (const auto& e : st::loss_kinds().entries())

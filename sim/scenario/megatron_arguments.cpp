@@ -113,6 +113,8 @@ std::optional<std::string> apply_megatron_arguments(const std::string& arguments
   if (a.flag("defer-embedding-wgrad-compute")) return "deferred weight gradients of the embedding are not simulated";
   apply_layer(importers::megatron_layer(importers::flat_arguments(config::parse_document(arguments, "model_args_json").root)), s);
   apply_latent_attention(a, s.model);
+  s.model.mtp_layers = static_cast<std::int64_t>(a.number("mtp-num-layers", 0));
+  s.strategy.training.multi_token_prediction = s.model.mtp_layers > 0;
   apply_recompute_modules(a, s);
   if (a.flag("no-rope-fusion")) s.profile.rope = st::Fusion::eager;
   if (s.model.experts.experts > 0) {

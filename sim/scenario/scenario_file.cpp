@@ -80,6 +80,7 @@ const config::Fields<st::Training>& training_fields() {
       config::boolean("compile", &T::compile, "torch.compile on each layer; default: the framework's habit"),
       config::boolean("cuda_graph", &T::cuda_graph, "launches are replayed from a CUDA graph"),
       config::named("attention", &T::attention, "attention kernel; default: the framework's", "attention kind", [] { return std::vector<std::string>{"flash", "unfused"}; }),
+      config::boolean("multi_token_prediction", &T::multi_token_prediction, "the model's multi-token-prediction layers are trained as well"),
       config::boolean("clip_gradients", &T::clip_gradients, "the gradient norm is computed and clipped"),
       config::choice("cross_entropy", &T::cross_entropy, "how the loss treats the logits; default: the framework's habit", st::loss_kinds()),
       config::boolean("fused_gradient_accumulation", &T::fused_gradient_accumulation, "weight-gradient products add into the kept gradient (false: Megatron's --no-gradient-accumulation-fusion); default: the framework's habit"),

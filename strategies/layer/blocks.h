@@ -1,10 +1,13 @@
 // The larger blocks of a transformer layer: attention with its projections, dense and expert MLPs.
-// Leaves out the norms and residuals around them (transformer_layer.cpp).
+// Leaves out lifetimes (tape_emitter.h).
 #pragma once
 
 #include "strategies/layer/operators.h"
 
 namespace rehearse::strategies {
+
+/// A whole layer: norms, attention, MLP or experts, residuals. Returns the residual stream.
+TensorId layer_block(const LowerContext& context, Operators& op, Tape& tape, TensorId x, const model::Layer& layer);
 
 /// Multi-head latent attention (DeepSeek-V2): queries, keys and values come from low-rank latents; only a small part of
 /// each head rotates. Source: DeepSeek-V2 report, section 2.1; Megatron-Core multi_latent_attention.py.

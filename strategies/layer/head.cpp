@@ -1,6 +1,7 @@
 // Both ends of a transformer: the embedding that makes the residual stream, the head and the loss that consume it.
 #include <algorithm>
 
+#include "strategies/layer/blocks.h"
 #include "strategies/layer/transformer_layer.h"
 
 namespace rehearse::strategies {
@@ -164,6 +165,35 @@ void add_loss(const LowerContext& c, Operators& op, Tape& tape, TensorId hidden,
   }
 }
 
+/// The newest weight of this name is another user of a table that this rank has already.
+void shared_weight(Tape& tape, const std::string& name) {
+  const auto w = std::find_if(tape.weights.rbegin(), tape.weights.rend(), [&](const Weight& one) { return one.name == name; });
+  w->parameter_elsewhere = w->gradient_elsewhere = true;
+}
+
+/// Multi-token prediction: the stream and the embedding of the next token, each normalised, become the stream of one more
+/// layer; its head and the table are those of the model, a copy where the embedding is on another stage.
+/// Source: DeepSeek-V3 report, section 2.2; Megatron-Core transformer/multi_token_prediction.py.
+TensorId prediction_layer(const LowerContext& c, Operators& op, Tape& tape, TensorId hidden) {
+  const auto& m = c.model;
+  const std::int64_t rows = c.stream_tokens(), bytes = rows * m.hidden * c.element(), table_rows = padded_vocabulary(c) / c.tensor;
+  const TensorId ids = tape.tensor("next token ids", rows * 8, false), next = tape.tensor("next token embedding", bytes);
+  Weight table = op.weight("word_embeddings.weight", table_rows * m.hidden);
+  table.matrix = false;
+  const bool trained = table.trainable;
+  const int w = tape.weight(std::move(table));
+  Node lookup{.name = "next token embedding", .outputs = {next}, .saved = {ids}, .intermediates = {ids}, .forward = {op.kernel("embedding", bytes, bytes, KernelKind::embedding)}};
+  if (trained) lookup.backward = {op.weight_gradient(w, op.kernel("embedding backward", bytes, table_rows * m.hidden * c.element() / 8 + bytes, KernelKind::embedding))};
+  tape.nodes.push_back(std::move(lookup));
+  if (c.strategy.parallelism.degrees.pipeline == 1) shared_weight(tape, "word_embeddings.weight");
+
+  const TensorId stream = op.norm(hidden, "stream norm", rows, m.hidden), token = op.norm(next, "next token norm", rows, m.hidden);
+  const TensorId both = tape.tensor("stream and next token", 2 * bytes);
+  tape.nodes.push_back({.name = "concatenate", .inputs = {stream, token}, .outputs = {both}, .forward = {op.kernel("concatenate", 2 * bytes, 2 * bytes)}, .backward = {op.kernel("concatenate backward", 2 * bytes, 2 * bytes)}});
+  const TensorId joined = op.linear(both, "prediction projection", 2 * m.hidden, m.hidden, false, Operators::Split::none);
+  return op.norm(layer_block(c, op, tape, joined, m.layers.back()), "prediction norm", rows, m.hidden);
+}
+
 }  // namespace
 
 Tape head_tape(const LowerContext& c, bool tied_here) {
@@ -185,6 +215,13 @@ Tape head_tape(const LowerContext& c, bool tied_here) {
     for (Weight& w : tape.weights)
       if (w.name == "lm_head.weight") w.parameter_elsewhere = true;
   add_loss(head, head_op, tape, x, logits, vocabulary / c.tensor);
+  if (c.strategy.training.multi_token_prediction)
+    for (std::int64_t i = 0; i < m.mtp_layers; ++i) {
+      x = prediction_layer(c, op, tape, x);
+      const TensorId further = head_op.linear(x, "lm_head", width, vocabulary, m.head_bias, Operators::Split::column);
+      shared_weight(tape, "lm_head.weight");
+      add_loss(head, head_op, tape, x, further, vocabulary / c.tensor);
+    }
   return tape;
 }
 

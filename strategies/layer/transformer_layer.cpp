@@ -141,29 +141,31 @@ TensorId mlp_block(const LowerContext& c, Operators& op, TensorId x, std::int64_
   return op.linear(op.activation(gate, up, width / c.tensor, prefix), prefix + "down_proj", width, m.hidden, m.mlp_bias, Split::row);
 }
 
-Tape layer_tape(const LowerContext& c, const model::Layer& layer) {
-  Tape tape;
-  tape.name = "layer";
-  Operators op(c, tape);
+TensorId layer_block(const LowerContext& c, Operators& op, Tape& tape, TensorId x, const model::Layer& layer) {
   const auto& m = c.model;
   const std::int64_t rows = c.stream_tokens();
-  const TensorId x = tape.tensor("layer input", rows * m.hidden * c.element());
-  tape.input = x;
   const auto mlp = [&](TensorId in) { return layer.moe ? experts_block(c, op, tape, in) : mlp_block(c, op, in, m.ffn_hidden); };
   if (m.parallel_residual) {
     const TensorId n1 = op.norm(x, "input norm", rows, m.hidden);
     const TensorId n2 = m.norms_per_layer == 1 ? n1 : op.norm(x, "mlp norm", rows, m.hidden);
     const TensorId a = attention_block(c, op, tape, n1, layer);
     const TensorId f = mlp(n2);
-    tape.output = op.residual(op.residual(a, f, "branches add"), x, "residual add");
-  } else {
-    TensorId a = attention_block(c, op, tape, op.norm(x, "input norm", rows, m.hidden), layer);
-    if (m.norms_per_layer == 4) a = op.norm(a, "post attention norm", rows, m.hidden);
-    const TensorId y = op.residual(x, a, "attention residual");
-    TensorId f = mlp(op.norm(y, "mlp norm", rows, m.hidden));
-    if (m.norms_per_layer == 4) f = op.norm(f, "post mlp norm", rows, m.hidden);
-    tape.output = op.residual(y, f, "mlp residual");
+    return op.residual(op.residual(a, f, "branches add"), x, "residual add");
   }
+  TensorId a = attention_block(c, op, tape, op.norm(x, "input norm", rows, m.hidden), layer);
+  if (m.norms_per_layer == 4) a = op.norm(a, "post attention norm", rows, m.hidden);
+  const TensorId y = op.residual(x, a, "attention residual");
+  TensorId f = mlp(op.norm(y, "mlp norm", rows, m.hidden));
+  if (m.norms_per_layer == 4) f = op.norm(f, "post mlp norm", rows, m.hidden);
+  return op.residual(y, f, "mlp residual");
+}
+
+Tape layer_tape(const LowerContext& c, const model::Layer& layer) {
+  Tape tape;
+  tape.name = "layer";
+  Operators op(c, tape);
+  tape.input = tape.tensor("layer input", c.stream_tokens() * c.model.hidden * c.element());
+  tape.output = layer_block(c, op, tape, tape.input, layer);
   apply_selective(c, tape);
   return tape;
 }

@@ -251,6 +251,25 @@ TEST(Experts, RecomputedModulesKeepLess) {
   }
 }
 
+// DeepSeek-V3's further layer: 11.5 B more parameters, which its published total leaves out; one more layer, projection
+// (2 h x h) and head are computed, three times each.
+TEST(Experts, MultiTokenPredictionIsALayerAndAHead) {
+  const model::ModelDescription m = model::load_preset("deepseek-v3");
+  FrameworkProfile profile = load_profile("plain");
+  profile.vocab_multiple = 1;
+  Strategy s = job(8, 8);
+  const Strategy without = s;
+  s.training.multi_token_prediction = true;
+  ASSERT_TRUE(problems_of(m, s, profile, 8).empty());
+  const model::ParameterCount count = model::count_parameters(m);
+  const std::int64_t routed = 256 * model::mlp_parameters(m, m.experts.ffn_hidden);
+  EXPECT_EQ(parameters_per_class(m, s, profile)[0] - parameters_per_class(m, without, profile)[0], count.mtp - routed + routed / 8);
+  model::ModelDescription longer = model::with_layers(m, m.layer_count() + 1);
+  const double tokens = 8 * 2 * 256;
+  const double extra = operations(write_plan(m, s, profile, 8)) - operations(write_plan(longer, without, profile, 8));
+  EXPECT_DOUBLE_EQ(extra, 3 * 2 * tokens * (7168.0 * 129280 + 2 * 7168.0 * 7168));
+}
+
 TEST(Experts, RefusalsSayWhatIsNear) {
   const FrameworkProfile profile = load_profile("megatron-bridge");
   const model::ModelDescription m = small_mixture();
