@@ -6,32 +6,12 @@
 #include <limits>
 #include <utility>
 
+#include "calibrate/fit/loss.h"
+#include "calibrate/fit/tangent.h"
 #include "sim/core/contract.h"
 
 namespace rehearse::calibrate {
 namespace {
-
-constexpr double kHuber = 1.345, kTukey = 4.685;
-constexpr double kMad = 0.6744897501960817;  // median of |z|, z standard normal
-
-/// Loss, its derivative over r (the weight) and psi' at a residual in units of the scale.
-struct Influence {
-  double rho, weight, slope;
-};
-
-Influence influence(Loss loss, double z) {
-  const double a = std::abs(z);
-  switch (loss) {
-    case Loss::square: return {z * z / 2, 1, 1};
-    case Loss::huber: return a <= kHuber ? Influence{z * z / 2, 1, 1} : Influence{kHuber * (a - kHuber / 2), kHuber / a, 0};
-    case Loss::tukey: {
-      if (a >= kTukey) return {kTukey * kTukey / 6, 0, 0};
-      const double u = z / kTukey, v = 1 - u * u;
-      return {kTukey * kTukey / 6 * (1 - v * v * v), v * v, v * (1 - 5 * u * u)};
-    }
-  }
-  return {};
-}
 
 /// The problem in the coordinates that steps are taken in: log(x) where the parameter says so.
 class Problem {
@@ -88,18 +68,6 @@ class Problem {
 
 /// In the coordinate of the steps; infinite without bounds.
 double width_of(const Parameter& p) { return p.logarithmic ? std::log(p.most / p.least) : p.most - p.least; }
-
-double cost_of(const Eigen::VectorXd& r, Loss loss, double scale) {
-  double sum = 0;
-  for (Eigen::Index i = 0; i < r.size(); ++i) sum += influence(loss, r[i] / scale).rho;
-  return sum;
-}
-
-Eigen::VectorXd weights_of(const Eigen::VectorXd& r, Loss loss, double scale) {
-  Eigen::VectorXd w(r.size());
-  for (Eigen::Index i = 0; i < r.size(); ++i) w[i] = influence(loss, r[i] / scale).weight;
-  return w;
-}
 
 struct State {
   Eigen::VectorXd u, residuals;
@@ -185,34 +153,6 @@ std::vector<bool> told_apart(const Problem& problem, const Eigen::VectorXd& u, E
   const Eigen::Index rank = std::min(qr.rank(), std::max<Eigen::Index>(1, rows / 3));
   for (Eigen::Index k = 0; k < rank; ++k) free[static_cast<std::size_t>(columns[static_cast<std::size_t>(qr.colsPermutation().indices()[k])])] = true;
   return free;
-}
-
-/// (J^T J)^-1 over some parameters, in the coordinates of the steps. A direction that the residuals do not tell has a huge
-/// variance, not none: its singular value is held at a billionth of the largest.
-Eigen::MatrixXd inverse_normal(const Eigen::MatrixXd& jacobian, const std::vector<Eigen::Index>& columns) {
-  const auto k = static_cast<Eigen::Index>(columns.size());
-  Eigen::MatrixXd some(jacobian.rows(), k);
-  Eigen::VectorXd lengths(k);
-  for (Eigen::Index c = 0; c < k; ++c) {
-    some.col(c) = jacobian.col(columns[static_cast<std::size_t>(c)]);
-    lengths[c] = std::max(some.col(c).norm(), 1e-300);
-    some.col(c) /= lengths[c];
-  }
-  const Eigen::JacobiSVD<Eigen::MatrixXd> svd(some, Eigen::ComputeThinV);
-  const Eigen::VectorXd values = svd.singularValues().cwiseMax(1e-9 * svd.singularValues()[0]);
-  const Eigen::MatrixXd half = lengths.cwiseInverse().asDiagonal() * svd.matrixV() * values.cwiseInverse().asDiagonal();
-  return half * half.transpose();
-}
-
-/// The linear problem at an answer: what the spread of any choice of parameters follows from.
-struct Tangent {
-  Eigen::MatrixXd jacobian;
-  double variance = 0;
-};
-
-/// Standard errors in the coordinates of the steps of the chosen parameters, all at once.
-Eigen::VectorXd spread_of(const Tangent& t, const std::vector<Eigen::Index>& chosen) {
-  return (inverse_normal(t.jacobian, chosen).diagonal() * t.variance).cwiseMax(0.0).cwiseSqrt();
 }
 
 void fill_covariance(const Problem& problem, const State& s, Loss loss, Fit& fit, Tangent& tangent) {
@@ -304,28 +244,6 @@ Fit fit_free(const Residuals& residuals, const std::vector<Parameter>& parameter
 double Fit::standard_error(std::size_t i) const {
   const auto k = static_cast<Eigen::Index>(i);
   return std::sqrt(std::max(0.0, covariance(k, k)));
-}
-
-double robust_scale(const Eigen::VectorXd& residuals, std::size_t parameters) {
-  std::vector<double> sizes;
-  for (Eigen::Index i = 0; i < residuals.size(); ++i) sizes.push_back(std::abs(residuals[i]));
-  if (sizes.empty()) return 1e-12;
-  std::sort(sizes.begin(), sizes.end());
-  // With p parameters about p residuals are made small by the fit itself: the median of the rest.
-  const std::size_t skip = std::min(parameters, sizes.size() - 1), rest = sizes.size() - skip;
-  const double middle = rest % 2 == 1 ? sizes[skip + rest / 2] : (sizes[skip + rest / 2 - 1] + sizes[skip + rest / 2]) / 2;
-  return std::max(middle / kMad, 1e-12);
-}
-
-double condition_of(const Eigen::MatrixXd& jacobian) {
-  Eigen::MatrixXd scaled = jacobian;
-  for (Eigen::Index i = 0; i < scaled.cols(); ++i) {
-    if (scaled.col(i).norm() == 0) return std::numeric_limits<double>::infinity();
-    scaled.col(i).normalize();
-  }
-  const Eigen::VectorXd values = Eigen::JacobiSVD<Eigen::MatrixXd>(scaled).singularValues();
-  if (values.size() < scaled.cols() || values[values.size() - 1] <= 0) return std::numeric_limits<double>::infinity();
-  return values[0] / values[values.size() - 1];
 }
 
 Fit least_squares(const Residuals& residuals, const std::vector<Parameter>& parameters, const FitOptions& options) {
