@@ -8,6 +8,7 @@
 
 #include "calibrate/operations.h"
 #include "calibrate/probe/host_work_kinds.h"
+#include "tests/unit/calibrate/scratch.h"
 
 namespace rehearse::calibrate {
 namespace {
@@ -50,7 +51,7 @@ TEST(HostWork, FilesLeaveNothingBehindAndSayWhatIsMissing) {
   const Facts f = {{"direction", std::string("read")}, {"block_bytes", std::int64_t{65536}}, {"depth", std::int64_t{4}}, {"bytes", std::int64_t{1} << 20}};
   EXPECT_THROW(prepare_host_work("file", f, ""), NotPossible);
   EXPECT_THROW(prepare_host_work("file", f, "/no/such/folder"), NotPossible);
-  const auto folder = std::filesystem::path(testing::TempDir()) / "host_work_files";
+  const auto folder = std::filesystem::path(scratch("host_work_files"));
   std::filesystem::create_directories(folder);
   try {
     const auto work = prepare_host_work("file", f, folder.string());

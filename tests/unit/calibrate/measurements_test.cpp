@@ -9,6 +9,7 @@
 #include "sim/core/contract.h"
 #include "sim/core/error.h"
 #include "tests/support/source_dir.h"
+#include "tests/unit/calibrate/scratch.h"
 
 namespace rehearse::calibrate {
 namespace {
@@ -142,7 +143,7 @@ TEST(Measurements, EveryWrongShapeIsAnErrorAndNoCrash) {
 }
 
 TEST(Measurements, FilesAreReplacedWholeAndMissingOnesSaid) {
-  const auto folder = std::filesystem::path(testing::TempDir()) / "measurements_test";
+  const auto folder = std::filesystem::path(scratch("measurements_test"));
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   const std::string path = (folder / "m.json").string();

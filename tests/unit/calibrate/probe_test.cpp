@@ -13,6 +13,7 @@
 #include "calibrate/probe/session.h"
 #include "sim/core/error.h"
 #include "tests/unit/calibrate/fake_machine.h"
+#include "tests/unit/calibrate/scratch.h"
 
 namespace rehearse::calibrate {
 namespace {
@@ -52,7 +53,7 @@ struct Session : testing::Test {
 
   void SetUp() override {
     const std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
-    options.out = (std::filesystem::path(testing::TempDir()) / ("probe_" + name + ".json")).string();
+    options.out = scratch("probe_" + name + ".json");
     std::filesystem::remove(options.out);
     MachineShape shape;
     cases = launch_cases(shape);
@@ -216,7 +217,7 @@ int in_a_process(const std::vector<std::string>& arguments, int gpus, int signal
 struct Program : testing::Test {
   std::string out;
   void SetUp() override {
-    out = (std::filesystem::path(testing::TempDir()) / (std::string("program_") + testing::UnitTest::GetInstance()->current_test_info()->name() + ".json")).string();
+    out = scratch(std::string("program_") + testing::UnitTest::GetInstance()->current_test_info()->name() + ".json");
     std::filesystem::remove(out);
   }
   void TearDown() override {

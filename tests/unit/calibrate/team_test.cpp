@@ -9,12 +9,13 @@
 
 #include "calibrate/probe/device.h"
 #include "sim/core/error.h"
+#include "tests/unit/calibrate/scratch.h"
 
 namespace rehearse::calibrate {
 namespace {
 
 std::string meeting_file(const char* name) {
-  const std::string file = (std::filesystem::path(testing::TempDir()) / name).string();
+  const std::string file = scratch(name);
   std::filesystem::remove(file);
   return file;
 }
