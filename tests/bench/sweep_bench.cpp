@@ -19,7 +19,7 @@ Axes with(Axes axes, const Axes& more) {
   return axes;
 }
 
-/// A third of the points is refused or left out of the count; about half of the others do not fit.
+/// Points that are refused cost next to nothing and are not counted; about half of the others do not fit.
 void sweep(benchmark::State& state, const char* text, const Axes& axes, bool shortcuts) {
   const config::Value root = config::parse_document(text, "sweep.yaml").root;
   std::size_t points = 1;
@@ -47,7 +47,7 @@ void sweep(benchmark::State& state, const char* text, const Axes& axes, bool sho
     ++simulated;
   }
   state.SetItemsProcessed(simulated);
-  state.counters["timing instructions"] = static_cast<double>(instructions) / static_cast<double>(simulated);
+  state.counters["timing instructions"] = static_cast<double>(instructions) / static_cast<double>(simulated);  // per scenario
 }
 
 constexpr const char* kLlama70b =
