@@ -96,6 +96,7 @@ std::optional<Trial> cheapest_fit(const Case& start) {
   std::optional<Trial> best;
   for (Change& change : changes_near(start.read())) {
     if (change.offloads && best && !best->change.offloads) continue;
+    if (!start.fits(change.settings).value_or(false)) continue;
     const auto answer = start.ask(change.settings);
     if (!answer || !answer->fits) continue;
     const bool better = !best || (best->change.offloads && !change.offloads) || answer->tokens_per_second > best->answer.tokens_per_second;

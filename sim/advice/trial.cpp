@@ -31,6 +31,14 @@ std::optional<Answer> Case::ask(const std::vector<std::string>& more, std::strin
   }
 }
 
+std::optional<bool> Case::fits(const std::vector<std::string>& more) const {
+  try {
+    return simulate(read(more), {.time = false}).fits;
+  } catch (const ConfigError&) {
+    return std::nullopt;
+  }
+}
+
 Case Case::with(const Change& change) const {
   Case next = *this;
   for (const std::string& setting : change.settings) {

@@ -17,7 +17,7 @@ std::string coloured(const std::string& text, const char* code, bool colour) {
 }
 
 std::string item(const char* what, const std::string& value, const std::string& note = {}) {
-  std::string line = fmt::format("  {:<22}{:<16}{}", what, value, note);
+  std::string line = fmt::format("  {:<22}{:<15} {}", what, value, note);
   line.erase(line.find_last_not_of(' ') + 1);
   return shortened(line, kWidth) + "\n";
 }
