@@ -81,7 +81,8 @@ class Model {
     }
     if (size({"vocab_size"}, "model.vocab", positive) || in_.stated("model.vocab")) return;
     const std::string tokenizer = in_.word("tokenizer_type").value_or("");
-    if (tokenizer == "GPT2BPETokenizer") in_.set("model.vocab", "50257", "tokenizer_type", "GPT-2's vocabulary");
+    if (tokenizer.empty() && in_.has("merge_file")) in_.assume("model.vocab", "50257", "a merge file belongs to GPT-2's tokenizer");
+    else if (tokenizer == "GPT2BPETokenizer") in_.set("model.vocab", "50257", "tokenizer_type", "GPT-2's vocabulary");
     else in_.complain("vocab_size", "the vocabulary's size is not among the arguments (the tokenizer's files decide)", "Set model.vocab in the scenario");
   }
 

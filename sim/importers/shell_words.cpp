@@ -74,6 +74,12 @@ class Arithmetic {
   std::string_view text_;
 };
 
+/// The inside of a text in one pair of quotes, as in ${NODES:-"1"}.
+std::string without_quotes(std::string text) {
+  const bool quoted = text.size() >= 2 && (text[0] == '"' || text[0] == '\'') && text.back() == text[0];
+  return quoted ? text.substr(1, text.size() - 2) : text;
+}
+
 class Script {
  public:
   explicit Script(const std::string& text) : text_(text) {}
@@ -238,7 +244,7 @@ class Script {
       const std::string rest = inner.substr(name_end);
       const bool with_default = rest.starts_with(":-") || rest.starts_with(":=");
       if (!rest.empty() && !with_default) return whole;
-      return lookup(inner.substr(0, name_end), with_default ? expand(rest.substr(2)) : whole);
+      return lookup(inner.substr(0, name_end), with_default ? expand(without_quotes(rest.substr(2))) : whole);
     }
     std::size_t end = at_;
     while (end < text_.size() && is_name(text_[end])) ++end;

@@ -191,7 +191,9 @@ TEST(MegatronDefaults, OfWidthsDropoutAndNorms) {
   EXPECT_EQ(key(read(common + "--bf16 --fp8-format hybrid"), "training.precision"), "fp8");
   EXPECT_EQ(key(read(common + "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8"), "training.precision"), "mxfp8");
   EXPECT_EQ(key(read(common + "--tokenizer-type GPT2BPETokenizer --vocab-size 7"), "model.vocab"), "7");
-  EXPECT_TRUE(has(refused("--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --global-batch-size 8"), "Set model.vocab"));
+  const std::string bare = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --global-batch-size 8";
+  EXPECT_TRUE(has(refused(bare), "Set model.vocab"));
+  EXPECT_EQ(key(read(bare + " --vocab-file v.json --merge-file m.txt"), "model.vocab"), "50257");
 }
 
 TEST(Megatron, OptionsOfLayersBecomeOptionsOfTraining) {
@@ -244,7 +246,7 @@ TEST(CommandLine, QuotesEqualsListsAndRepeats) {
 }
 
 TEST(CommandLine, ArithmeticAndDefaults) {
-  const config::Value v = parse_command_line("N=4\nM=${M:-3}\nrun --a $((N*M + 2)) --b $(( (N+M)/2 )) --c ${X:-9} --d $UNKNOWN --e $((1/0))\n", "cmd");
+  const config::Value v = parse_command_line("N=4\nM=${M:-3}\nrun --a $((N*M + 2)) --b $(( (N+M)/2 )) --c ${X:-"9"} --d $UNKNOWN --e $((1/0))\n", "cmd");
   EXPECT_EQ(v.find("a")->text(), "14");
   EXPECT_EQ(v.find("b")->text(), "3");
   EXPECT_EQ(v.find("c")->text(), "9");
