@@ -63,13 +63,21 @@ class Reader {
   std::shared_ptr<const config::SourceText> source_;
 };
 
+/// toml++ 3.3 runs into its own "unreachable" on U+FEC0 to U+FEFE (Arabic presentation forms) outside quotes
+/// (is_unicode_horizontal_whitespace). They become U+FFFD, which has as many bytes, so that every place stays.
+std::string without_arabic_forms(std::string text) {
+  for (std::size_t i = 0; i + 2 < text.size(); ++i)
+    if (text[i] == '\xEF' && text[i + 1] == '\xBB' && text[i + 2] != '\xBF') text.replace(i, 3, "\xEF\xBF\xBD");
+  return text;
+}
+
 }  // namespace
 
 Value parse_toml(const std::string& text, const std::string& file_name) {
   const auto source = std::make_shared<const config::SourceText>(file_name, text);
   Reader reader(source);
   try {
-    const toml::table root = toml::parse(text, file_name);
+    const toml::table root = toml::parse(without_arabic_forms(text), file_name);
     return reader.read(root, "", 0);
   } catch (const BrokenToml&) {
     throw ConfigError(Diagnostic{{file_name, 0, 0}, "", "not readable as TOML", "Check it with another TOML reader: where it breaks is not known here", ""});

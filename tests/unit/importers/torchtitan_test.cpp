@@ -112,7 +112,8 @@ TEST(TorchtitanToml, WhatWouldChangeTheAnswerIsRefused) {
 TEST(TorchtitanToml, MistakesNameTheirPlace) {
   EXPECT_TRUE(has(error_of([] { toml("[training]\nseq_len = 4096\nseq_len = 1\n"); }), "job.toml:3:"));
   EXPECT_TRUE(has(error_of([] { toml("[training\nseq_len = 4096\n"); }), "job.toml:1:"));
-  EXPECT_TRUE(has(error_of([] { toml("[[,a"); }), "not readable as TOML"));  // found by the fuzzer: an assertion of toml++
+  EXPECT_TRUE(has(error_of([] { toml("[[,a"); }), "not readable as TOML"));  // found by the fuzzer: an assertion of toml++,
+  EXPECT_FALSE(error_of([] { toml("\xEF\xBB\x86"); }).empty());                   // and code that it calls unreachable
   EXPECT_TRUE(has(error_of([] { toml("[model]\nname = \"llama3\"\nflavor = \"9B\"\n[training]\nseq_len = 4096\n"); }), "job.toml:3:10: model.flavor: the flavor '9B' of 'llama3' is no bundled model"));
   EXPECT_TRUE(has(error_of([] { toml("[model]\nname = \"llama3\"\nflavor = \"8B\"\n[training]\nseq_len = \"long\"\n"); }), "training.seq_len: needs a whole number, not 'long'"));
 }
