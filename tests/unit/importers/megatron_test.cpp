@@ -246,7 +246,7 @@ TEST(CommandLine, QuotesEqualsListsAndRepeats) {
 }
 
 TEST(CommandLine, ArithmeticAndDefaults) {
-  const config::Value v = parse_command_line("N=4\nM=${M:-3}\nrun --a $((N*M + 2)) --b $(( (N+M)/2 )) --c ${X:-"9"} --d $UNKNOWN --e $((1/0))\n", "cmd");
+  const config::Value v = parse_command_line("N=4\nM=${M:-3}\nrun --a $((N*M + 2)) --b $(( (N+M)/2 )) --c ${X:-\"9\"} --d $UNKNOWN --e $((1/0))\n", "cmd");
   EXPECT_EQ(v.find("a")->text(), "14");
   EXPECT_EQ(v.find("b")->text(), "3");
   EXPECT_EQ(v.find("c")->text(), "9");
