@@ -444,10 +444,18 @@ class Simulation {
       const StreamState& s = rank.streams[static_cast<std::size_t>(k)];
       if (s.running && s.work->load.sm + s.work->load.hbm > 0) return false;
       if (s.start != kNever && s.start < end) return false;
+      if (may_go_on(rank, s)) return false;
       // A collective that waits for its members may begin at any moment (messages disturb no kernels).
       if (s.arrived && s.front().op == Opcode::collective) return false;
     }
     return true;
+  }
+
+  /// Has this stream work that nothing holds back, and has only not been looked at yet in this instant?
+  bool may_go_on(const RankState& rank, const StreamState& s) const {
+    if (s.empty() || !s.idle()) return false;
+    const Item& item = s.front().whole && !s.opened.empty() ? s.opened[s.opened_head] : s.front();
+    return !item.whole && (item.op != Opcode::wait || rank.events[item.index].time != kUnset);
   }
 
   void run_alone(std::size_t r, StreamState& s, const Item& item, std::int64_t start) {

@@ -71,7 +71,8 @@ TEST(BlockReplay, ALateHostIsNotForgotten) {
   EXPECT_EQ(r.classes[0].time[static_cast<std::size_t>(Cause::host)], 10);
 }
 
-// After a, t and b comes a second t on the tensor stream, which waits for nothing: it goes on as soon as the first is over.
+// After a, t and b comes a second t on the tensor stream, which waits for nothing: a 50-60, t 60-90, then b (10) and t share
+// until b ends at 110, t alone until 130, c 130-135.
 TEST(BlockReplay, WhatFollowsOnASideStreamGoesOn) {
   Job job;
   job.call([&](BlockWriter& w) { w.kernel(job.kernel("a"), Duration{}), w.collective(job.t, Stream::tensor, kBoth, Duration{}), w.kernel(job.kernel("b"), Duration{}); });
@@ -79,8 +80,18 @@ TEST(BlockReplay, WhatFollowsOnASideStreamGoesOn) {
   job.call([&](BlockWriter& w) { w.kernel(job.kernel("c"), Duration{}); });
   const TimingResult r = job.run({{"z", 50}, {"a", 10}, {"b", 10}, {"c", 5}});
   EXPECT_EQ(r.deadlock, "");
-  EXPECT_GE(r.step, 125);  // z 50, a 10, twice t 30, c 5
-  EXPECT_EQ(r.classes[0].busy[static_cast<std::size_t>(Stream::tensor)], 60);
+  EXPECT_EQ(r.step, 135);
+  EXPECT_EQ(r.classes[0].busy[static_cast<std::size_t>(Stream::tensor)], 70);
+}
+
+// a 50-60, t 60-90; then b (100) and another t, which waits for nothing, begin at the same instant and share HBM: t 90-150,
+// b has done 30 by then and ends at 220; c 220-225.
+TEST(BlockReplay, WorkThatBeginsAtOneInstantIsShared) {
+  Job job;
+  job.call([&](BlockWriter& w) { w.kernel(job.kernel("a"), Duration{}), w.collective(job.t, Stream::tensor, kBoth, Duration{}), w.kernel(job.kernel("b"), Duration{}); });
+  job.call([&](BlockWriter& w) { w.collective(job.t, Stream::tensor, 0, Duration{}), w.record(Stream::tensor, 0), w.wait(Stream::compute, 0); });
+  job.call([&](BlockWriter& w) { w.kernel(job.kernel("c"), Duration{}); });
+  EXPECT_EQ(job.run({{"z", 50}, {"a", 10}, {"b", 100}, {"c", 5}}).step, 225);
 }
 
 // The block records an event after a (60), for which a reduction waits: it runs beside b. t 60-120, b 60-190, c 190-195.
