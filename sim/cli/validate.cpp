@@ -5,6 +5,7 @@
 #include "sim/cli/output.h"
 #include "sim/cli/subcommand.h"
 #include "sim/report/accuracy.h"
+#include "sim/report/error_bands.h"
 
 namespace rehearse::cli {
 namespace {
@@ -13,7 +14,8 @@ struct Options {
   std::vector<std::string> files;
   bool json = false, markdown = false;
   int worst = 10, threads = 0;
-  std::vector<std::string> without;
+  std::vector<std::string> without, by;
+  bool bands = false;
   std::string out;
 };
 
@@ -25,9 +27,11 @@ int validate(const Options& o) {
     if (mechanism == "contention") options.ablation.contention = false;
     if (mechanism == "communication") options.ablation.communication = false;
     if (mechanism == "kernels") options.ablation.kernels = false;
+    if (mechanism == "host") options.ablation.host = false;
+    if (mechanism == "spread") options.ablation.spread = false;
   }
   const report::Accuracy accuracy = report::measure_accuracy(o.files, options);
-  const std::string text = o.json ? report::accuracy_json(accuracy) : o.markdown ? report::accuracy_markdown(accuracy) : report::accuracy_text(accuracy, o.worst);
+  const std::string text = o.bands ? report::bands_yaml(accuracy) : !o.by.empty() ? report::groups_text(report::grouped(accuracy, o.by), o.by) : o.json ? report::accuracy_json(accuracy) : o.markdown ? report::accuracy_markdown(accuracy) : report::accuracy_text(accuracy, o.worst);
   if (o.out.empty()) print(text);
   else write_file(o.out, text);
   return kYes;
@@ -40,8 +44,10 @@ Run add_validate(CLI::App& app) {
   app.add_option("runs", o->files, "tables of measured runs (CSV; columns: tests/accuracy/runs/README.md)")->required();
   auto* json = app.add_flag("--json", o->json, "one JSON document with every row");
   app.add_flag("--markdown", o->markdown, "the table by source, as README shows it")->excludes(json);
+  app.add_option("--by", o->by, "errors of groups of rows instead: --by framework,gpu")->delimiter(',')->check(CLI::IsMember(report::accuracy_facets()))->excludes(json);
+  app.add_flag("--bands", o->bands, "the error bands as YAML, as hwmodels/data/accuracy holds them")->excludes(json);
   app.add_option("--worst", o->worst, "how many of the worst rows to list")->capture_default_str();
-  app.add_option("--without", o->without, "switch a mechanism off, to see what it is worth")->check(CLI::IsMember({"contention", "communication", "kernels"}));
+  app.add_option("--without", o->without, "switch a mechanism off, to see what it is worth")->check(CLI::IsMember({"contention", "communication", "kernels", "host", "spread"}));
   app.add_option("--threads", o->threads, "rows simulated at once; 0: all cores")->capture_default_str();
   app.add_option("-o,--output", o->out, "write to a file instead of stdout");
   app.footer("Examples:\n  rehearse validate tests/accuracy/runs/*.csv\n  rehearse validate my_runs.csv --json -o result.json");

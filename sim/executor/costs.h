@@ -41,6 +41,8 @@ struct Ablation {
   bool contention = true;      // kernels and collectives slow each other
   bool communication = true;   // collectives and messages take time
   bool kernels = true;         // kernels take time
+  bool host = true;            // the host thread takes time
+  bool spread = true;          // the slowest of many GPUs sets the pace
 };
 
 CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation& ablation = {});

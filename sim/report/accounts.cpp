@@ -6,6 +6,7 @@
 
 #include "hwmodels/collective/parameters.h"
 #include "sim/core/resources.h"
+#include "sim/report/error_bands.h"
 
 namespace rehearse::report {
 namespace {
@@ -85,7 +86,8 @@ std::string moment_text(const plan::Plan& plan, std::size_t rank_class, std::int
 }
 
 ErrorBand error_band_of(const Scenario& s) {
-  return {std::nullopt, std::nullopt, fmt::format("not established for {} on {}: compare with measured runs by `rehearse validate`", s.profile.name, s.cluster.gpu.name)};
+  const Band band = stored_band(s.profile.name, std::string(name_of(s.cluster.gpu.architecture)));
+  return {band.step_time, band.peak_memory, band.basis};
 }
 
 std::vector<Foundation> foundations_of(const Scenario& s) {

@@ -11,14 +11,47 @@
 
 #include "sim/core/contract.h"
 #include "sim/scenario/simulate.h"
+#include "strategies/data/catalog.h"
 
 namespace rehearse::report {
 namespace {
 
+/// 1, 2-8, 9-64, 65-512, more: what scale means to people.
+std::string size_class(int n) { return n <= 1 ? "1" : n <= 8 ? "2-8" : n <= 64 ? "9-64" : n <= 512 ? "65-512" : "over 512"; }
+
+std::map<std::string, std::string> facets_of(const scenario::MeasuredRun& run) {
+  std::map<std::string, std::string> out{{"source", run.source}, {"framework", run.framework}, {"gpu", run.gpu}};
+  if (!run.scenario) return out;
+  const scenario::Scenario& s = *run.scenario;
+  const strategies::Degrees& d = s.strategy.parallelism.degrees;
+  out["profile"] = s.profile.name;
+  out["architecture"] = name_of(s.cluster.gpu.architecture);
+  out["gpus"] = size_class(s.gpus());
+  out["tensor"] = std::to_string(d.tensor);
+  out["pipeline"] = std::to_string(d.pipeline);
+  out["context"] = std::to_string(d.context);
+  out["precision"] = name_of(scenario::product_format(s.strategy.training.precision));
+  out["sequence"] = std::to_string(s.strategy.training.sequence_length);
+  out["micro-batch"] = std::to_string(s.strategy.training.micro_batch_size);
+  const auto& kinds = strategies::data_parallel_kinds();
+  for (const auto& entry : kinds.entries())
+    if (entry.value == s.strategy.data_parallel.kind) out["data-parallel"] = std::string(entry.name);
+  const strategies::Recompute recompute = s.strategy.memory.recompute;
+  out["recompute"] = recompute == strategies::Recompute::full ? "full" : recompute == strategies::Recompute::selective ? "selective" : "none";
+  return out;
+}
+
 RowOutcome outcome_of(const scenario::MeasuredRun& run, const AccuracyOptions& options) {
   RowOutcome out{.row_id = run.row_id, .source = run.source, .framework = run.framework, .gpu = run.gpu, .clean = run.clean, .dense = run.dense, .reason = run.reason, .memory_kind = run.peak_mem_kind};
+  out.facets = facets_of(run);
   if (!run.scenario) return out;
-  const scenario::Result result = scenario::simulate(*run.scenario, {.ablation = options.ablation});
+  out.profile = run.scenario->profile.name;
+  out.architecture = name_of(run.scenario->cluster.gpu.architecture);
+  scenario::Result result = scenario::simulate(*run.scenario, {.ablation = options.ablation});
+  for (const scenario::Scenario& other : run.alternatives) {
+    scenario::Result larger = scenario::simulate(other, {.ablation = options.ablation});
+    if (larger.deadlock.empty() && larger.fits && (!result.fits || larger.step_time < result.step_time)) result = std::move(larger);
+  }
   if (!result.deadlock.empty()) {
     out.reason = "deadlock: " + result.deadlock.substr(0, 160);
     return out;
@@ -106,6 +139,27 @@ SourceSummary summarise(const std::string& name, const std::vector<const RowOutc
 }
 
 }  // namespace
+
+const std::vector<std::string>& accuracy_facets() {
+  static const std::vector<std::string> names{"source", "framework", "profile", "gpu", "architecture", "gpus", "tensor", "pipeline", "context", "data-parallel", "precision", "recompute", "sequence", "micro-batch"};
+  return names;
+}
+
+std::vector<SourceSummary> grouped(const Accuracy& accuracy, const std::vector<std::string>& facets) {
+  std::map<std::string, std::vector<const RowOutcome*>> groups;
+  for (const RowOutcome& row : accuracy.rows) {
+    if (!row.simulated) continue;
+    std::string key;
+    for (const std::string& facet : facets) {
+      const auto it = row.facets.find(facet);
+      key += (key.empty() ? "" : ", ") + (it == row.facets.end() ? std::string("-") : it->second);
+    }
+    groups[key].push_back(&row);
+  }
+  std::vector<SourceSummary> out;
+  for (const auto& [key, rows] : groups) out.push_back(summarise(key, rows));
+  return out;
+}
 
 Accuracy measure_accuracy(const std::vector<std::string>& files, const AccuracyOptions& options) {
   std::vector<scenario::MeasuredRun> runs;

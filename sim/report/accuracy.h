@@ -2,6 +2,7 @@
 // Leaves out reading the rows (sim/scenario/measured_run.h).
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,8 @@ namespace rehearse::report {
 
 struct RowOutcome {
   std::string row_id, source, framework, gpu;
+  std::string profile, architecture;                       // of the simulated scenario
+  std::map<std::string, std::string> facets;               // "tensor" -> "8": what `--by` can group by
   bool clean = true, simulated = false, dense = true;
   std::string reason;                                      // why not simulated
   std::optional<double> measured_time, predicted_time;     // seconds
@@ -49,7 +52,15 @@ struct AccuracyOptions {
 /// Throws ConfigError for files that are no such tables. Same rows, same numbers, for any number of threads.
 Accuracy measure_accuracy(const std::vector<std::string>& files, const AccuracyOptions& options);
 
+/// Names that rows can be grouped by.
+const std::vector<std::string>& accuracy_facets();
+
+/// The same errors, of rows that agree in these facets. Precondition: names of accuracy_facets().
+std::vector<SourceSummary> grouped(const Accuracy& accuracy, const std::vector<std::string>& facets);
+
 std::string accuracy_text(const Accuracy& accuracy, int worst);
+/// One line per group, and how wrong on the average each value of each facet is.
+std::string groups_text(const std::vector<SourceSummary>& groups, const std::vector<std::string>& facets);
 std::string accuracy_markdown(const Accuracy& accuracy);
 std::string accuracy_json(const Accuracy& accuracy);
 

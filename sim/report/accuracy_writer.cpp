@@ -1,5 +1,6 @@
 // The accuracy report as text, Markdown (for README) and JSON (design: the contract of `validate --json`).
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 
@@ -7,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/report/accuracy.h"
+#include "sim/report/error_bands.h"
 
 namespace rehearse::report {
 namespace {
@@ -55,6 +57,8 @@ std::string accuracy_text(const Accuracy& a, int worst) {
                        percent(s.time.bias, true), percent(s.time.p90), correlation(s.time), s.memory.rows, percent(s.memory.mape), percent(s.memory.bias, true), percent(s.memory.p90), fits(s));
   const OverSources o = over_sources(a);
   out += fmt::format("\nstep time over {} sources with at least 5 rows: MAPE {} %, bias {} %. All errors in %, of clean rows.\n", o.sources, percent(o.mape), percent(o.bias, true));
+  const std::vector<Coverage> coverage = band_coverage(a);
+  if (!coverage.empty()) out += fmt::format("error bands made from the other sources (80 % wanted): a source's step times lie inside {} %, mean over sources\n", percent(mean_coverage(coverage)));
   const SourceSummary& all = a.sources.back();
   out += fmt::format("dense rows simulated: {} of {} ({:.1f} %)\n", all.dense_simulated, all.dense, 100.0 * all.dense_simulated / std::max(1, all.dense));
 
@@ -74,6 +78,18 @@ std::string accuracy_text(const Accuracy& a, int worst) {
   return out;
 }
 
+std::string groups_text(const std::vector<SourceSummary>& groups, const std::vector<std::string>& facets) {
+  std::string title;
+  for (const std::string& f : facets) title += (title.empty() ? "" : ", ") + f;
+  std::size_t width = title.size();
+  for (const SourceSummary& g : groups) width = std::max(width, g.name.size());
+  std::string out = fmt::format("{:<{}} | {:>5} {:>6} {:>6} {:>6} {:>6} | {:>5} {:>6} {:>6} | {:>5}\n", title, width, "time", "MAPE", "median", "bias", "P90", "mem.", "MAPE", "bias", "fits");
+  for (const SourceSummary& g : groups)
+    out += fmt::format("{:<{}} | {:>5} {:>6} {:>6} {:>6} {:>6} | {:>5} {:>6} {:>6} | {:>5}\n", g.name, width, g.time.rows, percent(g.time.mape), percent(g.time.median), percent(g.time.bias, true), percent(g.time.p90), g.memory.rows,
+                       percent(g.memory.mape), percent(g.memory.bias, true), fits(g));
+  return out;
+}
+
 std::string accuracy_markdown(const Accuracy& a) {
   std::string out = "| source | rows | simulated | time rows | MAPE % | bias % | P90 % | rank corr. | memory rows | MAPE % | bias % | P90 % | fits or not, right % |\n";
   out += "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n";
@@ -84,11 +100,14 @@ std::string accuracy_markdown(const Accuracy& a) {
   const SourceSummary& all = a.sources.back();
   out += fmt::format("\nOver the {} sources with at least 5 timed rows: step-time MAPE {} %, bias {} %. Dense rows simulated: {} of {} ({:.1f} %). Clean rows only; memory of a stated kind only.\n", o.sources, percent(o.mape),
                      percent(o.bias, true), all.dense_simulated, all.dense, 100.0 * all.dense_simulated / std::max(1, all.dense));
+  const std::vector<Coverage> coverage = band_coverage(a);
+  if (!coverage.empty()) out += fmt::format("Error bands of 80 %, made from the other sources: a source's step times lie inside {} %, mean over sources.\n", percent(mean_coverage(coverage)));
   return out;
 }
 
 std::string accuracy_json(const Accuracy& a) {
   nlohmann::json rows = nlohmann::json::array(), sources = nlohmann::json::array();
+  std::map<std::array<std::string, 3>, Band> bands;   // made from the other sources
   for (const RowOutcome& r : a.rows) {
     nlohmann::json j{{"row_id", r.row_id}, {"source", r.source}, {"framework", r.framework}, {"gpu", r.gpu}, {"clean", r.clean}, {"simulated", r.simulated}};
     if (!r.simulated) j["reason"] = r.reason;
@@ -102,6 +121,17 @@ std::string accuracy_json(const Accuracy& a) {
     // Not scored: nobody says what was measured.
     if (r.memory_kind == "unstated" && j.contains("peak_mem_gib")) j["peak_mem_gib"].erase("measured");
     pair("fits", r.measured_fits, r.predicted_fits);
+    if (r.simulated) {
+      auto [it, fresh] = bands.try_emplace(std::array<std::string, 3>{r.source, r.profile, r.architecture});
+      if (fresh) {
+        std::vector<const RowOutcome*> others;
+        for (const RowOutcome& other : a.rows)
+          if (other.source != r.source) others.push_back(&other);
+        it->second = band_for(others, r.profile, r.architecture);
+      }
+      j["error_band"] = {{"step_time", it->second.step_time ? nlohmann::json(*it->second.step_time) : nlohmann::json(nullptr)},
+                         {"peak_memory", it->second.peak_memory ? nlohmann::json(*it->second.peak_memory) : nlohmann::json(nullptr)}};
+    }
     rows.push_back(std::move(j));
   }
   for (const SourceSummary& s : a.sources)

@@ -1,0 +1,63 @@
+#include "sim/report/error_bands.h"
+
+#include <gtest/gtest.h>
+
+namespace rehearse::report {
+namespace {
+
+/// A source whose errors are 1 %, 2 %, ... n %, times `scale`.
+void add_source(Accuracy& a, const std::string& source, const std::string& profile, const std::string& architecture, int n, double scale) {
+  for (int i = 1; i <= n; ++i) {
+    RowOutcome r{.source = source, .profile = profile, .architecture = architecture, .simulated = true};
+    r.measured_time = 1.0;
+    r.predicted_time = 1.0 - 0.01 * i * scale;
+    a.rows.push_back(r);
+  }
+}
+
+std::vector<const RowOutcome*> pointers(const Accuracy& a) {
+  std::vector<const RowOutcome*> out;
+  for (const RowOutcome& r : a.rows) out.push_back(&r);
+  return out;
+}
+
+TEST(ErrorBand, HoldsFourFifthsOfTheRows) {
+  Accuracy a;
+  add_source(a, "one", "megatron-core", "hopper", 10, 1);
+  add_source(a, "two", "megatron-core", "hopper", 10, 1);
+  EXPECT_NEAR(*band_for(pointers(a), "megatron-core", "hopper").step_time, 0.08, 1e-9);
+}
+
+// 1000 rows of one source weigh as much as 10 of the other: half of the weight lies below 1 %, and 0.6 of the other's (6 %).
+TEST(ErrorBand, SourcesWeighTheSame) {
+  Accuracy a;
+  add_source(a, "few", "megatron-core", "hopper", 10, 1);
+  add_source(a, "many", "megatron-core", "hopper", 1000, 0.001);
+  EXPECT_NEAR(*band_for(pointers(a), "megatron-core", "hopper").step_time, 0.06, 1e-9);
+}
+
+TEST(ErrorBand, AsksTheSameProfileThenTheSameArchitectureThenAll) {
+  Accuracy a;
+  add_source(a, "one", "megatron-core", "hopper", 10, 1);
+  add_source(a, "two", "megatron-core", "ampere", 10, 1);
+  add_source(a, "three", "nanotron", "hopper", 10, 2);
+  EXPECT_NE(band_for(pointers(a), "megatron-core", "volta").basis.find("megatron-core on any GPU"), std::string::npos);
+  EXPECT_NE(band_for(pointers(a), "deepspeed", "hopper").basis.find("any framework on hopper"), std::string::npos);
+  EXPECT_NE(band_for(pointers(a), "deepspeed", "volta").basis.find("all runs"), std::string::npos);
+  EXPECT_FALSE(band_for({}, "deepspeed", "volta").step_time);
+}
+
+// The third source is ten times as wrong as the other two: none of its rows beyond 8 % lies in their band.
+TEST(Coverage, LeavesTheJudgedSourceOut) {
+  Accuracy a;
+  for (const char* name : {"one", "two"}) add_source(a, name, "megatron-core", "hopper", 10, 1);
+  add_source(a, "three", "megatron-core", "hopper", 10, 10);
+  const auto coverage = band_coverage(a);
+  ASSERT_EQ(coverage.size(), 3u);
+  for (const Coverage& c : coverage) EXPECT_NEAR(c.inside, c.source == "three" ? 0.0 : 1.0, 1e-9) << c.source;
+}
+
+TEST(StoredBand, SaysWhatItRestsOn) { EXPECT_FALSE(stored_band("megatron-core", "hopper").basis.empty()); }
+
+}  // namespace
+}  // namespace rehearse::report
