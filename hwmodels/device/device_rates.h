@@ -33,7 +33,12 @@ struct DeviceRates {
 
 /// Types without units of their own run on the next wider ones: mxfp8 -> fp8 -> bf16, nvfp4 -> mxfp8,
 /// bf16 <-> fp16 -> fp32, tf32 -> fp32.
-DeviceRates rates_of(const Gpu& gpu, ClockState clock);
+/// `gpus`: how many of them work in step. No two have the same speed, so the slowest sets the pace of what the clock
+/// decides (matrix products, attention); memory bandwidth is the same for all.
+DeviceRates rates_of(const Gpu& gpu, ClockState clock, int gpus = 1);
+
+/// The mean of the largest of n standard normal numbers, n >= 1 (Blom 1958: the quantile of (n - 3/8) / (n + 1/4)).
+double expected_largest(int n);
 
 /// Fills tile_flops and wave_rows from sms and p.tile_fetch.
 void prepare_tiles(DeviceRates& rates);

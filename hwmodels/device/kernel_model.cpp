@@ -57,8 +57,8 @@ MeasuredPoints points_of(const Gpu& gpu) {
 
 }  // namespace
 
-KernelModel::KernelModel(Gpu gpu, ClockState clock)
-    : gpu_(std::move(gpu)), rates_(rates_of(gpu_, clock)), points_(points_of(gpu_)) {}
+KernelModel::KernelModel(Gpu gpu, ClockState clock, int gpus)
+    : gpu_(std::move(gpu)), rates_(rates_of(gpu_, clock, gpus)), points_(points_of(gpu_)) {}
 
 KernelCost KernelModel::cost(const model::KernelSpec& s) const {
   bool stand_in = false;

@@ -30,7 +30,8 @@ struct KernelCost {
 /// `clock`: training by default (power-limited); burst is what published microbenchmarks of short kernels see.
 class KernelModel {
  public:
-  explicit KernelModel(Gpu gpu, ClockState clock = ClockState::sustained);
+  /// `gpus`: as in rates_of.
+  explicit KernelModel(Gpu gpu, ClockState clock = ClockState::sustained, int gpus = 1);
   /// Preconditions: sizes >= 0 (contract). About 0.1 us per call: tests/bench/kernel_model_bench.cpp.
   KernelCost cost(const model::KernelSpec& kernel) const;
   const Gpu& gpu() const { return gpu_; }

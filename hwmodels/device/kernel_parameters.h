@@ -26,6 +26,8 @@ struct KernelParameters {
   double sustained_clock = 1;        // GEMM rate sustained / burst
   double attention_power_share = 1;  // attention loses this share of what GEMMs lose
 
+  double speed_spread = 0;           // standard deviation of the compute speed of GPUs of one type, as a fraction
+
   // GEMM.
   double gemm_peak_fraction = 0;            // of the datasheet peak, 128 x 256 tile, infinitely deep, burst clock
   double gemm_fp8_fraction = 1;             // factors on the above

@@ -1,6 +1,7 @@
 #include "hwmodels/network/nccl_network.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "hwmodels/collective/closed_forms.h"
 #include "hwmodels/collective/direct.h"
@@ -89,7 +90,8 @@ CommunicationCost NcclNetwork::alone(CollectiveKind kind, double bytes, const Gr
   return cost;
 }
 
-// Time beyond the launch is stretched by measured / modelled of the one message that the job measured.
+// Time beyond the launch is stretched by measured / modelled of the one message that the job measured. A group over fewer
+// nodes than the job crosses fewer links: its share of the stretch is that of its doublings of the node count.
 double NcclNetwork::measured_factor(CollectiveKind kind, const Group& group) const {
   if (!options_.measured || direct(kind)) return 1;
   const MeasuredBandwidth& m = *options_.measured;
@@ -103,7 +105,9 @@ double NcclNetwork::measured_factor(CollectiveKind kind, const Group& group) con
   double measured = bytes * bus_factor(kind, reference.ranks) / (1000 * bus) - launch;
   if (m.through_lists && kind != CollectiveKind::all_reduce)
     measured -= 2 * bytes / (kCopyEfficiency * cluster_.gpu.hbm_bandwidth.value) * 1e6;
-  return measured > 0 && modelled > 0 ? measured / modelled : 1;
+  if (measured <= 0 || modelled <= 0) return 1;
+  const double stretch = measured / modelled;
+  return world && group.nodes < reference.nodes ? std::pow(stretch, std::log2(group.nodes) / std::log2(reference.nodes)) : stretch;
 }
 
 const Topology& NcclNetwork::topology() const {

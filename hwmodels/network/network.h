@@ -43,7 +43,7 @@ struct CommunicationCost {
 /// Bus bandwidths (GB/s, as nccl-tests counts them) that a job measured with one large message before it
 /// trained. They describe that day's network: the part of a time that is not latency is scaled so that the
 /// model meets them.
-///   *_world   over all GPUs of the job: applies to groups that span nodes
+///   *_world   over all GPUs of the job: applies to groups that span nodes, in part to groups over fewer nodes
 ///   *_node    over the GPUs of one node: applies to groups inside a node
 /// 0 = not measured.
 struct MeasuredBandwidth {

@@ -83,6 +83,7 @@ CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation
       const int together = std::max(1, c.groups[static_cast<std::size_t>(plan::GroupAxis::pipeline)].groups_per_node);
       Priced p = priced(message_prices.of(spec.bytes, !remote, together), gpu.sms, !ablation.communication);
       p.load.sm = p.load.hbm = 0;  // a copy engine's worth: does not disturb kernels
+      p.load.nic *= 0.5f;          // one direction of a full-duplex card; collectives use both
       messages.push_back(p);
     }
   }

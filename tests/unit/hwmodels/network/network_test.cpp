@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "hwmodels/topology/cluster.h"
 #include "sim/core/error.h"
 
@@ -112,6 +114,22 @@ TEST(Network, MeetsMeasuredBandwidths) {
   // Not measured: as modelled.
   EXPECT_EQ(network->collective(CollectiveKind::all_gather, kBig, kNode).duration,
             plain->collective(CollectiveKind::all_gather, kBig, kNode).duration);
+}
+
+// Two of four nodes: one of two doublings, so the square root of what stretches the whole job's collectives.
+TEST(Network, SmallerGroupsAreStretchedByTheirDoublings) {
+  CommunicationOptions options;
+  MeasuredBandwidth measured;
+  measured.world = kFourNodes;
+  measured.all_reduce_world = 50;
+  options.measured = measured;
+  auto network = make_network(load_cluster("p5", 4), options), plain = make_network(load_cluster("p5", 4));
+  const GroupShape two_nodes{16, 2, 8, 1, 1, 1};
+  auto stretch = [&](const GroupShape& shape) {
+    return to_seconds(network->collective(CollectiveKind::all_reduce, kBig, shape).duration) / to_seconds(plain->collective(CollectiveKind::all_reduce, kBig, shape).duration);
+  };
+  EXPECT_GT(stretch(kFourNodes), 1.5);
+  EXPECT_NEAR(stretch(two_nodes), std::sqrt(stretch(kFourNodes)), 0.02);
 }
 
 TEST(Network, HostBackends) {
