@@ -87,7 +87,7 @@ void describe(plan::RankClass& c, int index, const Classes& classes, const Layou
 }
 
 /// Runs the schedule's actions of one rank through its writer.
-void follow(const PipelineProgram& program, int rank, StageWriter& writer) {
+void follow(const PipelineProgram& program, int rank, bool message_sync, StageWriter& writer) {
   const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& a = actions[i];
@@ -104,6 +104,7 @@ void follow(const PipelineProgram& program, int rank, StageWriter& writer) {
         for (std::size_t k = i; k < end; ++k) writer.message(actions[k]);
         if (a.wait == Wait::at_issue)
           for (std::size_t k = i; k < end; ++k) writer.wait_for(actions[k]);
+        if (a.wait == Wait::at_issue && message_sync) writer.synchronise();
         i = end - 1;
         break;
       }
@@ -146,7 +147,7 @@ plan::Plan write_plan(const model::ModelDescription& model, const Strategy& stra
     for (int k = 0; k < program.chunks(r); ++k) {
       const int stage = program.placement[static_cast<std::size_t>(r)][static_cast<std::size_t>(k)].stage;
       const StageLayers& held = layers[static_cast<std::size_t>(stage)];
-      ChunkContents contents{.embedding = held.embedding, .head = held.head, .layers = std::vector<int>(static_cast<std::size_t>(held.count))};
+      ChunkContents contents{.embedding = held.embedding, .head = held.head, .loss = held.loss, .layers = std::vector<int>(static_cast<std::size_t>(held.count))};
       std::iota(contents.layers.begin(), contents.layers.end(), held.first);
       chunks.push_back(std::move(contents));
       neighbours.push_back({.previous = classes.at_stage(index, program.previous(r, k).rank), .next = classes.at_stage(index, program.next(r, k).rank)});
@@ -154,7 +155,7 @@ plan::Plan write_plan(const model::ModelDescription& model, const Strategy& stra
     StageWriter writer(model, strategy, profile, builder, c, sizes_of(strategy.parallelism.degrees), std::move(chunks), std::move(neighbours));
     writer.setup();
     writer.begin_step();
-    follow(program, r, writer);
+    follow(program, r, profile.message_sync, writer);
     writer.end_step();
     writer.finish();
   }

@@ -5,26 +5,35 @@
 namespace rehearse::strategies {
 namespace {
 
+struct ByCost {
+  std::vector<int> layers;
+  int head_stage = 0;
+};
+
 /// nanotron's rule: a block goes to the current stage, and the next stage begins once the summed cost has passed that
-/// stage's share. Costs: 4 q h + 3 f h for a layer, V h for the head, nothing for the rest.
+/// stage's share. Costs: 4 q h + 3 f h for a layer, V h for the head, nothing for the rest. The loss comes last: where the
+/// head passes the share of a stage before the last, the logits go on to the next stage.
 /// Source: huggingface/nanotron, models/base.py (placement) and models/llama.py (get_block_compute_costs).
-std::vector<int> layers_by_cost(const model::ModelDescription& m, int stages) {
+ByCost layers_by_cost(const model::ModelDescription& m, int stages) {
   const double layer = static_cast<double>(m.hidden) * (4.0 * static_cast<double>(m.query_width()) + 3.0 * static_cast<double>(m.ffn_hidden));
   const double total = layer * static_cast<double>(m.layer_count()) + static_cast<double>(m.hidden) * static_cast<double>(m.vocab);
-  std::vector<int> counts(static_cast<std::size_t>(stages), 0);
+  ByCost out{std::vector<int>(static_cast<std::size_t>(stages), 0), 0};
   int stage = 0;
   double sum = 0;
   for (std::int64_t l = 0; l < m.layer_count(); ++l) {
-    ++counts[static_cast<std::size_t>(stage)];
+    ++out.layers[static_cast<std::size_t>(stage)];
     sum += layer;
     if (sum > total * (stage + 1) / stages && stage + 1 < stages) ++stage;
   }
-  return counts;
+  out.head_stage = stage;
+  return out;
 }
 
-/// A stage that is neither first nor last has nothing but layers.
-bool has_empty_middle(const std::vector<int>& counts) {
-  return counts.size() > 2 && std::any_of(counts.begin() + 1, counts.end() - 1, [](int n) { return n == 0; });
+/// A stage with neither layers nor an end of the model; the loss alone is work for the last.
+bool has_empty_stage(const std::vector<int>& counts, int head_stage) {
+  for (int s = 1; s + 1 < static_cast<int>(counts.size()); ++s)
+    if (counts[static_cast<std::size_t>(s)] == 0 && s != head_stage) return true;
+  return false;
 }
 
 PartitionRequest request_of(const model::ModelDescription& m, const Strategy& s, const FrameworkProfile& profile) {
@@ -36,9 +45,12 @@ PartitionRequest request_of(const model::ModelDescription& m, const Strategy& s,
   const int virtual_stages = q.stages * q.chunks;
   for (std::int64_t n : s.pipeline.layers_per_stage) q.layers_per_stage.push_back(static_cast<int>(n));
   if (q.layers_per_stage.empty() && profile.pipeline_by_cost && virtual_stages > 1) {
-    q.layers_per_stage = layers_by_cost(m, virtual_stages);
-    // Where the head alone is worth several stages, cost leaves stages without layers: then by count.
-    if (has_empty_middle(q.layers_per_stage)) q.layers_per_stage.clear();
+    ByCost dealt = layers_by_cost(m, virtual_stages);
+    // Where the head alone is worth several stages, cost leaves stages with nothing: then by count.
+    if (!has_empty_stage(dealt.layers, dealt.head_stage)) {
+      q.layers_per_stage = std::move(dealt.layers);
+      q.head_stage = dealt.head_stage;
+    }
   }
   if (q.layers_per_stage.empty()) {
     // The head, then the embedding, fill a stage of their own where layers are one or two short.
@@ -56,7 +68,7 @@ std::vector<std::string> stage_layer_problems(const model::ModelDescription& mod
   if (!problems.empty()) return problems;
   std::vector<int> counts;
   for (const StageLayers& stage : partition(q)) counts.push_back(stage.count);
-  if (has_empty_middle(counts)) problems.push_back("a virtual stage between the first and the last would hold no layer. Use fewer stages or chunks, or give each a layer");
+  if (has_empty_stage(counts, q.head_stage.value_or(-1))) problems.push_back("a virtual stage between the first and the last would hold no layer. Use fewer stages or chunks, or give each a layer");
   return problems;
 }
 

@@ -36,6 +36,7 @@ struct StageWriter::Impl {
   struct Chunk {
     std::size_t first = 0, last = 0;   // units [first, last)
     ChunkNeighbours neighbours;
+    std::int64_t bytes_in = 0, bytes_out = 0;   // of the messages to its neighbours
     std::int64_t done_backward = 0;
   };
   std::vector<Chunk> chunks;
@@ -61,6 +62,7 @@ struct StageWriter::Impl {
         options.input_gradient = v.input_gradient;
         options.gradient_element_bytes = data->gradient_element_bytes();
         options.main_gradient_element_bytes = data->main_gradient_element_bytes();
+        if (!stage.rank_class.stage_peers_other_node.empty()) options.collective_wait = stage.profile.proxy_stall * context.tensor;
         it = other.blocks.emplace(mode, emit(*v.tape, options, stage.profile, stage.builder)).first;
       }
       return it->second;
@@ -95,8 +97,6 @@ struct StageWriter::Impl {
     return call;
   }
 
-  std::int64_t boundary_bytes() const { return context.stream_tokens() * model.hidden * context.element(); }
-
   static bool sends(ActionKind k) { return k == ActionKind::send_forward || k == ActionKind::send_backward; }
   static bool activation(ActionKind k) { return k == ActionKind::send_forward || k == ActionKind::recv_forward; }
   /// Activations enter below a chunk and leave above it, gradients the other way round.
@@ -110,11 +110,11 @@ struct StageWriter::Impl {
     if (peer < 0) return;
     const bool forward = activation(a.kind), sending = sends(a.kind);
     const Stream stream = forward ? (sending ? Stream::send_forward : Stream::recv_forward) : (sending ? Stream::send_backward : Stream::recv_backward);
-    const std::string key = std::string(name_of(a.kind)) + " " + std::to_string(peer);
+    const std::int64_t bytes = enters(a.kind) ? c.bytes_in : c.bytes_out;
+    const std::string key = std::string(name_of(a.kind)) + " " + std::to_string(peer) + " " + std::to_string(bytes);
     auto it = message_blocks.find(key);
     if (it == message_blocks.end()) {
       plan::BlockWriter w(key);
-      const std::int64_t bytes = boundary_bytes();
       const std::uint32_t spec = stage.builder.message({static_cast<std::uint16_t>(peer), static_cast<std::uint8_t>(forward ? 0 : 1), Bytes{bytes}});
       const std::uint32_t slot = forward ? kOutputSlot : kInputGradientSlot;
       if (sending) {
@@ -209,9 +209,16 @@ StageWriter::StageWriter(const model::ModelDescription& model, const Strategy& s
     }
     if (chunks[c].head) {
       s.context.layer = -1;
-      s.tapes.push_back(head_tape(s.context, tied_here));
+      s.tapes.push_back(chunks[c].loss ? head_tape(s.context, tied_here) : output_tape(s.context, tied_here));
+      add_unit(&s.tapes.back(), -1, false);
+    } else if (chunks[c].loss) {
+      s.context.layer = -1;
+      s.tapes.push_back(loss_tape(s.context));
       add_unit(&s.tapes.back(), -1, false);
     }
+    const std::int64_t stream = s.context.stream_tokens() * model.hidden * s.context.element();
+    chunk.bytes_in = chunks[c].loss && !chunks[c].head ? logits_bytes(s.context) : stream;
+    chunk.bytes_out = chunks[c].head && !chunks[c].loss ? logits_bytes(s.context) : stream;
     chunk.last = s.stage.units.size();
     s.chunks.push_back(chunk);
   }
@@ -287,6 +294,10 @@ void StageWriter::wait_for(const Action& action) {
   if (it != map.end()) impl_->wait(action.kind, it->second, action.micro_batch);
 }
 
+void StageWriter::synchronise() {
+  impl_->stage.call("synchronise after messages", Phase::communication, nullptr, [](plan::BlockWriter& w) { w.host_sync(); });
+}
+
 void StageWriter::end_step() {
   Impl& s = *impl_;
   const Degrees& d = s.stage.strategy.parallelism.degrees;
@@ -303,9 +314,12 @@ void StageWriter::end_step() {
   }
   // Tied embeddings on different stages: both copies sum their gradients.
   if (s.model.tied_embeddings && d.pipeline > 1 && s.stage.sizes.data >= 1) {
-    const bool ends = std::any_of(s.stage.units.begin(), s.stage.units.end(), [](const Unit& u) {
-      return std::any_of(u.tape->weights.begin(), u.tape->weights.end(), [](const Weight& w) { return w.trainable && (w.name == "word_embeddings.weight" || w.name == "lm_head.weight"); });
+    // Where the head has a stage before the last, the last takes its part: groups are laid out over first and last stages.
+    const bool outer = std::any_of(s.chunks.begin(), s.chunks.end(), [](const Impl::Chunk& c) { return c.neighbours.previous < 0 || c.neighbours.next < 0; });
+    const bool frozen = std::any_of(s.stage.units.begin(), s.stage.units.end(), [](const Unit& u) {
+      return std::any_of(u.tape->weights.begin(), u.tape->weights.end(), [](const Weight& w) { return !w.trainable && (w.name == "word_embeddings.weight" || w.name == "lm_head.weight"); });
     });
+    const bool ends = outer && !frozen;
     if (ends) {
       const std::int64_t elements = padded_vocabulary(s.context) / d.tensor * s.model.hidden;
       s.stage.call("sum tied embedding gradients", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {

@@ -14,7 +14,7 @@ namespace rehearse::strategies {
 
 /// What one model chunk of a rank holds.
 struct ChunkContents {
-  bool embedding = false, head = false;
+  bool embedding = false, head = false, loss = false;   // head: final norm and output layer
   std::vector<int> layers;          // global layer numbers
 };
 
@@ -37,6 +37,8 @@ class StageWriter {
   /// or at wait_for.
   void message(const Action& action);
   void wait_for(const Action& action);
+  /// The host waits until the device has done everything (torch.cuda.synchronize).
+  void synchronise();
   void end_step();
   /// Fixes the program's size; call last.
   void finish();

@@ -52,8 +52,8 @@ std::string profile_of(const config::CsvRow& row) {
   if (f == "hf" && contains(source, "scripts use DeepSpeed") && cell(row, "n_gpus") != "1") return "deepspeed";
   if (f == "hf" || f == "torchtune") return "huggingface";
   if (f == "various") {
-    for (const char* word : {"Megatron-LLaMA", "Nemotron"})
-      if (contains(source, word)) return "megatron-core";
+    if (contains(source, "Nemotron")) return "megatron-bridge";  // NVIDIA's own runs: overlapped communication, no dropout
+    if (contains(source, "Megatron-LLaMA")) return "megatron-core";
     for (const char* word : {"Megatron", "MT-NLG", "BLOOM", "bigscience", "Pythia", "NeoX", "GLM-130B"})
       if (contains(source, word)) return "megatron-2021";
     for (const char* word : {"ZeRO", "DeepSpeed", "BMTrain"})
@@ -211,7 +211,7 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   const auto micro = integer(row, "micro_batch"), global = integer(row, "global_batch"), accumulation = integer(row, "grad_accum");
   if (micro) t.micro_batch_size = *micro;
   else if (global && accumulation && *global % (*accumulation * d.data) == 0) t.micro_batch_size = std::max<std::int64_t>(1, *global / (*accumulation * d.data));
-  else s.notes.push_back("micro-batch not stated, taken as 1");
+  else s.notes.push_back("micro-batch not stated, taken as the fastest of 1, 2, 4 and 8 that fits");
   t.global_batch_size = global ? *global : t.micro_batch_size * d.data * accumulation.value_or(1);
   if (!global) s.notes.push_back(fmt::format("global batch not stated, taken as {}", t.global_batch_size));
   t.precision = precision;
@@ -246,6 +246,13 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   }
   const auto problems = problems_of(s);
   if (!problems.empty()) throw NotSimulated{to_string(problems.front())};
+  if (!micro && !accumulation && global)
+    for (std::int64_t larger : {2, 4, 8}) {
+      if (*global % (larger * d.data) != 0) break;
+      run.alternatives.push_back(s);
+      run.alternatives.back().strategy.training.micro_batch_size = larger;
+      if (!problems_of(run.alternatives.back()).empty()) run.alternatives.pop_back();
+    }
   return s;
 }
 
@@ -258,27 +265,27 @@ bool is_clean(const config::CsvRow& row, const MeasuredRun& run) {
   return true;
 }
 
-/// What makes two rows repeats of one configuration.
-std::string configuration(const config::CsvRow& row) {
+/// What makes two rows repeats of one configuration; `sharding` aside: jobs that differ in who keeps the optimizer states.
+std::string configuration(const config::CsvRow& row, bool sharding = true) {
   std::string key;
   for (const char* column : {"task", "framework", "model", "layers", "hidden", "kv_heads", "ffn_hidden", "seq_len", "gpu", "n_gpus", "tp", "sp", "pp", "vpp", "pp_schedule", "dp", "cp", "ep", "sharding", "micro_batch", "global_batch", "precision",
                              "recompute", "attention", "optimizer", "offload", "lora_rank", "lora_targets", "torch_compile", "cuda_graph", "model_args_json", "env_vars_json"})
-    key += cell(row, column) + "|";
+    if (sharding || std::string_view(column) != "sharding") key += cell(row, column) + "|";
   return key;
 }
 
 using Repeats = std::map<std::string, std::vector<std::size_t>>;
 
-/// Repeats of one configuration that disagree by more than 10 % differ in something that the table does not say (a busy
+/// Repeats of one configuration that disagree by more than `factor` differ in something that the table does not say (a busy
 /// machine, an older library): the fastest, or the smallest, stays clean.
-void mark_repeats(std::vector<MeasuredRun>& runs, const Repeats& repeats, std::optional<double> MeasuredRun::*value) {
+void mark_repeats(std::vector<MeasuredRun>& runs, const Repeats& repeats, std::optional<double> MeasuredRun::*value, double factor, bool others_too) {
   for (const auto& [key, rows] : repeats) {
     const auto less = [&](std::size_t a, std::size_t b) { return *(runs[a].*value) < *(runs[b].*value); };
     const double best = *(runs[*std::min_element(rows.begin(), rows.end(), less)].*value);
     const double worst = *(runs[*std::max_element(rows.begin(), rows.end(), less)].*value);
-    if (worst <= 1.1 * best) continue;
+    if (worst <= factor * best) continue;
     for (std::size_t r : rows)
-      if (*(runs[r].*value) > best) runs[r].clean = false;
+      if (*(runs[r].*value) > (others_too ? 1.0 : factor) * best) runs[r].clean = false;
   }
 }
 
@@ -288,7 +295,7 @@ std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
   const config::CsvTable table = config::read_csv(path);
   table.require({"row_id", "framework", "gpu", "n_gpus", "seq_len"});
   std::vector<MeasuredRun> runs;
-  Repeats repeats, memory_repeats;
+  Repeats repeats, sharding_repeats, memory_repeats;
   for (std::size_t i = 0; i < table.size(); ++i) {
     const config::CsvRow row = table.row(i);
     MeasuredRun run;
@@ -299,6 +306,8 @@ std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
     if (row.find("step_time_s")) run.step_time_s = row.number("step_time_s");
     // Iteration times of Megatron's CI are of tiny models on shared machines; its release-scale runs are meant as times.
     if (run.source.starts_with("megatron_lm_ci") && !contains(cell(row, "note"), "release-scale")) run.step_time_s.reset();
+    // The transcription calls the time an anomaly of the measurement and the memory good.
+    if (contains(cell(row, "note"), "use memory only")) run.step_time_s.reset();
     if (row.find("peak_mem_gib")) run.peak_mem_gib = row.number("peak_mem_gib");
     run.peak_mem_kind = cell(row, "peak_mem_kind");
     // Samples of many lengths: the peak is the longest's, the time an average's.
@@ -316,12 +325,16 @@ std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
       run.reason = to_string(e.diagnostics().front());
     }
     if (run.step_time_s) repeats[configuration(row)].push_back(i);
+    // Whoever keeps the optimizer states, gradients are reduced once per step: after many micro-batches that cannot double it.
+    const std::string sharding = cell(row, "sharding");
+    if (run.step_time_s && integer(row, "grad_accum").value_or(1) >= 8 && (sharding == "none" || sharding == "zero1")) sharding_repeats[configuration(row, false)].push_back(i);
     // Memory is as good as its arguments: only rows that state all of them are repeats of one another.
     if (run.peak_mem_gib && !cell(row, "model_args_json").empty()) memory_repeats[configuration(row)].push_back(i);
     runs.push_back(std::move(run));
   }
-  mark_repeats(runs, repeats, &MeasuredRun::step_time_s);
-  mark_repeats(runs, memory_repeats, &MeasuredRun::peak_mem_gib);
+  mark_repeats(runs, repeats, &MeasuredRun::step_time_s, 1.1, true);
+  mark_repeats(runs, sharding_repeats, &MeasuredRun::step_time_s, 2, false);
+  mark_repeats(runs, memory_repeats, &MeasuredRun::peak_mem_gib, 1.1, true);
   return runs;
 }
 

@@ -21,6 +21,8 @@ struct MeasuredRun {
   bool dense = true;
   bool clean = true;
   std::optional<Scenario> scenario;
+  /// Where the micro-batch is not stated: the same job with larger ones. Whoever ran it took the fastest that fits.
+  std::vector<Scenario> alternatives;
   std::string reason;                           // why there is no scenario
 };
 

@@ -124,7 +124,7 @@ std::optional<std::string> apply_megatron_arguments(const std::string& arguments
   }
   s.strategy.data_parallel.overlap_gradient_reduce = a.flag("overlap-grad-reduce");
   s.strategy.data_parallel.overlap_parameter_gather = a.flag("overlap-param-gather");
-  if (s.profile.transformer_engine && a.word("attention-backend") == "flash") s.profile.attention = model::AttentionKernel::flash2;
+  if (a.word("attention-backend") == "flash") s.profile.cudnn_attention_from = 0;
   const Bytes workspace = cublas_workspace_of(e.word("CUBLAS_WORKSPACE_CONFIG"));
   if (workspace > Bytes{0}) s.profile.cublas_workspace = workspace;
   const std::string allocator = e.word("PYTORCH_CUDA_ALLOC_CONF");

@@ -132,11 +132,12 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   result.notes = s.notes;
   const int capability = s.cluster.gpu.compute_capability;
   st::FrameworkProfile profile = st::with_workspaces(s.profile, hwmodels::device_overheads(s.cluster.gpu).cublas_workspace, hwmodels::transformer_engine_workspace(capability));
-  // Transformer Engine prefers cuDNN's attention from Hopper on, FlashAttention before (dot_product_attention/utils.py).
-  if (profile.transformer_engine && profile.attention == model::AttentionKernel::cudnn && capability < 90) profile.attention = model::AttentionKernel::flash2;
+  if (profile.cudnn_attention_from > 0 && capability >= profile.cudnn_attention_from) profile.attention = model::AttentionKernel::cudnn;
+  if (!options.ablation.host)
+    for (Duration* d : {&profile.kernel_host, &profile.backward_kernel_host, &profile.collective_host, &profile.layer_host, &profile.layer_backward_host, &profile.step_host, &profile.proxy_stall}) *d = Duration{};
   result.plan = st::write_plan(s.model, s.strategy, profile, s.cluster.gpus_per_node, options.unfold ? st::Folding::unfolded : st::Folding::folded);
   const auto network = hwmodels::make_network(s.cluster, s.communication);
-  const hwmodels::KernelModel kernels(s.cluster.gpu);
+  const hwmodels::KernelModel kernels(s.cluster.gpu, hwmodels::ClockState::sustained, options.ablation.spread ? s.gpus() : 1);
   result.classes.resize(result.plan.classes.size());
   const st::Layout layout(s.strategy.parallelism.degrees, s.strategy.parallelism.order);
   const auto parameters = st::parameters_per_class(s.model, s.strategy, s.profile);

@@ -76,7 +76,7 @@ DataParallelWriter::Share DataParallelWriter::share(bool sharded, std::int64_t g
 
 void DataParallelWriter::clip(const Share& mine, bool sharded) {
   const std::int64_t bytes = mine.gradients;
-  if (!stage_.strategy.training.clip_gradients || (bytes == 0 && stage_.sizes.pipeline == 1)) return;  // a frozen stage takes part in the sum
+  if (!stage_.strategy.training.clip_gradients || (bytes == 0 && stage_.sizes.pipeline == 1)) return;  // a frozen stage, or the loss alone, takes part in the sum
   const std::string key = "clip gradients " + std::to_string(bytes) + (sharded ? " sharded" : "");
   stage_.call(key, Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
     w.kernel(builder().kernel({.kind = KernelKind::reduction, .dtype = DType::fp32, .bytes_read = bytes, .bytes_written = 4096, .name = "gradient norm"}), host());

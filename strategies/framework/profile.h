@@ -42,9 +42,12 @@ struct FrameworkProfile {
   Fusion residual = Fusion::native;
   LossKind loss = LossKind::upcast;
   model::AttentionKernel attention = model::AttentionKernel::flash2;
+  int cudnn_attention_from = 0;           // compute capability from which cuDNN's attention is preferred; 0: never
   bool attention_fused = true;            // false: scores in memory (2021 Megatron)
   bool fused_qkv = true, fused_gate_up = true;
   bool keeps_logits = true;               // the training loop holds the 16-bit logits until the loss is known
+  bool keeps_gathered_input = false;      // sequence parallel: linear layers keep the gathered input for backward, not their shard
+  bool repacks_qkv = false;               // q, k and v are permuted out of one product, k and v joined and permuted again (nanotron)
   bool repeat_kv = false;                 // keys and values are copied to all query heads before attention
   bool dropout = false;                   // trains with dropout masks by default
   bool grouped_experts = true;            // one grouped product for all experts of a rank; false: a loop over experts
@@ -77,6 +80,7 @@ struct FrameworkProfile {
   bool overlap_parameter_gather = false;
   bool fused_optimizer = true;            // one multi-tensor kernel without temporaries; false: foreach
   bool gradient_norm_sync = true;         // the host reads the norm before the optimizer step
+  bool message_sync = false;              // the host waits for the device after each blocking exchange between stages
   bool pipeline_by_cost = false;          // stages are balanced by compute, head included (nanotron); false: by layers
   bool ddp_bucket_copies = false;         // 16-bit gradients live in bucket views beside the fp32 buffer (nanotron)
   bool early_stop_recompute = false;      // non-reentrant checkpoint stops after the last needed tensor
@@ -85,6 +89,9 @@ struct FrameworkProfile {
   Duration kernel_host{}, backward_kernel_host{}, collective_host{};
   Duration layer_host{}, layer_backward_host{};   // per layer and micro-batch, beyond its kernels: modules, hooks, autograd
   Duration step_host{};
+  /// Observed while messages between pipeline stages on different nodes are outstanding: host time of a layer's collective, per
+  /// rank of the tensor group. Likely NCCL's proxy threads, which poll the NICs on the cores of the host threads.
+  Duration proxy_stall{};
 
   // Allocator and surroundings
   bool expandable_segments = false;

@@ -194,34 +194,71 @@ TensorId prediction_layer(const LowerContext& c, Operators& op, Tape& tape, Tens
   return op.norm(layer_block(c, op, tape, joined, m.layers.back()), "prediction norm", rows, m.hidden);
 }
 
-}  // namespace
+/// The output layer stays in 16 bit under 8-bit recipes.
+LowerContext head_context(const LowerContext& c) {
+  LowerContext head = c;
+  if (bits(head.gemm) <= 8) head.gemm = c.activation;
+  return head;
+}
 
-Tape head_tape(const LowerContext& c, bool tied_here) {
-  Tape tape;
-  tape.name = "head";
-  Operators op(c, tape);
+struct Output {
+  TensorId hidden, logits;
+};
+
+/// Final norm and output layer.
+Output add_output(const LowerContext& c, Tape& tape, bool tied_here) {
+  const LowerContext head = head_context(c);
+  Operators op(c, tape), head_op(head, tape);
   const auto& m = c.model;
   TensorId x = tape.tensor("final hidden", c.stream_tokens() * m.hidden * c.element());
   tape.input = x;
   if (m.final_norm) x = op.norm(x, "final norm", c.stream_tokens(), m.hidden);
   const std::int64_t width = m.embedding_width > 0 ? m.embedding_width : m.hidden;
   if (width != m.hidden) x = op.linear(x, "output projection", m.hidden, width, false, Operators::Split::none);
-  const std::int64_t vocabulary = padded_vocabulary(c);
-  LowerContext head = c;  // the output layer stays in 16 bit under fp8 recipes
-  if (bits(head.gemm) <= 8) head.gemm = c.activation;
-  Operators head_op(head, tape);
-  const TensorId logits = head_op.linear(x, "lm_head", width, vocabulary, m.head_bias, Operators::Split::column);
+  const TensorId logits = head_op.linear(x, "lm_head", width, padded_vocabulary(c), m.head_bias, Operators::Split::column);
   if (tied_here)
     for (Weight& w : tape.weights)
       if (w.name == "lm_head.weight") w.parameter_elsewhere = true;
-  add_loss(head, head_op, tape, x, logits, vocabulary / c.tensor);
-  if (c.strategy.training.multi_token_prediction)
-    for (std::int64_t i = 0; i < m.mtp_layers; ++i) {
-      x = prediction_layer(c, op, tape, x);
-      const TensorId further = head_op.linear(x, "lm_head", width, vocabulary, m.head_bias, Operators::Split::column);
-      shared_weight(tape, "lm_head.weight");
-      add_loss(head, head_op, tape, x, further, vocabulary / c.tensor);
-    }
+  return {x, logits};
+}
+
+}  // namespace
+
+std::int64_t logits_bytes(const LowerContext& c) { return c.tokens * padded_vocabulary(c) / c.tensor * c.element(); }
+
+Tape head_tape(const LowerContext& c, bool tied_here) {
+  Tape tape;
+  tape.name = "head";
+  const Output out = add_output(c, tape, tied_here);
+  const LowerContext head = head_context(c);
+  Operators op(c, tape), head_op(head, tape);
+  const std::int64_t columns = padded_vocabulary(c) / c.tensor, width = c.model.embedding_width > 0 ? c.model.embedding_width : c.model.hidden;
+  add_loss(head, head_op, tape, out.hidden, out.logits, columns);
+  if (!c.strategy.training.multi_token_prediction) return tape;
+  TensorId x = out.hidden;
+  for (std::int64_t i = 0; i < c.model.mtp_layers; ++i) {
+    x = prediction_layer(c, op, tape, x);
+    const TensorId further = head_op.linear(x, "lm_head", width, padded_vocabulary(c), c.model.head_bias, Operators::Split::column);
+    shared_weight(tape, "lm_head.weight");
+    add_loss(head, head_op, tape, x, further, columns);
+  }
+  return tape;
+}
+
+Tape output_tape(const LowerContext& c, bool tied_here) {
+  Tape tape;
+  tape.name = "output";
+  tape.output = add_output(c, tape, tied_here).logits;
+  return tape;
+}
+
+Tape loss_tape(const LowerContext& c) {
+  Tape tape;
+  tape.name = "loss";
+  tape.input = tape.tensor("logits", logits_bytes(c));
+  const LowerContext head = head_context(c);
+  Operators op(head, tape);
+  add_loss(head, op, tape, tape.input, tape.input, padded_vocabulary(c) / c.tensor);
   return tape;
 }
 

@@ -157,8 +157,13 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   if (quantised) matrix.packed_bytes = quantised_bytes(k * n, nested), matrix.wide_bytes = 0;
   const int w = tape_.weight(std::move(matrix));
   Node node{.name = name, .inputs = {x}, .outputs = {y}};
-  // bitsandbytes keeps the input of a 4-bit product as well (autograd/_functions.py, MatMul4Bit: ctx.tensors = (A, B)).
-  if (trained || quantised) node.saved.push_back(x);
+  const bool keeps_gathered = gather && trained && c_.profile.keeps_gathered_input;
+  if (keeps_gathered) {
+    node.intermediates.push_back(tape_.tensor(name + " gathered input", whole_in, false));
+    node.saved.push_back(node.intermediates.back());
+  } else if (trained || quantised) {  // bitsandbytes keeps the input of a 4-bit product as well (autograd/_functions.py, MatMul4Bit: ctx.tensors = (A, B))
+    node.saved.push_back(x);
+  }
   // A 4-bit weight is written out in 16 bits before each product and dropped after it (bitsandbytes MatMul4Bit).
   auto dequantised = [&](std::vector<Item>& list, int temporary) {
     const std::int64_t packed = quantised_bytes(k * n, nested), scales = k * n / 64;
@@ -182,13 +187,15 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   // Forward
   auto& f = node.forward;
   const int both = plan::kAfterCompute | plan::kComputeWaits;
-  if (gather) f.insert(f.end(), {alloc(0, whole_in), collective(CollectiveKind::all_gather, name + " gather input", whole_in, both)});
+  const bool regathers = gather && trained && !keeps_gathered;
+  if (gather && !keeps_gathered) f.push_back(alloc(0, whole_in));
+  if (gather) f.push_back(collective(CollectiveKind::all_gather, name + " gather input", whole_in, both));
   if (low_precision) f.push_back(kernel(name + " cast input", m * k * e, m * k));
   if (scatter || reduce) f.push_back(alloc(1, whole_out));
   if (quantised) dequantised(f, 5);
   f.push_back(gemm(name, model::GemmRole::forward, m, n, k, c_.activation, false));
   if (quantised) f.push_back(free(5));
-  if (gather) f.push_back(free(0));
+  if (gather && !keeps_gathered) f.push_back(free(0));
   if (scatter) f.push_back(collective(CollectiveKind::reduce_scatter, name + " scatter output", whole_out, both));
   if (reduce) f.push_back(collective(CollectiveKind::all_reduce, name + " reduce output", whole_out, both));
   if (scatter || reduce) f.push_back(free(1));
@@ -198,7 +205,7 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   auto& b = node.backward;
   if (scatter) b.insert(b.end(), {alloc(2, whole_out), collective(CollectiveKind::all_gather, name + " gather gradient", whole_out, both)});
   if (low_precision) b.push_back(kernel(name + " cast gradient", m * n * e, 2 * m * n));
-  if (gather && trained)
+  if (regathers)
     b.insert(b.end(), {alloc(0, whole_in), collective(CollectiveKind::all_gather, name + " gather input", whole_in, plan::kAfterCompute)});
   const std::size_t input_from = b.size();
   if (gather) b.push_back(alloc(3, whole_in));
@@ -207,7 +214,7 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   b.push_back(gemm(name + " data gradient", model::GemmRole::data_gradient, m, k, n, c_.activation, false));
   if (quantised) b.push_back(free(5));
   for (std::size_t i = input_from; i < b.size(); ++i) b[i].for_input = true;
-  if (gather && trained) b.push_back(wait(plan::Stream::tensor));
+  if (regathers) b.push_back(wait(plan::Stream::tensor));
   const std::size_t scatter_from = b.size();
   if (gather) b.insert(b.end(), {{.kind = Item::Kind::produce_input_gradients},
                                  collective(CollectiveKind::reduce_scatter, name + " scatter gradient", whole_in, plan::kAfterCompute)});
@@ -225,7 +232,7 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
     if (bias_trained) b.push_back(weight_gradient(bw, kernel(name + " bias gradient", m * n * e, n * 4, KernelKind::reduction)));
   }
   if (sharded && split == Split::column) b.push_back(wait(plan::Stream::tensor));
-  if (gather && trained) b.push_back(free(0));
+  if (regathers) b.push_back(free(0));
   if (gather) {
     b.push_back(free(3));
     b.back().for_input = true;

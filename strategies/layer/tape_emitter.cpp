@@ -207,7 +207,7 @@ class Emitter {
           kernel(item.spec, item.stream);
           break;
         case Item::Kind::collective:
-          out_->collective(item.spec, item.stream, item.sync, profile_.collective_host);
+          out_->collective(item.spec, item.stream, item.sync, profile_.collective_host + options_.collective_wait);
           break;
         case Item::Kind::wait: {
           const std::uint32_t event = new_slot("");

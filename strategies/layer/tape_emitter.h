@@ -32,6 +32,7 @@ struct EmitOptions {
   bool input_gradient = true;         // false: nothing trainable below
   std::int64_t gradient_element_bytes = 2;   // of a gradient as the weight-gradient kernel writes it
   std::int64_t main_gradient_element_bytes = 4;
+  Duration collective_wait{};         // host time of a collective beyond the profile's
 };
 
 /// Blocks of one tape for one micro-batch and the frame they share.

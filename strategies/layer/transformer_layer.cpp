@@ -77,8 +77,16 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
       const std::int64_t e = c.element(), per = c.tokens / c.tensor;
       const TensorId nq = tape.tensor("query", per * q_width * e), nk = tape.tensor("key", per * kv_width * e), nv = tape.tensor("value", per * kv_width * e);
       const std::int64_t bytes = per * (q_width + 2 * kv_width) * e;
-      tape.nodes.push_back({.name = "split and rope", .inputs = {qkv}, .outputs = {nq, nk, nv}, .forward = {op.kernel("rope", bytes, bytes)},
-                            .backward = {op.kernel("rope backward", bytes, bytes)}});
+      Node node{.name = "split and rope", .inputs = {qkv}, .outputs = {nq, nk, nv}, .forward = {op.kernel("rope", bytes, bytes)},
+                .backward = {op.kernel("rope backward", bytes, bytes)}};
+      if (c.profile.repacks_qkv) {
+        // Permuted copies of q, k and v; k and v joined; both permuted again; q and k rotated in place. Backward the same way back.
+        const std::int64_t pair = per * 2 * kv_width * e, rotated = per * (q_width + kv_width) * e;
+        node.forward = {op.kernel("permute qkv", bytes, bytes), op.kernel("join kv", pair, pair), op.kernel("permute kv", pair, pair), op.kernel("rope", rotated, rotated)};
+        node.backward = {op.kernel("join kv gradients", pair, pair), op.kernel("rope backward", rotated, rotated), op.kernel("permute kv gradients", pair, pair),
+                         op.kernel("split kv gradients", pair, pair), op.kernel("join qkv gradients", bytes, bytes), op.kernel("permute qkv gradients", bytes, bytes)};
+      }
+      tape.nodes.push_back(std::move(node));
       q = nq, k = nk, v = nv;
     } else {
       const auto parts = op.split(qkv, "split", {q_width / c.tensor, kv_width / c.tensor, kv_width / c.tensor});

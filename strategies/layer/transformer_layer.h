@@ -16,6 +16,13 @@ Tape layer_tape(const LowerContext& context, const model::Layer& layer);
 /// Final norm, output head over the (tensor-parallel) vocabulary and the loss. Has no output.
 Tape head_tape(const LowerContext& context, bool tied_here);
 
+/// The two halves of head_tape, where the loss has a stage of its own: final norm and output head, which make the logits,
+/// and the loss over logits that were received.
+Tape output_tape(const LowerContext& context, bool tied_here);
+Tape loss_tape(const LowerContext& context);
+/// Of one micro-batch's logits on one rank, as the output head makes them.
+std::int64_t logits_bytes(const LowerContext& context);
+
 /// Rows of the vocabulary table as the framework pads them. Source: the profile's vocab_multiple.
 std::int64_t padded_vocabulary(const LowerContext& context);
 

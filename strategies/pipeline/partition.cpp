@@ -138,11 +138,12 @@ std::vector<StageLayers> partition(const PartitionRequest& request) {
   std::vector<StageLayers> out;
   int first = 0;
   for (const int n : counts.per_stage) {
-    out.push_back({.first = first, .count = n, .embedding = false, .head = false});
+    out.push_back({.first = first, .count = n, .embedding = false, .head = false, .loss = false});
     first += n;
   }
   out.front().embedding = true;
-  out.back().head = true;
+  out[static_cast<std::size_t>(request.head_stage.value_or(static_cast<int>(out.size()) - 1))].head = true;
+  out.back().loss = true;
   ENSURES(first == request.layers, fmt::format("{} of {} layers placed", first, request.layers));
   return out;
 }

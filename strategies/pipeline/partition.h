@@ -9,13 +9,14 @@
 
 namespace rehearse::strategies {
 
-/// Consecutive layers of one virtual stage. The embedding goes with the first stage, final norm, head and
-/// loss with the last.
+/// Consecutive layers of one virtual stage. The embedding goes with the first stage, the loss with the last, and final
+/// norm and head with the last too, unless the request names another.
 struct StageLayers {
   int first = 0;
   int count = 0;
   bool embedding = false;
-  bool head = false;
+  bool head = false;   // final norm and output layer
+  bool loss = false;
   friend bool operator==(const StageLayers&, const StageLayers&) = default;
 };
 
@@ -34,6 +35,7 @@ struct PartitionRequest {
   std::optional<int> last_rank_layers = {};  // decoder_last_pipeline_num_layers
   bool embedding_counts_as_layer = false;    // account_for_embedding_in_pipeline_split
   bool head_counts_as_layer = false;         // account_for_loss_in_pipeline_split
+  std::optional<int> head_stage = {};        // virtual stage of final norm and head; default: the last
   Remainder remainder = Remainder::error;
 };
 

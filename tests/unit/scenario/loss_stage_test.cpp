@@ -1,0 +1,69 @@
+// nanotron's stages by cost: the loss alone on the last stage, logits as messages.
+#include <gtest/gtest.h>
+
+#include "hwmodels/topology/cluster.h"
+#include "sim/model/shapes.h"
+#include "sim/scenario/simulate.h"
+#include "tests/unit/scenario/small_jobs.h"
+
+namespace rehearse::scenario {
+namespace {
+
+Scenario eight_stages() {
+  Scenario s;
+  model::Shapes shapes{.name = "llama", .layers = 16, .hidden = 2048, .heads = 32, .vocab = 131072};
+  shapes.ffn_hidden = 8192;
+  shapes.tied = true;
+  s.model = model::make_from_shapes(shapes);
+  s.strategy = small_job(1, 8, 16);
+  s.strategy.training.framework = "nanotron";
+  s.profile = strategies::load_profile("nanotron");
+  s.cluster = hwmodels::load_cluster("p5", 1, "rail-fat-tree", "");
+  return s;
+}
+
+TEST(LossStage, ReceivesTheLogitsAndSendsTheirGradients) {
+  const Result r = simulate(eight_stages());
+  ASSERT_TRUE(r.deadlock.empty()) << r.deadlock;
+  std::int64_t largest = 0;
+  for (const plan::MessageSpec& m : r.plan.messages) largest = std::max(largest, m.bytes.value);
+  EXPECT_EQ(largest, 256 * 131072 * 2);  // tokens x vocabulary in 16 bit
+  EXPECT_EQ(r.classes[7].parameters, 0);
+  EXPECT_EQ(r.classes[6].parameters, 131072 * 2048 + 2048);
+}
+
+// One micro-batch at a time, the same matrix products run wherever the loss is.
+TEST(LossStage, MovesNoWorkBetweenKernels) {
+  Scenario apart = eight_stages(), together = eight_stages();
+  together.profile.pipeline_by_cost = false;
+  EXPECT_EQ(simulate(apart, {.memory = false}).flops.hardware, simulate(together, {.memory = false}).flops.hardware);
+}
+
+TEST(MessageSync, ExposesTheHostOnceAMessage) {
+  Scenario s = eight_stages();
+  s.profile.pipeline_by_cost = false;
+  s.profile.message_sync = false;
+  const double free = simulate(s, {.memory = false}).step_time;
+  s.profile.message_sync = true;
+  EXPECT_GT(simulate(s, {.memory = false}).step_time, free);
+}
+
+// Of one layer's two column-parallel products, the whole input instead of its eighth is kept: tokens x hidden x 2 B x 7/8 each.
+TEST(GatheredInput, IsKeptWhole) {
+  Scenario s;
+  s.model = small_llama(8);
+  s.strategy = small_job(1);
+  s.strategy.parallelism.degrees.tensor = 8;
+  s.strategy.parallelism.sequence_parallel = true;
+  s.profile = strategies::load_profile("nanotron");
+  s.cluster = hwmodels::load_cluster("p5", 1, "rail-fat-tree", "");
+  auto peak = [&] { return simulate(s, {.time = false}).classes[0].memory.peak_allocated.value; };
+  s.profile.keeps_gathered_input = false;
+  const std::int64_t shards = peak();
+  s.profile.keeps_gathered_input = true;
+  const std::int64_t more = 8 * 2 * (256 * 512 * 2) * 7 / 8;
+  EXPECT_NEAR(static_cast<double>(peak() - shards), static_cast<double>(more), 0.15 * static_cast<double>(more));
+}
+
+}  // namespace
+}  // namespace rehearse::scenario

@@ -1,0 +1,53 @@
+#include "strategies/stage_layers.h"
+
+#include <gtest/gtest.h>
+
+#include "sim/model/shapes.h"
+
+namespace rehearse::strategies {
+namespace {
+
+model::ModelDescription llama(std::int64_t layers, std::int64_t hidden) {
+  model::Shapes s{.name = "llama", .layers = layers, .hidden = hidden, .heads = 32, .vocab = 131072};
+  s.ffn_hidden = 8192;
+  return model::make_from_shapes(s);
+}
+
+Strategy stages(int n) {
+  Strategy s;
+  s.parallelism.degrees.pipeline = n;
+  return s;
+}
+
+std::vector<int> counts(const std::vector<StageLayers>& stages) {
+  std::vector<int> out;
+  for (const StageLayers& s : stages) out.push_back(s.count);
+  return out;
+}
+
+// A layer costs 2048 (4 x 2048 + 3 x 8192) = 67,108,864, the head 131072 x 2048 = 4 layers: 20 layers in all, 2.5 per stage. A
+// stage ends with the layer that passes its share: 3 > 2.5, 6 > 5, 8 > 7.5, 11 > 10, 13 > 12.5, 16 > 15; the head, at 20, passes
+// the share of the next stage (17.5), so that the loss falls to the last.
+TEST(StageLayers, ByCostTheLossMayHaveAStageOfItsOwn) {
+  const auto dealt = stage_layers(llama(16, 2048), stages(8), load_profile("nanotron"));
+  EXPECT_EQ(counts(dealt), (std::vector<int>{3, 3, 2, 3, 2, 3, 0, 0}));
+  EXPECT_TRUE(dealt[6].head && !dealt[6].loss);
+  EXPECT_TRUE(dealt[7].loss && !dealt[7].head);
+}
+
+// Two stages: 10 layers each; 11 > 10, and 20 is not more than 20: head and loss stay together.
+TEST(StageLayers, ByCostHeadAndLossUsuallyStayTogether) {
+  const auto dealt = stage_layers(llama(16, 2048), stages(2), load_profile("nanotron"));
+  EXPECT_EQ(counts(dealt), (std::vector<int>{11, 5}));
+  EXPECT_TRUE(dealt[1].head && dealt[1].loss);
+}
+
+// 16 stages of 1.25 layers: the head falls to stage 12, and stages 13 to 15 would hold the loss alone. Then by count.
+TEST(StageLayers, NoStageIsLeftWithNothing) {
+  const auto dealt = stage_layers(llama(16, 2048), stages(16), load_profile("nanotron"));
+  EXPECT_EQ(counts(dealt), std::vector<int>(16, 1));
+  EXPECT_TRUE(dealt[15].head && dealt[15].loss);
+}
+
+}  // namespace
+}  // namespace rehearse::strategies
