@@ -16,8 +16,8 @@ using Counts = std::vector<int>;
 TEST(PipelinePartition, EmbeddingFirstHeadLast) {
   EXPECT_EQ(partition({.layers = 8, .stages = 2, .chunks = 2}),
             (std::vector<StageLayers>{
-                {0, 2, true, false}, {2, 2, false, false}, {4, 2, false, false}, {6, 2, false, true}}));
-  EXPECT_EQ(partition({.layers = 3, .stages = 1}), (std::vector<StageLayers>{{0, 3, true, true}}));
+                {0, 2, true, false}, {2, 2, false, false}, {4, 2, false, false}, {6, 2, false, true, true}}));
+  EXPECT_EQ(partition({.layers = 3, .stages = 1}), (std::vector<StageLayers>{{0, 3, true, true, true}}));
 }
 
 TEST(PipelinePartition, Uneven) {
