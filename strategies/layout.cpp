@@ -39,6 +39,8 @@ std::string_view name_of(Axis axis) {
       return "expert_data";
     case Axis::embedding:
       return "embedding";
+    case Axis::mirror:
+      return "mirror";
     case Axis::world:
       return "world";
     case Axis::count_:
@@ -100,6 +102,7 @@ Layout::Layout(const Degrees& degrees, std::string_view order)
   if (degrees.pipeline > 1) {
     const Dimension& pp = dense("pp");  // two members, the whole length of the pipeline apart
     axes_[static_cast<std::size_t>(Axis::embedding)] = {{"ends", 2, pp.stride * (pp.size - 1)}};
+    axes_[static_cast<std::size_t>(Axis::mirror)] = {{"mirror", 2, 0}};  // the distance depends on the stage
   }
 }
 
@@ -138,8 +141,9 @@ Rank Layout::rank_of(const ExpertCoordinates& at) const {
 }
 
 bool Layout::is_member(Axis axis, Rank rank) const {
-  if (axis != Axis::embedding) return true;
+  if (axis != Axis::embedding && axis != Axis::mirror) return true;
   const int stage = dense("pp").index_of(rank);
+  if (axis == Axis::mirror) return degrees_.pipeline == 1 || 2 * stage != degrees_.pipeline - 1;
   return stage == 0 || stage == degrees_.pipeline - 1;
 }
 
@@ -151,7 +155,10 @@ int Layout::size_of(Axis axis) const {
 
 /// The smallest rank of the group. Precondition: the rank is a member.
 Rank Layout::base_of(Axis axis, Rank rank) const {
-  if (axis == Axis::embedding) return rank - dense("pp").index_of(rank) * dense("pp").stride;
+  const Dimension& pp = dense("pp");
+  const int stage = pp.index_of(rank);
+  if (axis == Axis::embedding) return rank - stage * pp.stride;
+  if (axis == Axis::mirror) return rank - std::max(0, 2 * stage - (pp.size - 1)) * pp.stride;
   Rank base = rank;
   for (const Dimension& d : axes_[static_cast<std::size_t>(axis)]) base -= d.index_of(rank) * d.stride;
   return base;
@@ -161,6 +168,11 @@ std::vector<Rank> Layout::group_of(Axis axis, Rank rank) const {
   EXPECTS(rank >= 0 && rank < world_size_, fmt::format("rank {} of {}", rank, world_size_));
   if (!is_member(axis, rank)) return {};
   std::vector<Rank> out{base_of(axis, rank)};
+  if (axis == Axis::mirror && degrees_.pipeline > 1) {
+    const Dimension& pp = dense("pp");
+    out.push_back(out.front() + (pp.size - 1 - 2 * pp.index_of(out.front())) * pp.stride);
+    return out;
+  }
   out.reserve(static_cast<std::size_t>(size_of(axis)));
   // Strides grow faster than sizes, so appending shifted copies keeps the members ascending.
   for (const Dimension& d : axes_[static_cast<std::size_t>(axis)]) {
@@ -193,7 +205,7 @@ GroupShape Layout::shape_of(Axis axis, Rank rank, int gpus_per_node) const {
 /// The same for every group when each dimension lies wholly inside a node, wholly across nodes, or fills the
 /// node's end.
 std::optional<GroupShape> Layout::nested_shape(Axis axis, int g) const {
-  if (axis == Axis::embedding) return std::nullopt;  // not every rank is in a group: count
+  if (axis == Axis::embedding || axis == Axis::mirror) return std::nullopt;  // not every rank is in a group: count
   if (world_size_ % g != 0) return std::nullopt;
   GroupShape shape{.ranks = size_of(axis),
                    .nodes = 1,

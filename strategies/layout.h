@@ -30,7 +30,7 @@ struct Degrees {
   friend bool operator==(const Degrees&, const Degrees&) = default;
 };
 
-/// Who talks to whom. The groups of one axis are disjoint and cover the world, except `embedding`.
+/// Who talks to whom. The groups of one axis are disjoint and cover the world, except `embedding` and `mirror`.
 enum class Axis : std::uint8_t {
   tensor,
   context,
@@ -46,6 +46,8 @@ enum class Axis : std::uint8_t {
   expert_tensor,
   expert_data,
   embedding,  // first and last stage, which share tied embeddings; ranks of other stages are in no group
+  mirror,     // stages s and p - 1 - s, which hold the same two stages of a model that is held twice (DualPipe);
+              // the middle stage of an odd number is in no group
   world,
   count_
 };

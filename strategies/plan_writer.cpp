@@ -5,6 +5,9 @@
 
 #include "sim/core/contract.h"
 #include "strategies/pipeline/catalog.h"
+#include "strategies/pipeline/messages.h"
+#include "strategies/pipeline/sharding.h"
+#include "strategies/pipeline/table.h"
 #include "strategies/stage_layers.h"
 #include "strategies/stage_writer.h"
 
@@ -16,6 +19,7 @@ PipelineShape shape_of(const Strategy& strategy) {
   shape.stages = strategy.parallelism.degrees.pipeline;
   shape.micro_batches = static_cast<int>(strategy.micro_batches());
   shape.chunks = strategy.pipeline.virtual_stages;
+  shape.times = strategy.pipeline.times;
   return shape;
 }
 
@@ -34,7 +38,7 @@ constexpr std::pair<plan::GroupAxis, Axis> kAxes[] = {
     {plan::GroupAxis::tensor, Axis::tensor}, {plan::GroupAxis::context, Axis::context}, {plan::GroupAxis::data, Axis::data_shard_context},
     {plan::GroupAxis::data_replicate, Axis::data_replicate}, {plan::GroupAxis::data_context, Axis::data_context}, {plan::GroupAxis::pipeline, Axis::pipeline},
     {plan::GroupAxis::model, Axis::model}, {plan::GroupAxis::expert, Axis::expert}, {plan::GroupAxis::expert_tensor, Axis::expert_tensor}, {plan::GroupAxis::expert_data, Axis::expert_data},
-    {plan::GroupAxis::embedding, Axis::embedding}, {plan::GroupAxis::world, Axis::world}};
+    {plan::GroupAxis::embedding, Axis::embedding}, {plan::GroupAxis::mirror, Axis::mirror}, {plan::GroupAxis::world, Axis::world}};
 
 /// Which rank stands for which class. Folded, a stage's first rank stands for all of the stage.
 class Classes {
@@ -94,6 +98,9 @@ void follow(const PipelineProgram& program, int rank, bool message_sync, StageWr
     switch (a.kind) {
       case ActionKind::forward: writer.forward(a.chunk, a.micro_batch); break;
       case ActionKind::backward: writer.backward(a.chunk, a.micro_batch); break;
+      case ActionKind::backward_input: writer.backward_input(a.chunk, a.micro_batch); break;
+      case ActionKind::backward_weight: writer.backward_weight(a.chunk, a.micro_batch); break;
+      case ActionKind::overlapped: writer.overlapped(a.chunk, a.micro_batch, a.under_chunk, a.under_micro_batch); break;
       case ActionKind::send_forward:
       case ActionKind::recv_forward:
       case ActionKind::send_backward:
@@ -108,10 +115,44 @@ void follow(const PipelineProgram& program, int rank, bool message_sync, StageWr
         i = end - 1;
         break;
       }
-      default:
-        EXPECTS(false, "a schedule with actions that the stage writer does not write passed the rules: " + program.name);
+      case ActionKind::unshard: writer.unshard(a.chunk); break;
+      case ActionKind::reshard: writer.reshard(a.chunk); break;
+      case ActionKind::reduce_gradient: writer.reduce_gradient(a.chunk); break;
     }
   }
+}
+
+ChunkContents contents_of(const PipelineProgram& program, int rank, int chunk, const StageLayers& held) {
+  ChunkContents contents{.embedding = held.embedding, .head = held.head, .loss = held.loss, .layers = std::vector<int>(static_cast<std::size_t>(held.count)), .micro_batches = program.micro_batches / program.replicas};
+  std::iota(contents.layers.begin(), contents.layers.end(), held.first);
+  for (const Action& a : program.ranks[static_cast<std::size_t>(rank)]) {
+    contents.splits = contents.splits || (a.kind == ActionKind::backward_input && a.chunk == chunk);
+    contents.reduces = contents.reduces || (a.kind == ActionKind::reduce_gradient && a.chunk == chunk);
+    contents.overlaps = contents.overlaps || (a.kind == ActionKind::overlapped && (a.chunk == chunk || a.under_chunk == chunk));
+  }
+  return contents;
+}
+
+/// Chunk k of rank r is stage k * p + r: messages go round. Elsewhere they go down the ranks and back up.
+bool is_looped(const PipelineProgram& program) {
+  for (int r = 0; r < program.stages(); ++r)
+    for (int k = 0; k < program.chunks(r); ++k)
+      if (program.placement[static_cast<std::size_t>(r)][static_cast<std::size_t>(k)] != Place{k * program.stages() + r}) return false;
+  return true;
+}
+
+ChunkNeighbours neighbours_of(const PipelineProgram& program, int rank, int chunk, int index, const Classes& classes) {
+  const auto previous = program.previous(rank, chunk), next = program.next(rank, chunk);
+  ChunkNeighbours out;
+  if (previous.rank == rank) out.previous_chunk = previous.chunk;
+  else out.previous = classes.at_stage(index, previous.rank);
+  if (next.rank == rank) out.next_chunk = next.chunk;
+  else out.next = classes.at_stage(index, next.rank);
+  if (!is_looped(program)) {
+    out.previous_is_below = previous.rank < rank;
+    out.next_is_above = next.rank > rank;
+  }
+  return out;
 }
 
 }  // namespace
@@ -127,14 +168,21 @@ PipelineProgram schedule_of(const Strategy& strategy) {
     }
     return program;
   }
-  return kPipelineSchedules.find(strategy.pipeline.schedule)->make(shape);
+  const PipelineSchedule* schedule = kPipelineSchedules.find(strategy.pipeline.schedule);
+  // torch's runtime for schedules of many chunks gathers and frees fully_shard's parameters chunk by chunk.
+  if (schedule != nullptr && schedule->pytorch_runtime && strategy.data_parallel.kind == DataParallelKind::fsdp2)
+    return with_messages(with_sharded_parameters(without_messages(schedule->make(shape))));
+  if (strategy.pipeline.schedule == "table") return parse_schedule_table(strategy.pipeline.table, strategy.pipeline.table_file);
+  return schedule->make(shape);
 }
 
 plan::Plan write_plan(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int gpus_per_node, Folding folding) {
   const Layout layout(strategy.parallelism.degrees, strategy.parallelism.order);
   const PipelineProgram program = schedule_of(strategy);
-  const std::vector<StageLayers> layers = stage_layers(model, strategy, profile);
+  const std::vector<StageLayers> layers = stage_layers(model, strategy, profile, program.virtual_stages);
   const Classes classes(layout, folding);
+  GroupSizes sizes = sizes_of(strategy.parallelism.degrees);
+  sizes.copies = program.replicas;
 
   plan::PlanBuilder builder;
   builder.plan().classes.resize(static_cast<std::size_t>(classes.count()));
@@ -146,13 +194,12 @@ plan::Plan write_plan(const model::ModelDescription& model, const Strategy& stra
     std::vector<ChunkNeighbours> neighbours;
     for (int k = 0; k < program.chunks(r); ++k) {
       const int stage = program.placement[static_cast<std::size_t>(r)][static_cast<std::size_t>(k)].stage;
-      const StageLayers& held = layers[static_cast<std::size_t>(stage)];
-      ChunkContents contents{.embedding = held.embedding, .head = held.head, .loss = held.loss, .layers = std::vector<int>(static_cast<std::size_t>(held.count))};
-      std::iota(contents.layers.begin(), contents.layers.end(), held.first);
-      chunks.push_back(std::move(contents));
-      neighbours.push_back({.previous = classes.at_stage(index, program.previous(r, k).rank), .next = classes.at_stage(index, program.next(r, k).rank)});
+      chunks.push_back(contents_of(program, r, k, layers[static_cast<std::size_t>(stage)]));
+      neighbours.push_back(neighbours_of(program, r, k, index, classes));
     }
-    StageWriter writer(model, strategy, profile, builder, c, sizes_of(strategy.parallelism.degrees), std::move(chunks), std::move(neighbours));
+    sizes.stage_before = classes.at_stage(index, r - 1);
+    sizes.stage_after = r + 1 < program.stages() ? classes.at_stage(index, r + 1) : -1;
+    StageWriter writer(model, strategy, profile, builder, c, sizes, std::move(chunks), std::move(neighbours));
     writer.setup();
     writer.begin_step();
     follow(program, r, profile.message_sync, writer);
@@ -164,18 +211,18 @@ plan::Plan write_plan(const model::ModelDescription& model, const Strategy& stra
 
 std::vector<std::int64_t> parameters_per_class(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile) {
   const PipelineProgram program = schedule_of(strategy);
-  const std::vector<StageLayers> layers = stage_layers(model, strategy, profile);
+  const std::vector<StageLayers> layers = stage_layers(model, strategy, profile, program.virtual_stages);
   plan::PlanBuilder builder;
   LowerContext context = make_context(model, strategy, profile, builder);
   std::vector<std::int64_t> out;
   for (int r = 0; r < program.stages(); ++r) {
     std::int64_t n = 0;
     bool first = false;
-    for (int k = 0; k < program.chunks(r); ++k) {
-      const int stage = program.placement[static_cast<std::size_t>(r)][static_cast<std::size_t>(k)].stage;
-      const StageLayers& held = layers[static_cast<std::size_t>(stage)];
+    for (const Place& place : program.placement[static_cast<std::size_t>(r)]) first = first || layers[static_cast<std::size_t>(place.stage)].embedding;
+    for (const Place& place : program.placement[static_cast<std::size_t>(r)]) {
+      const StageLayers& held = layers[static_cast<std::size_t>(place.stage)];
       context.layer = -1;
-      if (held.embedding) n += embedding_tape(context, false).elements(), first = true;
+      if (held.embedding) n += embedding_tape(context, false).elements();
       for (context.layer = held.first; context.layer < held.first + held.count; ++context.layer) n += layer_tape(context, model.layers[static_cast<std::size_t>(context.layer)]).elements();
       context.layer = -1;
       if (held.head) n += head_tape(context, model.tied_embeddings && first).elements();

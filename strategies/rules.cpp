@@ -35,6 +35,34 @@ std::string use_divisor(std::int64_t n, std::int64_t limit) {
   return out;
 }
 
+/// The schedule, or nothing where it cannot run with these degrees; then `rules` says why.
+std::optional<PipelineProgram> checked_schedule(const Strategy& s, Rules& rules) {
+  const int stages = s.parallelism.degrees.pipeline, micro_batches = static_cast<int>(s.micro_batches());
+  if (s.pipeline.schedule == "table") {
+    PipelineProgram program = schedule_of(s);  // the scenario's reader has parsed it before
+    rules.forbid(program.stages() != stages, "parallelism.pipeline", text(stages) + " stages, but the schedule's table has rows for " + text(program.stages()), "Use " + text(program.stages()));
+    rules.forbid(program.micro_batches != micro_batches, "training.global_batch_size",
+                 text(micro_batches) + " micro-batches per step, but the schedule's table has " + text(program.micro_batches),
+                 "Use " + text(program.micro_batches * s.training.micro_batch_size * s.parallelism.degrees.data));
+    if (program.stages() != stages || program.micro_batches != micro_batches) return std::nullopt;
+    return program;
+  }
+  const PipelineSchedule* schedule = kPipelineSchedules.find(s.pipeline.schedule);
+  rules.forbid(schedule == nullptr, "pipeline.schedule", "there is no pipeline schedule '" + s.pipeline.schedule + "'", "");
+  if (schedule == nullptr) return std::nullopt;
+  const bool other_chunks = schedule->fixed_chunks > 0 && s.pipeline.virtual_stages > 1 && s.pipeline.virtual_stages != schedule->fixed_chunks;
+  rules.forbid(other_chunks, "pipeline.virtual_stages", "'" + s.pipeline.schedule + "' has " + text(schedule->fixed_chunks) + (schedule->fixed_chunks == 1 ? " model chunk" : " model chunks") + " per rank",
+               "Leave the key out, or use an interleaved schedule");
+  PipelineShape shape;
+  shape.stages = stages;
+  shape.micro_batches = micro_batches;
+  shape.chunks = s.pipeline.virtual_stages;
+  const std::vector<std::string> problems = schedule->problems(shape);
+  for (const std::string& p : problems) rules.forbid(true, "pipeline.schedule", p, "");
+  if (other_chunks || !problems.empty()) return std::nullopt;
+  return schedule->make(shape);
+}
+
 }  // namespace
 
 std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, int gpus_per_node) {
@@ -82,28 +110,16 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   rules.forbid(!experts && (d.expert > 1 || d.expert_tensor > 1), "parallelism.expert", "the model has no experts to split", "Use 1");
 
   if (d.pipeline > 1) {
-    const PipelineSchedule* schedule = kPipelineSchedules.find(s.pipeline.schedule);
-    rules.forbid(schedule == nullptr, "pipeline.schedule", "there is no pipeline schedule '" + s.pipeline.schedule + "'", "");
-    if (schedule != nullptr && t.global_batch_size % per_step == 0) {
-      PipelineShape shape;
-      shape.stages = d.pipeline;
-      shape.micro_batches = static_cast<int>(s.micro_batches());
-      shape.chunks = s.pipeline.virtual_stages;
-      for (const std::string& p : schedule->problems(shape)) rules.forbid(true, "pipeline.schedule", p, "");
-      if (schedule->problems(shape).empty()) {
-        const PipelineProgram program = schedule->make(shape);
-        bool whole = program.replicas == 1;
-        for (const auto& rank : program.ranks)
-          for (const Action& a : rank)
-            whole = whole && a.kind != ActionKind::backward_input && a.kind != ActionKind::backward_weight && a.kind != ActionKind::overlapped && a.kind != ActionKind::unshard &&
-                    a.kind != ActionKind::reshard && a.kind != ActionKind::reduce_gradient;
-        for (int r = 0; r < program.stages(); ++r)
-          for (int k = 0; k < program.chunks(r); ++k) whole = whole && program.next(r, k).rank != r;
-        rules.forbid(!whole, "pipeline.schedule", "'" + s.pipeline.schedule + "' splits backward or puts neighbouring stages on one rank, which cannot be simulated yet", "Use naive, gpipe, 1f1b or an interleaved schedule");
-        if (whole)
-          for (const std::string& p : stage_layer_problems(model, s, profile)) rules.forbid(true, s.pipeline.layers_per_stage.empty() ? "parallelism.pipeline" : "pipeline.layers_per_stage", p, "");
+    if (t.global_batch_size % per_step == 0)
+      if (const auto program = checked_schedule(s, rules)) {
+        const bool splits = std::any_of(program->ranks.begin(), program->ranks.end(), [](const auto& rank) {
+          return std::any_of(rank.begin(), rank.end(), [](const Action& a) { return a.kind == ActionKind::backward_input; });
+        });
+        // Source: pytorch issue 161904; torchtitan issue 3584.
+        rules.forbid(splits && profile.compiled, "pipeline.schedule", "'" + s.pipeline.schedule + "' splits backward, which fails on layers that torch.compile has compiled", "Use interleaved-1f1b, or framework torchtitan");
+        for (const std::string& p : stage_layer_problems(model, s, profile, program->virtual_stages))
+          rules.forbid(true, s.pipeline.layers_per_stage.empty() ? "parallelism.pipeline" : "pipeline.layers_per_stage", p, "");
       }
-    }
   } else {
     rules.forbid(s.pipeline.virtual_stages > 1, "pipeline.virtual_stages", "interleaving needs pipeline stages", "Use 1, or parallelism.pipeline > 1");
   }

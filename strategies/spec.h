@@ -10,6 +10,7 @@
 #include "sim/core/dtype.h"
 #include "sim/core/units.h"
 #include "strategies/layout.h"
+#include "strategies/pipeline/pass_times.h"
 
 namespace rehearse::strategies {
 
@@ -52,7 +53,7 @@ struct DataParallel {
   std::optional<bool> overlap_gradient_reduce;    // unset: the profile's habit
   std::optional<bool> overlap_parameter_gather;
   std::optional<Bytes> bucket;                   // gradient bucket as sent; unset: the framework's default
-  bool reshard_after_forward = true;              // FSDP: ZeRO-3 (true) or ZeRO-2 like (false)
+  std::optional<bool> reshard_after_forward;      // FSDP: ZeRO-3 (true) or ZeRO-2 like (false); unset: true without pipeline stages (torchtitan)
   std::optional<DType> parameter_dtype;           // mixed-precision policy; unset: from `precision` and the profile
   std::optional<DType> reduce_dtype;
   std::optional<DType> gradient_dtype;            // accumulated gradients; unset: the profile's
@@ -62,6 +63,9 @@ struct Pipeline {
   std::string schedule = "1f1b";
   int virtual_stages = 1;                         // model chunks per rank
   std::vector<std::int64_t> layers_per_stage;     // empty: even
+  std::string table, table_file;                  // schedule "table": the text and where it was read
+  PassTimes times;                                // of this job, where the schedule is searched for with them
+  bool post_validation = false;                   // the optimizer does not wait for the norm of all stages (zero bubble)
 };
 
 struct Memory {

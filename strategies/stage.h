@@ -17,6 +17,7 @@ namespace rehearse::strategies {
 struct Unit {
   const Tape* tape = nullptr;
   int layer = -1;               // global layer number, -1 for embedding and head
+  int chunk = 0;                // of this rank
   std::uint32_t frame = 0;      // unit frame: one slot per weight (its gradient), then kUnitExtraSlots
   bool trainable() const { return tape->trainable_elements() > 0; }
 };
@@ -30,6 +31,8 @@ struct GroupSizes {
   int replicate = 1;
   int expert_data = 1; // ranks that hold the same experts: shards and sums for expert weights
   int pipeline = 1;
+  int copies = 1;      // of the model that a pipeline holds (bidirectional schedules)
+  int stage_before = -1, stage_after = -1;  // rank classes of the neighbours in the pipeline
 
   /// Ranks that share the states of a part.
   int sharing(Part part) const { return part == Part::experts ? expert_data : shard; }

@@ -36,13 +36,12 @@ bool has_empty_stage(const std::vector<int>& counts, int head_stage) {
   return false;
 }
 
-PartitionRequest request_of(const model::ModelDescription& m, const Strategy& s, const FrameworkProfile& profile) {
+PartitionRequest request_of(const model::ModelDescription& m, const Strategy& s, const FrameworkProfile& profile, int virtual_stages) {
   PartitionRequest q;
   q.layers = static_cast<int>(m.layer_count());
   q.stages = s.parallelism.degrees.pipeline;
-  q.chunks = s.pipeline.virtual_stages;
+  q.chunks = virtual_stages / q.stages;
   q.remainder = Remainder::first_stages;
-  const int virtual_stages = q.stages * q.chunks;
   for (std::int64_t n : s.pipeline.layers_per_stage) q.layers_per_stage.push_back(static_cast<int>(n));
   if (q.layers_per_stage.empty() && profile.pipeline_by_cost && virtual_stages > 1) {
     ByCost dealt = layers_by_cost(m, virtual_stages);
@@ -62,8 +61,8 @@ PartitionRequest request_of(const model::ModelDescription& m, const Strategy& s,
 
 }  // namespace
 
-std::vector<std::string> stage_layer_problems(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile) {
-  const PartitionRequest q = request_of(model, strategy, profile);
+std::vector<std::string> stage_layer_problems(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int virtual_stages) {
+  const PartitionRequest q = request_of(model, strategy, profile, virtual_stages);
   std::vector<std::string> problems = problems_of(q);
   if (!problems.empty()) return problems;
   std::vector<int> counts;
@@ -72,6 +71,8 @@ std::vector<std::string> stage_layer_problems(const model::ModelDescription& mod
   return problems;
 }
 
-std::vector<StageLayers> stage_layers(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile) { return partition(request_of(model, strategy, profile)); }
+std::vector<StageLayers> stage_layers(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int virtual_stages) {
+  return partition(request_of(model, strategy, profile, virtual_stages));
+}
 
 }  // namespace rehearse::strategies

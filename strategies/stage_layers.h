@@ -12,10 +12,11 @@
 
 namespace rehearse::strategies {
 
+/// `virtual_stages`: how many the schedule's program has.
 /// Why the layers cannot be dealt out to the stages, in the user's words. Empty: stage_layers may be called.
-std::vector<std::string> stage_layer_problems(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile);
+std::vector<std::string> stage_layer_problems(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int virtual_stages);
 
 /// One entry per virtual stage, in model order.
-std::vector<StageLayers> stage_layers(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile);
+std::vector<StageLayers> stage_layers(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int virtual_stages);
 
 }  // namespace rehearse::strategies

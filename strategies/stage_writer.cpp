@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <deque>
-#include <tuple>
+#include <functional>
 
 #include "sim/core/contract.h"
+#include "strategies/block_segments.h"
+#include "strategies/stage_frames.h"
 
 namespace rehearse::strategies {
 
@@ -14,19 +16,24 @@ using plan::Stream;
 
 namespace {
 
+using MicroBatchOf = std::pair<int, std::size_t>;   // (micro-batch, unit or chunk)
+
 /// Blocks of one tape in each variant that the program uses.
 struct Variants {
   const Tape* tape = nullptr;
   bool checkpoint = false;
   bool input_gradient = true;
-  std::map<WeightGradient, TapeBlocks> blocks;
+  std::map<std::pair<WeightGradient, SplitBackward>, TapeBlocks> blocks;
 };
+
+/// What a call of a unit's blocks makes.
+enum class Pass : std::uint8_t { forward, backward, input_gradients, weight_gradients };
 
 }  // namespace
 
 struct StageWriter::Impl {
   Impl(const model::ModelDescription& m, const Strategy& s, const FrameworkProfile& p, plan::PlanBuilder& b, plan::RankClass& c, GroupSizes sizes)
-      : model(m), context(make_context(m, s, p, b)), stage(s, p, b, c, sizes) {}
+      : model(m), context(make_context(m, s, p, b)), stage(s, p, b, c, sizes), frames(stage.frames), incoming(stage.frames), outgoing(stage.frames) {}
 
   const model::ModelDescription& model;
   LowerContext context;
@@ -37,24 +44,38 @@ struct StageWriter::Impl {
     std::size_t first = 0, last = 0;   // units [first, last)
     ChunkNeighbours neighbours;
     std::int64_t bytes_in = 0, bytes_out = 0;   // of the messages to its neighbours
-    std::int64_t done_backward = 0;
+    std::int64_t micro_batches = 1;
+    bool splits = false, overlaps = false, reduces = false;
+    std::int64_t input_gradients = 0, weight_gradients = 0;   // backward passes so far, of either half
   };
   std::vector<Chunk> chunks;
   std::unique_ptr<DataParallelWriter> data;
-  std::int64_t micro_batches = 1;
-  std::map<std::pair<int, std::size_t>, std::uint32_t> frames;              // (micro-batch, unit) -> base
-  std::map<std::pair<int, int>, std::uint32_t> incoming, outgoing;          // (micro-batch, chunk) -> boundary frame
+  bool tied_here = false;
+  SharedFrames<MicroBatchOf> frames;                 // of units
+  SharedFrames<MicroBatchOf> incoming, outgoing;     // of the chunks' boundaries
+  std::map<std::string, std::uint32_t> message_blocks;
+  std::map<std::uint32_t, std::vector<std::uint32_t>> segments;   // of blocks that overlap
 
   static constexpr std::uint32_t kBoundarySlots = 4;   // activation, gradient, events of either
   static constexpr std::uint32_t kForwardEvent = 2, kBackwardEvent = 3;
 
-  const TapeBlocks& blocks(std::size_t unit, WeightGradient mode) {
+  Chunk& chunk(int c) { return chunks[static_cast<std::size_t>(c)]; }
+  /// Who takes the gradients away after each micro-batch cannot take some of them early: only autograd's own split will do.
+  SplitBackward split() const {
+    const bool taken_each_time = data->gradient_mode(false) == WeightGradient::first;
+    return stage.profile.retains_graph || taken_each_time ? SplitBackward::retained_graph : SplitBackward::stored_operands;
+  }
+  /// torch.distributed.pipelining leaves the first stage, whose input needs no gradient, wholly to backward_weight
+  /// (stage.py, backward_one_chunk).
+  bool splits_nothing(int of_chunk) const { return split() == SplitBackward::retained_graph && chunks[static_cast<std::size_t>(of_chunk)].neighbours.begins(); }
+
+  const TapeBlocks& blocks(std::size_t unit, WeightGradient mode, SplitBackward how = SplitBackward::none) {
     Variants& v = variants[unit];
     // Units with the same tape share their blocks.
     for (std::size_t u = 0; u <= unit; ++u) {
       Variants& other = variants[u];
       if (other.tape != v.tape || other.checkpoint != v.checkpoint || other.input_gradient != v.input_gradient) continue;
-      auto it = other.blocks.find(mode);
+      auto it = other.blocks.find({mode, how});
       if (it == other.blocks.end()) {
         EmitOptions options;
         options.checkpoint = v.checkpoint;
@@ -63,58 +84,92 @@ struct StageWriter::Impl {
         options.gradient_element_bytes = data->gradient_element_bytes();
         options.main_gradient_element_bytes = data->main_gradient_element_bytes();
         if (!stage.rank_class.stage_peers_other_node.empty()) options.collective_wait = stage.profile.proxy_stall * context.tensor;
-        it = other.blocks.emplace(mode, emit(*v.tape, options, stage.profile, stage.builder)).first;
+        options.split = how;
+        it = other.blocks.emplace(std::pair{mode, how}, emit(*v.tape, options, stage.profile, stage.builder)).first;
       }
       return it->second;
     }
     return v.blocks.begin()->second;  // not reached: u == unit matches itself
   }
 
-  std::uint32_t slots(std::size_t unit) { return std::max(blocks(unit, data->gradient_mode(true)).slots, blocks(unit, data->gradient_mode(false)).slots); }
-
-  std::uint32_t boundary(std::map<std::pair<int, int>, std::uint32_t>& all, int micro_batch, int chunk) {
-    auto [it, fresh] = all.try_emplace({micro_batch, chunk}, 0);
-    if (fresh) it->second = stage.frames.acquire(kBoundarySlots);
-    return it->second;
+  std::uint32_t slots(std::size_t unit, const Chunk& c) {
+    std::uint32_t most = 0;
+    for (const bool first : {true, false})
+      for (const bool in_two : {false, true}) {
+        if (in_two && !c.splits) continue;
+        const TapeBlocks& b = blocks(unit, data->gradient_mode(first), in_two ? split() : SplitBackward::none);
+        most = std::max(most, b.slots);
+        if (c.overlaps && !in_two)
+          for (std::uint32_t id : {b.forward, b.backward}) most = std::max(most, slots_with_cuts(stage.builder.block(id)));
+      }
+    return most;
   }
 
-  plan::Call unit_call(std::size_t unit, int chunk, int micro_batch) {
+  /// A unit's frame is needed by its own backward and by whoever takes its input gradient.
+  std::uint32_t frame_of(std::size_t unit, int of_chunk, int micro_batch) {
+    const MicroBatchOf key{micro_batch, unit};
+    if (frames.has(key)) return frames.at(key);
+    const Chunk& c = chunk(of_chunk);
+    return frames.of(key, slots(unit, c), unit > c.first || !c.neighbours.begins() ? 2 : 1);
+  }
+  /// The lower boundary is needed by backward and by the gradient's message, the upper one by backward.
+  std::uint32_t lower_boundary(int of_chunk, int micro_batch) { return incoming.of({micro_batch, static_cast<std::size_t>(of_chunk)}, kBoundarySlots, 2); }
+  std::uint32_t upper_boundary(int of_chunk, int micro_batch) { return outgoing.of({micro_batch, static_cast<std::size_t>(of_chunk)}, kBoundarySlots, 1); }
+
+  plan::Call unit_call(std::size_t unit, int of_chunk, int micro_batch, Pass part) {
     plan::Call call;
     call.micro_batch = micro_batch;
     call.layer = static_cast<std::int16_t>(stage.units[unit].layer);
-    const Chunk& c = chunks[static_cast<std::size_t>(chunk)];
-    auto frame_of = [&](std::size_t u) {
-      auto [it, fresh] = frames.try_emplace({micro_batch, u}, 0);
-      if (fresh) it->second = stage.frames.acquire(slots(u));
-      return it->second;
-    };
-    call.frames[static_cast<std::size_t>(Frame::own)] = frame_of(unit);
-    if (unit > c.first) call.frames[static_cast<std::size_t>(Frame::below)] = frame_of(unit - 1);
-    else if (c.neighbours.previous >= 0) call.frames[static_cast<std::size_t>(Frame::below)] = boundary(incoming, micro_batch, chunk);
-    if (unit + 1 < c.last) call.frames[static_cast<std::size_t>(Frame::above)] = frame_of(unit + 1);
-    else if (c.neighbours.next >= 0) call.frames[static_cast<std::size_t>(Frame::above)] = boundary(outgoing, micro_batch, chunk);
-    call.frames[static_cast<std::size_t>(Frame::unit)] = stage.units[unit].frame;
+    call.phase = part == Pass::forward ? Phase::forward : part == Pass::weight_gradients ? Phase::weight_gradient : Phase::backward;
+    const Chunk& c = chunk(of_chunk);
+    auto frame = [&](Frame f) -> std::uint32_t& { return call.frames[static_cast<std::size_t>(f)]; };
+    frame(Frame::own) = frame_of(unit, of_chunk, micro_batch);
+    if (unit > c.first) frame(Frame::below) = frame_of(unit - 1, of_chunk, micro_batch);
+    else if (c.neighbours.previous_chunk >= 0) frame(Frame::below) = frame_of(chunk(c.neighbours.previous_chunk).last - 1, c.neighbours.previous_chunk, micro_batch);
+    else if (c.neighbours.previous >= 0) frame(Frame::below) = lower_boundary(of_chunk, micro_batch);
+    if (unit + 1 < c.last) frame(Frame::above) = frame_of(unit + 1, of_chunk, micro_batch);
+    else if (c.neighbours.next_chunk >= 0) frame(Frame::above) = frame_of(chunk(c.neighbours.next_chunk).first, c.neighbours.next_chunk, micro_batch);
+    else if (c.neighbours.next >= 0) frame(Frame::above) = upper_boundary(of_chunk, micro_batch);
+    frame(Frame::unit) = stage.units[unit].frame;
     return call;
   }
+
+  /// A unit's gradients are all made: its frame, and what it took from above, may go.
+  void release(std::size_t unit, int of_chunk, int micro_batch) {
+    const Chunk& c = chunk(of_chunk);
+    frames.drop({micro_batch, unit});
+    if (unit + 1 < c.last) frames.drop({micro_batch, unit + 1});
+    else if (c.neighbours.next_chunk >= 0) frames.drop({micro_batch, chunk(c.neighbours.next_chunk).first});
+    else if (c.neighbours.next >= 0) outgoing.drop({micro_batch, static_cast<std::size_t>(of_chunk)});
+    if (unit == c.first && c.neighbours.previous >= 0) incoming.drop({micro_batch, static_cast<std::size_t>(of_chunk)});
+  }
+
+  // Messages ---------------------------------------------------------------------------------------------------------
 
   static bool sends(ActionKind k) { return k == ActionKind::send_forward || k == ActionKind::send_backward; }
   static bool activation(ActionKind k) { return k == ActionKind::send_forward || k == ActionKind::recv_forward; }
   /// Activations enter below a chunk and leave above it, gradients the other way round.
   static bool enters(ActionKind k) { return sends(k) != activation(k); }
 
-  std::uint32_t boundary_of(const Action& a) { return boundary(enters(a.kind) ? incoming : outgoing, a.micro_batch, a.chunk); }
+  /// Messages to one side are a queue, and so are those from it: what would wait for a rank on the other side must not
+  /// stand before them.
+  static Stream stream_of(ActionKind kind, const ChunkNeighbours& n) {
+    const bool straight = enters(kind) ? n.previous_is_below : n.next_is_above;
+    if (sends(kind)) return activation(kind) == straight ? Stream::send_forward : Stream::send_backward;
+    return activation(kind) == straight ? Stream::recv_forward : Stream::recv_backward;
+  }
 
   void issue(const Action& a) {
-    const Chunk& c = chunks[static_cast<std::size_t>(a.chunk)];
+    const Chunk& c = chunk(a.chunk);
     const int peer = enters(a.kind) ? c.neighbours.previous : c.neighbours.next;
     if (peer < 0) return;
     const bool forward = activation(a.kind), sending = sends(a.kind);
-    const Stream stream = forward ? (sending ? Stream::send_forward : Stream::recv_forward) : (sending ? Stream::send_backward : Stream::recv_backward);
+    const Stream stream = stream_of(a.kind, c.neighbours);
     const std::int64_t bytes = enters(a.kind) ? c.bytes_in : c.bytes_out;
-    const std::string key = std::string(name_of(a.kind)) + " " + std::to_string(peer) + " " + std::to_string(bytes);
+    const std::string key = std::string(name_of(a.kind)) + " " + std::to_string(peer) + " " + std::string(plan::name_of(stream)) + " " + std::to_string(bytes);
     auto it = message_blocks.find(key);
     if (it == message_blocks.end()) {
-      plan::BlockWriter w(key);
+      plan::BlockWriter w(std::string(name_of(a.kind)) + " " + std::to_string(peer));
       const std::uint32_t spec = stage.builder.message({static_cast<std::uint16_t>(peer), static_cast<std::uint8_t>(forward ? 0 : 1), Bytes{bytes}});
       const std::uint32_t slot = forward ? kOutputSlot : kInputGradientSlot;
       if (sending) {
@@ -128,12 +183,12 @@ struct StageWriter::Impl {
       it = message_blocks.emplace(key, stage.builder.add_block(w.take())).first;
     }
     plan::Call call{.block = it->second, .phase = Phase::communication, .micro_batch = a.micro_batch};
-    call.frames[static_cast<std::size_t>(Frame::own)] = boundary_of(a);
+    call.frames[static_cast<std::size_t>(Frame::own)] = enters(a.kind) ? lower_boundary(a.chunk, a.micro_batch) : upper_boundary(a.chunk, a.micro_batch);
     if (sending) call.frames[static_cast<std::size_t>(Frame::below)] = frames.at({a.micro_batch, forward ? c.last - 1 : c.first});
     stage.append(call);
     if (a.kind == ActionKind::send_backward) {  // the micro-batch is through this chunk
-      release_frame(a.micro_batch, c.first);
-      release_boundary(incoming, a.micro_batch, a.chunk);
+      frames.drop({a.micro_batch, c.first});
+      incoming.drop({a.micro_batch, static_cast<std::size_t>(a.chunk)});
     }
   }
 
@@ -150,30 +205,98 @@ struct StageWriter::Impl {
     stage.append(call);
   }
 
-  void release_frame(int micro_batch, std::size_t unit) {
-    const auto it = frames.find({micro_batch, unit});
-    if (it == frames.end()) return;
-    stage.frames.release(it->second, slots(unit));
-    frames.erase(it);
+  void wait_for_input(int of_chunk, int micro_batch) {
+    if (chunk(of_chunk).neighbours.previous >= 0) wait(ActionKind::recv_forward, lower_boundary(of_chunk, micro_batch), micro_batch);
   }
-  void release_boundary(std::map<std::pair<int, int>, std::uint32_t>& all, int micro_batch, int chunk) {
-    const auto it = all.find({micro_batch, chunk});
-    if (it == all.end()) return;
-    stage.frames.release(it->second, kBoundarySlots);
-    all.erase(it);
+  void wait_for_gradient(int of_chunk, int micro_batch) {
+    if (chunk(of_chunk).neighbours.next >= 0) wait(ActionKind::recv_backward, upper_boundary(of_chunk, micro_batch), micro_batch);
   }
 
-  std::map<std::string, std::uint32_t> message_blocks;
+  // Passes -----------------------------------------------------------------------------------------------------------
+
+  void begin_unit(std::size_t u, int micro_batch, Pass part) {
+    if (part == Pass::forward) data->before_forward(u, micro_batch);
+    else if (part != Pass::weight_gradients) data->before_backward(u, micro_batch);
+  }
+
+  std::uint32_t block_of(std::size_t u, const Chunk& c, Pass part) {
+    switch (part) {
+      case Pass::forward: return blocks(u, data->gradient_mode(true)).forward;
+      case Pass::backward: return blocks(u, data->gradient_mode(c.weight_gradients == 0)).backward;
+      case Pass::input_gradients: return blocks(u, data->gradient_mode(c.input_gradients == 0), split()).backward;
+      case Pass::weight_gradients: break;
+    }
+    return blocks(u, data->gradient_mode(c.weight_gradients == 0), split()).weights;
+  }
+
+  void end_unit(std::size_t u, int of_chunk, int micro_batch, Pass part) {
+    const Chunk& c = chunk(of_chunk);
+    if (part == Pass::forward) data->after_forward(u, micro_batch);
+    if (part == Pass::input_gradients) data->after_input_gradients(u, micro_batch);
+    if (part != Pass::backward && part != Pass::weight_gradients) return;
+    release(u, of_chunk, micro_batch);
+    data->after_backward(u, micro_batch, c.weight_gradients == 0, c.weight_gradients + 1 == c.micro_batches);
+  }
+
+  void unit(std::size_t u, int of_chunk, int micro_batch, Pass part) {
+    begin_unit(u, micro_batch, part);
+    plan::Call call = unit_call(u, of_chunk, micro_batch, part);
+    call.block = block_of(u, chunk(of_chunk), part);
+    stage.append(call);
+    end_unit(u, of_chunk, micro_batch, part);
+  }
+
+  void count(Chunk& c, Pass part) {
+    if (part == Pass::backward || part == Pass::input_gradients) ++c.input_gradients;
+    if (part == Pass::forward || part == Pass::input_gradients) return;
+    if (++c.weight_gradients == c.micro_batches && !c.reduces) data->end_chunk(c.first, c.last);
+  }
+
+  void pass(int of_chunk, int micro_batch, Pass part) {
+    Chunk& c = chunk(of_chunk);
+    if (part == Pass::forward) wait_for_input(of_chunk, micro_batch);
+    else if (part != Pass::weight_gradients) wait_for_gradient(of_chunk, micro_batch);
+    if (part == Pass::forward)
+      for (std::size_t u = c.first; u < c.last; ++u) unit(u, of_chunk, micro_batch, part);
+    else
+      for (std::size_t u = c.last; u-- > c.first;) unit(u, of_chunk, micro_batch, part);
+    count(c, part);
+  }
+
+  /// A pass as steps, each up to a place where compute would wait for communication.
+  std::vector<std::function<void()>> steps(int of_chunk, int micro_batch, Pass part) {
+    std::vector<std::function<void()>> out;
+    const Chunk& c = chunk(of_chunk);
+    const auto size = static_cast<std::ptrdiff_t>(c.last - c.first);
+    for (std::ptrdiff_t i = 0; i < size; ++i) {
+      const std::size_t u = part == Pass::forward ? c.first + static_cast<std::size_t>(i) : c.last - 1 - static_cast<std::size_t>(i);
+      const std::uint32_t block = block_of(u, c, part);
+      auto it = segments.find(block);
+      if (it == segments.end()) it = segments.emplace(block, segments_of(stage.builder, block)).first;
+      const std::vector<std::uint32_t>& parts = it->second;
+      for (std::size_t k = 0; k < parts.size(); ++k) {
+        const std::uint32_t id = parts[k];
+        const bool opens = k == 0, closes = k + 1 == parts.size();
+        out.emplace_back([this, of_chunk, micro_batch, part, u, id, opens, closes] {
+          if (opens) begin_unit(u, micro_batch, part);
+          plan::Call call = unit_call(u, of_chunk, micro_batch, part);
+          call.block = id;
+          stage.append(call);
+          if (closes) end_unit(u, of_chunk, micro_batch, part);
+        });
+      }
+    }
+    return out;
+  }
 };
 
 StageWriter::StageWriter(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, plan::PlanBuilder& builder, plan::RankClass& rank_class,
                          GroupSizes sizes, std::vector<ChunkContents> chunks, std::vector<ChunkNeighbours> neighbours)
     : impl_(std::make_unique<Impl>(model, strategy, profile, builder, rank_class, sizes)) {
   Impl& s = *impl_;
-  s.micro_batches = strategy.micro_batches();
   const bool has_embedding = std::any_of(chunks.begin(), chunks.end(), [](const ChunkContents& c) { return c.embedding; });
   const bool has_head = std::any_of(chunks.begin(), chunks.end(), [](const ChunkContents& c) { return c.head; });
-  const bool tied_here = model.tied_embeddings && has_embedding && has_head;
+  const bool tied_here = s.tied_here = model.tied_embeddings && has_embedding && has_head;
   s.stage.persistent = s.stage.frames.acquire(Stage::kPersistentSlots);
 
   std::vector<std::pair<std::pair<model::Layer, std::string>, const Tape*>> layer_kinds;
@@ -181,15 +304,15 @@ StageWriter::StageWriter(const model::ModelDescription& model, const Strategy& s
   const bool asked = profile.input_require_gradients && strategy.memory.recompute != Recompute::none;
   bool wanted_below = false;
   auto add_unit = [&](const Tape* tape, int layer, bool checkpoint) {
-    Unit unit{.tape = tape, .layer = layer};
+    Unit unit{.tape = tape, .layer = layer, .chunk = static_cast<int>(s.chunks.size())};
     unit.frame = s.stage.frames.acquire(static_cast<std::uint32_t>(tape->weights.size()) + kUnitExtraSlots);
     s.stage.units.push_back(unit);
     s.variants.push_back({.tape = tape, .checkpoint = checkpoint, .input_gradient = wanted_below});
     wanted_below = wanted_below || unit.trainable() || asked;
   };
   for (std::size_t c = 0; c < chunks.size(); ++c) {
-    Impl::Chunk chunk{.first = s.stage.units.size(), .neighbours = neighbours[c]};
-    wanted_below = neighbours[c].previous >= 0;  // received activations require gradients
+    Impl::Chunk chunk{.first = s.stage.units.size(), .neighbours = neighbours[c], .micro_batches = chunks[c].micro_batches, .splits = chunks[c].splits, .overlaps = chunks[c].overlaps, .reduces = chunks[c].reduces};
+    wanted_below = !neighbours[c].begins();  // received activations require gradients
     if (chunks[c].embedding) {
       s.context.layer = -1;
       s.tapes.push_back(embedding_tape(s.context, tied_here));
@@ -245,58 +368,61 @@ void StageWriter::begin_step() {
     const std::int64_t ids = s.context.tokens * 8 * 2;
     w.kernel(s.stage.builder.kernel({.kind = model::KernelKind::elementwise, .bytes_read = ids, .bytes_written = ids, .name = "input copy"}), s.stage.profile.kernel_host);
   });
-  for (auto& chunk : s.chunks) chunk.done_backward = 0;
+  for (auto& chunk : s.chunks) chunk.input_gradients = chunk.weight_gradients = 0;
   s.data->begin_step();
 }
 
-void StageWriter::forward(int chunk, int micro_batch) {
-  Impl& s = *impl_;
-  const Impl::Chunk& c = s.chunks[static_cast<std::size_t>(chunk)];
-  if (c.neighbours.previous >= 0) s.wait(ActionKind::recv_forward, s.boundary(s.incoming, micro_batch, chunk), micro_batch);
-  for (std::size_t u = c.first; u < c.last; ++u) {
-    s.data->before_forward(u, micro_batch);
-    plan::Call call = s.unit_call(u, chunk, micro_batch);
-    call.block = s.blocks(u, s.data->gradient_mode(true)).forward;
-    call.phase = Phase::forward;
-    s.stage.append(call);
-    s.data->after_forward(u, micro_batch);
-  }
-}
+void StageWriter::forward(int chunk, int micro_batch) { impl_->pass(chunk, micro_batch, Pass::forward); }
 
 void StageWriter::backward(int chunk, int micro_batch) {
-  Impl& s = *impl_;
-  Impl::Chunk& c = s.chunks[static_cast<std::size_t>(chunk)];
-  if (c.neighbours.next >= 0) s.wait(ActionKind::recv_backward, s.boundary(s.outgoing, micro_batch, chunk), micro_batch);
-  const bool first = c.done_backward == 0, last = c.done_backward + 1 == s.micro_batches;
-  for (std::size_t u = c.last; u-- > c.first;) {
-    s.data->before_backward(u, micro_batch);
-    plan::Call call = s.unit_call(u, chunk, micro_batch);
-    call.block = s.blocks(u, s.data->gradient_mode(first)).backward;
-    call.phase = Phase::backward;
-    s.stage.append(call);
-    // The unit above handed over its input gradient; nothing of it is left.
-    if (u + 1 < c.last) s.release_frame(micro_batch, u + 1);
-    else s.release_boundary(s.outgoing, micro_batch, chunk);
-    s.data->after_backward(u, micro_batch, first, last);
+  const Impl::Chunk& c = impl_->chunk(chunk);
+  if (c.input_gradients > 0 && c.weight_gradients == 0) {
+    // The step's first weight gradients come after its first input gradients: two blocks with a rule each.
+    impl_->pass(chunk, micro_batch, Pass::input_gradients);
+    impl_->pass(chunk, micro_batch, Pass::weight_gradients);
+    return;
   }
-  if (c.neighbours.previous < 0) s.release_frame(micro_batch, c.first);
-  ++c.done_backward;
+  impl_->pass(chunk, micro_batch, Pass::backward);
+}
+
+void StageWriter::backward_input(int chunk, int micro_batch) {
+  if (!impl_->splits_nothing(chunk)) impl_->pass(chunk, micro_batch, Pass::input_gradients);
+}
+
+void StageWriter::backward_weight(int chunk, int micro_batch) {
+  impl_->pass(chunk, micro_batch, impl_->splits_nothing(chunk) ? Pass::backward : Pass::weight_gradients);
+}
+
+void StageWriter::overlapped(int chunk, int micro_batch, int under_chunk, int under_micro_batch) {
+  Impl& s = *impl_;
+  s.wait_for_input(chunk, micro_batch);
+  s.wait_for_gradient(under_chunk, under_micro_batch);
+  const auto forward = s.steps(chunk, micro_batch, Pass::forward), backward = s.steps(under_chunk, under_micro_batch, Pass::backward);
+  // In turn, and in proportion where one has more places to wait.
+  for (std::size_t f = 0, b = 0; f < forward.size() || b < backward.size();)
+    if (b == backward.size() || (f < forward.size() && f * backward.size() <= b * forward.size())) forward[f++]();
+    else backward[b++]();
+  s.count(s.chunk(under_chunk), Pass::backward);
 }
 
 void StageWriter::message(const Action& action) { impl_->issue(action); }
 
 void StageWriter::wait_for(const Action& action) {
-  const Impl::Chunk& c = impl_->chunks[static_cast<std::size_t>(action.chunk)];
+  Impl& s = *impl_;
+  const Impl::Chunk& c = s.chunk(action.chunk);
   if ((Impl::enters(action.kind) ? c.neighbours.previous : c.neighbours.next) < 0) return;
-  auto& map = Impl::enters(action.kind) ? impl_->incoming : impl_->outgoing;
-  const auto it = map.find({action.micro_batch, action.chunk});
+  const MicroBatchOf key{action.micro_batch, static_cast<std::size_t>(action.chunk)};
+  const auto& boundaries = Impl::enters(action.kind) ? s.incoming : s.outgoing;
   // A gradient that was sent has taken its frame with it; the stream's order keeps later messages behind it.
-  if (it != map.end()) impl_->wait(action.kind, it->second, action.micro_batch);
+  if (boundaries.has(key)) s.wait(action.kind, boundaries.at(key), action.micro_batch);
 }
 
 void StageWriter::synchronise() {
   impl_->stage.call("synchronise after messages", Phase::communication, nullptr, [](plan::BlockWriter& w) { w.host_sync(); });
 }
+void StageWriter::unshard(int chunk) { impl_->data->unshard(impl_->chunk(chunk).first, impl_->chunk(chunk).last); }
+void StageWriter::reshard(int chunk) { impl_->data->reshard(impl_->chunk(chunk).first, impl_->chunk(chunk).last); }
+void StageWriter::reduce_gradient(int chunk) { impl_->data->end_chunk(impl_->chunk(chunk).first, impl_->chunk(chunk).last); }
 
 void StageWriter::end_step() {
   Impl& s = *impl_;
@@ -313,7 +439,7 @@ void StageWriter::end_step() {
     });
   }
   // Tied embeddings on different stages: both copies sum their gradients.
-  if (s.model.tied_embeddings && d.pipeline > 1 && s.stage.sizes.data >= 1) {
+  if (s.model.tied_embeddings && d.pipeline > 1 && !s.tied_here) {
     // Where the head has a stage before the last, the last takes its part: groups are laid out over first and last stages.
     const bool outer = std::any_of(s.chunks.begin(), s.chunks.end(), [](const Impl::Chunk& c) { return c.neighbours.previous < 0 || c.neighbours.next < 0; });
     const bool frozen = std::any_of(s.stage.units.begin(), s.stage.units.end(), [](const Unit& u) {
@@ -332,7 +458,7 @@ void StageWriter::end_step() {
 }
 
 void StageWriter::finish() {
-  EXPECTS(impl_->frames.empty(), "a micro-batch has not gone through its backward");
+  EXPECTS(impl_->frames.empty() && impl_->incoming.empty() && impl_->outgoing.empty(), "a micro-batch has not gone through its backward");
   impl_->stage.rank_class.program.slots = impl_->stage.frames.total();
 }
 

@@ -12,15 +12,23 @@
 
 namespace rehearse::strategies {
 
-/// What one model chunk of a rank holds.
+/// What one model chunk of a rank holds, and what its schedule does with it.
 struct ChunkContents {
   bool embedding = false, head = false, loss = false;   // head: final norm and output layer
   std::vector<int> layers;          // global layer numbers
+  std::int64_t micro_batches = 1;   // that pass through it
+  bool splits = false;              // backward may come in two actions
+  bool overlaps = false;            // a forward may run together with a backward of another chunk
+  bool reduces = false;             // the schedule says when its gradients are reduced
 };
 
-/// Where a chunk's activations come from and go to: rank classes, or nothing at the ends of the model.
+/// Where a chunk's activations come from and go to: rank classes, or nothing at the ends of the model. A neighbouring
+/// chunk on the same rank hands its tensor over without a message.
 struct ChunkNeighbours {
-  int previous = -1, next = -1;     // rank class; -1: this chunk begins or ends the model
+  int previous = -1, next = -1;              // rank class; -1: this chunk begins or ends the model
+  int previous_chunk = -1, next_chunk = -1;  // of this rank; -1: the neighbour is elsewhere
+  bool previous_is_below = true, next_is_above = true;  // on the side of the ranks before and after this one
+  bool begins() const { return previous < 0 && previous_chunk < 0; }
 };
 
 class StageWriter {
@@ -33,12 +41,21 @@ class StageWriter {
   void begin_step();
   void forward(int chunk, int micro_batch);
   void backward(int chunk, int micro_batch);
+  void backward_input(int chunk, int micro_batch);
+  void backward_weight(int chunk, int micro_batch);
+  /// A forward and a whole backward at once: where one waits for communication, the other computes.
+  void overlapped(int chunk, int micro_batch, int under_chunk, int under_micro_batch);
   /// Messages of a chunk's boundary, named as in pipeline/schedule.h. Issued only: computation waits at its first use,
   /// or at wait_for.
   void message(const Action& action);
   void wait_for(const Action& action);
   /// The host waits until the device has done everything (torch.cuda.synchronize).
   void synchronise();
+  /// FSDP's actions on a chunk. A schedule that has `reduce_gradient` decides when that is; else it follows the chunk's last
+  /// backward.
+  void unshard(int chunk);
+  void reshard(int chunk);
+  void reduce_gradient(int chunk);
   void end_step();
   /// Fixes the program's size; call last.
   void finish();

@@ -19,13 +19,19 @@ class BlockWriter {
   std::uint32_t new_slot(std::string name = {});
 
   void kernel(std::uint32_t spec, Duration host, Stream stream = Stream::compute) { time(Opcode::kernel, stream, Frame::own, 0, spec, host.count()); }
-  void collective(std::uint32_t spec, Stream stream, int sync, Duration host) { time(Opcode::collective, stream, Frame::own, sync, spec, host.count()); }
+  void collective(std::uint32_t spec, Stream stream, int sync, Duration host) {
+    time(Opcode::collective, stream, Frame::own, sync, spec, host.count());
+    if (sync & kComputeWaits) cut();
+  }
   void send(std::uint32_t spec, Stream stream, int sync, Duration host) { time(Opcode::send, stream, Frame::own, sync, spec, host.count()); }
   void recv(std::uint32_t spec, Stream stream, int sync, Duration host) { time(Opcode::recv, stream, Frame::own, sync, spec, host.count()); }
   void copy(std::uint32_t spec, Stream stream, int sync, Duration host) { time(Opcode::copy, stream, Frame::own, sync, spec, host.count()); }
   void host(Duration work) { if (work.count() > 0) time(Opcode::host, Stream::compute, Frame::own, 0, 0, work.count()); }
   void record(Stream stream, std::uint32_t slot, Frame frame = Frame::own) { time(Opcode::record, stream, frame, 0, slot, 0); }
-  void wait(Stream stream, std::uint32_t slot, Frame frame = Frame::own) { time(Opcode::wait, stream, frame, 0, slot, 0); }
+  void wait(Stream stream, std::uint32_t slot, Frame frame = Frame::own) {
+    if (stream == Stream::compute) cut();
+    time(Opcode::wait, stream, frame, 0, slot, 0);
+  }
   void host_wait(std::uint32_t slot, Frame frame = Frame::own) { time(Opcode::host_wait, Stream::compute, frame, 0, slot, 0); }
   void host_sync() { time(Opcode::host_sync, Stream::compute, Frame::own, 0, 0, 0); }
 
@@ -45,6 +51,7 @@ class BlockWriter {
   void time(Opcode op, Stream stream, Frame frame, int flags, std::uint32_t index, std::int64_t value) {
     block_.timing.push_back({op, stream, frame, static_cast<std::uint8_t>(flags), index, value});
   }
+  void cut() { block_.cuts.push_back({static_cast<std::uint32_t>(block_.timing.size()), static_cast<std::uint32_t>(block_.memory.size())}); }
   Block block_;
 };
 

@@ -49,6 +49,7 @@ std::string_view name_of(GroupAxis a) {
     case GroupAxis::expert_tensor: return "expert_tensor";
     case GroupAxis::expert_data: return "expert_data";
     case GroupAxis::embedding: return "embedding";
+    case GroupAxis::mirror: return "mirror";
     case GroupAxis::world: return "world";
     case GroupAxis::count_: break;
   }
@@ -60,6 +61,7 @@ std::string_view name_of(Phase p) {
     case Phase::setup: return "setup";
     case Phase::forward: return "forward";
     case Phase::backward: return "backward";
+    case Phase::weight_gradient: return "weight gradients";
     case Phase::recompute: return "recompute";
     case Phase::gradient_reduction: return "gradient reduction";
     case Phase::parameter_gather: return "parameter gather";

@@ -43,7 +43,7 @@ std::string_view name_of(Category c);
 
 /// Which process group a collective runs on.
 enum class GroupAxis : std::uint8_t {
-  tensor, context, data, data_replicate, data_context, pipeline, model, expert, expert_tensor, expert_data, embedding, world, count_
+  tensor, context, data, data_replicate, data_context, pipeline, model, expert, expert_tensor, expert_data, embedding, mirror, world, count_
 };
 constexpr int kGroupAxes = static_cast<int>(GroupAxis::count_);
 std::string_view name_of(GroupAxis a);
@@ -114,8 +114,14 @@ struct CopySpec {
 };
 
 /// What a call is doing: names for traces and for the attribution of time.
-enum class Phase : std::uint8_t { setup, forward, backward, recompute, gradient_reduction, parameter_gather, optimizer, communication, input, count_ };
+enum class Phase : std::uint8_t { setup, forward, backward, weight_gradient, recompute, gradient_reduction, parameter_gather, optimizer, communication, input, count_ };
 std::string_view name_of(Phase p);
+
+/// A place in a block where compute begins to wait for communication: what comes before it, in either list. Another
+/// block can run there (strategies/block_segments.h).
+struct Cut {
+  std::uint32_t timing = 0, memory = 0;
+};
 
 /// Timing and memory instructions are kept apart: time never depends on memory, and memory on time only through
 /// record_stream. Both are in host order.
@@ -125,6 +131,7 @@ struct Block {
   std::vector<Instruction> memory;
   std::vector<std::string> slot_names;   // of the own frame, for reports; may be shorter than `slots`
   std::uint32_t slots = 0;               // size of the own frame
+  std::vector<Cut> cuts;
 };
 
 constexpr std::uint32_t kNoFrame = 0xffffffff;

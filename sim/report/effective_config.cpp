@@ -125,7 +125,7 @@ Value data_parallel_section(const scenario::Scenario& s) {
   out.add("overlap_gradient_reduce", d.overlap_gradient_reduce.value_or(s.profile.overlap_gradient_reduce));
   out.add("overlap_parameter_gather", d.overlap_parameter_gather.value_or(s.profile.overlap_parameter_gather));
   if (d.bucket) out.add("bucket", config::to_text(*d.bucket));
-  out.add("reshard_after_forward", d.reshard_after_forward);
+  out.add("reshard_after_forward", d.reshard_after_forward.value_or(s.strategy.parallelism.degrees.pipeline == 1));
   if (d.parameter_dtype) out.add("parameter_dtype", name_of(*d.parameter_dtype));
   if (d.reduce_dtype) out.add("reduce_dtype", name_of(*d.reduce_dtype));
   if (d.gradient_dtype) out.add("gradient_dtype", name_of(*d.gradient_dtype));
@@ -134,7 +134,9 @@ Value data_parallel_section(const scenario::Scenario& s) {
 
 Value pipeline_section(const st::Pipeline& p) {
   Section out("pipeline");
-  out.add("schedule", p.schedule);
+  if (p.table_file.empty()) out.add("schedule", p.schedule);
+  out.add("table", p.table_file);
+  out.add("post_validation", p.post_validation);
   out.add("virtual_stages", p.virtual_stages);
   if (!p.layers_per_stage.empty()) out.add_list("layers_per_stage", p.layers_per_stage);
   return out.take();

@@ -6,6 +6,7 @@
 #include "sim/model/describe.h"
 #include "sim/report/effective_config.h"
 #include "sim/report/format.h"
+#include "sim/scenario/pass_times.h"
 #include "strategies/pipeline/drawing.h"
 #include "strategies/plan_writer.h"
 
@@ -66,8 +67,12 @@ std::string explain_layout(const Scenario& s, const Result&) {
 }
 
 std::string explain_schedule(const Scenario& s, const Result&) {
-  const st::PipelineProgram program = st::schedule_of(s.strategy);
+  const scenario::Scenario timed = scenario::wants_pass_times(s) ? scenario::with_pass_times(s) : s;
+  const st::PipelineProgram program = st::schedule_of(timed.strategy);
   std::string text = fmt::format("{}: {} stages, {} virtual stages, {} micro-batches\n", program.name, program.stages(), program.virtual_stages, program.micro_batches);
+  const st::PassTimes& times = timed.strategy.pipeline.times;
+  for (std::size_t r = 0; r < times.forward.size(); ++r)
+    text += fmt::format("stage {}: forward {:.3f} ms, input gradients {:.3f} ms, weight gradients {:.3f} ms\n", r, times.forward[r] * 1e-9, times.input_gradient[r] * 1e-9, times.weight_gradient[r] * 1e-9);
   return text + st::draw(program, {}, 200);
 }
 

@@ -1,6 +1,7 @@
 #include "sim/scenario/measured_run.h"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <map>
 
@@ -131,19 +132,44 @@ st::DataParallelKind sharding_of(const std::string& word, const std::string& pro
   throw NotSimulated{"sharding '" + word + "' is not simulated yet"};
 }
 
+/// The schedule by its name in the row; without one, by the number of chunks.
+st::Pipeline pipeline_of(const config::CsvRow& row, int stages, std::int64_t layers) {
+  std::string name = cell(row, "pp_schedule");
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  static const std::pair<const char*, const char*> kNames[] = {
+      {"zb-1p", "zb-1p"}, {"zb1p", "zb-1p"}, {"zb-h1", "zb-h1"}, {"zb-2p", "zb-2p"}, {"zb2p", "zb-2p"}, {"zb-h2", "zb-h2"}, {"zb-v", "zb-v"}, {"zbv", "zb-v"},
+      {"dualpipev", "dualpipev"}, {"dualpipe", "dualpipe"}, {"gpipe", "gpipe"}};
+  st::Pipeline pipeline;
+  pipeline.virtual_stages = static_cast<int>(integer(row, "vpp").value_or(1));
+  pipeline.schedule = pipeline.virtual_stages > 1 ? "interleaved-1f1b" : "1f1b";
+  for (const auto& [theirs, ours] : kNames)
+    if (name.starts_with(theirs)) {
+      pipeline.schedule = ours;
+      pipeline.virtual_stages = 1;
+      // The paper's own implementation lets every stage go on by itself, unless the row says that it synchronises.
+      pipeline.post_validation = name.starts_with("zb") && !contains(name, "synchronised");
+      break;
+    }
+  if (contains(cell(row, "note"), "first and last stage hold one layer fewer") && pipeline.virtual_stages == 1 && (layers + 2) % stages == 0) {
+    pipeline.layers_per_stage.assign(static_cast<std::size_t>(stages), (layers + 2) / stages);
+    --pipeline.layers_per_stage.front();
+    --pipeline.layers_per_stage.back();
+  }
+  return pipeline;
+}
+
 Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   Scenario s;
   s.file = row.at().file;
   s.title = run.row_id;
   run.dense = integer(row, "n_experts").value_or(0) == 0;
-  const std::string task = cell(row, "task"), offload = cell(row, "offload"), schedule = cell(row, "pp_schedule");
+  const std::string task = cell(row, "task"), offload = cell(row, "offload");
   RowTuning tuning = tuning_of(row);
   if (tuning.not_simulated) throw NotSimulated{*tuning.not_simulated};
   s.strategy.tuning = std::move(tuning.tuning);
   s.notes = std::move(tuning.notes);
   if (!offload.empty() && offload != "none") throw NotSimulated{"offload '" + offload + "' is not simulated yet"};
   const std::int64_t context = integer(row, "cp").value_or(1);
-  if (schedule.starts_with("ZB") || schedule == "DualPipe") throw NotSimulated{"pipeline schedule '" + schedule + "' is not simulated yet"};
 
   std::string profile = profile_of(row);
   std::string sharding = cell(row, "sharding");
@@ -221,11 +247,7 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   s.strategy.data_parallel.kind = sharding_of(sharding, profile, d.data);
   if (sharding == "hsdp") d.data_shard = per_node;
 
-  const std::int64_t chunks = integer(row, "vpp").value_or(1);
-  if (d.pipeline > 1) {
-    s.strategy.pipeline.virtual_stages = static_cast<int>(chunks);
-    s.strategy.pipeline.schedule = chunks > 1 ? "interleaved-1f1b" : "1f1b";
-  }
+  if (d.pipeline > 1) s.strategy.pipeline = pipeline_of(row, d.pipeline, s.model.layer_count());
   if (profile == "megatron-core") apply_megatron_layout(cell(row, "model_args_json"), s);
   const std::string recompute = cell(row, "recompute");
   const bool selective = recompute == "selective" || (recompute.empty() && s.profile.recomputes_selectively);

@@ -7,6 +7,7 @@
 #include "hwmodels/collective/parameters.h"
 #include "sim/config/layers.h"
 #include "sim/config/scalar_types.h"
+#include "sim/config/text_file.h"
 #include "sim/model/huggingface.h"
 #include "sim/model/model_file.h"
 #include "sim/model/presets.h"
@@ -14,6 +15,7 @@
 #include "sim/scenario/scenario.h"
 #include "sim/scenario/scenario_file.h"
 #include "sim/scenario/sections.h"
+#include "strategies/pipeline/table.h"
 #include "strategies/plan_writer.h"
 
 namespace rehearse::scenario {
@@ -90,6 +92,18 @@ void resolve_degrees(const ParallelismSection& p, Scenario& s, const config::Pro
   for (Diagnostic& problem : st::problems_of(d, s.gpus(), p.order)) out.push_back(given.diagnostic(problem.key, problem.problem, problem.fix));
 }
 
+/// A schedule that the user wrote: read and checked here, where its lines can be named.
+void read_schedule_table(st::Pipeline& pipeline, const std::string& scenario_file, const config::Provenance& given) {
+  if (given.given("pipeline.schedule"))
+    throw ConfigError(given.diagnostic("pipeline.schedule", "a table is given as well", "Leave out pipeline.schedule or pipeline.table"));
+  std::filesystem::path place = pipeline.table_file;
+  if (place.is_relative()) place = std::filesystem::path(scenario_file).parent_path() / place;
+  pipeline.table = config::read_text_file(place, std::size_t{64} << 20);
+  pipeline.table_file = place.string();
+  pipeline.schedule = "table";
+  st::parse_schedule_table(pipeline.table, pipeline.table_file);
+}
+
 }  // namespace
 
 Scenario read_scenario(const Value& written, const std::string& file) {
@@ -119,6 +133,7 @@ Scenario read_scenario(const Value& written, const std::string& file) {
   s.strategy.memory = f.memory;
   s.strategy.tuning = f.tuning;
   s.strategy.experts = f.experts;
+  if (!f.pipeline.table_file.empty()) collect([&] { read_schedule_table(s.strategy.pipeline, file, given); });
   s.sweep = std::move(f.sweep);
   std::string framework = f.training.framework;
   if (f.training.compile.value_or(false) && framework == "torchtitan") framework = "torchtitan-compile";

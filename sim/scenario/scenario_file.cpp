@@ -112,7 +112,7 @@ const config::Fields<st::DataParallel>& data_parallel_fields() {
       config::boolean("overlap_gradient_reduce", &T::overlap_gradient_reduce, "gradients are reduced under backward; default: the framework's habit"),
       config::boolean("overlap_parameter_gather", &T::overlap_parameter_gather, "parameters are gathered under the next forward"),
       config::bytes("bucket", &T::bucket, "gradient bucket, as sent", positive),
-      config::boolean("reshard_after_forward", &T::reshard_after_forward, "FSDP: parameters are dropped after forward (ZeRO-3) or kept (ZeRO-2 like)"),
+      config::boolean("reshard_after_forward", &T::reshard_after_forward, "FSDP: parameters are dropped after forward (ZeRO-3) or kept (ZeRO-2 like); default: dropped, but kept under pipeline stages"),
       config::choice("parameter_dtype", &T::parameter_dtype, "mixed-precision policy: gathered parameters", {{"fp32", DType::fp32, ""}, {"bf16", DType::bf16, ""}, {"fp16", DType::fp16, ""}}),
       config::choice("reduce_dtype", &T::reduce_dtype, "mixed-precision policy: gradients on the wire", {{"fp32", DType::fp32, ""}, {"bf16", DType::bf16, ""}, {"fp16", DType::fp16, ""}}),
       config::choice("gradient_dtype", &T::gradient_dtype, "gradients as they are accumulated over micro-batches; default: the framework's habit", {{"fp32", DType::fp32, ""}, {"bf16", DType::bf16, ""}, {"fp16", DType::fp16, ""}}),
@@ -124,6 +124,8 @@ const config::Fields<st::Pipeline>& pipeline_fields() {
   using T = st::Pipeline;
   static const config::Fields<T> table{
       config::named("schedule", &T::schedule, "order of forwards and backwards", "pipeline schedule", [] { return st::kPipelineSchedules.names(); }),
+      config::text("table", &T::table_file, "a schedule of your own: a CSV with a row per rank and a cell per action, as PyTorch writes it; takes the place of schedule"),
+      config::boolean("post_validation", &T::post_validation, "each stage's optimizer goes on with the norm of the stages before it (zero bubble)"),
       config::integer("virtual_stages", &T::virtual_stages, "model chunks per rank (interleaving)", between(1, 64)),
       config::integer("layers_per_stage", &T::layers_per_stage, "layers of each virtual stage; default: even", config::non_negative),
   };

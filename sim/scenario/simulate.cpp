@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "hwmodels/memory/device_memory.h"
+#include "sim/scenario/pass_times.h"
 #include "strategies/plan_writer.h"
 
 namespace rehearse::scenario {
@@ -128,6 +129,7 @@ hwmodels::AllocatorSettings allocator_settings(const Scenario& s, const ClassRes
 }
 
 Result simulate(const Scenario& s, const SimulateOptions& options) {
+  if (wants_pass_times(s)) return simulate(with_pass_times(s), options);
   Result result;
   result.notes = s.notes;
   const int capability = s.cluster.gpu.compute_capability;

@@ -74,6 +74,15 @@ DataParallelWriter::Share DataParallelWriter::share(bool sharded, std::int64_t g
   return mine;
 }
 
+void DataParallelWriter::sum_copies(const Share& mine) {
+  if (stage_.sizes.copies == 1 || mine.gradients == 0) return;
+  const std::int64_t bytes = mine.gradients;
+  stage_.call("sum gradients of both copies " + std::to_string(bytes), Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
+    w.collective(builder().collective({CollectiveKind::all_reduce, GroupAxis::mirror, Bytes{bytes}, "gradients of both copies"}), plan::Stream::data_reduce, plan::kAfterCompute | plan::kComputeWaits,
+                 profile().collective_host);
+  });
+}
+
 void DataParallelWriter::clip(const Share& mine, bool sharded) {
   const std::int64_t bytes = mine.gradients;
   if (!stage_.strategy.training.clip_gradients || (bytes == 0 && stage_.sizes.pipeline == 1)) return;  // a frozen stage, or the loss alone, takes part in the sum
@@ -85,10 +94,23 @@ void DataParallelWriter::clip(const Share& mine, bool sharded) {
       w.collective(builder().collective({CollectiveKind::all_reduce, axis, Bytes{4}, "gradient norm"}), plan::Stream::data_reduce, both, profile().collective_host);
     };
     if (sharded && stage_.sizes.shard > 1) sum(GroupAxis::data);
-    if (stage_.sizes.tensor * stage_.sizes.pipeline > 1) sum(GroupAxis::model);
+    const bool in_passing = stage_.strategy.pipeline.post_validation && stage_.sizes.pipeline > 1;
+    if (in_passing && stage_.sizes.tensor > 1) sum(GroupAxis::tensor);
+    if (in_passing) pass_norm_on(w);
+    else if (stage_.sizes.tensor * stage_.sizes.pipeline > 1) sum(GroupAxis::model);
     if (profile().gradient_norm_sync) w.host_sync();
     w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = bytes, .bytes_written = bytes, .name = "clip gradients"}), host());
   });
+}
+
+void DataParallelWriter::pass_norm_on(plan::BlockWriter& w) {
+  constexpr std::uint8_t kChannel = 2;  // beside activations and gradients
+  const int both = plan::kAfterCompute | plan::kComputeWaits;
+  if (stage_.sizes.stage_before >= 0)
+    w.recv(builder().message({static_cast<std::uint16_t>(stage_.sizes.stage_before), kChannel, Bytes{4}}), plan::Stream::recv_forward, both, profile().collective_host);
+  w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = 8, .bytes_written = 4, .name = "add to norm"}), host());
+  if (stage_.sizes.stage_after >= 0)
+    w.send(builder().message({static_cast<std::uint16_t>(stage_.sizes.stage_after), kChannel, Bytes{4}}), plan::Stream::send_forward, plan::kAfterCompute, profile().collective_host);
 }
 
 void DataParallelWriter::update(const Share& mine) {

@@ -26,8 +26,15 @@ class DataParallelWriter {
   virtual void before_forward(std::size_t unit, int micro_batch) { (void)unit, (void)micro_batch; }
   virtual void after_forward(std::size_t unit, int micro_batch) { (void)unit, (void)micro_batch; }
   virtual void before_backward(std::size_t unit, int micro_batch) { (void)unit, (void)micro_batch; }
-  /// `last`: the last micro-batch of the step for this unit's chunk.
+  /// Where backward is split: the parameters are not needed any more, the weight gradients are still to come.
+  virtual void after_input_gradients(std::size_t unit, int micro_batch) { (void)unit, (void)micro_batch; }
+  /// All gradients of the unit are made. `last`: the last micro-batch of the step for this unit's chunk.
   virtual void after_backward(std::size_t unit, int micro_batch, bool first, bool last) = 0;
+  /// The last micro-batch has left units [first, last): one model chunk.
+  virtual void end_chunk(std::size_t first, std::size_t last) { (void)first, (void)last; }
+  /// The schedule says itself when a chunk's parameters are gathered, and when they go (torch's pipeline runtime).
+  virtual void unshard(std::size_t first, std::size_t last) { (void)first, (void)last; }
+  virtual void reshard(std::size_t first, std::size_t last) { (void)first, (void)last; }
   /// Finishes gradient reduction, clips, updates, gathers.
   virtual void end_step() = 0;
 
@@ -42,8 +49,14 @@ class DataParallelWriter {
   /// Weights that different groups share, and their groups.
   static constexpr std::array<Part, 2> kParts{Part::dense, Part::experts};
   static plan::GroupAxis axis_of(Part part) { return part == Part::experts ? plan::GroupAxis::expert_data : plan::GroupAxis::data; }
+  /// Where the pipeline holds the model twice: sums the local gradients over both copies of each stage, in place.
+  void sum_copies(const Share& mine);
   /// Gradient norm over the local gradients and its clipping: kernels, scalar all-reduces, host synchronisation.
   void clip(const Share& mine, bool sharded);
+  /// The norm of the stages so far comes from the stage before and goes on to the one after; nobody waits for all. What is
+  /// sent back in the next warm-up to check it, and the step that is taken back if it was too large, are left out.
+  /// Source: arXiv 2401.10241, section 4 (optimizer post-validation).
+  void pass_norm_on(plan::BlockWriter& w);
   void update(const Share& mine);
   /// Bytes of optimizer state per local element (moments, master copy).
   std::int64_t state_bytes() const;

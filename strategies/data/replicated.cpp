@@ -21,7 +21,6 @@ class Replicated final : public DataParallelWriter {
     overlap_gather_ = dp.overlap_parameter_gather.value_or(profile().overlap_parameter_gather) && shards_states();
     reduce_dtype_ = dp.reduce_dtype.value_or(profile().reduce);
     bucket_ = dp.bucket ? dp.bucket->value : profile().bucket_elements * reduce_bytes();
-    // Megatron: only the first pipeline rank's first chunk is bucketed, other chunks reduce as one (facts: schedules.md section 5).
     if (bucket_ <= 0) bucket_ = INT64_MAX;
   }
 
@@ -74,6 +73,9 @@ class Replicated final : public DataParallelWriter {
     if (!reduce_now) return;
     for (const Part part : kParts) pending(part) += stage_.units[unit].tape->trainable_bytes(reduce_bytes(), part);
     if (!overlap_reduce_) return;
+    // Megatron: only the first pipeline rank's first chunk is bucketed (facts: schedules.md section 5).
+    const bool first_stage = stage_.sizes.stage_before < 0 && stage_.units[unit].chunk == 0;
+    if (kind_ == DataParallelKind::distributed_optimizer && stage_.sizes.pipeline > 1 && !first_stage) return;
     for (const Part part : kParts)
       while (pending(part) >= bucket_) {
         reduce(part, bucket_);
@@ -81,10 +83,15 @@ class Replicated final : public DataParallelWriter {
       }
   }
 
+  /// Under pipeline stages a model chunk has buckets of its own: what is left goes when its last backward is over.
+  void end_chunk(std::size_t, std::size_t) override {
+    const bool own_buckets = kind_ == DataParallelKind::distributed_optimizer || kind_ == DataParallelKind::ddp;
+    if (reduces() && stage_.sizes.pipeline > 1 && overlap_reduce_ && own_buckets) reduce_pending();
+  }
+
   void end_step() override {
     if (reduces()) {
-      for (const Part part : kParts)
-        for (std::int64_t& left = pending(part); left > 0; left -= std::min(left, bucket_)) reduce(part, std::min(left, bucket_));
+      reduce_pending();
       stage_.call("wait gradients", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
         for (Stream s : {Stream::data_reduce, Stream::data_replicate}) {
           w.record(s, Stage::kPersistentSlots - 2);
@@ -92,6 +99,7 @@ class Replicated final : public DataParallelWriter {
         }
       });
     }
+    sum_copies(my_share());
     clip(my_share(), shards_states());
     update(my_share());
     if (!keeps_main_gradients() && !partitions_gradients()) free_gradients();
@@ -141,6 +149,11 @@ class Replicated final : public DataParallelWriter {
                      Stream::data_replicate, plan::kAfterCompute, profile().collective_host);
       }
     });
+  }
+
+  void reduce_pending() {
+    for (const Part part : kParts)
+      for (std::int64_t& left = pending(part); left > 0; left -= std::min(left, bucket_)) reduce(part, std::min(left, bucket_));
   }
 
   std::uint32_t gather_event(std::size_t unit) const { return static_cast<std::uint32_t>(stage_.units[unit].tape->weights.size()); }

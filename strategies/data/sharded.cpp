@@ -22,7 +22,9 @@ class Sharded final : public DataParallelWriter {
     const DType compute = p == Precision::fp32 || p == Precision::tf32 ? DType::fp32 : p == Precision::fp16 ? DType::fp16 : DType::bf16;
     parameter_bytes_ = bits(dp.parameter_dtype.value_or(compute)) / 8;
     reduce_bytes_ = bits(dp.reduce_dtype.value_or(profile().reduce)) / 8;
-    reshard_ = dp.reshard_after_forward;
+    const bool pipelined = stage.sizes.pipeline > 1;
+    reshard_ = dp.reshard_after_forward.value_or(!pipelined);
+    defers_ = pipelined && kind_ == DataParallelKind::fsdp2;
     copies_out_ = kind_ == DataParallelKind::fsdp2;
   }
 
@@ -36,8 +38,9 @@ class Sharded final : public DataParallelWriter {
     gathered_.assign(stage_.units.size(), false);
   }
 
-  WeightGradient gradient_mode(bool) const override { return WeightGradient::first; }
+  WeightGradient gradient_mode(bool first) const override { return first || !accumulates_in_place() ? WeightGradient::first : WeightGradient::accumulate; }
   std::int64_t gradient_element_bytes() const override { return parameter_bytes_; }
+  std::int64_t main_gradient_element_bytes() const override { return defers_ ? parameter_bytes_ : 4; }
 
   void begin_step() override { std::fill(gathered_.begin(), gathered_.end(), false); }
 
@@ -52,24 +55,42 @@ class Sharded final : public DataParallelWriter {
   void before_backward(std::size_t unit, int) override {
     gather(unit, Phase::backward);
     wait_gather(unit, Phase::backward);
-    if (unit > 0) gather(unit - 1, Phase::backward);  // explicit one-ahead prefetch, in backward order
+    // Explicit one-ahead prefetch, in backward order.
+    if (unit > 0 && stage_.units[unit - 1].chunk == stage_.units[unit].chunk) gather(unit - 1, Phase::backward);
+  }
+  void after_input_gradients(std::size_t unit, int) override {
+    if (!defers_) release(unit, Phase::backward);
   }
   void after_backward(std::size_t unit, int, bool first, bool) override {
+    if (defers_) return accumulate(unit, first);
     release(unit, Phase::backward);
     reduce(unit, first);
   }
+  /// Under torch.distributed.pipelining every backward runs with set_requires_gradient_sync(False) and
+  /// set_reshard_after_backward(False); after a chunk's last one its groups reshard and reduce, one after the other, and
+  /// the compute stream waits for them. Source: PyTorch 2.13, pipelining/stage.py, backward_maybe_with_nosync.
+  void end_chunk(std::size_t first, std::size_t last) override {
+    if (!defers_) return;
+    for (std::size_t u = first; u < last; ++u) {
+      release(u, Phase::backward);
+      reduce(u, true);
+    }
+    wait_for_reductions();
+  }
+  void unshard(std::size_t first, std::size_t last) override {
+    for (std::size_t u = first; u < last; ++u) gather(u, Phase::forward);
+  }
+  void reshard(std::size_t first, std::size_t last) override {
+    for (std::size_t u = first; u < last; ++u)
+      if (gathered_[u]) release(u, Phase::backward);
+  }
 
   void end_step() override {
-    stage_.call("wait gradients", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
-      for (Stream s : {Stream::data_reduce, Stream::data_replicate}) {
-        w.record(s, Stage::kPersistentSlots - 2);
-        w.wait(Stream::compute, Stage::kPersistentSlots - 2);
-      }
-      w.free(kReduceInput);
-    });
+    wait_for_reductions();
     // Gathered ahead across a boundary of model chunks and not used since.
     for (std::size_t u = 0; u < gathered_.size(); ++u)
       if (gathered_[u]) release(u, Phase::backward);
+    sum_copies(my_share());
     clip(my_share(), true);
     update(my_share());
     for (const Unit& u : stage_.units)
@@ -79,7 +100,7 @@ class Sharded final : public DataParallelWriter {
 
  private:
   // Slots of the unit frame beyond one per weight.
-  enum Extra : std::uint32_t { kGathered, kUnsharded, kEvent, kShard };
+  enum Extra : std::uint32_t { kGathered, kUnsharded, kEvent, kShard, kAccumulated };
   static std::uint32_t extra(const Unit& u, Extra which) { return static_cast<std::uint32_t>(u.tape->weights.size()) + which; }
   static constexpr std::uint32_t kReduceInput = Stage::kPersistentSlots - 4;  // one reduce-scatter input in flight
 
@@ -130,7 +151,7 @@ class Sharded final : public DataParallelWriter {
     const Unit& u = stage_.units[index];
     const std::int64_t bytes = gathered_bytes(u);
     if (bytes == 0 || kept_[index]) return;
-    kept_[index] = !reshard_ || index + 1 == stage_.units.size();
+    kept_[index] = defers_ || !reshard_ || index + 1 == stage_.units.size();
     stage_.call(key("use gathered", u), phase, &u, [&](plan::BlockWriter& w) {
       w.wait(Stream::compute, extra(u, kEvent), Frame::unit);
       if (copies_out_) {
@@ -152,6 +173,35 @@ class Sharded final : public DataParallelWriter {
     });
   }
 
+  bool accumulates_in_place() const { return defers_ && reduce_bytes_ == parameter_bytes_; }
+
+  void wait_for_reductions() {
+    stage_.call("wait gradients", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
+      for (Stream s : {Stream::data_reduce, Stream::data_replicate}) {
+        w.record(s, Stage::kPersistentSlots - 2);
+        w.wait(Stream::compute, Stage::kPersistentSlots - 2);
+      }
+      w.free(kReduceInput);
+    });
+  }
+
+  /// Whole gradients add up in the format of their reduction until that comes.
+  /// Source: torch FSDPParam.to_accumulated_grad_if_needed, accumulate_unsharded_grad_if_needed.
+  void accumulate(std::size_t index, bool first) {
+    const Unit& u = stage_.units[index];
+    const std::int64_t elements = u.tape->trainable_elements(), made = u.tape->trainable_bytes(parameter_bytes_), sum = u.tape->trainable_bytes(reduce_bytes_);
+    if (accumulates_in_place()) return;
+    if (elements == 0) {
+      stage_.call(key("drop gradients", u), Phase::gradient_reduction, &u, [&](plan::BlockWriter& w) { free_gradients(u, w); });
+      return;
+    }
+    stage_.call(key(first ? "accumulate first" : "accumulate", u), Phase::backward, &u, [&](plan::BlockWriter& w) {
+      if (first) w.alloc(extra(u, kAccumulated), sum, Category::gradient, Frame::unit);
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = made + (first ? 0 : sum), .bytes_written = sum, .name = "accumulate unsharded gradient"}), host());
+      free_gradients(u, w);
+    });
+  }
+
   void reduce(std::size_t index, bool first) {
     const Unit& u = stage_.units[index];
     const std::int64_t elements = reduced_elements(u);
@@ -167,8 +217,9 @@ class Sharded final : public DataParallelWriter {
       w.wait(Stream::compute, Stage::kPersistentSlots - 3);
       w.free(kReduceInput);
       w.alloc(kReduceInput, bytes, Category::communication);
-      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = elements * parameter_bytes_, .bytes_written = bytes, .name = "reduce copy-in"}), host());
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = elements * (defers_ ? reduce_bytes_ : parameter_bytes_), .bytes_written = bytes, .name = "reduce copy-in"}), host());
       free_gradients(u, w);
+      if (defers_) w.free(extra(u, kAccumulated), Frame::unit);
       if (first) w.alloc(extra(u, kShard), shard * stored_bytes(), Category::gradient, Frame::unit, Stream::data_reduce);
       over_groups(w, CollectiveKind::reduce_scatter, {dense * reduce_bytes_, experts * reduce_bytes_}, "gradient reduction", Stream::data_reduce, plan::kAfterCompute);
       if (stage_.sizes.replicate > 1) {
@@ -186,6 +237,7 @@ class Sharded final : public DataParallelWriter {
   DataParallelKind kind_;
   std::int64_t parameter_bytes_ = 2, reduce_bytes_ = 4;
   bool reshard_ = true, copies_out_ = true;
+  bool defers_ = false;   // gradients are reduced once per step and chunk, not per micro-batch
   std::vector<bool> gathered_;
   std::map<std::size_t, bool> kept_;
 };

@@ -94,6 +94,7 @@ const config::Fields<P>& fields() {
       config::boolean("message_sync", &P::message_sync, "the host waits for the device after each blocking exchange between stages"),
       config::boolean("pipeline_by_cost", &P::pipeline_by_cost, "stages are balanced by compute, head included"),
       config::boolean("ddp_bucket_copies", &P::ddp_bucket_copies, "16-bit gradients live in bucket views beside the fp32 buffer"),
+      config::boolean("retains_graph", &P::retains_graph, "a split backward keeps all that was saved until the weight gradients"),
       config::boolean("early_stop_recompute", &P::early_stop_recompute, "recomputation stops after the last needed tensor"),
       config::duration("kernel_host", &P::kernel_host, "host time to issue one forward kernel"),
       config::duration("backward_kernel_host", &P::backward_kernel_host, "host time to issue one backward kernel"),

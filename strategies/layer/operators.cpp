@@ -115,7 +115,7 @@ void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& 
   auto& b = node.backward;
   b = {alloc(0, narrow), kernel("mul backward", 2 * narrow, narrow)};
   if (trained)
-    b.insert(b.end(), {alloc(1, narrow), kernel("mul backward", 2 * narrow, narrow), weight_gradient(w, kernel("sum rows", narrow, 4096, KernelKind::reduction)), free(1)});
+    b.insert(b.end(), {for_weights(alloc(1, narrow)), for_weights(kernel("mul backward", 2 * narrow, narrow)), weight_gradient(w, kernel("sum rows", narrow, 4096, KernelKind::reduction)), for_weights(free(1))});
   b.push_back({.kind = Item::Kind::release_output_gradients});
   b[0].for_input = b[1].for_input = true;
   const std::size_t input_from = b.size();
@@ -206,7 +206,7 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   if (scatter) b.insert(b.end(), {alloc(2, whole_out), collective(CollectiveKind::all_gather, name + " gather gradient", whole_out, both)});
   if (low_precision) b.push_back(kernel(name + " cast gradient", m * n * e, 2 * m * n));
   if (regathers)
-    b.insert(b.end(), {alloc(0, whole_in), collective(CollectiveKind::all_gather, name + " gather input", whole_in, plan::kAfterCompute)});
+    b.insert(b.end(), {for_weights(alloc(0, whole_in)), for_weights(collective(CollectiveKind::all_gather, name + " gather input", whole_in, plan::kAfterCompute))});
   const std::size_t input_from = b.size();
   if (gather) b.push_back(alloc(3, whole_in));
   else b.push_back({.kind = Item::Kind::produce_input_gradients});
@@ -214,30 +214,35 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   b.push_back(gemm(name + " data gradient", model::GemmRole::data_gradient, m, k, n, c_.activation, false));
   if (quantised) b.push_back(free(5));
   for (std::size_t i = input_from; i < b.size(); ++i) b[i].for_input = true;
-  if (regathers) b.push_back(wait(plan::Stream::tensor));
+  if (regathers) b.push_back(for_weights(wait(plan::Stream::tensor)));
   const std::size_t scatter_from = b.size();
   if (gather) b.insert(b.end(), {{.kind = Item::Kind::produce_input_gradients},
                                  collective(CollectiveKind::reduce_scatter, name + " scatter gradient", whole_in, plan::kAfterCompute)});
   else if (sharded && split == Split::column) b.push_back(collective(CollectiveKind::all_reduce, name + " reduce gradient", whole_in, plan::kAfterCompute));
   for (std::size_t i = scatter_from; i < b.size(); ++i) b[i].for_input = true;
   const bool fused = c_.profile.fused_gradient_accumulation;
-  if (trained)
+  if (trained) {
     b.push_back(weight_gradient(w, gemm(name + " weight gradient", model::GemmRole::weight_gradient, n, k, m, fused ? DType::fp32 : c_.activation, fused)));
+    b.back().reads_gathered = scatter;
+  }
   if (bias) {
     Weight added = weight(name + ".bias", n);
     added.matrix = false;
     added.replicated_over_tensor = !sharded || split == Split::row;
     const bool bias_trained = added.trainable;
     const int bw = tape_.weight(std::move(added));
-    if (bias_trained) b.push_back(weight_gradient(bw, kernel(name + " bias gradient", m * n * e, n * 4, KernelKind::reduction)));
+    if (bias_trained) {
+      b.push_back(weight_gradient(bw, kernel(name + " bias gradient", m * n * e, n * 4, KernelKind::reduction)));
+      b.back().reads_gathered = scatter;
+    }
   }
   if (sharded && split == Split::column) b.push_back(wait(plan::Stream::tensor));
-  if (regathers) b.push_back(free(0));
+  if (regathers) b.push_back(for_weights(free(0)));
   if (gather) {
     b.push_back(free(3));
     b.back().for_input = true;
   }
-  if (scatter) b.push_back(free(2));
+  if (scatter) b.push_back(for_weights(free(2)));
   tape_.nodes.push_back(std::move(node));
   return y;
 }

@@ -74,6 +74,7 @@ class Operators {
     return {.kind = Item::Kind::alloc, .temporary = temporary, .bytes = bytes, .category = plan::Category::workspace};
   }
   static Item free(int temporary) { return {.kind = Item::Kind::free, .temporary = temporary}; }
+  static Item for_weights(Item item) { item.for_weights = true; return item; }
   static Item wait(plan::Stream stream) { return {.kind = Item::Kind::wait, .stream = stream}; }
   Item weight_gradient(int weight, Item made_by) const;
 

@@ -66,6 +66,9 @@ struct Item {
   std::int64_t bytes = 0;
   plan::Category category = plan::Category::temporary;  // workspace: a kernel's own, gone when it returns
   bool for_input = false;            // backward: left out where no input wants a gradient
+  // Where a schedule splits backward, weight gradients wait until long after the input gradients:
+  bool for_weights = false;     // only weight gradients need it, so it goes with them
+  bool reads_gathered = false;  // a weight gradient that reads a gathered copy of the output gradient (a temporary)
 };
 
 struct Node {

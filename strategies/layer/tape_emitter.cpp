@@ -77,20 +77,28 @@ class Emitter {
     emit_forward();
     plan::Block forward_block = forward.take();
 
-    BlockWriter backward(tape_.name + " backward");
+    BlockWriter backward(tape_.name + (split() ? " input gradients" : " backward"));
     out_ = &backward;
     backward_ = true;
     if (std::find(active_.begin(), active_.end(), true) != active_.end()) out_->host(profile_.layer_backward_host);
     emit_backward();
     plan::Block backward_block = backward.take();
 
+    BlockWriter weights(tape_.name + " weight gradients");
+    if (split()) {
+      out_ = &weights;
+      emit_weights();
+    }
+    plan::Block weights_block = weights.take();
+
     blocks.slots = next_slot_;
-    for (plan::Block* b : {&forward_block, &backward_block}) {
+    for (plan::Block* b : {&forward_block, &backward_block, &weights_block}) {
       b->slots = next_slot_;
       b->slot_names = names_;
     }
     blocks.forward = builder_.add_block(std::move(forward_block));
     blocks.backward = builder_.add_block(std::move(backward_block));
+    if (split()) blocks.weights = builder_.add_block(std::move(weights_block));
     return blocks;
   }
 
@@ -180,6 +188,8 @@ class Emitter {
     if (state.live) return;
     const TapeTensor& info = tape_.tensors[static_cast<std::size_t>(root)];
     if (state.slot == kUnassigned) state.slot = new_slot(info.name);
+    // Made again while the layer above may still keep the first for its weight gradients.
+    if (backward_ && split() && state.slot == kOutputSlot) state.slot = new_slot(info.name + " again");
     state.frame = Frame::own;
     state.live = true;
     out_->alloc(state.slot, info.bytes, category);
@@ -197,49 +207,76 @@ class Emitter {
     out_->kernel(spec, in_backward_node_ ? profile_.backward_kernel_host : profile_.kernel_host, stream);
   }
 
-  void items(const std::vector<Item>& list, const Node* of, std::vector<int>* output_gradients) {
+  /// What a node leaves to the weight-gradient block, and what is kept for it.
+  struct Left {
+    const Node* node = nullptr;
+    std::vector<const Item*> items;
+    std::map<int, std::uint32_t> temporaries;   // slots
+    std::vector<int> gradients;                 // storages
+    std::vector<TensorId> tensors;
+  };
+
+  bool split() const { return options_.split != SplitBackward::none; }
+  bool waits(const Item& item) const {
+    if (!split() || item.kind != Item::Kind::weight_gradient) return false;
+    const Weight& w = tape_.weights[static_cast<std::size_t>(item.weight)];
+    return w.trainable && (w.matrix || options_.split == SplitBackward::retained_graph);
+  }
+  bool waits(const Node& n) const {
+    return std::any_of(n.backward.begin(), n.backward.end(), [&](const Item& i) { return waits(i); });
+  }
+
+  /// Runs a node's items; those that wait for the weight gradients go to `left`.
+  void items(const std::vector<Item>& list, const Node* of, std::vector<int>* output_gradients, Left* left = nullptr) {
     std::map<int, std::uint32_t> temporaries;
+    const bool defers = left != nullptr && waits(*of);
     const bool input_wanted = output_gradients == nullptr || std::any_of(of->inputs.begin(), of->inputs.end(), [&](TensorId t) { return wants_gradient(t); });
-    for (const Item& item : list) {
-      if (item.for_input && !input_wanted) continue;
-      switch (item.kind) {
-        case Item::Kind::kernel:
-          kernel(item.spec, item.stream);
-          break;
-        case Item::Kind::collective:
-          out_->collective(item.spec, item.stream, item.sync, profile_.collective_host + options_.collective_wait);
-          break;
-        case Item::Kind::wait: {
-          const std::uint32_t event = new_slot("");
-          out_->record(item.stream, event);
-          out_->wait(plan::Stream::compute, event);
-          break;
-        }
-        case Item::Kind::host_sync: {
-          const std::uint32_t event = new_slot("");
-          out_->record(plan::Stream::compute, event);
-          out_->host_wait(event);
-          break;
-        }
-        case Item::Kind::alloc: {
-          const std::uint32_t slot = temporaries.contains(item.temporary) ? temporaries[item.temporary] : new_slot(of->name + " temporary");
-          temporaries[item.temporary] = slot;
-          out_->alloc(slot, item.bytes, item.category);
-          break;
-        }
-        case Item::Kind::free:
-          out_->free(temporaries.at(item.temporary));
-          break;
-        case Item::Kind::weight_gradient:
-          weight_gradient(item);
-          break;
-        case Item::Kind::release_output_gradients:
-          release(*output_gradients);
-          break;
-        case Item::Kind::produce_input_gradients:
-          produce_input_gradients(*of);
-          break;
+    for (const Item& i : list) {
+      if (i.for_input && !input_wanted) continue;
+      if (defers && (i.for_weights || waits(i))) left->items.push_back(&i);
+      else item(i, of, output_gradients, temporaries);
+    }
+    if (left != nullptr) left->temporaries = std::move(temporaries);
+  }
+
+  void item(const Item& item, const Node* of, std::vector<int>* output_gradients, std::map<int, std::uint32_t>& temporaries) {
+    switch (item.kind) {
+      case Item::Kind::kernel:
+        kernel(item.spec, item.stream);
+        break;
+      case Item::Kind::collective:
+        out_->collective(item.spec, item.stream, item.sync, profile_.collective_host + options_.collective_wait);
+        break;
+      case Item::Kind::wait: {
+        const std::uint32_t event = new_slot("");
+        out_->record(item.stream, event);
+        out_->wait(plan::Stream::compute, event);
+        break;
       }
+      case Item::Kind::host_sync: {
+        const std::uint32_t event = new_slot("");
+        out_->record(plan::Stream::compute, event);
+        out_->host_wait(event);
+        break;
+      }
+      case Item::Kind::alloc: {
+        const std::uint32_t slot = temporaries.contains(item.temporary) ? temporaries[item.temporary] : new_slot(of->name + " temporary");
+        temporaries[item.temporary] = slot;
+        out_->alloc(slot, item.bytes, item.category);
+        break;
+      }
+      case Item::Kind::free:
+        out_->free(temporaries.at(item.temporary));
+        break;
+      case Item::Kind::weight_gradient:
+        weight_gradient(item);
+        break;
+      case Item::Kind::release_output_gradients:
+        release(*output_gradients);
+        break;
+      case Item::Kind::produce_input_gradients:
+        produce_input_gradients(*of);
+        break;
     }
   }
 
@@ -404,6 +441,9 @@ class Emitter {
     const auto width = [&](std::int64_t usual) { return w.wide_bytes > 0 ? std::int64_t{w.wide_bytes} : usual; };
     const std::int64_t bytes = w.elements * width(options_.gradient_element_bytes);
     const auto slot = static_cast<std::uint32_t>(item.weight);
+    // Blocks of a split backward that differ in what becomes of gradients must agree in every slot: the input gradients of
+    // one micro-batch may be the first of the step and its weight gradients not.
+    const std::uint32_t reserved = split() ? new_slot(w.name + " gradient") : 0;
     WeightGradient mode = options_.gradient;
     if (w.gradient_elsewhere && mode == WeightGradient::first) mode = WeightGradient::accumulate;
     switch (mode) {
@@ -415,7 +455,7 @@ class Emitter {
         [[fallthrough]];  // vectors have no GEMM to fuse into
       case WeightGradient::added_main:
       case WeightGradient::accumulate: {
-        const std::uint32_t temporary = new_slot(w.name + " gradient");
+        const std::uint32_t temporary = split() ? reserved : new_slot(w.name + " gradient");
         out_->alloc(temporary, bytes, Category::temporary);
         kernel(item.spec);
         const std::int64_t main = w.elements * width(options_.main_gradient_element_bytes);
@@ -446,6 +486,8 @@ class Emitter {
     }
     const bool is_loss = it.outputs.empty();
     const bool reached = is_loss || !output_gradients.empty();
+    Left left{.node = &it};
+    if (split()) keep_for_weights(n, reached && waits(it) ? output_gradients : std::vector<int>{}, left);
     if (reached) {
       produced_ = false;
       made_.clear();
@@ -454,7 +496,7 @@ class Emitter {
       const bool explicit_produce = std::any_of(it.backward.begin(), it.backward.end(), [](const Item& i) { return i.kind == Item::Kind::produce_input_gradients; });
       if (sharing < it.inputs.size() && !explicit_produce) produce_input_gradients(it);
       const int shared = is_loss ? (shares ? take_over(it.inputs.front()) : -1) : output_gradients.front();
-      items(it.backward, &it, &output_gradients);
+      items(it.backward, &it, &output_gradients, split() ? &left : nullptr);
       if (shares) {
         for (std::size_t i = 0; i < sharing; ++i)
           if (wants_gradient(it.inputs[i])) {
@@ -475,6 +517,33 @@ class Emitter {
     for (TensorId t : it.outputs) release_if_unused(t);
     for (TensorId t : std::exchange(pending_release_, {})) release_if_unused(t);
     in_backward_node_ = false;
+    if (!left.items.empty() || !left.tensors.empty()) left_.push_back(std::move(left));
+  }
+
+  /// Until the weight gradients are made, what they read stays: the node's input and the gradient of its output. A
+  /// retained graph keeps everything saved.
+  void keep_for_weights(int n, const std::vector<int>& output_gradients, Left& left) {
+    const Node& it = node(n);
+    const bool retains = options_.split == SplitBackward::retained_graph;
+    if (retains || waits(it))
+      for (TensorId t : saved(n))
+        if (retains || std::find(it.inputs.begin(), it.inputs.end(), t) != it.inputs.end()) left.tensors.push_back(t);
+    for (TensorId t : left.tensors) ++tensor(t).saved;
+    const bool reads = std::any_of(it.backward.begin(), it.backward.end(), [&](const Item& i) { return waits(i) && !i.reads_gathered; });
+    if (!reads) return;
+    left.gradients = output_gradients;
+    for (int g : output_gradients) ++storages_[static_cast<std::size_t>(g)].refs;
+  }
+
+  void emit_weights() {
+    out_->reserve_slots(2);
+    in_backward_node_ = true;
+    for (Left& left : left_) {
+      for (const Item* i : left.items) item(*i, left.node, nullptr, left.temporaries);
+      release(left.gradients);
+      for (TensorId t : left.tensors) --tensor(t).saved;
+      for (TensorId t : left.tensors) release_if_unused(t);
+    }
   }
 
   void emit_backward() {
@@ -493,6 +562,7 @@ class Emitter {
     const int g = gradient_of_[static_cast<std::size_t>(tape_.root(tape_.input))];
     if (g >= 0) {
       const Storage& s = storages_[static_cast<std::size_t>(g)];
+      EXPECTS(s.refs == 1, tape_.name + ": the gradient that is handed on is still read by its own weight gradients");
       out_->move(kInputGradientSlot, s.slot, s.frame);
     }
   }
@@ -513,6 +583,7 @@ class Emitter {
   std::vector<bool> wants_;    // by root tensor: somebody asks for its gradient
   std::vector<std::vector<TensorId>> saved_;   // by node: what its backward reads
   std::vector<bool> active_;   // by node: autograd records it
+  std::vector<Left> left_;           // in the order of backward
   std::vector<std::string> names_;
   std::uint32_t next_slot_ = 0;
   int backward_position_ = 1 << 30;

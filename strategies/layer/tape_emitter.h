@@ -25,6 +25,13 @@ enum class WeightGradient : std::uint8_t {
   accumulate,    // made as a temporary, added to .grad, freed
 };
 
+/// What waits for the weight gradients when backward is split into input gradients and weight gradients.
+enum class SplitBackward : std::uint8_t {
+  none,            // one backward block
+  stored_operands, // weight-gradient products and what they read (Megatron's and DualPipe's weight-gradient store)
+  retained_graph,  // every weight's gradient; everything that backward saved (torch.distributed.pipelining)
+};
+
 struct EmitOptions {
   plan::Phase phase = plan::Phase::forward;
   bool checkpoint = false;            // the whole tape is one checkpoint: only its input is kept
@@ -33,11 +40,13 @@ struct EmitOptions {
   std::int64_t gradient_element_bytes = 2;   // of a gradient as the weight-gradient kernel writes it
   std::int64_t main_gradient_element_bytes = 4;
   Duration collective_wait{};         // host time of a collective beyond the profile's
+  SplitBackward split = SplitBackward::none;
 };
 
-/// Blocks of one tape for one micro-batch and the frame they share.
+/// Blocks of one tape for one micro-batch and the frame they share. Forward is the same block of instructions in every
+/// variant. Split: `backward` makes the input gradients, `weights` the rest.
 struct TapeBlocks {
-  std::uint32_t forward = 0, backward = 0;
+  std::uint32_t forward = 0, backward = 0, weights = 0;
   std::uint32_t slots = 0;
 };
 

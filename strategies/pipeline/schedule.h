@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/core/catalog.h"
+#include "strategies/pipeline/pass_times.h"
 
 namespace rehearse::strategies {
 
@@ -69,6 +70,7 @@ struct PipelineShape {
   bool overlap_messages = true;          // Megatron's overlap_p2p_comm (interleaved only)
   bool overlap_warmup_flush = false;     // Megatron's overlap_p2p_comm_warmup_flush
   bool overlap_expert_messages = false;  // combined 1F1B for MoE: one more warm-up forward
+  PassTimes times = {};                  // schedules that are searched for (zb-1p, zb-2p)
 };
 
 /// How messages of different batches may overtake each other.
@@ -124,6 +126,10 @@ struct PipelineSchedule {
   std::vector<std::string> (*problems)(const PipelineShape& shape);
   /// Chunks per rank that the schedule needs; 0: as the user says.
   int fixed_chunks;
+  /// torch.distributed.pipelining runs it as a list of actions, FSDP's among them (_PipelineScheduleRuntime).
+  bool pytorch_runtime = false;
+  /// Its order depends on how long the passes take (PipelineShape::times).
+  bool searched = false;
 };
 
 PipelineProgram make_naive(const PipelineShape& shape);
@@ -136,6 +142,8 @@ PipelineProgram make_pytorch_interleaved_zero_bubble(const PipelineShape& shape)
 PipelineProgram make_breadth_first(const PipelineShape& shape);
 PipelineProgram make_zero_bubble_h1(const PipelineShape& shape);
 PipelineProgram make_zero_bubble_h2(const PipelineShape& shape);
+PipelineProgram make_zero_bubble_1p(const PipelineShape& shape);
+PipelineProgram make_zero_bubble_2p(const PipelineShape& shape);
 PipelineProgram make_zero_bubble_v(const PipelineShape& shape);
 PipelineProgram make_dualpipe(const PipelineShape& shape);
 PipelineProgram make_dualpipe_v(const PipelineShape& shape);

@@ -27,7 +27,8 @@ const std::vector<Dimension>& dimensions() {
   static const std::vector<Dimension> all{
       {"data parallel", st::data_parallel_kinds().names()},
       {"tensor", {"1", "2", "2 sp", "4 sp"}},
-      {"pipeline", {"none", "naive", "gpipe", "1f1b", "pytorch-1f1b", "interleaved-1f1b", "breadth-first"}},
+      {"pipeline", {"none", "naive", "gpipe", "1f1b", "pytorch-1f1b", "interleaved-1f1b", "breadth-first", "pytorch-interleaved-1f1b", "pytorch-interleaved-zero-bubble", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v",
+                    "dualpipe", "dualpipev"}},
       {"recompute", {"none", "selective", "full"}},
       {"precision", {"fp32", "fp16", "bf16", "fp8"}},
       {"optimizer", {"sgd", "momentum", "adamw"}},
@@ -79,7 +80,7 @@ scenario::Scenario scenario_of(const Choice& c) {
   if (value(2) != "none") {
     d.pipeline = 2;
     job.pipeline.schedule = value(2);
-    if (value(2) == "interleaved-1f1b" || value(2) == "breadth-first") job.pipeline.virtual_stages = 2;
+    if (value(2).find("interleaved") != std::string::npos || value(2) == "breadth-first") job.pipeline.virtual_stages = 2;
   }
   d.data = kGpus / (d.tensor * d.pipeline);
   if (job.data_parallel.kind == st::DataParallelKind::none && c[9] % 2 == 0) {  // half of these are legal: one replica

@@ -54,7 +54,7 @@ class ByteLedger {
         out.after_forward = total_ - persistent_;
         out.forward_peak = peak_ - persistent_;
       }
-      if (c.phase == plan::Phase::backward) {
+      if (c.phase == plan::Phase::backward || c.phase == plan::Phase::weight_gradient) {
         backward = true;
         out.step_peak = peak_ - persistent_;
         out.after_backward = total_ - persistent_;

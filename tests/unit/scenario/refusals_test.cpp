@@ -1,10 +1,15 @@
 // What cannot be simulated, or not on these machines, is refused with its reason: no silent stand-in, no crash.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "sim/config/layers.h"
 #include "sim/config/document.h"
 #include "sim/core/error.h"
 #include "sim/scenario/scenario.h"
+#include "strategies/pipeline/catalog.h"
+#include "strategies/pipeline/table.h"
 
 namespace rehearse::scenario {
 namespace {
@@ -40,6 +45,35 @@ TEST(Refusals, AStageWithNothingInIt) {
   EXPECT_EQ(mistakes("pipeline.layers_per_stage=[0, 24, 24, 0]"), "");
   EXPECT_NE(mistakes("pipeline.layers_per_stage=[24, 0, 0, 24]").find("would hold no layer"), std::string::npos);
   EXPECT_NE(mistakes("pipeline.layers_per_stage=[24, 24]").find("2 entries for 4 stages"), std::string::npos);
+}
+
+/// A file that is gone with the test.
+struct TemporaryFile {
+  std::filesystem::path path;
+  explicit TemporaryFile(const std::string& text) : path(std::filesystem::path(testing::TempDir()) / "rehearse_schedule.csv") { std::ofstream(path) << text; }
+  ~TemporaryFile() { std::filesystem::remove(path); }
+};
+
+// 8 micro-batches on 4 stages. The table's own mistakes have its lines; what does not fit the job has the job's keys.
+TEST(Refusals, SchedulesGivenAsATable) {
+  const auto table_for = [](int stages, int micro_batches) {
+    return strategies::table_of(strategies::kPipelineSchedules.find("zb-h1")->make({.stages = stages, .micro_batches = micro_batches}));
+  };
+  const auto with = [](const std::string& table) {
+    const TemporaryFile file(table);
+    return mistakes("pipeline.table=" + file.path.string());
+  };
+  EXPECT_EQ(with(table_for(4, 8)), "");
+  EXPECT_NE(with(table_for(2, 8)).find("the schedule's table has rows for 2"), std::string::npos);
+  EXPECT_NE(with(table_for(4, 6)).find("the schedule's table has 6"), std::string::npos);
+  EXPECT_NE(with("0F0,0B0\n1F0,1X0\n").find("rehearse_schedule.csv:2:5"), std::string::npos);
+  EXPECT_NE(mistakes("pipeline.table=no_such_file.csv").find("no_such_file.csv"), std::string::npos);
+}
+
+TEST(Refusals, SchedulesThatTheModelOrTheFrameworkCannotRun) {
+  EXPECT_EQ(mistakes("pipeline.schedule=zb-v"), "");
+  EXPECT_NE(mistakes("pipeline={schedule: zb-v, virtual_stages: 3}").find("has 2 model chunks per rank"), std::string::npos);
+  EXPECT_NE(mistakes("pipeline={schedule: 1f1b, virtual_stages: 2}").find("has 1 model chunk per rank"), std::string::npos);
 }
 
 TEST(Refusals, CudaGraphsAndCompiledFormsThatDoNotExist) {

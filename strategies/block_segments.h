@@ -1,0 +1,18 @@
+// Cuts a block where compute would wait for communication, so that another block can run there: what an overlapped
+// forward and backward (DualPipe) do to each other. Leaves out which blocks meet (stage_writer.h).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/plan/builder.h"
+
+namespace rehearse::strategies {
+
+/// The parts of a block in order, as blocks of their own over the same frames. A collective that compute waits for ends its
+/// part without the wait; the next part begins with it. Run one after the other they are the block.
+/// Every part needs `slots_with_cuts` slots: the events lie behind the block's own.
+std::vector<std::uint32_t> segments_of(plan::PlanBuilder& builder, std::uint32_t block);
+std::uint32_t slots_with_cuts(const plan::Block& block);
+
+}  // namespace rehearse::strategies
