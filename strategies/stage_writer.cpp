@@ -441,7 +441,7 @@ void StageWriter::end_step() {
   // Tied embeddings on different stages: both copies sum their gradients.
   if (s.model.tied_embeddings && d.pipeline > 1 && !s.tied_here) {
     // Where the head has a stage before the last, the last takes its part: groups are laid out over first and last stages.
-    const bool outer = std::any_of(s.chunks.begin(), s.chunks.end(), [](const Impl::Chunk& c) { return c.neighbours.previous < 0 || c.neighbours.next < 0; });
+    const bool outer = std::any_of(s.chunks.begin(), s.chunks.end(), [](const Impl::Chunk& c) { return (c.neighbours.previous < 0 && c.neighbours.previous_chunk < 0) || (c.neighbours.next < 0 && c.neighbours.next_chunk < 0); });
     const bool frozen = std::any_of(s.stage.units.begin(), s.stage.units.end(), [](const Unit& u) {
       return std::any_of(u.tape->weights.begin(), u.tape->weights.end(), [](const Weight& w) { return !w.trainable && (w.name == "word_embeddings.weight" || w.name == "lm_head.weight"); });
     });

@@ -376,6 +376,7 @@ class Simulation {
     s.start = kNever;
     // A record below lets other streams go on, which may move this one: its state is looked at afresh each time.
     while (!s.empty() && !s.running && !s.arrived && !s.met) {
+      s.start = kNever;   // one of them may have set it for work that can now run at once
       const Item& item = s.front();
       if (item.whole) [[unlikely]] {
         if (stream == 0) meet_whole(r);

@@ -135,7 +135,7 @@ Value data_parallel_section(const scenario::Scenario& s) {
 Value pipeline_section(const st::Pipeline& p) {
   Section out("pipeline");
   if (p.table_file.empty()) out.add("schedule", p.schedule);
-  out.add("table", p.table_file);
+  if (!p.table_file.empty()) out.add("table", p.table_file);
   out.add("post_validation", p.post_validation);
   out.add("virtual_stages", p.virtual_stages);
   if (!p.layers_per_stage.empty()) out.add_list("layers_per_stage", p.layers_per_stage);

@@ -151,9 +151,12 @@ class Replicated final : public DataParallelWriter {
     });
   }
 
+  /// What is left goes in buckets; a chunk of Megatron's that has none goes as one.
   void reduce_pending() {
+    const bool whole = kind_ == DataParallelKind::distributed_optimizer && stage_.sizes.pipeline > 1 && overlap_reduce_;
+    const std::int64_t most = whole ? INT64_MAX : bucket_;
     for (const Part part : kParts)
-      for (std::int64_t& left = pending(part); left > 0; left -= std::min(left, bucket_)) reduce(part, std::min(left, bucket_));
+      for (std::int64_t& left = pending(part); left > 0; left -= std::min(left, most)) reduce(part, std::min(left, most));
   }
 
   std::uint32_t gather_event(std::size_t unit) const { return static_cast<std::uint32_t>(stage_.units[unit].tape->weights.size()); }

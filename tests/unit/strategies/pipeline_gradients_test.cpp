@@ -48,19 +48,23 @@ std::int64_t sum(const std::vector<Issued>& all) {
   return std::accumulate(all.begin(), all.end(), std::int64_t{0}, [](std::int64_t n, const Issued& i) { return n + i.bytes; });
 }
 
-bool is_pass(const plan::Call& call, plan::Phase phase) { return call.phase == phase && call.layer >= 0; }
+/// A pass computes: gathering, accumulating and resharding are calls of their own.
+bool is_pass(const plan::Plan& plan, const plan::Call& call, plan::Phase phase) {
+  const std::string& name = plan.blocks[call.block].name;
+  return call.phase == phase && call.layer >= 0 && name.starts_with("layer ");
+}
 /// The first or last call of a pass over layers [from, to).
 std::size_t last_pass(const plan::Plan& plan, std::size_t c, plan::Phase phase, int from, int to) {
   std::size_t found = 0;
   const auto& step = plan.classes[c].program.step;
   for (std::size_t k = 0; k < step.size(); ++k)
-    if (is_pass(step[k], phase) && step[k].layer >= from && step[k].layer < to) found = k;
+    if (is_pass(plan, step[k], phase) && step[k].layer >= from && step[k].layer < to) found = k;
   return found;
 }
 std::size_t first_pass(const plan::Plan& plan, std::size_t c, plan::Phase phase) {
   const auto& step = plan.classes[c].program.step;
   std::size_t k = 0;
-  while (!is_pass(step[k], phase)) ++k;
+  while (!is_pass(plan, step[k], phase)) ++k;
   return k;
 }
 

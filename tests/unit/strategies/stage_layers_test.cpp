@@ -29,7 +29,7 @@ std::vector<int> counts(const std::vector<StageLayers>& stages) {
 // stage ends with the layer that passes its share: 3 > 2.5, 6 > 5, 8 > 7.5, 11 > 10, 13 > 12.5, 16 > 15; the head, at 20, passes
 // the share of the next stage (17.5), so that the loss falls to the last.
 TEST(StageLayers, ByCostTheLossMayHaveAStageOfItsOwn) {
-  const auto dealt = stage_layers(llama(16, 2048), stages(8), load_profile("nanotron"));
+  const auto dealt = stage_layers(llama(16, 2048), stages(8), load_profile("nanotron"), 8);
   EXPECT_EQ(counts(dealt), (std::vector<int>{3, 3, 2, 3, 2, 3, 0, 0}));
   EXPECT_TRUE(dealt[6].head && !dealt[6].loss);
   EXPECT_TRUE(dealt[7].loss && !dealt[7].head);
@@ -37,14 +37,14 @@ TEST(StageLayers, ByCostTheLossMayHaveAStageOfItsOwn) {
 
 // Two stages: 10 layers each; 11 > 10, and 20 is not more than 20: head and loss stay together.
 TEST(StageLayers, ByCostHeadAndLossUsuallyStayTogether) {
-  const auto dealt = stage_layers(llama(16, 2048), stages(2), load_profile("nanotron"));
+  const auto dealt = stage_layers(llama(16, 2048), stages(2), load_profile("nanotron"), 2);
   EXPECT_EQ(counts(dealt), (std::vector<int>{11, 5}));
   EXPECT_TRUE(dealt[1].head && dealt[1].loss);
 }
 
 // 16 stages of 1.25 layers: the head falls to stage 12, and stages 13 to 15 would hold the loss alone. Then by count.
 TEST(StageLayers, NoStageIsLeftWithNothing) {
-  const auto dealt = stage_layers(llama(16, 2048), stages(16), load_profile("nanotron"));
+  const auto dealt = stage_layers(llama(16, 2048), stages(16), load_profile("nanotron"), 16);
   EXPECT_EQ(counts(dealt), std::vector<int>(16, 1));
   EXPECT_TRUE(dealt[15].head && dealt[15].loss);
 }
