@@ -176,9 +176,16 @@ PipelineProgram schedule_of(const Strategy& strategy) {
   return schedule->make(shape);
 }
 
+/// A pass without gradients: the same order, forward only.
+PipelineProgram forward_only(PipelineProgram program) {
+  for (auto& actions : program.ranks)
+    std::erase_if(actions, [](const Action& a) { return a.kind != ActionKind::forward && a.kind != ActionKind::send_forward && a.kind != ActionKind::recv_forward; });
+  return program;
+}
+
 plan::Plan write_plan(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int gpus_per_node, Folding folding) {
   const Layout layout(strategy.parallelism.degrees, strategy.parallelism.order);
-  const PipelineProgram program = schedule_of(strategy);
+  const PipelineProgram program = strategy.training.phase == StepKind::evaluation ? forward_only(schedule_of(strategy)) : schedule_of(strategy);
   const std::vector<StageLayers> layers = stage_layers(model, strategy, profile, program.virtual_stages);
   const Classes classes(layout, folding);
   GroupSizes sizes = sizes_of(strategy.parallelism.degrees);

@@ -1,6 +1,7 @@
 // The one place that says which combinations cannot be, why, and what is near.
 #include <algorithm>
 
+#include "strategies/optimizer/optimizer.h"
 #include "strategies/pipeline/catalog.h"
 #include "strategies/plan_writer.h"
 #include "strategies/stage_layers.h"
@@ -130,6 +131,27 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
                "Use distributed-optimizer, or another framework");
   if (!experts && !model.latent.present())
     for (Diagnostic& problem : tuning_problems(model, s, profile)) rules.add(std::move(problem));
+  const Offload& o = s.memory.offload;
+  const bool states_away = o.optimizer != MemoryTier::device, parameters_away = o.parameters != MemoryTier::device;
+  const bool fsdp = kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2;
+  rules.forbid((states_away || parameters_away) && (kind == DataParallelKind::none || kind == DataParallelKind::ddp), "memory.offload.optimizer", "replicas that PyTorch keeps whole update themselves on the GPU",
+               "Use data_parallel.kind zero1, zero2, zero3, fsdp1, fsdp2 or distributed-optimizer");
+  rules.forbid(parameters_away && !sharded && kind != DataParallelKind::none && kind != DataParallelKind::ddp, "memory.offload.parameters", "only sharded parameters can wait elsewhere", "Use data_parallel.kind zero3, fsdp1 or fsdp2");
+  rules.forbid(fsdp && states_away != parameters_away, states_away ? "memory.offload.parameters" : "memory.offload.optimizer", "FSDP offloads parameters, gradients and optimizer together (CPUOffload, CPUOffloadPolicy)",
+               "Set both to cpu");
+  rules.forbid(parameters_away && !states_away && !fsdp, "memory.offload.optimizer", "parameters that wait elsewhere are updated there", "Set it to cpu or nvme as well");
+  rules.forbid((fsdp || kind == DataParallelKind::distributed_optimizer) && (o.optimizer == MemoryTier::nvme || o.parameters == MemoryTier::nvme), "memory.offload.optimizer", "only DeepSpeed's ZeRO keeps state on NVMe", "Use cpu, or data_parallel.kind zero3");
+  rules.forbid((kind == DataParallelKind::zero1 || kind == DataParallelKind::zero2) && o.optimizer == MemoryTier::nvme, "memory.offload.optimizer", "ZeRO-1 and ZeRO-2 offload to the CPU only", "Use cpu, or data_parallel.kind zero3");
+  rules.forbid(o.ratio < 1 && !(states_away && (kind == DataParallelKind::zero3 || kind == DataParallelKind::distributed_optimizer)), "memory.offload.ratio", "only a ZeRO-3 or Megatron optimizer on the CPU can be offloaded in part",
+               "Leave the key out");
+  const bool whole_states = kind == DataParallelKind::none || kind == DataParallelKind::ddp;
+  rules.forbid(!states_are_elementwise(t.optimizer) && !whole_states, "training.optimizer", t.optimizer == Optimizer::muon ? "muon orthogonalises whole matrices, which sharded optimizer states do not have" : "flattened shards have no rows and columns for adafactor",
+               "Use data_parallel.kind ddp, or another optimizer");
+  rules.forbid(states_away && (t.optimizer == Optimizer::adamw_8bit || !states_are_elementwise(t.optimizer)), "training.optimizer", "there is no CPU form of this optimizer", "Use adamw, lion, momentum or sgd");
+  rules.forbid(t.optimizer_state_dtype.has_value() && (t.optimizer == Optimizer::adamw_8bit || t.optimizer == Optimizer::adafactor), "training.optimizer_state_dtype", "this optimizer's states have a format of their own", "Leave the key out");
+  rules.forbid(o.activations != MemoryTier::device && s.memory.recompute != Recompute::full, "memory.offload.activations", "only inputs of recomputed layers are offloaded", "Set memory.recompute: full");
+  rules.forbid(s.memory.partition_activations && s.memory.recompute != Recompute::full, "memory.partition_activations", "only inputs of recomputed layers are partitioned", "Set memory.recompute: full");
+  rules.forbid(s.memory.partition_activations && s.parallelism.sequence_parallel && d.tensor > 1, "memory.partition_activations", "sequence parallelism has partitioned them already", "Leave one of the two out");
   rules.forbid(d.shard() > 0 && d.data % d.shard() != 0, "parallelism.data_shard", text(d.shard()) + " does not divide the data-parallel degree " + text(d.data), use_divisor(d.data, 1 << 16));
   return rules.take();
 }

@@ -14,7 +14,9 @@
 
 namespace rehearse::strategies {
 
-enum class Optimizer : std::uint8_t { sgd, momentum, adamw };
+enum class Optimizer : std::uint8_t { sgd, momentum, adamw, adamw_8bit, lion, adafactor, muon };
+/// What one step is: training, or a pass without gradients beside the states of training.
+enum class StepKind : std::uint8_t { training, evaluation };
 enum class Precision : std::uint8_t { fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4 };
 
 /// How data-parallel replicas keep parameters, gradients and optimizer states.
@@ -31,6 +33,8 @@ struct Training {
   std::int64_t micro_batch_size = 1;     // samples per data-parallel rank per micro-step
   Precision precision = Precision::bf16;
   Optimizer optimizer = Optimizer::adamw;
+  std::optional<DType> optimizer_state_dtype;   // of elementwise moments; unset: the profile's
+  StepKind phase = StepKind::training;
   std::string framework;                 // name of a framework profile
   std::optional<bool> compile;           // torch.compile; unset: the profile's habit
   std::optional<bool> cuda_graph;
@@ -68,8 +72,22 @@ struct Pipeline {
   bool post_validation = false;                   // the optimizer does not wait for the norm of all stages (zero bubble)
 };
 
+/// Where something waits while it is not used.
+enum class MemoryTier : std::uint8_t { device, cpu, nvme };
+
+struct Offload {
+  MemoryTier optimizer = MemoryTier::device;        // optimizer states, fp32 copy and update
+  MemoryTier parameters = MemoryTier::device;       // shards of parameters between uses (ZeRO-3, FSDP)
+  MemoryTier activations = MemoryTier::device;      // inputs of recomputed layers
+  bool pinned = true;                     // host buffers are page-locked
+  bool pipelined = false;                 // nvme: reading and writing overlap with the update
+  double ratio = 1;                       // share of the optimizer that is offloaded (Twin-Flow)
+};
+
 struct Memory {
   Recompute recompute = Recompute::none;
+  Offload offload;
+  bool partition_activations = false;             // each tensor rank keeps a piece of a recomputed layer's input
   int recompute_every = 1;                        // every n-th layer when full
   std::vector<std::string> recompute_modules;     // selective: core_attn, mlp, layernorm, ...; empty: the profile's habit
 };

@@ -54,18 +54,23 @@ class Stage {
 
   bool in_setup = false;
 
+  /// The block that `write` writes, once per key; kNoFrame: nothing was written.
+  template <typename Write>
+  std::uint32_t block(const std::string& key, Write write) {
+    auto it = blocks_.find(key);
+    if (it != blocks_.end()) return it->second;
+    plan::BlockWriter writer(key);
+    write(writer);
+    const std::uint32_t id = writer.empty() ? plan::kNoFrame : builder.add_block(writer.take());
+    return blocks_.emplace(key, id).first->second;
+  }
+
   /// Appends a call of `block`; blocks with the same key are written once.
   template <typename Write>
   void call(const std::string& key, plan::Phase phase, const Unit* unit, Write write, int micro_batch = -1) {
-    auto it = blocks_.find(key);
-    if (it == blocks_.end()) {
-      plan::BlockWriter writer(key);
-      write(writer);
-      const std::uint32_t id = writer.empty() ? plan::kNoFrame : builder.add_block(writer.take());
-      it = blocks_.emplace(key, id).first;
-    }
-    if (it->second == plan::kNoFrame) return;
-    plan::Call c{.block = it->second, .phase = phase, .micro_batch = micro_batch};
+    const std::uint32_t id = block(key, write);
+    if (id == plan::kNoFrame) return;
+    plan::Call c{.block = id, .phase = phase, .micro_batch = micro_batch};
     c.frames[static_cast<std::size_t>(plan::Frame::own)] = persistent;
     if (unit != nullptr) {
       c.frames[static_cast<std::size_t>(plan::Frame::unit)] = unit->frame;

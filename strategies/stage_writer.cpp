@@ -6,6 +6,7 @@
 
 #include "sim/core/contract.h"
 #include "strategies/block_segments.h"
+#include "strategies/memory/activation_offload.h"
 #include "strategies/stage_frames.h"
 
 namespace rehearse::strategies {
@@ -33,11 +34,12 @@ enum class Pass : std::uint8_t { forward, backward, input_gradients, weight_grad
 
 struct StageWriter::Impl {
   Impl(const model::ModelDescription& m, const Strategy& s, const FrameworkProfile& p, plan::PlanBuilder& b, plan::RankClass& c, GroupSizes sizes)
-      : model(m), context(make_context(m, s, p, b)), stage(s, p, b, c, sizes), frames(stage.frames), incoming(stage.frames), outgoing(stage.frames) {}
+      : model(m), context(make_context(m, s, p, b)), stage(s, p, b, c, sizes), inputs(stage), frames(stage.frames), incoming(stage.frames), outgoing(stage.frames) {}
 
   const model::ModelDescription& model;
   LowerContext context;
   Stage stage;
+  ActivationOffload inputs;
   std::deque<Tape> tapes;           // owns; stable addresses
   std::vector<Variants> variants;   // by unit
   struct Chunk {
@@ -79,6 +81,7 @@ struct StageWriter::Impl {
       if (it == other.blocks.end()) {
         EmitOptions options;
         options.checkpoint = v.checkpoint;
+        options.recorded = !evaluates();
         options.gradient = mode;
         options.input_gradient = v.input_gradient;
         options.gradient_element_bytes = data->gradient_element_bytes();
@@ -92,7 +95,9 @@ struct StageWriter::Impl {
     return v.blocks.begin()->second;  // not reached: u == unit matches itself
   }
 
-  std::uint32_t slots(std::size_t unit, const Chunk& c) {
+  bool evaluates() const { return stage.strategy.training.phase == StepKind::evaluation; }
+  std::uint32_t slots(std::size_t unit, const Chunk& c) { return tape_slots(unit, c) + (inputs.active() ? ActivationOffload::kOffloadSlots : 0); }
+  std::uint32_t tape_slots(std::size_t unit, const Chunk& c) {
     std::uint32_t most = 0;
     for (const bool first : {true, false})
       for (const bool in_two : {false, true}) {
@@ -132,6 +137,13 @@ struct StageWriter::Impl {
     else if (c.neighbours.next >= 0) frame(Frame::above) = upper_boundary(of_chunk, micro_batch);
     frame(Frame::unit) = stage.units[unit].frame;
     return call;
+  }
+
+  /// A recomputed layer's input, if it waits for backward somewhere else.
+  std::optional<StoredInput> stored_input(std::size_t unit, int of_chunk, int micro_batch, Pass part) {
+    const Variants& v = variants[unit];
+    if (!inputs.active() || evaluates() || !v.checkpoint || v.tape->input == kNoTensor || (!v.input_gradient && !stage.units[unit].trainable())) return std::nullopt;
+    return StoredInput{unit_call(unit, of_chunk, micro_batch, part), tape_slots(unit, chunk(of_chunk)), context.stream_tokens() * model.hidden * context.element()};
   }
 
   /// A unit's gradients are all made: its frame, and what it took from above, may go.
@@ -243,6 +255,8 @@ struct StageWriter::Impl {
     plan::Call call = unit_call(u, of_chunk, micro_batch, part);
     call.block = block_of(u, chunk(of_chunk), part);
     stage.append(call);
+    if (part == Pass::forward)
+      if (const auto input = stored_input(u, of_chunk, micro_batch, part)) inputs.store(*input);
     end_unit(u, of_chunk, micro_batch, part);
   }
 
@@ -256,10 +270,20 @@ struct StageWriter::Impl {
     Chunk& c = chunk(of_chunk);
     if (part == Pass::forward) wait_for_input(of_chunk, micro_batch);
     else if (part != Pass::weight_gradients) wait_for_gradient(of_chunk, micro_batch);
-    if (part == Pass::forward)
+    if (part == Pass::forward) {
       for (std::size_t u = c.first; u < c.last; ++u) unit(u, of_chunk, micro_batch, part);
-    else
-      for (std::size_t u = c.last; u-- > c.first;) unit(u, of_chunk, micro_batch, part);
+    } else {
+      inputs.settle();
+      std::size_t fetched = c.last;   // units from here on have their inputs on the way
+      for (std::size_t u = c.last; u-- > c.first;) {
+        // One layer ahead of its use, where copies run beside compute.
+        const std::size_t until = inputs.ahead() && u > c.first ? u - 1 : u;
+        for (; fetched > until; --fetched)
+          if (const auto input = stored_input(fetched - 1, of_chunk, micro_batch, part)) inputs.fetch(*input);
+        if (const auto input = stored_input(u, of_chunk, micro_batch, part)) inputs.use(*input);
+        unit(u, of_chunk, micro_batch, part);
+      }
+    }
     count(c, part);
   }
 
@@ -426,6 +450,7 @@ void StageWriter::reduce_gradient(int chunk) { impl_->data->end_chunk(impl_->chu
 
 void StageWriter::end_step() {
   Impl& s = *impl_;
+  if (s.evaluates()) return s.data->end_evaluation();
   const Degrees& d = s.stage.strategy.parallelism.degrees;
   // Gradients of weights that every tensor rank holds (norms, routers, latent projections) are partial sums over the tensor group (Megatron finalize_model_grads).
   if (s.context.sequence_parallel) {
@@ -458,7 +483,7 @@ void StageWriter::end_step() {
 }
 
 void StageWriter::finish() {
-  EXPECTS(impl_->frames.empty() && impl_->incoming.empty() && impl_->outgoing.empty(), "a micro-batch has not gone through its backward");
+  EXPECTS(impl_->evaluates() || (impl_->frames.empty() && impl_->incoming.empty() && impl_->outgoing.empty()), "a micro-batch has not gone through its backward");
   impl_->stage.rank_class.program.slots = impl_->stage.frames.total();
 }
 

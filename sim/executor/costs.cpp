@@ -88,10 +88,22 @@ CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation
     }
   }
   for (const plan::CopySpec& spec : plan.copies) {
-    const BytesPerSecond rate = spec.direction == plan::CopySpec::Direction::host_to_device ? gpu.host_to_device : gpu.device_to_host;
+    const bool down = spec.direction == plan::CopySpec::Direction::device_to_host;
+    const hwmodels::HostRates& host = hardware.host;
+    BytesPerSecond rate = down ? host.to_host : host.to_device;
+    if (rate.value <= 0) rate = down ? gpu.device_to_host : gpu.host_to_device;
     // Assumptions: pageable copies reach 35 % of pinned ones (25-50 % are reported), and starting one takes 10 us.
-    const double fraction = spec.pinned ? 1.0 : 0.35;
-    table.copies.push_back({(spec.bytes / (rate * fraction)).count() + 10'000'000, {.pcie = 1.0f}, true});
+    if (!spec.pinned) rate = rate * host.pageable;
+    const BytesPerSecond disk = down ? host.nvme_write : host.nvme_read;
+    if (spec.disk && disk.value > 0) rate = std::min(rate, disk);
+    // PCIe is full duplex: a copy fills one direction.
+    table.copies.push_back({(spec.bytes / rate).count() + 10'000'000, {.pcie = 0.5f}, true});
+  }
+  for (const plan::HostSpec& spec : plan.host_works) {
+    auto time = [](Bytes bytes, BytesPerSecond rate) { return bytes > Bytes{0} && rate.value > 0 ? (bytes / rate).count() : 0; };
+    const std::int64_t compute = time(spec.dram, hardware.host.update), read = time(spec.disk_read, hardware.host.nvme_read), write = time(spec.disk_write, hardware.host.nvme_write);
+    // Pipelined, the disk still does one thing at a time.
+    table.host_works.push_back(!ablation.kernels ? 0 : spec.pipelined ? std::max(compute, read + write) : compute + read + write);
   }
   if (!ablation.contention) {
     auto clear = [](std::vector<Priced>& all) { for (Priced& p : all) p.load = {}; };

@@ -6,6 +6,7 @@
 
 #include "hwmodels/device/kernel_model.h"
 #include "hwmodels/network/network.h"
+#include "hwmodels/topology/host.h"
 #include "sim/plan/plan.h"
 
 namespace rehearse::executor {
@@ -29,11 +30,13 @@ struct CostTable {
   std::vector<std::vector<hwmodels::CommunicationCost>> collective_costs;
   std::vector<std::vector<Priced>> messages;                // by class, message spec
   std::vector<Priced> copies;
+  std::vector<std::int64_t> host_works;                     // picoseconds
 };
 
 struct Hardware {
   const hwmodels::KernelModel& kernels;
   const hwmodels::Network& network;
+  hwmodels::HostRates host{};            // without it copies have the GPU's own rate, and host work takes no time
 };
 
 /// The same mechanisms with one switched off: what each is worth (validate --without).

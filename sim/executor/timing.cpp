@@ -138,6 +138,9 @@ class Simulation {
           case Opcode::host:
             rank.host += i.value;
             break;
+          case Opcode::host_work:
+            rank.host += costs_.host_works[i.index];
+            break;
           case Opcode::record: {
             const std::uint32_t e = new_event(rank, i.stream);
             rank.slot_event[slot(call, i)] = e;

@@ -72,6 +72,8 @@ std::uint32_t PlanBuilder::collective(const CollectiveSpec& spec) {
 std::uint32_t PlanBuilder::message(const MessageSpec& spec) { return intern_few(plan_.messages, spec); }
 std::uint32_t PlanBuilder::copy(const CopySpec& spec) { return intern_few(plan_.copies, spec); }
 
+std::uint32_t PlanBuilder::host_work(const HostSpec& spec) { return intern_few(plan_.host_works, spec); }
+
 std::uint32_t PlanBuilder::add_block(Block block) {
   plan_.blocks.push_back(std::move(block));
   return static_cast<std::uint32_t>(plan_.blocks.size() - 1);

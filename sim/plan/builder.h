@@ -27,6 +27,8 @@ class BlockWriter {
   void recv(std::uint32_t spec, Stream stream, int sync, Duration host) { time(Opcode::recv, stream, Frame::own, sync, spec, host.count()); }
   void copy(std::uint32_t spec, Stream stream, int sync, Duration host) { time(Opcode::copy, stream, Frame::own, sync, spec, host.count()); }
   void host(Duration work) { if (work.count() > 0) time(Opcode::host, Stream::compute, Frame::own, 0, 0, work.count()); }
+  /// Blocks the host thread.
+  void host_work(std::uint32_t spec) { time(Opcode::host_work, Stream::compute, Frame::own, 0, spec, 0); }
   void record(Stream stream, std::uint32_t slot, Frame frame = Frame::own) { time(Opcode::record, stream, frame, 0, slot, 0); }
   void wait(Stream stream, std::uint32_t slot, Frame frame = Frame::own) {
     if (stream == Stream::compute) cut();
@@ -61,6 +63,7 @@ class PlanBuilder {
   std::uint32_t collective(const CollectiveSpec& spec);
   std::uint32_t message(const MessageSpec& spec);
   std::uint32_t copy(const CopySpec& spec);
+  std::uint32_t host_work(const HostSpec& spec);
   std::uint32_t add_block(Block block);
   const Block& block(std::uint32_t id) const { return plan_.blocks[id]; }
   Plan& plan() { return plan_; }

@@ -55,6 +55,7 @@ enum class Opcode : std::uint8_t {
   send, recv,   // index: message spec, flags: Sync          value: host time to issue (ps)
   copy,         // index: copy spec, flags: Sync             value: host time to issue (ps)
   host,         //                                           value: host time (ps)
+  host_work,    // index: host spec: the host thread works until it is done
   record,       // event slot (frame, index) is recorded on `stream`
   wait,         // `stream` waits for the event
   host_wait,    // the host thread waits for the event
@@ -110,7 +111,21 @@ struct CopySpec {
   enum class Direction : std::uint8_t { host_to_device, device_to_host } direction = Direction::host_to_device;
   bool pinned = true;
   Bytes bytes;
+  bool disk = false;         // to or from NVMe, through host memory
   friend bool operator==(const CopySpec&, const CopySpec&) = default;
+};
+
+/// Work of the host's CPUs for one rank: bytes that it moves through DRAM, reads from and writes to NVMe.
+struct HostSpec {
+  std::string name;
+  Bytes dram, disk_read, disk_write;
+  bool pipelined = false;    // reading, computing and writing overlap
+  friend bool operator==(const HostSpec&, const HostSpec&) = default;
+};
+
+/// Bytes that one rank keeps outside its GPU.
+struct HostBytes {
+  std::int64_t pinned = 0, pageable = 0, nvme = 0;
 };
 
 /// What a call is doing: names for traces and for the attribution of time.
@@ -158,6 +173,7 @@ struct RankClass {
   Program program;
   std::array<GroupShape, kGroupAxes> groups{};   // shape of each process group that this class is in
   std::array<std::vector<std::uint16_t>, kGroupAxes> partners{};  // other classes in the group, if any
+  HostBytes host;                  // highest during a step
   std::vector<std::uint16_t> stage_peers_other_node;              // classes whose messages cross nodes
 };
 
@@ -166,6 +182,7 @@ struct Plan {
   std::vector<CollectiveSpec> collectives;
   std::vector<MessageSpec> messages;
   std::vector<CopySpec> copies;
+  std::vector<HostSpec> host_works;
   std::vector<Block> blocks;
   std::vector<RankClass> classes;
 

@@ -8,6 +8,7 @@
 #include "sim/config/units.h"
 #include "sim/report/effective_model.h"
 #include "strategies/data/catalog.h"
+#include "strategies/optimizer/optimizer.h"
 
 namespace rehearse::report {
 namespace {
@@ -48,8 +49,9 @@ std::string_view word_of(st::Precision p) {
   return kWords[static_cast<std::size_t>(p)];
 }
 std::string_view word_of(st::Optimizer o) {
-  constexpr std::string_view kWords[] = {"sgd", "momentum", "adamw"};
-  return kWords[static_cast<std::size_t>(o)];
+  for (const auto& entry : st::optimizers().entries())
+    if (entry.value == o) return entry.name;
+  return "?";
 }
 std::string_view word_of(st::Recompute r) {
   constexpr std::string_view kWords[] = {"none", "selective", "full"};
@@ -89,6 +91,8 @@ Value training_section(const scenario::Scenario& s) {
   out.add("micro_batch_size", t.micro_batch_size);
   out.add("precision", word_of(t.precision));
   out.add("optimizer", word_of(t.optimizer));
+  out.add_if("optimizer_state_dtype", t.optimizer_state_dtype ? std::optional(std::string(name_of(*t.optimizer_state_dtype))) : std::nullopt);
+  out.add("phase", std::string(t.phase == st::StepKind::evaluation ? "evaluation" : "training"));
   out.add("framework", s.profile.name);
   out.add("compile", t.compile.value_or(s.profile.compiled));
   out.add_if("cuda_graph", t.cuda_graph);
@@ -154,10 +158,24 @@ Value experts_section(const scenario::Scenario& s) {
   return out.take();
 }
 
+Value offload_section(const st::Offload& o) {
+  constexpr std::string_view kPlaces[] = {"none", "cpu", "nvme"};
+  Section out("memory.offload");
+  out.add("optimizer", kPlaces[static_cast<std::size_t>(o.optimizer)]);
+  out.add("parameters", kPlaces[static_cast<std::size_t>(o.parameters)]);
+  out.add("activations", kPlaces[static_cast<std::size_t>(o.activations)]);
+  out.add("pinned", o.pinned);
+  out.add("pipelined", o.pipelined);
+  out.add("ratio", o.ratio);
+  return out.take();
+}
+
 Value memory_section(const st::Memory& m) {
   Section out("memory");
   out.add("recompute", word_of(m.recompute));
   out.add("recompute_every", m.recompute_every);
+  out.put("offload", offload_section(m.offload));
+  out.add("partition_activations", m.partition_activations);
   if (!m.recompute_modules.empty()) out.add_list("recompute_modules", m.recompute_modules);
   return out.take();
 }

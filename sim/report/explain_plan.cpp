@@ -86,6 +86,7 @@ std::string timing_text(const plan::Plan& plan, const plan::Block& b, const plan
       return fmt::format("{}        {} {} {}{}{}", i.op == Opcode::send ? "send" : "recv", bytes_text(m.bytes.value), i.op == Opcode::send ? "to" : "from", plan.classes[m.peer].name, on, sync);
     }
     case Opcode::copy: return fmt::format("copy        {}{}{}", bytes_text(plan.copies[i.index].bytes.value), on, sync);
+    case Opcode::host_work: return "host work   " + plan.host_works[i.index].name;
     case Opcode::host: return "host        " + picoseconds_text(i.value);
     case Opcode::record: return fmt::format("record      event {}{}", slot_text(b, i), on);
     case Opcode::wait: return fmt::format("wait        event {}{}", slot_text(b, i), on);

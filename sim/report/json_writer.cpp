@@ -123,9 +123,12 @@ std::string write_json(const Scenario& s, const Result& r) {
   out["memory"] = memory(s, r);
   out["headroom_bytes"] = r.classes.empty() ? Json(nullptr) : Json(headroom_of(s, r).value);
   out["fullest_class"] = r.classes.empty() ? Json(nullptr) : Json(r.classes[r.fullest_class].name);
-  // Training state kept outside the GPU; nothing can be offloaded yet.
-  out["host_bytes"] = 0;
-  out["nvme_bytes"] = 0;
+  // Training state kept outside the GPUs, on the node that keeps most.
+  out["host_bytes"] = r.host.ram().value;
+  out["host_pinned_bytes"] = r.host.pinned.value;
+  out["host_memory_bytes"] = s.cluster.node.cpu.memory.value;
+  out["nvme_bytes"] = r.host.nvme.value;
+  out["nvme_capacity_bytes"] = s.cluster.node.nvme.capacity.value;
   out["error_band"] = {{"step_time", band.step_time ? Json(*band.step_time) : Json(nullptr)}, {"peak_memory", band.peak_memory ? Json(*band.peak_memory) : Json(nullptr)}, {"basis", band.basis}};
   out["provenance"] = provenance(s, r);
   return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -158,6 +158,19 @@ st::Pipeline pipeline_of(const config::CsvRow& row, int stages, std::int64_t lay
   return pipeline;
 }
 
+/// What a row offloads. Published ZeRO-3 runs with CPU offload keep parameters there as well where they say so.
+void apply_offload(const std::string& word, const std::string& source, st::Strategy& strategy) {
+  if (word.empty() || word == "none") return;
+  st::Offload& o = strategy.memory.offload;
+  if (word == "activation") {
+    o.activations = st::MemoryTier::cpu;
+    return;
+  }
+  if (word != "optimizer" && word != "optimizer+param") throw NotSimulated{"offload '" + word + "' is not simulated"};
+  o.optimizer = contains(source, "NVMe") ? st::MemoryTier::nvme : st::MemoryTier::cpu;
+  if (word == "optimizer+param" || contains(source, "parameters+optimizer CPU")) o.parameters = st::MemoryTier::cpu;
+}
+
 Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   Scenario s;
   s.file = row.at().file;
@@ -168,7 +181,6 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   if (tuning.not_simulated) throw NotSimulated{*tuning.not_simulated};
   s.strategy.tuning = std::move(tuning.tuning);
   s.notes = std::move(tuning.notes);
-  if (!offload.empty() && offload != "none") throw NotSimulated{"offload '" + offload + "' is not simulated yet"};
   const std::int64_t context = integer(row, "cp").value_or(1);
 
   std::string profile = profile_of(row);
@@ -252,6 +264,7 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   const std::string recompute = cell(row, "recompute");
   const bool selective = recompute == "selective" || (recompute.empty() && s.profile.recomputes_selectively);
   s.strategy.memory.recompute = recompute == "full" ? st::Recompute::full : selective ? st::Recompute::selective : st::Recompute::none;
+  apply_offload(offload, cell(row, "source") + " " + cell(row, "note"), s.strategy);
   if (recompute.empty()) s.notes.push_back(std::string("recomputation not stated, taken as ") + (selective ? "selective" : "none"));
 
   if (const auto world = row.find("ar_gbps_world") ? row.number("ar_gbps_world") : std::nullopt) {

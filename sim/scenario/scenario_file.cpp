@@ -6,6 +6,7 @@
 #include "sim/importers/import_file.h"
 #include "strategies/data/catalog.h"
 #include "strategies/framework/profile.h"
+#include "strategies/optimizer/optimizer.h"
 #include "strategies/pipeline/catalog.h"
 
 namespace rehearse::scenario {
@@ -75,7 +76,9 @@ const config::Fields<st::Training>& training_fields() {
                      {{"fp32", st::Precision::fp32, "32 bit throughout"}, {"tf32", st::Precision::tf32, "fp32 in memory, TF32 products"}, {"fp16", st::Precision::fp16, "with loss scaling"},
                       {"bf16", st::Precision::bf16, ""}, {"fp8", st::Precision::fp8, "8-bit products, tensor-wide scales"}, {"mxfp8", st::Precision::mxfp8, "8-bit products, scales per 32"},
                       {"nvfp4", st::Precision::nvfp4, "4-bit products, scales per 16"}}),
-      config::choice("optimizer", &T::optimizer, "parameter update", {{"sgd", st::Optimizer::sgd, "no state"}, {"momentum", st::Optimizer::momentum, "one moment"}, {"adamw", st::Optimizer::adamw, "two moments"}}),
+      from_catalog("optimizer", &T::optimizer, "parameter update", st::optimizers()),
+      config::choice("optimizer_state_dtype", &T::optimizer_state_dtype, "moments; default: the framework's (precision-aware optimizers have 16 bit)", {{"fp32", DType::fp32, ""}, {"bf16", DType::bf16, ""}, {"fp16", DType::fp16, ""}}),
+      config::choice("phase", &T::phase, "what one step is", {{"training", st::StepKind::training, "forward, backward, update"}, {"evaluation", st::StepKind::evaluation, "forward only, beside the states of training"}}),
       config::named_or_file("framework", &T::framework, "how a step is carried out", "framework profile", st::profile_names).required_unless("from"),
       config::boolean("compile", &T::compile, "torch.compile on each layer; default: the framework's habit"),
       config::boolean("cuda_graph", &T::cuda_graph, "launches are replayed from a CUDA graph"),
@@ -132,12 +135,27 @@ const config::Fields<st::Pipeline>& pipeline_fields() {
   return table;
 }
 
+const config::Fields<st::Offload>& offload_fields() {
+  using T = st::Offload;
+  static const config::Fields<T> table{
+      config::choice("optimizer", &T::optimizer, "optimizer states, fp32 copy and update", {{"none", st::MemoryTier::device, "on the GPU"}, {"cpu", st::MemoryTier::cpu, "in host memory"}, {"nvme", st::MemoryTier::nvme, "on local disks"}}),
+      config::choice("parameters", &T::parameters, "shards of parameters between uses (zero3, FSDP)", {{"none", st::MemoryTier::device, "on the GPU"}, {"cpu", st::MemoryTier::cpu, "in host memory"}, {"nvme", st::MemoryTier::nvme, "on local disks"}}),
+      config::choice("activations", &T::activations, "inputs of recomputed layers", {{"none", st::MemoryTier::device, "on the GPU"}, {"cpu", st::MemoryTier::cpu, "in host memory"}}),
+      config::boolean("pinned", &T::pinned, "host buffers are page-locked"),
+      config::boolean("pipelined", &T::pipelined, "nvme: reading and writing overlap with the update (pipeline_read, pipeline_write)"),
+      config::fraction("ratio", &T::ratio, "share of the optimizer that is offloaded (Twin-Flow)", between(0.01, 1)),
+  };
+  return table;
+}
+
 const config::Fields<st::Memory>& memory_fields() {
   using T = st::Memory;
   static const config::Fields<T> table{
       config::choice("recompute", &T::recompute, "activations that backward makes again", {{"none", st::Recompute::none, "keep all"}, {"selective", st::Recompute::selective, "the framework's cheap ones"},
                                                                                          {"full", st::Recompute::full, "whole layers"}}),
       config::integer("recompute_every", &T::recompute_every, "full: every n-th layer", positive),
+      config::nested("offload", &T::offload, "what waits in host memory or on disks", offload_fields()),
+      config::boolean("partition_activations", &T::partition_activations, "each tensor rank keeps a piece of a recomputed layer's input"),
       config::text("recompute_modules", &T::recompute_modules, "selective: core_attn, layernorm, mlp, mlp_act, mla_up_proj, moe, moe_act, shared_experts, or operators"),
   };
   return table;

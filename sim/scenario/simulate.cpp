@@ -34,8 +34,9 @@ FlopCount count_flops(const Scenario& s, const plan::Plan& plan) {
     full += scores * sequence;
     causal += scores * model::attention_area(s.strategy.training.sequence_length, s.strategy.training.sequence_length, true, layer.window) / sequence;
   }
-  count.model_full = 3 * 2 * (products + full) * tokens;
-  count.model_causal = 3 * 2 * (products + causal) * tokens;
+  const double passes = s.strategy.training.phase == st::StepKind::evaluation ? 1 : 3;
+  count.model_full = passes * 2 * (products + full) * tokens;
+  count.model_causal = passes * 2 * (products + causal) * tokens;
   std::vector<double> by_block;
   for (const plan::Block& b : plan.blocks) {
     double sum = 0;
@@ -119,6 +120,24 @@ void simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
     if (result.classes[i].peak_device() > result.classes[result.fullest_class].peak_device()) result.fullest_class = i;
 }
 
+/// What the ranks of one node keep outside their GPUs, on the node that keeps most.
+HostLedger fullest_node(const Scenario& s, const st::Layout& layout, const plan::Plan& plan) {
+  HostLedger fullest;
+  const bool folded = plan.classes.size() < static_cast<std::size_t>(s.gpus()) || plan.classes.size() == 1;
+  for (int node = 0; node < s.cluster.nodes; ++node) {
+    HostLedger sum;
+    for (int g = 0; g < s.cluster.gpus_per_node; ++g) {
+      const int rank = node * s.cluster.gpus_per_node + g;
+      const plan::HostBytes& host = plan.classes[static_cast<std::size_t>(folded ? layout.coordinates_of(rank).pipeline : rank)].host;
+      sum.pinned += Bytes{host.pinned};
+      sum.pageable += Bytes{host.pageable};
+      sum.nvme += Bytes{host.nvme};
+    }
+    if (sum.ram() > fullest.ram() || sum.nvme > fullest.nvme) fullest = sum;
+  }
+  return fullest;
+}
+
 }  // namespace
 
 hwmodels::AllocatorSettings allocator_settings(const Scenario& s, const ClassResult& r) {
@@ -156,7 +175,7 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   result.peak_flops_per_gpu = s.cluster.gpu.peak.at(product_format(s.strategy.training.precision)).value;
 
   if (options.time) {
-    const executor::CostTable costs = executor::price(result.plan, {kernels, *network}, options.ablation);
+    const executor::CostTable costs = executor::price(result.plan, {kernels, *network, hwmodels::host_rates(s.cluster)}, options.ablation);
     executor::TimingResult timing = executor::run_timing(result.plan, costs, {.steps = 2, .trace = options.trace, .shortcuts = options.shortcuts});
     result.deadlock = timing.deadlock;
     result.instructions = timing.instructions;
@@ -172,6 +191,8 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
       if (waiting(i) < waiting(result.critical_class)) result.critical_class = i;
   }
   if (options.memory) simulate_memory(s, options, *network, result);
+  result.host = fullest_node(s, layout, result.plan);
+  if (result.host.ram() > s.cluster.node.cpu.memory || result.host.nvme > s.cluster.node.nvme.capacity) result.fits = false;
   return result;
 }
 

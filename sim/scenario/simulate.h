@@ -27,6 +27,12 @@ struct FlopCount {
   double hardware = 0;        // what the kernels execute, recomputation included
 };
 
+/// Bytes that one node's ranks keep in host memory and on NVMe.
+struct HostLedger {
+  Bytes pinned, pageable, nvme;
+  Bytes ram() const { return pinned + pageable; }
+};
+
 struct Result {
   bool fits = true;
   double step_time = 0;                    // seconds
@@ -35,6 +41,7 @@ struct Result {
   double peak_flops_per_gpu = 0;           // dense peak of the precision used
   std::vector<ClassResult> classes;
   std::size_t critical_class = 0, fullest_class = 0;
+  HostLedger host;                         // of the node that keeps most
   std::string deadlock;
   std::int64_t instructions = 0;
   std::vector<std::string> notes;

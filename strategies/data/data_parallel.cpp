@@ -1,5 +1,7 @@
 #include "strategies/data/data_parallel.h"
 
+#include "strategies/optimizer/optimizer.h"
+
 #include <algorithm>
 
 namespace rehearse::strategies {
@@ -47,16 +49,20 @@ void DataParallelWriter::persistent(const std::string& name, std::int64_t bytes,
               [&](plan::BlockWriter& w) { w.alloc(slot, bytes, category); });
 }
 
-std::int64_t DataParallelWriter::moments() const {
-  switch (stage_.strategy.training.optimizer) {
-    case Optimizer::sgd: return 0;
-    case Optimizer::momentum: return 1;
-    case Optimizer::adamw: return 2;
-  }
-  return 0;
-}
+std::int64_t DataParallelWriter::moments() const { return moments_of(stage_.strategy.training.optimizer); }
 
 std::int64_t DataParallelWriter::state_bytes() const { return moments() * bits(profile().optimizer_state) / 8 + (profile().master_parameters ? 4 : 0); }
+
+/// States with a shape or format of their own, weight by weight; none where moments are elementwise.
+std::int64_t DataParallelWriter::own_states(Part part) const {
+  const Optimizer optimizer = stage_.strategy.training.optimizer;
+  std::int64_t states = 0;
+  if (moments() > 0) return states;
+  for (const Unit& u : stage_.units)
+    for (const Weight& w : u.tape->weights)
+      if (w.trainable && !w.parameter_elsewhere && w.expert == (part == Part::experts)) states += strategies::state_bytes(w, optimizer, w.wide_bytes > 0 ? 4 : bits(profile().optimizer_state) / 8);
+  return states;
+}
 
 DataParallelWriter::Share DataParallelWriter::share(bool sharded, std::int64_t gradient) const {
   Share mine;
@@ -68,7 +74,7 @@ DataParallelWriter::Share DataParallelWriter::share(bool sharded, std::int64_t g
     mine.elements += usual + wide;
     mine.stored += usual * stored_bytes() + wide * 4;
     mine.gradients += usual * gradient + wide * 4;
-    mine.states += usual * state_bytes() + wide * moments() * 4;
+    mine.states += divided(own_states(part)) + usual * state_bytes() + wide * moments() * 4;
     mine.master = mine.master || (profile().master_parameters && usual > 0);
   }
   return mine;
@@ -99,7 +105,8 @@ void DataParallelWriter::clip(const Share& mine, bool sharded) {
     if (in_passing) pass_norm_on(w);
     else if (stage_.sizes.tensor * stage_.sizes.pipeline > 1) sum(GroupAxis::model);
     if (profile().gradient_norm_sync) w.host_sync();
-    w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = bytes, .bytes_written = bytes, .name = "clip gradients"}), host());
+    if (!offloads_optimizer())  // the CPU scales them with its update
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = bytes, .bytes_written = bytes, .name = "clip gradients"}), host());
   });
 }
 
@@ -124,12 +131,53 @@ void DataParallelWriter::update(const Share& mine) {
     w.alloc(slot, extra, Category::temporary);
     // One fused pass reads p, g, m, v and writes p, m, v: 7 streams. torch.optim's foreach AdamW is eight operations: mul p (2),
     // lerp m (3), mul v (2), addcmul v (3), sqrt (2), div (2), add eps (2), addcdiv p (4): 20 streams.
-    const double passes = profile().fused_optimizer ? 1.0 : 20.0 / 7.0;
-    w.kernel(builder().kernel({.kind = KernelKind::optimizer, .dtype = DType::fp32, .bytes_read = static_cast<std::int64_t>(static_cast<double>(read) * passes),
-                               .bytes_written = static_cast<std::int64_t>(static_cast<double>(written) * passes), .flops = 12.0 * static_cast<double>(elements), .name = "optimizer step"}),
+    const Optimizer optimizer = stage_.strategy.training.optimizer;
+    const bool by_hand = optimizer > Optimizer::adamw;  // one kernel of their own
+    const double passes = profile().fused_optimizer || by_hand ? 1.0 : 20.0 / 7.0;
+    if (optimizer == Optimizer::muon) orthogonalise(w);
+    const ExtraTraffic more = extra_traffic(optimizer);
+    std::int64_t largest = 0;
+    for (const Unit& u : stage_.units)
+      for (const Weight& weight : u.tape->weights) largest = std::max(largest, weight.trainable ? weight.elements : 0);
+    const std::uint32_t working = Stage::kPersistentSlots - 10;
+    w.alloc(working, more.temporary * largest, Category::temporary);
+    w.kernel(builder().kernel({.kind = KernelKind::optimizer, .dtype = DType::fp32, .bytes_read = static_cast<std::int64_t>(static_cast<double>(read) * passes) + more.read * elements,
+                               .bytes_written = static_cast<std::int64_t>(static_cast<double>(written) * passes) + more.written * elements, .flops = 12.0 * static_cast<double>(elements), .name = "optimizer step"}),
              host());
+    w.free(working);
     w.free(slot);
   });
+}
+
+/// Five steps of X <- aX + (bA + cAA)X with A = XX', in 16 bit, for each matrix; three matrices live beside it.
+/// Source: Jordan et al. 2024 (Muon), zeropower_via_newtonschulz5.
+void DataParallelWriter::orthogonalise(plan::BlockWriter& w) {
+  for (const Unit& u : stage_.units)
+    for (const Weight& weight : u.tape->weights) {
+      if (!weight.trainable || weight.parameter_elsewhere || !is_orthogonalised(weight)) continue;
+      const std::int64_t a = weight.columns, b = weight.elements / weight.columns, rows = std::min(a, b), columns = std::max(a, b);
+      auto product = [&](const char* name, std::int64_t n, std::int64_t k) {
+        w.kernel(builder().kernel({.kind = KernelKind::gemm, .dtype = DType::bf16, .output_dtype = DType::bf16, .m = rows, .n = n, .k = k, .name = name}), host());
+      };
+      auto pass = [&](const char* name, std::int64_t elements, int reads) {
+        w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = reads * elements * 2, .bytes_written = elements * 2, .name = name}), host());
+      };
+      const std::uint32_t x = Stage::kPersistentSlots - 11, squares = Stage::kPersistentSlots - 12, next = Stage::kPersistentSlots - 13;
+      w.alloc(x, rows * columns * 2, Category::temporary);
+      pass("normalise", rows * columns, 2);
+      for (int step = 0; step < 5; ++step) {
+        w.alloc(squares, 2 * rows * rows * 2, Category::temporary);
+        product("Newton-Schulz XX'", rows, columns);
+        product("Newton-Schulz AA", rows, rows);
+        pass("Newton-Schulz bA + cAA", rows * rows, 2);
+        w.alloc(next, rows * columns * 2, Category::temporary);
+        product("Newton-Schulz BX", columns, rows);
+        pass("Newton-Schulz aX + BX", rows * columns, 2);
+        w.free(squares);
+        w.free(next);
+      }
+      w.free(x);
+    }
 }
 
 }  // namespace rehearse::strategies

@@ -37,6 +37,8 @@ class DataParallelWriter {
   virtual void reshard(std::size_t first, std::size_t last) { (void)first, (void)last; }
   /// Finishes gradient reduction, clips, updates, gathers.
   virtual void end_step() = 0;
+  /// After a step without gradients: drops what was gathered.
+  virtual void end_evaluation() {}
 
  protected:
   /// What one rank's optimizer works on, in bytes.
@@ -58,9 +60,21 @@ class DataParallelWriter {
   /// Source: arXiv 2401.10241, section 4 (optimizer post-validation).
   void pass_norm_on(plan::BlockWriter& w);
   void update(const Share& mine);
+  void orthogonalise(plan::BlockWriter& w);
+  // The optimizer on the host (optimizer_offload.cpp)
+  bool offloads_optimizer() const { return stage_.strategy.memory.offload.optimizer != MemoryTier::device; }
+  /// The part of a share that is offloaded, or the one that stays.
+  Share part_of(const Share& all, bool on_host) const;
+  void keep_on_host(const Share& all);
+  /// Copies reduced gradients down once `after` has got there; `first`: nothing has been accumulated yet.
+  void copy_gradients(plan::BlockWriter& w, std::int64_t bytes, plan::Stream after, bool first);
+  void update_on_host(const Share& mine, bool parameters_stay);
+  static constexpr std::int64_t kSwapBuffer = 100'000'000LL * 4;   // deepspeed offload_config.py: buffer_size 1e8 elements
   /// Bytes of optimizer state per local element (moments, master copy).
   std::int64_t state_bytes() const;
   std::int64_t moments() const;
+  std::int64_t own_states(Part part) const;
+  bool evaluates() const { return stage_.strategy.training.phase == StepKind::evaluation; }
   std::int64_t stored_bytes() const { return bits(stage_.profile.stored_parameter) / 8; }
   void persistent(const std::string& name, std::int64_t bytes, plan::Category category);
   plan::PlanBuilder& builder() { return stage_.builder; }

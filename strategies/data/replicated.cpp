@@ -27,8 +27,10 @@ class Replicated final : public DataParallelWriter {
   void setup() override {
     persistent("parameters", stage_.parameter_bytes(stored_bytes()), Category::parameter);
     if (keeps_main_gradients()) persistent("gradients", stage_.trainable_bytes(main_bytes()), Category::gradient);
-    if (partitions_gradients()) persistent("gradient partition", my_share().gradients, Category::gradient);
-    persistent("optimizer states", my_share().states, Category::optimizer);
+    const Share stays = part_of(my_share(), false);
+    if (partitions_gradients()) persistent("gradient partition", stays.gradients, Category::gradient);
+    persistent("optimizer states", stays.states, Category::optimizer);
+    keep_on_host(my_share());
     if (profile().ddp_bucket_copies) persistent("gradient bucket views", stage_.trainable_bytes(2), Category::gradient);
     const std::int64_t reduced = stage_.trainable_bytes(reduce_bytes());
     if (reduces_copies() && reduces()) persistent("gradient buckets", reduced, Category::communication);
@@ -50,6 +52,7 @@ class Replicated final : public DataParallelWriter {
 
   void begin_step() override {
     pending_ = {};
+    if (evaluates()) return;
     if (keeps_main_gradients()) {
       const std::int64_t bytes = stage_.trainable_bytes(main_bytes());
       stage_.call("zero gradients", Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
@@ -65,9 +68,16 @@ class Replicated final : public DataParallelWriter {
     stage_.call("wait parameters", Phase::forward, &stage_.units[unit], [&](plan::BlockWriter& w) { w.wait(Stream::compute, event, plan::Frame::unit); });
   }
 
-  void after_backward(std::size_t unit, int, bool, bool last) override {
+  void after_backward(std::size_t unit, int, bool first, bool last) override {
     if (partitions_gradients()) into_bucket(stage_.units[unit]);
-    if (!reduces()) return;
+    first_ = first;
+    if (!reduces()) {
+      const std::int64_t bytes = stage_.units[unit].tape->trainable_bytes(stored_bytes());
+      if (copies_under_backward() && (last || kind_ == DataParallelKind::zero2) && bytes > 0)
+        stage_.call("gradients to host " + std::to_string(bytes) + (first ? " first" : ""), Phase::gradient_reduction, nullptr,
+                    [&](plan::BlockWriter& w) { copy_gradients(w, bytes, Stream::compute, first || kind_ != DataParallelKind::zero2); });
+      return;
+    }
     // ZeRO-2 partitions gradients, so it must reduce every micro-batch; the others only the last.
     const bool reduce_now = last || kind_ == DataParallelKind::zero2;
     if (!reduce_now) return;
@@ -101,13 +111,23 @@ class Replicated final : public DataParallelWriter {
     }
     sum_copies(my_share());
     clip(my_share(), shards_states());
-    update(my_share());
+    if (offloads_optimizer()) {
+      const Share host_part = part_of(my_share(), true);
+      if (!copies_under_backward())
+        stage_.call("gradients to host at end", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) { copy_gradients(w, my_share().gradients, Stream::compute, true); });
+      update(part_of(my_share(), false));
+      update_on_host(host_part, false);
+    } else {
+      update(my_share());
+    }
     if (!keeps_main_gradients() && !partitions_gradients()) free_gradients();
     if (shards_states() && gathers() && !overlap_gather_) gather_all();
   }
 
  private:
   bool shards_states() const { return kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2 || kind_ == DataParallelKind::distributed_optimizer; }
+  /// DeepSpeed sends each reduced bucket's partition down while backward goes on; Megatron waits for the end.
+  bool copies_under_backward() const { return offloads_optimizer() && (kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2); }
   /// Gradients accumulate in one contiguous buffer of their own format (Megatron, nanotron, DeepSpeed bf16).
   bool keeps_main_gradients() const { return !partitions_gradients() && (bits(profile().gradient) / 8 != stored_bytes() || profile().fused_gradient_accumulation); }
   /// ZeRO-2: gradients go into the reduction bucket as they are made; what stays is this rank's partition of their sum.
@@ -137,7 +157,8 @@ class Replicated final : public DataParallelWriter {
   void reduce(Part part, std::int64_t bytes) {
     if (bytes <= 0) return;
     const bool scatter = kind_ == DataParallelKind::distributed_optimizer, experts = part == Part::experts;
-    stage_.call((experts ? "reduce expert gradients " : "reduce gradients ") + std::to_string(bytes), Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
+    const bool first = first_ || kind_ != DataParallelKind::zero2;
+    stage_.call((experts ? "reduce expert gradients " : "reduce gradients ") + std::to_string(bytes) + (copies_under_backward() && first ? " first" : ""), Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
       if (reduces_copies()) w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "copy to bucket"}), host());
       if (stage_.sizes.sharing(part) > 1)
         w.collective(builder().collective({scatter ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce, axis_of(part), Bytes{bytes}, "gradient reduction"}), Stream::data_reduce,
@@ -148,6 +169,8 @@ class Replicated final : public DataParallelWriter {
         w.collective(builder().collective({CollectiveKind::all_reduce, GroupAxis::data_replicate, Bytes{scatter ? bytes / stage_.sizes.shard : bytes}, "replica reduction"}),
                      Stream::data_replicate, plan::kAfterCompute, profile().collective_host);
       }
+      if (copies_under_backward())
+        copy_gradients(w, bytes / reduce_bytes() * stored_bytes() / stage_.sizes.sharing(part), stage_.sizes.replicate > 1 && !experts ? Stream::data_replicate : Stream::data_reduce, first);
     });
   }
 
@@ -223,6 +246,7 @@ class Replicated final : public DataParallelWriter {
   DType reduce_dtype_ = DType::fp32;
   std::int64_t bucket_ = 0;
   std::array<std::int64_t, 2> pending_{};   // bytes to reduce: dense weights, experts
+  bool first_ = true;
 };
 
 }  // namespace

@@ -29,10 +29,13 @@ class Sharded final : public DataParallelWriter {
   }
 
   void setup() override {
-    std::int64_t parameters = 0;
-    for (const Part part : kParts) parameters += divided_bytes(stage_.parameter_bytes(stored_bytes(), part), stored_bytes(), part);
-    persistent("parameter shards", parameters, Category::parameter);
-    persistent("optimizer states", my_share().states, Category::optimizer);
+    std::int64_t shards = 0;
+    for (const Part part : kParts) shards += divided_bytes(stage_.parameter_bytes(stored_bytes(), part), stored_bytes(), part);
+    const Offload& o = stage_.strategy.memory.offload;
+    if (!offloads_parameters()) persistent("parameter shards", shards, Category::parameter);
+    else (o.parameters == MemoryTier::nvme ? stage_.rank_class.host.nvme : o.pinned ? stage_.rank_class.host.pinned : stage_.rank_class.host.pageable) += shards;
+    persistent("optimizer states", part_of(my_share(), false).states, Category::optimizer);
+    keep_on_host(my_share());
     // Sharded gradients appear with the first backward; with set_to_none they go after the step. They are counted here
     // because a training loop in steady state holds them at the peak.
     gathered_.assign(stage_.units.size(), false);
@@ -85,26 +88,37 @@ class Sharded final : public DataParallelWriter {
       if (gathered_[u]) release(u, Phase::backward);
   }
 
+  void end_evaluation() override {
+    for (std::size_t u = 0; u < gathered_.size(); ++u)
+      if (gathered_[u]) release(u, evaluates() ? Phase::forward : Phase::backward);
+  }
   void end_step() override {
     wait_for_reductions();
-    // Gathered ahead across a boundary of model chunks and not used since.
-    for (std::size_t u = 0; u < gathered_.size(); ++u)
-      if (gathered_[u]) release(u, Phase::backward);
+    end_evaluation();
     sum_copies(my_share());
     clip(my_share(), true);
-    update(my_share());
+    if (offloads_optimizer()) {
+      update(part_of(my_share(), false));
+      update_on_host(part_of(my_share(), true), offloads_parameters());
+    } else {
+      update(my_share());
+    }
     for (const Unit& u : stage_.units)
-      if (u.trainable())
+      if (u.trainable() && !gradients_leave())
         stage_.call("free gradient shard " + std::to_string(u.tape->weights.size()), Phase::optimizer, &u, [&](plan::BlockWriter& w) { w.free(extra(u, kShard), Frame::unit); });
   }
 
  private:
   // Slots of the unit frame beyond one per weight.
-  enum Extra : std::uint32_t { kGathered, kUnsharded, kEvent, kShard, kAccumulated };
+  enum Extra : std::uint32_t { kGathered, kUnsharded, kEvent, kShard, kAccumulated, kFetched };
   static std::uint32_t extra(const Unit& u, Extra which) { return static_cast<std::uint32_t>(u.tape->weights.size()) + which; }
+  static constexpr std::uint32_t kLeaving = Stage::kPersistentSlots - 14, kLeft = Stage::kPersistentSlots - 15;   // gradient shard on its way down
   static constexpr std::uint32_t kReduceInput = Stage::kPersistentSlots - 4;  // one reduce-scatter input in flight
 
   std::int64_t divided(std::int64_t elements, Part part) const { return (elements + stage_.sizes.sharing(part) - 1) / stage_.sizes.sharing(part); }
+  bool offloads_parameters() const { return stage_.strategy.memory.offload.parameters != MemoryTier::device; }
+  /// Reduced gradient shards go down at once and are not kept.
+  bool gradients_leave() const { return offloads_optimizer() && stage_.strategy.memory.offload.ratio == 1; }
   /// The same of bytes in whole elements.
   std::int64_t divided_bytes(std::int64_t bytes, std::int64_t element, Part part) const { return divided(bytes / element, part) * element; }
   Share my_share() const { return share(true, stored_bytes()); }
@@ -139,8 +153,19 @@ class Sharded final : public DataParallelWriter {
       const std::int64_t dense = gathered_bytes(u, Part::dense), experts = gathered_bytes(u, Part::experts);
       const std::int64_t shard = divided(dense, Part::dense) + divided(experts, Part::experts);
       w.alloc(extra(u, kGathered), bytes, Category::communication, Frame::unit, Stream::data_gather);
+      if (offloads_parameters()) {  // the shard comes up first
+        const Offload& o = stage_.strategy.memory.offload;
+        const std::uint32_t there = Stage::kPersistentSlots - 9;
+        w.alloc(extra(u, kFetched), shard / parameter_bytes_ * stored_bytes(), Category::communication, Frame::unit, Stream::data_gather);
+        w.record(Stream::data_gather, there);  // its bytes were the last gather's
+        w.wait(Stream::to_device, there);
+        w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, o.pinned, Bytes{shard / parameter_bytes_ * stored_bytes()}, o.parameters == MemoryTier::nvme}), Stream::to_device, 0, host());
+        w.record(Stream::to_device, there);
+        w.wait(Stream::data_gather, there);
+      }
       // copy-in casts the local shard into the all-gather input
       w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = shard / parameter_bytes_ * stored_bytes(), .bytes_written = shard, .name = "gather copy-in"}), host(), Stream::data_gather);
+      if (offloads_parameters()) w.free(extra(u, kFetched), Frame::unit);
       over_groups(w, CollectiveKind::all_gather, {dense, experts}, "parameter gather", Stream::data_gather, 0);
       w.record(Stream::data_gather, extra(u, kEvent), Frame::unit);
     });
@@ -220,7 +245,13 @@ class Sharded final : public DataParallelWriter {
       w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = elements * (defers_ ? reduce_bytes_ : parameter_bytes_), .bytes_written = bytes, .name = "reduce copy-in"}), host());
       free_gradients(u, w);
       if (defers_) w.free(extra(u, kAccumulated), Frame::unit);
-      if (first) w.alloc(extra(u, kShard), shard * stored_bytes(), Category::gradient, Frame::unit, Stream::data_reduce);
+      if (gradients_leave()) {  // the last one has been copied down before its bytes are used again
+        w.wait(Stream::data_reduce, kLeft);
+        w.free(kLeaving);
+        w.alloc(kLeaving, shard * stored_bytes(), Category::gradient, Frame::own, Stream::data_reduce);
+      } else if (first) {
+        w.alloc(extra(u, kShard), shard * stored_bytes(), Category::gradient, Frame::unit, Stream::data_reduce);
+      }
       over_groups(w, CollectiveKind::reduce_scatter, {dense * reduce_bytes_, experts * reduce_bytes_}, "gradient reduction", Stream::data_reduce, plan::kAfterCompute);
       if (stage_.sizes.replicate > 1) {
         w.record(Stream::data_reduce, Stage::kPersistentSlots - 5);
@@ -228,9 +259,13 @@ class Sharded final : public DataParallelWriter {
         w.collective(builder().collective({CollectiveKind::all_reduce, GroupAxis::data_replicate, Bytes{shard * reduce_bytes_}, "replica reduction"}), Stream::data_replicate, plan::kAfterCompute,
                      profile().collective_host);
       }
-      if (!first)
+      if (offloads_optimizer()) {
+        copy_gradients(w, shard * stored_bytes(), stage_.sizes.replicate > 1 ? Stream::data_replicate : Stream::data_reduce, first);
+        if (gradients_leave()) w.record(Stream::to_host, kLeft);
+      } else if (!first) {
         w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = 2 * shard * stored_bytes(), .bytes_written = shard * stored_bytes(), .name = "accumulate shard"}),
                  host(), Stream::data_reduce);
+      }
     });
   }
 

@@ -63,6 +63,7 @@ TensorId Operators::with_adapter(TensorId x, TensorId y, const std::string& name
     std::int64_t sum = 0;
     for (std::size_t i : adapted) sum += widths[i] / t;
     Weight up = op.weight(name + ".lora_B.weight", tuning.rank * sum);
+    up.columns = tuning.rank;
     const int w = tape_.weight(std::move(up));
     const TensorId result = tape_.tensor(name + " adapter output", out_elements * e);
     Node node{.name = name + " adapter up", .inputs = {branch}, .outputs = {result}, .saved = {branch}};

@@ -27,6 +27,7 @@ Tape embedding_tape(const LowerContext& c, bool tied_here) {
   TensorId x = tape.tensor("embedding", bytes);
   Weight table = op.weight("word_embeddings.weight", rows * width);
   table.matrix = false;
+  table.columns = width;
   table.gradient_elsewhere = tied_here;
   table.replicated_over_tensor = c.tensor == 1;
   const bool trained = table.trainable;
@@ -56,6 +57,7 @@ Tape embedding_tape(const LowerContext& c, bool tied_here) {
   if (m.position == model::Position::learned) {
     Weight positions = op.weight("position_embeddings.weight", m.max_positions * m.hidden);
     positions.matrix = false;
+    positions.columns = m.hidden;
     positions.replicated_over_tensor = true;
     const int p = tape.weight(std::move(positions));
     const TensorId y = tape.tensor("embedding with positions", bytes);

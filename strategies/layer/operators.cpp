@@ -151,6 +151,7 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   const TensorId y = tape_.tensor(name, out_rows * n * e);
   Weight matrix = weight(name + ".weight", k * n);
   matrix.replicated_over_tensor = !sharded;
+  matrix.columns = k;
   const bool trained = matrix.trainable;
   const bool quantised = !trained && quantises(c_.strategy.tuning, c_.profile, name) && !(c_.model.tied_embeddings && name == "lm_head");
   const bool nested = c_.strategy.tuning.double_quantization;

@@ -32,6 +32,7 @@ enum class Part : std::uint8_t { all, dense, experts };
 struct Weight {
   std::string name;
   std::int64_t elements = 0;
+  std::int64_t columns = 0;          // of a matrix or table; 0: a vector
   bool trainable = true;
   bool matrix = true;                // used by a GEMM (Transformer Engine's dummy gradients, Muon, fp8 copies)
   bool parameter_elsewhere = false;  // tied: another unit of this rank owns the parameter

@@ -126,6 +126,7 @@ class Emitter {
     wants_.assign(tape_.tensors.size(), false);
     saved_.assign(tape_.nodes.size(), {});
     active_.assign(tape_.nodes.size(), false);
+    if (!options_.recorded) return;
     auto wants = [&](TensorId t) -> std::vector<bool>::reference { return wants_[static_cast<std::size_t>(tape_.root(t))]; };
     if (tape_.input != kNoTensor) wants(tape_.input) = options_.input_gradient;
     for (int n = 0; n < node_count(); ++n) {

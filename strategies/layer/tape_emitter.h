@@ -36,6 +36,7 @@ struct EmitOptions {
   plan::Phase phase = plan::Phase::forward;
   bool checkpoint = false;            // the whole tape is one checkpoint: only its input is kept
   WeightGradient gradient = WeightGradient::first;
+  bool recorded = true;               // false: no gradients at all (evaluation)
   bool input_gradient = true;         // false: nothing trainable below
   std::int64_t gradient_element_bytes = 2;   // of a gradient as the weight-gradient kernel writes it
   std::int64_t main_gradient_element_bytes = 4;

@@ -146,6 +146,27 @@ TEST(SeedCases, B6Bars) {
   EXPECT_NEAR(checkpointed.activations, 4096.0 * (32 * 2.0 * 4096 + 4 * 32000 + 8 * 4096), 0.01 * checkpointed.activations);
 }
 
+// The fourth bar: 2/14/14/4 with the optimizer on the CPU. All of it goes: 0/14/14 on the GPU, 16 bytes per parameter on the host.
+TEST(SeedCases, B6BarOfCpuOffload) {
+  const Scenario s = seed("b06_bars_offload");
+  const Bars away = bars_of(s), here = bars_of(seed("b06_bars_checkpointing"));
+  EXPECT_EQ(away.optimizer, 0);
+  EXPECT_EQ(away.gradients, here.gradients);
+  EXPECT_EQ(away.weights, here.weights);
+  EXPECT_EQ(away.activations, here.activations);
+  EXPECT_EQ(static_cast<double>(simulate(s, {.time = false}).host.ram().value), 16 * away.parameters_count);
+}
+
+// B.12: the configuration trains 13 B; 4 micro-batch x 8 ranks x 8 accumulation steps make the batch of 256.
+TEST(SeedCases, B12OffloadTrains13B) {
+  const Scenario s = seed("b12_offload_13b");
+  EXPECT_EQ(s.strategy.micro_batches(), 8);
+  const Result r = simulate(s);
+  EXPECT_TRUE(r.fits);
+  EXPECT_GT(r.host.ram().value, 16 * r.classes[0].parameters);
+  EXPECT_GT(r.classes[0].timing.busy[static_cast<std::size_t>(plan::Stream::to_host)], 0);
+}
+
 TEST(SeedCases, B7TenBillionInFp32DoNotFit) {
   const Result r = simulate(seed("b07_10b_fp32"), {.time = false});
   EXPECT_FALSE(r.fits);

@@ -1,0 +1,20 @@
+// What a node's host can do for one of its GPUs while the others want the same: copies over the PCIe tree, CPU optimizer
+// updates, NVMe. Leaves out when it happens (sim/executor) and what is kept there (strategies).
+#pragma once
+
+#include "hwmodels/topology/cluster.h"
+
+namespace rehearse::hwmodels {
+
+/// Rates of one GPU's share when every used GPU of the node does the same at once.
+struct HostRates {
+  BytesPerSecond to_device, to_host;        // pinned copies
+  double pageable = 0.35;                   // of a pinned copy's rate
+  BytesPerSecond update;                    // DRAM traffic of a CPU optimizer
+  BytesPerSecond nvme_read, nvme_write;     // 0: no disk
+};
+
+/// GPUs behind one PCIe switch share its uplink; all share the host's DRAM and disks.
+HostRates host_rates(const ClusterDescription& cluster);
+
+}  // namespace rehearse::hwmodels

@@ -1,0 +1,74 @@
+// The optimizer on the host: gradients go down, the CPU updates, parameters come back. Sources: Ren et al. 2021
+// (ZeRO-Offload), Rajbhandari et al. 2021 (ZeRO-Infinity); deepspeed runtime/zero/stage_1_and_2.py and stage3.py,
+// swap_tensor/partitioned_optimizer_swapper.py.
+#include <algorithm>
+#include <cmath>
+
+#include "strategies/data/data_parallel.h"
+
+namespace rehearse::strategies {
+
+using model::KernelKind;
+using plan::Category;
+using plan::Phase;
+using plan::Stream;
+
+DataParallelWriter::Share DataParallelWriter::part_of(const Share& all, bool on_host) const {
+  const double ratio = offloads_optimizer() ? stage_.strategy.memory.offload.ratio : 0;
+  auto host = [&](std::int64_t n) { return static_cast<std::int64_t>(std::llround(static_cast<double>(n) * ratio)); };
+  auto part = [&](std::int64_t n) { return on_host ? host(n) : n - host(n); };
+  return {.elements = part(all.elements), .stored = part(all.stored), .gradients = part(all.gradients), .states = part(all.states), .master = all.master};
+}
+
+void DataParallelWriter::keep_on_host(const Share& all) {
+  const Share host = part_of(all, true);
+  if (host.elements == 0) return;
+  // The CPU's optimizer works in fp32: an fp32 copy, moments and gradients, whatever the GPU would have kept.
+  const std::int64_t states = host.elements * (4 + 4 * moments()), gradients = host.elements * 4;
+  const Offload& o = stage_.strategy.memory.offload;
+  (o.optimizer == MemoryTier::nvme ? stage_.rank_class.host.nvme : o.pinned ? stage_.rank_class.host.pinned : stage_.rank_class.host.pageable) += states;
+  (o.pinned ? stage_.rank_class.host.pinned : stage_.rank_class.host.pageable) += gradients;
+  if (o.optimizer == MemoryTier::nvme)  // swap buffers: buffer_count 4 of the largest tensor; here of a pipelined half-sub-group
+    stage_.rank_class.host.pinned += std::min<std::int64_t>(states, 4 * kSwapBuffer);
+}
+
+void DataParallelWriter::copy_gradients(plan::BlockWriter& w, std::int64_t bytes, Stream after, bool first) {
+  const bool pinned = stage_.strategy.memory.offload.pinned;
+  bytes = static_cast<std::int64_t>(std::llround(static_cast<double>(bytes) * stage_.strategy.memory.offload.ratio));
+  if (bytes == 0) return;
+  const std::uint32_t event = Stage::kPersistentSlots - 6;
+  w.record(after, event);
+  if (!first) {  // accumulated on the GPU: what the host has comes back, is added to and goes down again
+    w.wait(Stream::to_device, event);
+    w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, pinned, Bytes{bytes}}), Stream::to_device, 0, host());
+    w.record(Stream::to_device, Stage::kPersistentSlots - 7);
+    w.wait(Stream::to_host, Stage::kPersistentSlots - 7);
+  }
+  w.wait(Stream::to_host, event);
+  w.copy(builder().copy({plan::CopySpec::Direction::device_to_host, pinned, Bytes{bytes}}), Stream::to_host, 0, host());
+  if (!pinned) {  // a pageable copy holds the host thread
+    w.record(Stream::to_host, Stage::kPersistentSlots - 8);
+    w.host_wait(Stage::kPersistentSlots - 8);
+  }
+}
+
+void DataParallelWriter::update_on_host(const Share& mine, bool parameters_stay) {
+  if (mine.elements == 0) return;
+  const Offload& o = stage_.strategy.memory.offload;
+  const std::int64_t n = mine.elements, k = moments();
+  const bool clipped = stage_.strategy.training.clip_gradients;
+  // Per element: parameter and moments are read and written, the gradient read (scaled before, where it is clipped), the
+  // 16-bit copy written.
+  const std::int64_t dram = n * (8 + 8 * k + 4 + (clipped ? 8 : 0)) + mine.stored;
+  const std::int64_t states = o.optimizer == MemoryTier::nvme ? n * (4 + 4 * k) : 0;
+  stage_.call("CPU optimizer " + std::to_string(n) + " " + std::to_string(mine.stored), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
+    const std::uint32_t arrived = Stage::kPersistentSlots - 6;
+    w.record(Stream::to_host, arrived);
+    w.host_wait(arrived);
+    w.host_work(builder().host_work({"CPU optimizer", Bytes{dram}, Bytes{states}, Bytes{states}, o.pipelined}));
+    if (parameters_stay) return;
+    w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, o.pinned, Bytes{mine.stored}}), Stream::to_device, plan::kComputeWaits, host());
+  });
+}
+
+}  // namespace rehearse::strategies

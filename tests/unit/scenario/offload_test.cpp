@@ -1,0 +1,207 @@
+// Offload: which bytes go where, what hides under backward, what a node's ranks share, when the host is full.
+#include <gtest/gtest.h>
+
+#include "sim/scenario/simulate.h"
+#include "tests/support/byte_ledger.h"
+#include "tests/unit/scenario/small_jobs.h"
+
+namespace rehearse::scenario {
+namespace {
+
+namespace st = strategies;
+using plan::Category;
+using st::DataParallelKind;
+using st::MemoryTier;
+using test_support::ByteLedger;
+
+constexpr int kRanks = 8;
+
+st::Strategy offloaded(DataParallelKind kind, bool parameters, int micro_batches = 1) {
+  st::Strategy s = small_job(kRanks, 1, micro_batches);
+  s.data_parallel.kind = kind;
+  s.memory.offload.optimizer = MemoryTier::cpu;
+  if (parameters) s.memory.offload.parameters = MemoryTier::cpu;
+  return s;
+}
+
+std::int64_t copied(const plan::Plan& plan, plan::CopySpec::Direction direction) {
+  std::int64_t bytes = 0;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing)
+      if (i.op == plan::Opcode::copy && plan.copies[i.index].direction == direction) bytes += plan.copies[i.index].bytes.value;
+  return bytes;
+}
+
+// ZeRO-Offload (Ren et al. 2021, section 4): the GPU keeps 2P; the host keeps 16P/N per rank (fp32 parameters, moments and
+// gradients); each step moves 2P/N down and 2P/N up.
+TEST(Offload, ZeroOffloadBytes) {
+  const model::ModelDescription model = small_llama(4);
+  const st::FrameworkProfile profile = st::load_profile("plain");
+  const st::Strategy s = offloaded(DataParallelKind::zero2, false);
+  const plan::Plan plan = st::write_plan(model, s, profile, kRanks);
+  const std::int64_t p = st::parameters_per_class(model, s, profile)[0];
+  const auto bytes = ByteLedger(plan, 0).step();
+  EXPECT_TRUE(bytes.mistakes.empty()) << bytes.mistakes.front();
+  EXPECT_EQ(bytes.setup[static_cast<std::size_t>(Category::parameter)], 2 * p);
+  EXPECT_EQ(bytes.setup[static_cast<std::size_t>(Category::optimizer)], 0);
+  EXPECT_EQ(bytes.before_update[static_cast<std::size_t>(Category::gradient)], 0);
+  EXPECT_EQ(plan.classes[0].host.pinned, 16 * p / kRanks);
+  EXPECT_EQ(copied(plan, plan::CopySpec::Direction::device_to_host), 2 * p / kRanks);
+  EXPECT_EQ(copied(plan, plan::CopySpec::Direction::host_to_device), 2 * p / kRanks);
+}
+
+// ZeRO-3 with everything on the host: nothing of the model's states stays on the GPU; each rank's shard comes up for forward
+// and for backward (but for the last unit, which stays), and gradients go down.
+TEST(Offload, ZeroThreeKeepsNothingOnTheGpu) {
+  const model::ModelDescription model = small_llama(4);
+  const st::FrameworkProfile profile = st::load_profile("plain");
+  for (DataParallelKind kind : {DataParallelKind::zero3, DataParallelKind::fsdp2}) {
+    const st::Strategy s = offloaded(kind, true);
+    const plan::Plan plan = st::write_plan(model, s, profile, kRanks);
+    const std::int64_t p = st::parameters_per_class(model, s, profile)[0];
+    const auto bytes = ByteLedger(plan, 0).step();
+    EXPECT_TRUE(bytes.mistakes.empty()) << bytes.mistakes.front();
+    for (Category c : {Category::parameter, Category::optimizer, Category::gradient}) EXPECT_EQ(bytes.setup[static_cast<std::size_t>(c)], 0);
+    EXPECT_EQ(bytes.before_update[static_cast<std::size_t>(Category::gradient)], 0);
+    EXPECT_EQ(plan.classes[0].host.pinned, 18 * p / kRanks);
+    EXPECT_EQ(copied(plan, plan::CopySpec::Direction::device_to_host), 2 * p / kRanks);
+    const std::int64_t up = copied(plan, plan::CopySpec::Direction::host_to_device);
+    EXPECT_GT(up, 3 * p / kRanks);
+    EXPECT_LT(up, 4 * p / kRanks);
+  }
+}
+
+Scenario scenario_with(const st::Strategy& s, std::int64_t layers = 8) {
+  Scenario out;
+  out.cluster = hwmodels::load_cluster("dgx-a100", 1);
+  out.model = small_llama(layers);
+  out.strategy = s;
+  out.profile = without_host_time(st::load_profile("plain"));
+  return out;
+}
+
+double seconds(const Result& r, executor::Cause c) { return to_seconds(Duration{r.classes[0].timing.time[static_cast<std::size_t>(c)]}); }
+double busy(const Result& r, plan::Stream s) { return to_seconds(Duration{r.classes[0].timing.busy[static_cast<std::size_t>(s)]}); }
+
+// Gradients go down while backward goes on: they cost less than their copies take. Without pinned memory they do not.
+TEST(Offload, GradientCopiesHideUnderBackward) {
+  Scenario s = scenario_with(offloaded(DataParallelKind::zero2, false));
+  s.strategy.training.sequence_length = 4096;
+  s.strategy.data_parallel.overlap_gradient_reduce = true;
+  s.strategy.data_parallel.bucket = Bytes{1 << 20};
+  ASSERT_TRUE(problems_of(s).empty());
+  const Result pinned = simulate(s, {.memory = false});
+  EXPECT_GT(busy(pinned, plan::Stream::to_host), 0);
+  EXPECT_LT(seconds(pinned, executor::Cause::copy), 0.5 * (busy(pinned, plan::Stream::to_host) + busy(pinned, plan::Stream::to_device)));
+  s.strategy.memory.offload.pinned = false;
+  EXPECT_GT(simulate(s, {.memory = false}).step_time, pinned.step_time);
+}
+
+// DGX A100: two GPUs share a PCIe switch and all share 410 GB/s of DRAM. One GPU alone has its link to itself.
+TEST(Offload, RanksOfANodeShareItsPcieAndDram) {
+  hwmodels::ClusterDescription c = hwmodels::load_cluster("dgx-a100", 1);
+  const hwmodels::HostRates all = hwmodels::host_rates(c);
+  EXPECT_DOUBLE_EQ(all.to_device.value, c.gpu.host_to_device.value / 2);
+  EXPECT_DOUBLE_EQ(all.update.value, 0.46 * c.node.cpu.memory_bandwidth.value / 8);
+  c.gpus_per_node = 1;
+  const hwmodels::HostRates one = hwmodels::host_rates(c);
+  EXPECT_DOUBLE_EQ(one.to_device.value, c.gpu.host_to_device.value);
+  EXPECT_DOUBLE_EQ(one.update.value, 8 * all.update.value);
+}
+
+// The CPU's update by hand: 30 bytes per element and 8 for scaling the gradient, at one rank's share of DRAM.
+TEST(Offload, CpuUpdateTakesItsShareOfDram) {
+  Scenario s = scenario_with(offloaded(DataParallelKind::zero2, false));
+  s.strategy.training.clip_gradients = false;
+  const plan::Plan plan = st::write_plan(s.model, s.strategy, s.profile, kRanks);
+  const std::int64_t mine = st::parameters_per_class(s.model, s.strategy, s.profile)[0] / kRanks;
+  ASSERT_EQ(plan.host_works.size(), 1u);
+  EXPECT_EQ(plan.host_works[0].dram.value, 30 * mine);
+  const double update = 30.0 * static_cast<double>(mine) / hwmodels::host_rates(s.cluster).update.value;
+  const Result away = simulate(s, {.memory = false});
+  // The compute stream waits for the parameters that come back: until the host has sent them off, and for their copy.
+  EXPECT_GT(seconds(away, executor::Cause::host) + seconds(away, executor::Cause::copy), 0.99 * update);
+  s.strategy.memory.offload.optimizer = MemoryTier::device;
+  EXPECT_GT(away.step_time, simulate(s, {.memory = false}).step_time + 0.99 * update);
+}
+
+TEST(Offload, NvmeHoldsTheStatesAndIsSlower) {
+  Scenario s = scenario_with(offloaded(DataParallelKind::zero3, true));
+  const Result cpu = simulate(s, {.memory = false});
+  s.strategy.memory.offload.optimizer = MemoryTier::nvme;
+  ASSERT_TRUE(problems_of(s).empty());
+  const Result nvme = simulate(s, {.memory = false});
+  s.strategy.memory.offload.pipelined = true;
+  const Result pipelined = simulate(s, {.memory = false});
+  EXPECT_GT(nvme.step_time, pipelined.step_time);
+  EXPECT_GT(pipelined.step_time, cpu.step_time);
+  EXPECT_EQ(nvme.host.nvme.value, 12 * nvme.classes[0].parameters);   // fp32 parameters and moments of all ranks
+  EXPECT_EQ(cpu.host.nvme.value, 0);
+  EXPECT_EQ(cpu.host.ram().value, 18 * cpu.classes[0].parameters);
+}
+
+TEST(Offload, AFullHostIsAnAnswer) {
+  Scenario s = scenario_with(offloaded(DataParallelKind::zero2, false));
+  EXPECT_TRUE(simulate(s, {.time = false}).fits);
+  s.cluster.node.cpu.memory = Bytes{1 << 20};
+  const Result r = simulate(s, {.time = false});
+  EXPECT_FALSE(r.fits);
+  EXPECT_GT(r.host.ram(), s.cluster.node.cpu.memory);
+}
+
+// Checkpointed inputs: one per layer in host memory, none on the GPU but those on their way.
+//   8 layers, 256 tokens, h 512, 2 bytes
+TEST(Offload, CheckpointsWaitOnTheHost) {
+  const model::ModelDescription model = small_llama(8);
+  const st::FrameworkProfile profile = st::load_profile("plain");
+  st::Strategy s = small_job(1);
+  s.memory.recompute = st::Recompute::full;
+  const std::int64_t input = 256 * 512 * 2;
+  const plan::Plan here = st::write_plan(model, s, profile, 8);
+  s.memory.offload.activations = MemoryTier::cpu;
+  const plan::Plan away = st::write_plan(model, s, profile, 8);
+  const auto a = ByteLedger(here, 0).step(), b = ByteLedger(away, 0).step();
+  EXPECT_TRUE(b.mistakes.empty()) << b.mistakes.front();
+  EXPECT_EQ(a.after_forward - b.after_forward, 8 * input);
+  EXPECT_EQ(away.classes[0].host.pinned, 8 * input);
+  EXPECT_EQ(copied(away, plan::CopySpec::Direction::device_to_host), 8 * input);
+  EXPECT_EQ(copied(away, plan::CopySpec::Direction::host_to_device), 8 * input);
+  EXPECT_EQ(a.after_step, b.after_step);
+}
+
+// partition_activations: each of t ranks keeps 1/t of an input, and gathers it for backward.
+TEST(Offload, PartitionedCheckpoints) {
+  const model::ModelDescription model = small_llama(8);
+  const st::FrameworkProfile profile = st::load_profile("plain");
+  st::Strategy s = small_job(1);
+  s.parallelism.degrees.tensor = 4;
+  s.memory.recompute = st::Recompute::full;
+  const std::int64_t input = 256 * 512 * 2;
+  const auto whole = ByteLedger(st::write_plan(model, s, profile, 8), 0).step();
+  s.memory.partition_activations = true;
+  const plan::Plan plan = st::write_plan(model, s, profile, 8);
+  const auto pieces = ByteLedger(plan, 0).step();
+  EXPECT_TRUE(pieces.mistakes.empty()) << pieces.mistakes.front();
+  EXPECT_EQ(whole.after_forward - pieces.after_forward, 8 * input * 3 / 4);
+  s.memory.offload.activations = MemoryTier::cpu;
+  const plan::Plan both = st::write_plan(model, s, profile, 8);
+  const auto away = ByteLedger(both, 0).step();
+  EXPECT_TRUE(away.mistakes.empty()) << away.mistakes.front();
+  EXPECT_EQ(whole.after_forward - away.after_forward, 8 * input);
+  EXPECT_EQ(both.classes[0].host.pinned, 8 * input / 4);
+}
+
+TEST(Offload, WhatCannotBeIsRefused) {
+  auto refused = [](const st::Strategy& s) { return !st::problems_of(small_llama(4), s, st::load_profile("plain"), kRanks).empty(); };
+  EXPECT_TRUE(refused(offloaded(DataParallelKind::ddp, false)));
+  EXPECT_TRUE(refused(offloaded(DataParallelKind::zero2, true)));
+  EXPECT_TRUE(refused(offloaded(DataParallelKind::fsdp2, false)));
+  st::Strategy s = small_job(kRanks);
+  s.memory.offload.activations = MemoryTier::cpu;
+  EXPECT_TRUE(refused(s));
+  s.memory.recompute = st::Recompute::full;
+  EXPECT_FALSE(refused(s));
+}
+
+}  // namespace
+}  // namespace rehearse::scenario
