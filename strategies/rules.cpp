@@ -118,6 +118,9 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
         });
         // Source: pytorch issue 161904; torchtitan issue 3584.
         rules.forbid(splits && profile.compiled, "pipeline.schedule", "'" + s.pipeline.schedule + "' splits backward, which fails on layers that torch.compile has compiled", "Use interleaved-1f1b, or framework torchtitan");
+        rules.forbid(splits && t.phase == StepKind::evaluation, "pipeline.schedule", "an evaluation has no backward that '" + s.pipeline.schedule + "' could split", "Use 1f1b or gpipe");
+        rules.forbid(splits && (s.memory.offload.activations != MemoryTier::device || s.memory.partition_activations), "pipeline.schedule",
+                     "'" + s.pipeline.schedule + "' needs layer inputs twice, which stored elsewhere cannot be simulated", "Use 1f1b or an interleaved schedule");
         for (const std::string& p : stage_layer_problems(model, s, profile, program->virtual_stages))
           rules.forbid(true, s.pipeline.layers_per_stage.empty() ? "parallelism.pipeline" : "pipeline.layers_per_stage", p, "");
       }
@@ -129,8 +132,7 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   const bool sharded = kind == DataParallelKind::zero3 || kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2;
   rules.forbid(sharded && profile.fused_gradient_accumulation, "data_parallel.kind", "the framework profile '" + profile.name + "' accumulates into whole gradients, which sharded parameters do not have",
                "Use distributed-optimizer, or another framework");
-  if (!experts && !model.latent.present())
-    for (Diagnostic& problem : tuning_problems(model, s, profile)) rules.add(std::move(problem));
+  for (Diagnostic& problem : tuning_problems(model, s, profile)) rules.add(std::move(problem));
   const Offload& o = s.memory.offload;
   const bool states_away = o.optimizer != MemoryTier::device, parameters_away = o.parameters != MemoryTier::device;
   const bool fsdp = kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2;

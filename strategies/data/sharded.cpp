@@ -207,6 +207,7 @@ class Sharded final : public DataParallelWriter {
         w.wait(Stream::compute, Stage::kPersistentSlots - 2);
       }
       w.free(kReduceInput);
+      w.free(kLeaving);
     });
   }
 
