@@ -118,6 +118,9 @@ TEST_F(Import, TheNotesDeepSpeedFileIsReadAsItIs) {
   EXPECT_EQ(s.strategy.training.precision, st::Precision::fp16);
   EXPECT_EQ(s.strategy.data_parallel.kind, st::DataParallelKind::zero3);
   EXPECT_EQ(s.strategy.memory.recompute, st::Recompute::full);
+  EXPECT_EQ(s.strategy.memory.offload.optimizer, st::MemoryTier::cpu);
+  EXPECT_EQ(s.strategy.memory.offload.activations, st::MemoryTier::cpu);
+  EXPECT_TRUE(s.strategy.memory.offload.pinned);
 }
 
 }  // namespace
