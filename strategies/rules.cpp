@@ -108,6 +108,7 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
     rules.forbid(s.experts.imbalance > worst, "experts.imbalance", "with " + text(d.expert) + " expert ranks the fullest can hold at most " + text(d.expert) + " times the mean", "Use a number from 1 to " + text(d.expert));
   }
   rules.forbid(t.multi_token_prediction && model.mtp_layers == 0, "training.multi_token_prediction", "the model has no multi-token-prediction layers", "Leave the key out, or set model.mtp_layers");
+  rules.forbid(!experts && (s.experts.imbalance > 1 || s.experts.capacity_factor > 0 || s.experts.pad_to_capacity), "experts", "the model has no experts to route to", "Leave the section out, or use a model with experts");
   rules.forbid(!experts && (d.expert > 1 || d.expert_tensor > 1), "parallelism.expert", "the model has no experts to split", "Use 1");
 
   if (d.pipeline > 1) {

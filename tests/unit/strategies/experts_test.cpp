@@ -1,6 +1,7 @@
 // Mixture of experts and latent attention: parameters, bytes on the wire and operations against counts made elsewhere.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 
@@ -288,6 +289,10 @@ TEST(Experts, RefusalsSayWhatIsNear) {
   s.experts.imbalance = 1.5;
   s.experts.capacity_factor = 1;
   EXPECT_TRUE(refused(s, "experts.imbalance"));
+  s = job(8, 1);
+  s.experts.imbalance = 1.5;
+  const auto dense = problems_of(model::load_preset("llama-3-8b"), s, profile, 8);
+  EXPECT_TRUE(std::any_of(dense.begin(), dense.end(), [](const Diagnostic& p) { return p.key == "experts"; }));
   s = job(4, 2, 2, 2);
   s.experts.dispatcher = Dispatcher::deepep;
   EXPECT_TRUE(refused(s, "parallelism.expert_tensor"));
