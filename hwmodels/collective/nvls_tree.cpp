@@ -50,7 +50,7 @@ class NvlsTree final : public CollectiveAlgorithm {
     double size = bytes / kMiB, n = group.ranks;
     double bus = nvls_bus_bandwidth(group, nvls_tree_chunk_bytes(group, bytes)) * t.nvls_tree_efficiency;
     double data = bytes * 2 * (n - 1) / n / (1000 * bus);
-    double through = (group.nodes == 2 ? 1 : 2) * bytes / (1000 * group.network_bandwidth());
+    double through = (group.nodes == 2 ? 1 : 2) * bytes / (1000 * group.network_bandwidth() * net.tree_efficiency);
     double hop = net.tree_hop + ramp(net.tree_hop_large - net.tree_hop, size, net.tree_hop_half);
     return t.nvls_launch + 2 * std::log2(group.nodes) * hop + std::max(data, through) +
            ramp(t.nvls_ramp, size, t.nvls_ramp_half) + ramp(net.ramp, size, net.ramp_half);

@@ -29,7 +29,7 @@ Field<T> source_field() {
   X(send_efficiency) X(send_ramp_half) X(send_narrow) X(send_narrow_until)
 #define REHEARSE_NETWORK_NUMBERS(X) \
   X(tree_hop) X(tree_hop_large) X(tree_hop_half) X(ring_step_ll) X(ring_step_ll128) X(ring_step_simple) \
-  X(ramp) X(ramp_half) X(send) X(all_to_all_efficiency) X(all_to_all_decline) X(all_to_all_peer) \
+  X(ramp) X(ramp_half) X(tree_efficiency) X(send) X(all_to_all_efficiency) X(all_to_all_decline) X(all_to_all_peer) \
   X(latency_norm)
 #define REHEARSE_NUMBER(T, member) number(#member, &T::member, "see collective/parameters.h", non_negative)
 #define REHEARSE_FIELD_OF_G(member) REHEARSE_NUMBER(G, member),

@@ -50,6 +50,7 @@ struct NetworkTiming {
   double ring_step_simple = 40;
   double ramp = 150;                    // pipeline through the NICs of a large message
   double ramp_half = 8;                 // MiB
+  double tree_efficiency = 1;           // of the NICs' bandwidth when they carry both directions of a tree
   double send = 16;                     // one message, first byte to last flag
   double all_to_all_efficiency = 0.94;  // of the NIC line rate between two nodes ...
   double all_to_all_decline = 0.3;      // ... times (nodes / 2)^-this: pairs collide in the switches
@@ -67,7 +68,7 @@ struct HostBackendTiming {
 
 struct CollectiveParameters {
   std::map<std::string, GenerationTiming> generations;  // volta, ampere, hopper, blackwell, cdna3, pcie
-  std::map<std::string, NetworkTiming> networks;        // infiniband, roce, efa, tcp
+  std::map<std::string, NetworkTiming> networks;        // by the name that a node design gives
   std::map<std::string, HostBackendTiming> backends;    // gloo, mpi
   std::string file;
 };

@@ -63,7 +63,7 @@ class Tree final : public CollectiveAlgorithm {
     double hop = net.tree_hop + ramp(net.tree_hop_large - net.tree_hop, size, net.tree_hop_half);
     double passes = group.nodes == 2 ? 1 : 2;
     double through =
-        passes * bytes / (1000 * group.network_bandwidth() * (protocol == Protocol::ll ? 0.5 : 1.0));
+        passes * bytes / (1000 * group.network_bandwidth() * net.tree_efficiency * (protocol == Protocol::ll ? 0.5 : 1.0));
     return t.launch + latency + 2 * std::log2(group.nodes) * hop + std::max(data, through) +
            ramp(net.ramp, size, net.ramp_half);
   }

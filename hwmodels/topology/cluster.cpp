@@ -44,7 +44,7 @@ const Fields<NicDesign>& nic_fields() {
       integer("count", &NicDesign::count, "NICs for GPU traffic in one node", non_negative),
       rate("bandwidth", &NicDesign::bandwidth, "line rate of one NIC, one direction"),
       text("network", &NicDesign::network,
-           "infiniband, roce, efa or tcp: latencies of hwmodels/data/collective/nccl.yaml"),
+           "infiniband, roce, efa, efa-untuned or tcp: latencies of hwmodels/data/collective/nccl.yaml"),
       fraction("efficiency", &NicDesign::efficiency,
                "achieved part of the line rate in large ring collectives", between(0.01, 1)),
       source_field<NicDesign>(),

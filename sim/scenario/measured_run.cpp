@@ -72,7 +72,7 @@ std::string node_of(const config::CsvRow& row) {
       {"h100-sxm", "dgx-h100"}, {"h100-96gb-hbm2e", "grand-teton-h100"}, {"h200-sxm", "dgx-h200"}, {"a100-80gb-sxm", "dgx-a100"}, {"a100-40gb-sxm", "dgx-a100"},
       {"a100-80gb-pcie", "pcie-8"}, {"a800-sxm", "a800-4nic"}, {"b200-sxm", "dgx-b200"}, {"b300-sxm", "dgx-b300"}, {"gb200-nvl72", "gb200-nvl72"}, {"gb300-nvl72", "gb300-nvl72"},
       {"l40s", "l40s-8"}, {"v100-32gb-sxm2", "dgx-1v"}, {"v100-16gb-sxm2", "jean-zay-v100"}, {"rtx-4090", "rtx-4090-8"}, {"mi300x", "mi300x-8"}};
-  if (framework == "nanotron") return "p5";
+  if (framework == "nanotron") return "p5-2024";
   if (gpu.starts_with("v100") && contains(net, "Jean Zay")) return "jean-zay-v100";
   if (gpu == "a100-80gb-sxm" && (contains(net, "4x HDR") || contains(net, "4x200"))) return "hgx-a100-4nic";
   if (gpu == "a100-40gb-sxm" && contains(net, "1600 Gbps")) return "dgx-a100";

@@ -45,6 +45,7 @@ TEST(CollectiveAccuracy, AgainstPublishedTables) {
   Band large, all;
   for (const TableRow& row : table.rows) {
     double relative = predicted_microseconds(row, clusters) / row.microseconds - 1;
+    if (std::getenv("REHEARSE_SHOW_ROWS")) fmt::print("{} {:7.0f} MiB {:9.1f} us {:+6.1f} %\n", row.table, row.bytes / 1048576, row.microseconds, 100 * relative);
     by_table[row.table][row.bytes < 1e6 ? 0 : row.bytes < 256e6 ? 1 : 2].add(relative);
     if (row.bytes >= 1e6) large.add(relative);
     all.add(relative);

@@ -64,6 +64,7 @@ inline std::pair<std::string, std::string> machine_of(const std::string& gpu, co
     return {has(inter, "Azure ND") ? "nd-a100-v4" : "dgx-a100", "a100-80gb-sxm"};
   if (gpu == "A100-SXM4-40GB") return {"dgx-a100", "a100-40gb-sxm"};
   if (gpu == "H100" || gpu == "DGX H100" || gpu == "H100-SXM5-80GB") {
+    if (has(inter, "HF cluster")) return {"p5-2024", "h100-sxm"};
     if (has(inter, "EFA")) return {"p5", "h100-sxm"};
     return {nodes > 1 && nodes < 128 && has(inter, "RoCE") ? "grand-teton-h100" : "dgx-h100", "h100-sxm"};
   }
