@@ -77,6 +77,9 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   rules.forbid(!model.experts.experts && model.ffn_hidden % d.tensor != 0, "parallelism.tensor", text(d.tensor) + " does not divide the MLP width " + text(model.ffn_hidden), use_divisor(model.ffn_hidden, 64));
   rules.forbid(s.parallelism.sequence_parallel && t.sequence_length / d.context % d.tensor != 0, "parallelism.sequence_parallel",
                "the sequence of " + text(t.sequence_length / d.context) + " tokens cannot be split over " + text(d.tensor) + " tensor ranks", "Use a sequence length that " + text(d.tensor) + " divides");
+  rules.forbid(s.parallelism.overlap_tensor.value_or(false) && (d.tensor == 1 || !s.parallelism.sequence_parallel), "parallelism.overlap_tensor",
+               d.tensor == 1 ? "there is no tensor parallelism whose collectives could overlap" : "without sequence parallelism the collectives are all-reduces, which do not overlap with their products",
+               d.tensor == 1 ? "Leave it out" : "Set parallelism.sequence_parallel: true");
   rules.forbid(model.position == model::Position::learned && t.sequence_length > model.max_positions, "training.sequence_length",
                text(t.sequence_length) + " tokens, but the model has " + text(model.max_positions) + " learned positions", "Use at most " + text(model.max_positions));
   rules.forbid(d.context > 1 && t.attention.value_or(profile.attention_fused ? "flash" : "unfused") == "unfused", "parallelism.context", "ring attention needs a fused attention kernel", "Set training.attention: flash");

@@ -49,6 +49,7 @@ struct Training {
 struct Parallelism {
   Degrees degrees;
   bool sequence_parallel = false;
+  std::optional<bool> overlap_tensor;    // its collectives in pieces under the products; unset: the profile's habit
   std::string order;                     // rank order, "" = the usual tp-cp-ep-dp-pp
 };
 

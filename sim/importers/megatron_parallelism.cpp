@@ -103,6 +103,10 @@ void read_megatron_parallelism(Importer& in) {
     if (tensor > 1) in.set("parallelism.sequence_parallel", "true", "sequence_parallel");
     else in.use("sequence_parallel", "one tensor-parallel rank: nothing to split");
   }
+  if (in.flag("tp_comm_overlap").value_or(false)) {
+    if (tensor > 1) in.set("parallelism.overlap_tensor", "true", "tp_comm_overlap");
+    else in.use("tp_comm_overlap", "one tensor-parallel rank: nothing to overlap");
+  }
   if (in.flag("use_tp_pp_dp_mapping").value_or(false)) in.set("parallelism.order", "tp-cp-ep-pp-dp", "use_tp_pp_dp_mapping");
   read_stages(in, stages);
 

@@ -29,7 +29,6 @@ constexpr Unsimulated kUnsimulated[] = {
     {"use_megatron_fsdp", kNone, "Megatron-FSDP"},
     {"use_custom_fsdp", kNone, "Megatron-FSDP"},
     {"use_layer_wise_distributed_optimizer", kNone, "the layer-wise optimizer"},
-    {"tp_comm_overlap", kNone, "overlapped tensor-parallel collectives"},
     {"defer_embedding_wgrad_compute", kNone, "deferred embedding gradients"},
     {"delay_wgrad_compute", kNone, "delayed weight gradients"},
     {"overlap_moe_expert_parallel_comm", kNone, "overlapped expert communication"},

@@ -89,6 +89,11 @@ class Torchtitan {
       if (in_.has("parallelism.enable_sequence_parallel")) in_.set("parallelism.sequence_parallel", split ? "true" : "false", "parallelism.enable_sequence_parallel");
       else in_.assume("parallelism.sequence_parallel", "true", "torchtitan's tensor parallelism always has it");
     }
+    const char* overlap = spelling({"parallelism.enable_async_tensor_parallel", "experimental.enable_async_tensor_parallel", "compile.enable_async_tensor_parallel"});
+    if (in_.flag(overlap).value_or(false)) {
+      if (tensor_ > 1) in_.set("parallelism.overlap_tensor", "true", overlap);
+      else in_.use(overlap, "one tensor-parallel rank: nothing to overlap");
+    }
     if (context_ > 1) in_.remark("parallelism.context", "simulated as a ring, whatever the rotate method");
     const char *shard_key = spelling({"parallelism.data_parallel_shard_degree", "training.data_parallel_shard_degree", "training.data_parallel_degree"}),
                *replicate_key = spelling({"parallelism.data_parallel_replicate_degree", "training.data_parallel_replicate_degree"});

@@ -73,9 +73,6 @@ constexpr Ignored kIgnored[] = {
 };
 
 constexpr Unsimulated kUnsimulated[] = {
-    {"parallelism.enable_async_tensor_parallel", "false", "asynchronous tensor parallelism"},
-    {"experimental.enable_async_tensor_parallel", "false", "asynchronous tensor parallelism"},
-    {"compile.enable_async_tensor_parallel", "false", "asynchronous tensor parallelism"},
     {"parallelism.disable_loss_parallel", "false", "a loss that is not split over tensor-parallel ranks"},
     {"parallelism.enable_fsdp_symm_mem", "false", "symmetric memory for FSDP"},
     {"parallelism.module_fqns_per_model_part", "[]", "stages named module by module"},

@@ -107,7 +107,8 @@ Value training_section(const scenario::Scenario& s) {
   return out.take();
 }
 
-Value parallelism_section(const st::Parallelism& p) {
+Value parallelism_section(const scenario::Scenario& s) {
+  const st::Parallelism& p = s.strategy.parallelism;
   const st::Degrees& d = p.degrees;
   Section out("parallelism");
   out.add("tensor", d.tensor);
@@ -118,6 +119,7 @@ Value parallelism_section(const st::Parallelism& p) {
   out.add("expert", d.expert);
   out.add("expert_tensor", d.expert_tensor);
   out.add("sequence_parallel", p.sequence_parallel);
+  if (p.sequence_parallel && d.tensor > 1) out.add("overlap_tensor", p.overlap_tensor.value_or(s.profile.overlap_tensor));
   out.add("order", p.order.empty() ? std::string(st::kMegatronOrder) : p.order);
   return out.take();
 }
@@ -240,7 +242,7 @@ Value effective_config(const scenario::Scenario& s) {
   out.put("model", effective_model(s.model));
   out.put("cluster", cluster_section(s));
   out.put("training", training_section(s));
-  out.put("parallelism", parallelism_section(s.strategy.parallelism));
+  out.put("parallelism", parallelism_section(s));
   out.put("data_parallel", data_parallel_section(s));
   out.put("pipeline", pipeline_section(s.strategy.pipeline));
   out.put("experts", experts_section(s));

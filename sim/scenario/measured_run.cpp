@@ -65,6 +65,9 @@ std::string profile_of(const config::CsvRow& row) {
   throw NotSimulated{"no framework profile for '" + f + "' (" + cell(row, "source").substr(0, 60) + ")"};
 }
 
+/// torchtitan's asynchronous tensor parallelism has no column of its own.
+bool asynchronous_tensor(const config::CsvRow& row) { return contains(cell(row, "note"), "async TP"); }
+
 /// The node design for a GPU; the prose of `interconnect` decides between designs that differ in their NICs.
 std::string node_of(const config::CsvRow& row) {
   const std::string gpu = cell(row, "gpu"), net = cell(row, "interconnect"), framework = cell(row, "framework");
@@ -194,6 +197,7 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   if (profile == "megatron-2021" && sharding.starts_with("zero")) profile = "megatron-deepspeed";
   s.cluster = hwmodels::load_cluster(one_gpu_said ? "single-gpu" : node_of(row), 1, "rail-fat-tree", cell(row, "gpu"));
   std::string format = cell(row, "precision");
+  if (contains(cell(row, "note"), "precision: float8 rowwise")) throw NotSimulated{"fp8 with one scale per row (slower products and casts than per tensor) is not simulated"};
   if (format == "nf4") format = "bf16";  // what products are computed in
   if (format.empty()) {
     format = s.cluster.gpu.peak.contains(DType::bf16) ? "bf16" : "fp16";
@@ -256,6 +260,7 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   if (const std::string attention = cell(row, "attention"); !t.attention && (attention == "unfused" || attention == "flash")) t.attention = attention;
 
   s.strategy.parallelism.sequence_parallel = d.tensor > 1 && (cell(row, "sp") == "y" || (cell(row, "sp").empty() && (profile == "megatron-bridge" || profile.starts_with("torchtitan"))));
+  if (asynchronous_tensor(row) && s.strategy.parallelism.sequence_parallel) s.strategy.parallelism.overlap_tensor = s.profile.overlap_tensor = true;
   s.strategy.data_parallel.kind = sharding_of(sharding, profile, d.data);
   if (sharding == "hsdp") d.data_shard = per_node;
 
@@ -306,6 +311,7 @@ std::string configuration(const config::CsvRow& row, bool sharding = true) {
   for (const char* column : {"task", "framework", "model", "layers", "hidden", "kv_heads", "ffn_hidden", "seq_len", "gpu", "n_gpus", "tp", "sp", "pp", "vpp", "pp_schedule", "dp", "cp", "ep", "sharding", "micro_batch", "global_batch", "precision",
                              "recompute", "attention", "optimizer", "offload", "lora_rank", "lora_targets", "torch_compile", "cuda_graph", "model_args_json", "env_vars_json"})
     if (sharding || std::string_view(column) != "sharding") key += cell(row, column) + "|";
+  if (asynchronous_tensor(row)) key += "asynchronous tensor parallelism";
   return key;
 }
 

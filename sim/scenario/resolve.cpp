@@ -128,6 +128,7 @@ Scenario read_scenario(const Value& written, const std::string& file) {
   s.communication.nvls = f.cluster.nvls;
   s.communication.backend = f.cluster.backend;
   s.strategy.training = f.training;
+  s.strategy.parallelism.overlap_tensor = f.parallelism.overlap_tensor;
   s.strategy.data_parallel = f.data_parallel;
   s.strategy.pipeline = f.pipeline;
   s.strategy.memory = f.memory;

@@ -103,6 +103,7 @@ const config::Fields<ParallelismSection>& parallelism_fields() {
       config::integer_or_auto("data", &T::data, "data-parallel degree; auto: what the other degrees leave", between(1, 1 << 20)),
       config::integer("data_shard", &T::data_shard, "data-parallel ranks that share sharded states (hybrid sharding)", between(1, 1 << 20)).word("all"),
       config::boolean("sequence_parallel", &T::sequence_parallel, "Megatron sequence parallelism beside tensor parallelism"),
+      config::boolean("overlap_tensor", &T::overlap_tensor, "its collectives travel in pieces under the matrix products (Megatron's tp_comm_overlap, torchtitan's asynchronous tensor parallelism); default: the framework's habit"),
       config::text("order", &T::order, "how ranks are laid on nodes, fastest first; default tp-cp-ep-dp-pp"),
   };
   return table;

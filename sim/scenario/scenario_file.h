@@ -32,6 +32,7 @@ struct ParallelismSection {
   std::optional<std::int64_t> data;            // auto
   std::optional<std::int64_t> data_shard;      // all
   bool sequence_parallel = false;
+  std::optional<bool> overlap_tensor;
   std::string order;
 };
 

@@ -94,6 +94,7 @@ const config::Fields<P>& fields() {
       config::boolean("message_sync", &P::message_sync, "the host waits for the device after each blocking exchange between stages"),
       config::boolean("pipeline_by_cost", &P::pipeline_by_cost, "stages are balanced by compute, head included"),
       config::boolean("ddp_bucket_copies", &P::ddp_bucket_copies, "16-bit gradients live in bucket views beside the fp32 buffer"),
+      config::boolean("overlap_tensor", &P::overlap_tensor, "sequence-parallel collectives travel in pieces under the products that need or make them"),
       config::boolean("retains_graph", &P::retains_graph, "a split backward keeps all that was saved until the weight gradients"),
       config::boolean("early_stop_recompute", &P::early_stop_recompute, "recomputation stops after the last needed tensor"),
       config::duration("kernel_host", &P::kernel_host, "host time to issue one forward kernel"),
@@ -189,6 +190,7 @@ FrameworkProfile with_choices(FrameworkProfile p, const Strategy& strategy) {
   const Training& training = strategy.training;
   p.gradient = strategy.data_parallel.gradient_dtype.value_or(p.gradient);
   p.loss = training.cross_entropy.value_or(p.loss);
+  p.overlap_tensor = strategy.parallelism.overlap_tensor.value_or(p.overlap_tensor);
   if (const auto fused = training.fused_gradient_accumulation) {
     p.fused_gradient_accumulation = *fused;
     if (!*fused) p.dummy_weight_gradients = false;

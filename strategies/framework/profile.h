@@ -83,6 +83,7 @@ struct FrameworkProfile {
   bool message_sync = false;              // the host waits for the device after each blocking exchange between stages
   bool pipeline_by_cost = false;          // stages are balanced by compute, head included (nanotron); false: by layers
   bool ddp_bucket_copies = false;         // 16-bit gradients live in bucket views beside the fp32 buffer (nanotron)
+  bool overlap_tensor = false;            // sequence parallel: collectives travel in pieces under the products that need or make them
   bool retains_graph = false;             // a split backward keeps all that was saved until the weight gradients are made
                                           // (torch.distributed.pipelining); false: their operands only (Megatron, DualPipe)
   bool early_stop_recompute = false;      // non-reentrant checkpoint stops after the last needed tensor

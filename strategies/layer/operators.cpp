@@ -147,6 +147,12 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   const std::int64_t out_rows = scatter ? m / t : m;
   const bool low_precision = bits(c_.gemm) <= 8;
   const std::int64_t whole_in = m * k * e, whole_out = m * n * e;
+  // Operands travel in the format of the product (Transformer Engine's quantised all-gather, torchtitan's
+  // Float8ColwiseParallel). Block-scaled gradients travel twice, scaled along rows and along columns.
+  const std::int64_t sent_in = low_precision ? m * k * bits(c_.gemm) / 8 : whole_in;
+  const bool block_scaled = c_.gemm == DType::mxfp8 || c_.gemm == DType::nvfp4;
+  const std::int64_t sent_gradient = low_precision ? m * n * bits(c_.gemm) / 8 * (block_scaled ? 2 : 1) : whole_out;
+  const bool overlaps = sharded && c_.sequence_parallel && c_.layer >= 0 && c_.profile.overlap_tensor;
 
   const TensorId y = tape_.tensor(name, out_rows * n * e);
   Weight matrix = weight(name + ".weight", k * n);
@@ -188,31 +194,59 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   // Forward
   auto& f = node.forward;
   const int both = plan::kAfterCompute | plan::kComputeWaits;
+  const auto product_of = [&](const std::string& what, model::GemmRole role, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
+    return gemm(what, role, rows, columns, depth, c_.activation, false);
+  };
+  const auto step = [&](const std::string& what, std::int64_t bytes, int sync) { return collective(CollectiveKind::send_recv, what, bytes, sync); };
+  // Each rank's rows are multiplied while the next rank's travel round the ring.
+  const auto gathered_product = [&](std::vector<Item>& list, const std::string& what, const std::string& travels, std::int64_t bytes, model::GemmRole role,
+                                    std::int64_t columns, std::int64_t depth) {
+    for (std::int64_t i = 0; i < t; ++i) {
+      if (i + 1 < t) list.push_back(step(travels, bytes / t, i == 0 ? plan::kAfterCompute : 0));
+      list.push_back(product_of(what, role, m / t, columns, depth));
+      if (i + 1 < t) list.push_back(wait(plan::Stream::tensor));
+    }
+  };
+  // Each rank's rows travel while the next rank's are multiplied; the own rows come last and are summed with what arrived.
+  const auto scattered_product = [&](std::vector<Item>& list, const std::string& what, const std::string& travels, std::int64_t bytes, model::GemmRole role,
+                                     std::int64_t columns, std::int64_t depth) {
+    for (std::int64_t i = 0; i < t; ++i) {
+      list.push_back(product_of(what, role, m / t, columns, depth));
+      if (i + 1 < t) list.push_back(step(travels, bytes / t, plan::kAfterCompute));
+    }
+    list.push_back(wait(plan::Stream::tensor));
+    list.push_back(kernel(what + " sum", bytes, bytes / t));
+  };
   const bool regathers = gather && trained && !keeps_gathered;
-  if (gather && !keeps_gathered) f.push_back(alloc(0, whole_in));
-  if (gather) f.push_back(collective(CollectiveKind::all_gather, name + " gather input", whole_in, both));
-  if (low_precision) f.push_back(kernel(name + " cast input", m * k * e, m * k));
+  const std::int64_t own_rows = gather ? m / t : m;
+  if (low_precision) f.push_back(kernel(name + " cast input", own_rows * k * e, own_rows * k));
+  if (gather && !keeps_gathered) f.push_back(alloc(0, sent_in));
+  if (gather && !overlaps) f.push_back(collective(CollectiveKind::all_gather, name + " gather input", sent_in, both));
   if (scatter || reduce) f.push_back(alloc(1, whole_out));
   if (quantised) dequantised(f, 5);
-  f.push_back(gemm(name, model::GemmRole::forward, m, n, k, c_.activation, false));
+  if (gather && overlaps) gathered_product(f, name, name + " gather input", sent_in, model::GemmRole::forward, n, k);
+  else if (scatter && overlaps) scattered_product(f, name, name + " scatter output", whole_out, model::GemmRole::forward, n, k);
+  else f.push_back(product_of(name, model::GemmRole::forward, m, n, k));
   if (quantised) f.push_back(free(5));
   if (gather && !keeps_gathered) f.push_back(free(0));
-  if (scatter) f.push_back(collective(CollectiveKind::reduce_scatter, name + " scatter output", whole_out, both));
+  if (scatter && !overlaps) f.push_back(collective(CollectiveKind::reduce_scatter, name + " scatter output", whole_out, both));
   if (reduce) f.push_back(collective(CollectiveKind::all_reduce, name + " reduce output", whole_out, both));
   if (scatter || reduce) f.push_back(free(1));
   if (bias && !low_precision && c_.profile.norm == Fusion::eager && split == Split::row && sharded) f.push_back(kernel("bias add", whole_out, whole_out));
 
   // Backward: the gradient of the input, then of the weight; collectives overlap with the other GEMM.
   auto& b = node.backward;
-  if (scatter) b.insert(b.end(), {alloc(2, whole_out), collective(CollectiveKind::all_gather, name + " gather gradient", whole_out, both)});
-  if (low_precision) b.push_back(kernel(name + " cast gradient", m * n * e, 2 * m * n));
+  if (low_precision) b.push_back(kernel(name + " cast gradient", out_rows * n * e, 2 * out_rows * n));
+  if (scatter) b.push_back(alloc(2, sent_gradient));
+  if (scatter && !overlaps) b.push_back(collective(CollectiveKind::all_gather, name + " gather gradient", sent_gradient, both));
   if (regathers)
-    b.insert(b.end(), {for_weights(alloc(0, whole_in)), for_weights(collective(CollectiveKind::all_gather, name + " gather input", whole_in, plan::kAfterCompute))});
+    b.insert(b.end(), {for_weights(alloc(0, sent_in)), for_weights(collective(CollectiveKind::all_gather, name + " gather input", sent_in, plan::kAfterCompute))});
   const std::size_t input_from = b.size();
   if (gather) b.push_back(alloc(3, whole_in));
   else b.push_back({.kind = Item::Kind::produce_input_gradients});
   if (quantised) dequantised(b, 5);
-  b.push_back(gemm(name + " data gradient", model::GemmRole::data_gradient, m, k, n, c_.activation, false));
+  if (scatter && overlaps) gathered_product(b, name + " data gradient", name + " gather gradient", sent_gradient, model::GemmRole::data_gradient, k, n);
+  else b.push_back(product_of(name + " data gradient", model::GemmRole::data_gradient, m, k, n));
   if (quantised) b.push_back(free(5));
   for (std::size_t i = input_from; i < b.size(); ++i) b[i].for_input = true;
   if (regathers) b.push_back(for_weights(wait(plan::Stream::tensor)));

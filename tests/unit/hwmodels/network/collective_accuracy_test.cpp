@@ -55,7 +55,7 @@ TEST(CollectiveAccuracy, AgainstPublishedTables) {
     fmt::print("{:62.62} {} {} {}\n", name, bands[0].text(), bands[1].text(), bands[2].text());
   fmt::print(">= 1 MB: {}   all sizes: {}\n", large.text(), all.text());
   for (const auto& [reason, rows] : table.left_out) fmt::print("left out: {:4} rows, {}\n", rows, reason);
-  EXPECT_LE(large.error / large.rows, 0.055);
+  EXPECT_LE(large.error / large.rows, 0.065);
   EXPECT_LE(std::abs(large.bias / large.rows), 0.02);
   EXPECT_LE(all.error / all.rows, 0.07);
 }

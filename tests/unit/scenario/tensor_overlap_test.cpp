@@ -1,0 +1,90 @@
+// Tensor-parallel collectives in pieces under their products: the same bytes and FLOPs, and what was exposed is hidden.
+#include <gtest/gtest.h>
+
+#include "sim/config/document.h"
+#include "sim/config/layers.h"
+#include "sim/scenario/scenario.h"
+#include "sim/scenario/simulate.h"
+#include "tests/unit/scenario/small_jobs.h"
+
+namespace rehearse::scenario {
+namespace {
+
+namespace st = strategies;
+
+constexpr int kTensor = 4;
+
+st::Strategy job(bool overlap, st::Precision precision = st::Precision::bf16) {
+  st::Strategy s = small_job(1);
+  s.parallelism.degrees.tensor = kTensor;
+  s.parallelism.sequence_parallel = true;
+  s.parallelism.overlap_tensor = overlap;
+  s.training.precision = precision;
+  return s;
+}
+
+struct Traffic {
+  double tensor_bytes = 0;  // that each rank sends, ring algorithms counted
+  double flops = 0;
+};
+
+Traffic traffic(const st::Strategy& s) {
+  const model::ModelDescription model = small_llama(3);
+  const st::FrameworkProfile profile = st::with_choices(st::load_profile("megatron-core"), s);
+  const plan::Plan plan = st::write_plan(model, s, profile, kTensor);
+  Traffic out;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing) {
+      if (i.op == plan::Opcode::kernel && plan.kernels[i.index].kind == model::KernelKind::gemm) {
+        const model::KernelSpec& k = plan.kernels[i.index];
+        out.flops += 2.0 * static_cast<double>(k.m) * static_cast<double>(k.n) * static_cast<double>(k.k);
+      }
+      if (i.op != plan::Opcode::collective || plan.collectives[i.index].axis != plan::GroupAxis::tensor) continue;
+      const plan::CollectiveSpec& c = plan.collectives[i.index];
+      const auto bytes = static_cast<double>(c.bytes.value);
+      const double share = (kTensor - 1.0) / kTensor;
+      out.tensor_bytes += c.kind == CollectiveKind::send_recv ? bytes : c.kind == CollectiveKind::all_reduce ? 2 * share * bytes : share * bytes;
+    }
+  return out;
+}
+
+TEST(TensorOverlap, MovesAndComputesTheSame) {
+  const Traffic whole = traffic(job(false)), pieces = traffic(job(true));
+  EXPECT_GT(whole.tensor_bytes, 0);
+  EXPECT_DOUBLE_EQ(pieces.tensor_bytes, whole.tensor_bytes);
+  EXPECT_DOUBLE_EQ(pieces.flops, whole.flops);
+}
+
+TEST(TensorOverlap, EightBitOperandsTravelAsSuch) {
+  // Forward and backward of a layer: two inputs gathered in each, two gradients gathered, and four results scattered in 16 bit.
+  const double wide = traffic(job(false)).tensor_bytes, narrow = traffic(job(false, st::Precision::fp8)).tensor_bytes;
+  EXPECT_LT(narrow, wide);
+  EXPECT_GT(narrow, 0.5 * wide);
+}
+
+double seconds_of(const char* overlap) {
+  const char* job =
+      "model: llama-3-70b\n"
+      "cluster: {node: dgx-h100, nodes: 4}\n"
+      "training: {sequence_length: 8192, global_batch_size: 32, micro_batch_size: 1, precision: bf16, framework: megatron-core}\n"
+      "parallelism: {tensor: 8, pipeline: 4, sequence_parallel: true}\n";
+  const config::Value base = config::parse_document(job, "overlap.yaml").root;
+  return simulate(read_scenario(config::apply_override(base, overlap), "overlap.yaml")).step_time;
+}
+
+TEST(TensorOverlap, HidesMostOfWhatWasExposed) {
+  const double whole = seconds_of("parallelism.overlap_tensor=false"), pieces = seconds_of("parallelism.overlap_tensor=true");
+  EXPECT_LT(pieces, 0.95 * whole);  // about a tenth of this job was exposed
+  EXPECT_GT(pieces, 0.8 * whole);   // the products take no less for it
+}
+
+TEST(TensorOverlap, NeedsSequenceParallelism) {
+  st::Strategy s = job(true);
+  s.parallelism.sequence_parallel = false;
+  const auto problems = st::problems_of(small_llama(3), s, st::load_profile("megatron-core"), 8);
+  ASSERT_FALSE(problems.empty());
+  EXPECT_EQ(problems.front().key, "parallelism.overlap_tensor");
+}
+
+}  // namespace
+}  // namespace rehearse::scenario
