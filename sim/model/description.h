@@ -69,6 +69,7 @@ struct ModelDescription {
   std::int64_t rotary_dim = 0;  // rotated part of head_dim
   bool qkv_bias = false, attention_output_bias = false, mlp_bias = false, head_bias = false;
   bool tied_embeddings = false;
+  bool fused_qkv = false;         // the published code computes queries, keys and values by one product
   bool attention_sinks = false;   // one learned logit per head (GPT-OSS)
   bool scaled_embedding = false;  // embeddings are multiplied by a constant (Gemma): one more kernel
   double dropout = 0;             // residual/hidden dropout probability that training uses

@@ -25,6 +25,7 @@ void derive_heads(ModelDescription& model, std::int64_t kv_heads) {
 
 ModelDescription read_gpt2(ModelFields& fields) {
   ModelDescription model = gpt_like("gpt2");
+  model.fused_qkv = true;
   model.hidden = fields.integer({"n_embd", "hidden_size"});
   set_layer_count(model, fields.integer({"n_layer", "num_hidden_layers"}));
   model.heads = fields.integer({"n_head", "num_attention_heads"}, 12);
@@ -43,6 +44,7 @@ ModelDescription read_gpt2(ModelFields& fields) {
 
 ModelDescription read_gpt_neox(ModelFields& fields) {
   ModelDescription model = gpt_like("gpt_neox");
+  model.fused_qkv = true;
   model.hidden = fields.integer({"hidden_size"});
   set_layer_count(model, fields.integer({"num_hidden_layers"}));
   model.heads = fields.integer({"num_attention_heads"}, 64);
@@ -61,6 +63,7 @@ ModelDescription read_gpt_neox(ModelFields& fields) {
 
 ModelDescription read_falcon(ModelFields& fields) {
   ModelDescription model = gpt_like("falcon");
+  model.fused_qkv = true;
   model.hidden = fields.integer({"hidden_size", "n_embed"});
   set_layer_count(model, fields.integer({"num_hidden_layers", "n_layer"}));
   model.heads = fields.integer({"num_attention_heads", "n_head"}, 71);
@@ -117,6 +120,7 @@ ModelDescription read_opt(ModelFields& fields) {
 
 ModelDescription read_bloom(ModelFields& fields) {
   ModelDescription model = gpt_like("bloom");
+  model.fused_qkv = true;
   model.hidden = fields.integer({"hidden_size", "n_embed"});
   set_layer_count(model, fields.integer({"n_layer", "num_hidden_layers"}));
   model.heads = fields.integer({"n_head", "num_attention_heads"}, 8);

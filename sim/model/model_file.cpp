@@ -168,6 +168,7 @@ void restate(ModelFields& fields, ModelDescription& model) {
   model.rotary_dim =
       fields.integer({"rotary_dim"}, model.position == Position::rotary ? model.head_dim : std::int64_t{0});
   read_biases(fields, model);
+  model.fused_qkv = fields.flag({"fused_qkv"}, false);
   model.attention_sinks = fields.flag({"attention_sinks"}, false);
   model.scaled_embedding = fields.flag({"scaled_embedding"}, false);
   model.embedding_width = fields.integer({"embedding_width"}, 0);
@@ -226,6 +227,7 @@ const std::vector<ModelKey>& model_keys() {
       {"position", "rotary, learned, alibi or none"},
       {"rotary_dim", "rotated part of a head; default: all of it"},
       {"biases", "list from qkv, attention_output, mlp, head"},
+      {"fused_qkv", "the published code computes queries, keys and values by one product"},
       {"attention_sinks", "one learned logit per head"},
       {"scaled_embedding", "the embedding is multiplied by a constant"},
       {"embedding_width", "width of the token embedding where it is not hidden"},

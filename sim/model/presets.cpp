@@ -176,6 +176,7 @@ std::string describe_difference(const ModelDescription& a, const ModelDescriptio
   compare("mlp_bias", a.mlp_bias, b.mlp_bias);
   compare("head_bias", a.head_bias, b.head_bias);
   compare("tied_embeddings", a.tied_embeddings, b.tied_embeddings);
+  compare("fused_qkv", a.fused_qkv, b.fused_qkv);
   compare("attention_sinks", a.attention_sinks, b.attention_sinks);
   compare("scaled_embedding", a.scaled_embedding, b.scaled_embedding);
   compare("dropout", a.dropout, b.dropout);

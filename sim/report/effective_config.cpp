@@ -119,7 +119,7 @@ Value parallelism_section(const scenario::Scenario& s) {
   out.add("expert", d.expert);
   out.add("expert_tensor", d.expert_tensor);
   out.add("sequence_parallel", p.sequence_parallel);
-  if (p.sequence_parallel && d.tensor > 1) out.add("overlap_tensor", p.overlap_tensor.value_or(s.profile.overlap_tensor));
+  out.add("overlap_tensor", p.sequence_parallel && d.tensor > 1 && p.overlap_tensor.value_or(s.profile.overlap_tensor));
   out.add("order", p.order.empty() ? std::string(st::kMegatronOrder) : p.order);
   return out.take();
 }

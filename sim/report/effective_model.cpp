@@ -127,6 +127,7 @@ Value effective_model(const model::ModelDescription& m) {
   out.add("position", name_of(m.position));
   if (m.position == model::Position::rotary && !m.latent.present()) out.add("rotary_dim", m.rotary_dim);
   out.put("biases", biases(m));
+  out.add("fused_qkv", m.fused_qkv);
   out.add("attention_sinks", m.attention_sinks);
   out.add("scaled_embedding", m.scaled_embedding);
   out.add("embedding_width", m.embedding_width);

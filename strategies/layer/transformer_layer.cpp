@@ -64,10 +64,10 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
   const std::int64_t q_width = m.heads * m.head_dim, kv_width = m.kv_heads * m.head_dim;
   using Split = Operators::Split;
   TensorId q, k, v;
-  if (c.profile.fused_qkv) {
+  if (c.profile.fused_qkv || m.fused_qkv) {
     const TensorId qkv = op.linear(x, "qkv", m.hidden, q_width + 2 * kv_width, m.qkv_bias, Split::column);
     const bool rotates = m.position == model::Position::rotary && layer.rotary;
-    if (rotates && c.profile.value_is_view) {
+    if (rotates && (c.profile.value_is_view || !c.profile.fused_qkv)) {
       const auto parts = op.split(qkv, "split", {q_width / c.tensor, kv_width / c.tensor, kv_width / c.tensor});
       q = op.rope(parts[0], "query rope", q_width / c.tensor);
       k = op.rope(parts[1], "key rope", kv_width / c.tensor);
