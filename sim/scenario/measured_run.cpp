@@ -36,7 +36,8 @@ std::optional<std::int64_t> integer(const config::CsvRow& row, std::string_view 
 /// Which framework profile a row means. `various` is resolved by what the source says of itself.
 std::string profile_of(const config::CsvRow& row) {
   const std::string f = cell(row, "framework"), source = cell(row, "source") + " " + cell(row, "note"), gpu = cell(row, "gpu");
-  const bool old_megatron = cell(row, "attention") == "unfused" || contains(source, "arXiv 2104.04473") || contains(source, "2205.05198") || gpu.starts_with("v100");
+  const bool old_megatron = cell(row, "attention") == "unfused" || contains(source, "arXiv 2104.04473") || contains(source, "2205.05198") ||
+                            contains(source, "images/tables.tex") || contains(source, "2021.png") /* Megatron-LM's README in 2021 */ || gpu.starts_with("v100");
   if (f == "megatron-lm") return old_megatron && !contains(source, "tests/functional_tests") ? "megatron-2021" : "megatron-core";
   if (f == "megatron-deepspeed") return "megatron-2021";
   if (f == "megatron-bridge" || f == "nemo") return "megatron-bridge";
@@ -55,7 +56,9 @@ std::string profile_of(const config::CsvRow& row) {
   if (f == "various") {
     if (contains(source, "Nemotron")) return "megatron-bridge";  // NVIDIA's own runs: overlapped communication, no dropout
     if (contains(source, "Megatron-LLaMA")) return "megatron-core";
-    for (const char* word : {"Megatron", "MT-NLG", "BLOOM", "bigscience", "Pythia", "NeoX", "GLM-130B"})
+    for (const char* word : {"Pythia", "NeoX"})
+      if (contains(source, word)) return "gpt-neox";
+    for (const char* word : {"Megatron", "MT-NLG", "BLOOM", "bigscience", "GLM-130B"})
       if (contains(source, word)) return "megatron-2021";
     for (const char* word : {"ZeRO", "DeepSpeed", "BMTrain"})
       if (contains(source, word)) return "deepspeed";
@@ -174,6 +177,28 @@ void apply_offload(const std::string& word, const std::string& source, st::Strat
   if (word == "optimizer+param" || contains(source, "parameters+optimizer CPU")) o.parameters = st::MemoryTier::cpu;
 }
 
+/// What a run whose micro-batch is not stated may have been: larger ones, the chunks of an interleaved schedule that does not
+/// say how many, and tensor degrees where none is stated.
+void add_alternatives(const config::CsvRow& row, const Scenario& s, MeasuredRun& run) {
+  const st::Degrees& d = s.strategy.parallelism.degrees;
+  const bool chunks = d.pipeline > 1 && cell(row, "vpp").empty() && cell(row, "pp_schedule").starts_with("interleaved");
+  const bool tensor_open = cell(row, "tp").empty() && cell(row, "dp").empty() && (s.profile.name.starts_with("megatron") || s.profile.name == "gpt-neox");
+  for (const int tensor : {1, 2, 4, 8}) {
+    if (tensor > 1 && (!tensor_open || d.data % tensor != 0 || tensor > s.cluster.gpus_per_node)) break;
+    for (const int virtual_stages : {1, 2, 4, 8}) {
+      if (virtual_stages > 1 && (!chunks || s.model.layer_count() % (static_cast<std::int64_t>(d.pipeline) * virtual_stages) != 0)) break;
+      for (const std::int64_t micro_batch : {1, 2, 4, 8, 16, 32}) {
+        Scenario other = s;
+        other.strategy.training.micro_batch_size = micro_batch;
+        if (tensor > 1) other.strategy.parallelism.degrees.tensor = tensor, other.strategy.parallelism.degrees.data = d.data / tensor;
+        if (virtual_stages > 1) other.strategy.pipeline.schedule = "interleaved-1f1b", other.strategy.pipeline.virtual_stages = virtual_stages;
+        if (s.strategy.training.global_batch_size % (micro_batch * other.strategy.parallelism.degrees.data) != 0) break;
+        if (problems_of(other).empty()) run.alternatives.push_back(std::move(other));
+      }
+    }
+  }
+}
+
 Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   Scenario s;
   s.file = row.at().file;
@@ -253,7 +278,7 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   const auto micro = integer(row, "micro_batch"), global = integer(row, "global_batch"), accumulation = integer(row, "grad_accum");
   if (micro) t.micro_batch_size = *micro;
   else if (global && accumulation && *global % (*accumulation * d.data) == 0) t.micro_batch_size = std::max<std::int64_t>(1, *global / (*accumulation * d.data));
-  else s.notes.push_back("micro-batch not stated, taken as the fastest of 1, 2, 4 and 8 that fits");
+  else s.notes.push_back("micro-batch not stated, taken as the fastest power of two up to 32 that fits");
   t.global_batch_size = global ? *global : t.micro_batch_size * d.data * accumulation.value_or(1);
   if (!global) s.notes.push_back(fmt::format("global batch not stated, taken as {}", t.global_batch_size));
   t.precision = precision;
@@ -267,10 +292,10 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   if (d.pipeline > 1) s.strategy.pipeline = pipeline_of(row, d.pipeline, s.model.layer_count());
   if (profile == "megatron-core") apply_megatron_layout(cell(row, "model_args_json"), s);
   const std::string recompute = cell(row, "recompute");
-  const bool selective = recompute == "selective" || (recompute.empty() && s.profile.recomputes_selectively);
-  s.strategy.memory.recompute = recompute == "full" ? st::Recompute::full : selective ? st::Recompute::selective : st::Recompute::none;
+  st::Recompute& recomputes = s.strategy.memory.recompute;
+  recomputes = recompute.empty() ? s.profile.default_recompute : recompute == "full" ? st::Recompute::full : recompute == "selective" ? st::Recompute::selective : st::Recompute::none;
   apply_offload(offload, cell(row, "source") + " " + cell(row, "note"), s.strategy);
-  if (recompute.empty()) s.notes.push_back(std::string("recomputation not stated, taken as ") + (selective ? "selective" : "none"));
+  if (recompute.empty()) s.notes.push_back(std::string("recomputation not stated, taken as ") + (recomputes == st::Recompute::full ? "full" : recomputes == st::Recompute::selective ? "selective" : "none"));
 
   if (const auto world = row.find("ar_gbps_world") ? row.number("ar_gbps_world") : std::nullopt) {
     hwmodels::MeasuredBandwidth measured;
@@ -286,13 +311,7 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   }
   const auto problems = problems_of(s);
   if (!problems.empty()) throw NotSimulated{to_string(problems.front())};
-  if (!micro && !accumulation && global)
-    for (std::int64_t larger : {2, 4, 8}) {
-      if (*global % (larger * d.data) != 0) break;
-      run.alternatives.push_back(s);
-      run.alternatives.back().strategy.training.micro_batch_size = larger;
-      if (!problems_of(run.alternatives.back()).empty()) run.alternatives.pop_back();
-    }
+  if (!micro && !accumulation && global) add_alternatives(row, s, run);
   return s;
 }
 

@@ -111,7 +111,7 @@ const config::Fields<P>& fields() {
       config::integer("vocab_multiple", &P::vocab_multiple, "vocabulary rows are padded to a multiple", config::positive),
       config::boolean("vocab_times_tensor", &P::vocab_times_tensor, "the multiple grows with the tensor degree"),
       config::text("selective_modules", &P::selective_modules, "what `recompute: selective` recomputes"),
-      config::boolean("recomputes_selectively", &P::recomputes_selectively, "its default configurations recompute selectively"),
+      config::choice("default_recompute", &P::default_recompute, "recomputation of its published configurations", {{"none", Recompute::none, ""}, {"selective", Recompute::selective, ""}, {"full", Recompute::full, ""}}),
   };
   return table;
 }

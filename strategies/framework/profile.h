@@ -106,7 +106,7 @@ struct FrameworkProfile {
   int vocab_multiple = 1;                 // padding multiple, times tensor degree when vocab_times_tensor
   bool vocab_times_tensor = false;
   std::vector<std::string> selective_modules;  // what `recompute: selective` means here
-  bool recomputes_selectively = false;    // its default configurations recompute selectively
+  Recompute default_recompute = Recompute::none;  // of its published configurations
 };
 
 /// Reads strategies/framework/data/<name>.yaml, or the user's own file when `name` is a path (holds a '/' or ends in
