@@ -20,6 +20,7 @@ PipelineShape shape_of(const Strategy& strategy) {
   shape.micro_batches = static_cast<int>(strategy.micro_batches());
   shape.chunks = strategy.pipeline.virtual_stages;
   shape.times = strategy.pipeline.times;
+  shape.overlap_messages = strategy.pipeline.overlap_messages.value_or(true);
   return shape;
 }
 

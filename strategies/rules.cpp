@@ -58,6 +58,7 @@ std::optional<PipelineProgram> checked_schedule(const Strategy& s, Rules& rules)
   shape.stages = stages;
   shape.micro_batches = micro_batches;
   shape.chunks = s.pipeline.virtual_stages;
+  shape.overlap_messages = s.pipeline.overlap_messages.value_or(true);
   const std::vector<std::string> problems = schedule->problems(shape);
   for (const std::string& p : problems) rules.forbid(true, "pipeline.schedule", p, "");
   if (other_chunks || !problems.empty()) return std::nullopt;

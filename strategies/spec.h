@@ -70,6 +70,7 @@ struct Pipeline {
   std::vector<std::int64_t> layers_per_stage;     // empty: even
   std::string table, table_file;                  // schedule "table": the text and where it was read
   PassTimes times;                                // of this job, where the schedule is searched for with them
+  std::optional<bool> overlap_messages;           // of Megatron's interleaved schedule, under the passes; unset: they do
   bool post_validation = false;                   // the optimizer does not wait for the norm of all stages (zero bubble)
 };
 

@@ -60,6 +60,14 @@ void read_stages(Importer& in, std::int64_t stages) {
   } else if (per_stage) {
     in.use("num_layers_per_virtual_pipeline_stage", "the number of virtual stages says it");
   }
+  // --overlap-p2p-communication was opt-in from 2023-05 to 2024-11; --no-overlap-p2p-communication opts out since.
+  const bool interleaves = stages > 2 && chunks > 1;
+  for (const char* name : {"overlap_p2p_comm", "overlap_p2p_communication", "no_overlap_p2p_communication"})
+    if (const auto on = in.flag(name)) {
+      const bool overlaps = *on != std::string_view(name).starts_with("no_");
+      if (interleaves) in.set("pipeline.overlap_messages", overlaps ? "true" : "false", name);
+      else in.use(name, "matters to interleaved schedules of three stages and more only");
+    }
   if (stages > 1 && chunks > 1) {
     in.set("pipeline.virtual_stages", std::to_string(chunks), by);
     in.fragment().set("pipeline.schedule", "interleaved-1f1b", in.find(by)->place());

@@ -142,6 +142,7 @@ Value pipeline_section(const st::Pipeline& p) {
   Section out("pipeline");
   if (p.table_file.empty()) out.add("schedule", p.schedule);
   if (!p.table_file.empty()) out.add("table", p.table_file);
+  out.add("overlap_messages", p.overlap_messages.value_or(true));
   out.add("post_validation", p.post_validation);
   out.add("virtual_stages", p.virtual_stages);
   if (!p.layers_per_stage.empty()) out.add_list("layers_per_stage", p.layers_per_stage);

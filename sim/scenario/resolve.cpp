@@ -139,6 +139,7 @@ Scenario read_scenario(const Value& written, const std::string& file) {
   std::string framework = f.training.framework;
   if (f.training.compile.value_or(false) && framework == "torchtitan") framework = "torchtitan-compile";
   s.profile = st::with_choices(st::with_precision(st::load_profile(beside(framework, "training.framework", given)), f.training.precision), s.strategy);
+  if (!s.strategy.pipeline.overlap_messages && f.parallelism.pipeline > 2) s.strategy.pipeline.overlap_messages = s.profile.overlap_messages;  // two stages need it
   if (f.training.optimizer_state_dtype) s.profile.optimizer_state = *f.training.optimizer_state_dtype;
   resolve_degrees(f.parallelism, s, given, out);
   if (!given.given("data_parallel.kind")) {

@@ -129,6 +129,7 @@ const config::Fields<st::Pipeline>& pipeline_fields() {
   static const config::Fields<T> table{
       config::named("schedule", &T::schedule, "order of forwards and backwards", "pipeline schedule", [] { return st::kPipelineSchedules.names(); }),
       config::text("table", &T::table_file, "a schedule of your own: a CSV with a row per rank and a cell per action, as PyTorch writes it; takes the place of schedule"),
+      config::boolean("overlap_messages", &T::overlap_messages, "messages of interleaved-1f1b travel under the passes (Megatron's overlap_p2p_comm); default: the framework's habit"),
       config::boolean("post_validation", &T::post_validation, "each stage's optimizer goes on with the norm of the stages before it (zero bubble)"),
       config::integer("virtual_stages", &T::virtual_stages, "model chunks per rank (interleaving)", between(1, 64)),
       config::integer("layers_per_stage", &T::layers_per_stage, "layers of each virtual stage; default: even", config::non_negative),

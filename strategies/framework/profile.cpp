@@ -91,6 +91,7 @@ const config::Fields<P>& fields() {
       config::boolean("overlap_parameter_gather", &P::overlap_parameter_gather, "gather runs under the next forward"),
       config::boolean("fused_optimizer", &P::fused_optimizer, "one pass over the states; false: foreach"),
       config::boolean("gradient_norm_sync", &P::gradient_norm_sync, "the host reads the gradient norm"),
+      config::boolean("overlap_messages", &P::overlap_messages, "messages of the interleaved schedule travel under the passes"),
       config::boolean("message_sync", &P::message_sync, "the host waits for the device after each blocking exchange between stages"),
       config::boolean("pipeline_by_cost", &P::pipeline_by_cost, "stages are balanced by compute, head included"),
       config::boolean("ddp_bucket_copies", &P::ddp_bucket_copies, "16-bit gradients live in bucket views beside the fp32 buffer"),

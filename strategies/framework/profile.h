@@ -80,6 +80,7 @@ struct FrameworkProfile {
   bool overlap_parameter_gather = false;
   bool fused_optimizer = true;            // one multi-tensor kernel without temporaries; false: foreach
   bool gradient_norm_sync = true;         // the host reads the norm before the optimizer step
+  bool overlap_messages = true;           // messages of Megatron's interleaved schedule travel under the passes
   bool message_sync = false;              // the host waits for the device after each blocking exchange between stages
   bool pipeline_by_cost = false;          // stages are balanced by compute, head included (nanotron); false: by layers
   bool ddp_bucket_copies = false;         // 16-bit gradients live in bucket views beside the fp32 buffer (nanotron)

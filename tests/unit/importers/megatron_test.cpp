@@ -210,6 +210,7 @@ TEST(Megatron, OptionsOfLayersBecomeOptionsOfTraining) {
   EXPECT_EQ(key(read(common + "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"), "training.optimizer_state_dtype"), "bf16");
   EXPECT_EQ(fate(read(common + "--use-precision-aware-optimizer --exp-avg-dtype fp8"), "exp_avg_dtype"), "not simulated");
   EXPECT_EQ(key(read(common + "--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap"), "parallelism.overlap_tensor"), "true");
+  EXPECT_EQ(key(read(common + "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 --no-overlap-p2p-communication"), "pipeline.overlap_messages"), "false");
   EXPECT_EQ(fate(read(common + "--tensor-model-paralel-size 4"), "tensor_model_paralel_size"), "not understood");
 }
 
