@@ -41,6 +41,7 @@ Run add_sweep(CLI::App& app);
 Run add_advise(CLI::App& app);
 Run add_max_batch(CLI::App& app);
 Run add_max_model(CLI::App& app);
+Run add_plan(CLI::App& app);
 Run add_validate(CLI::App& app);
 Run add_calibrate(CLI::App& app);
 Run add_hardware(CLI::App& app);

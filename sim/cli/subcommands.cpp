@@ -12,6 +12,7 @@ const Catalog<AddSubcommand>& subcommands() {
       {"advise", "what to change: until it fits, then until nothing is faster", add_advise},
       {"max-batch", "the largest micro-batch that fits", add_max_batch},
       {"max-model", "the largest model that a cluster and a set of techniques train", add_max_model},
+      {"plan", "which machines train a job soonest and cheapest", add_plan},
       {"validate", "predicted against measured, for a table of real runs", add_validate},
       {"calibrate", "fit the models to your own machine's measurements and runs", add_calibrate},
       {"hardware", "list and show GPUs, node designs and fabrics", add_hardware},

@@ -1,0 +1,78 @@
+// Capacity plans: every answer is checked by simulating it again, and against the arrangements it was chosen from.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "sim/advice/capacity.h"
+#include "sim/config/document.h"
+
+namespace rehearse::advice {
+namespace {
+
+Case job() {
+  const char* text =
+      "model: {layers: 8, hidden: 4096, heads: 32, ffn_hidden: 11008, vocab: 32000}\n"
+      "cluster: {node: dgx-h100, nodes: 2}\n"
+      "training: {sequence_length: 4096, global_batch_size: 64, micro_batch_size: 1, precision: bf16, framework: megatron-core}\n"
+      "data_parallel: {kind: distributed-optimizer}\n";
+  return {config::parse_document(text, "job.yaml").root, "job.yaml"};
+}
+
+TEST(Capacity, TheBestIsTheFastestArrangementThatFits) {
+  const std::vector<Offer> offers = plan_capacity(job(), {{"dgx-h100", 1}}, {.tokens = 1e9});
+  ASSERT_EQ(offers.size(), 1u);
+  ASSERT_TRUE(offers[0].best.has_value());
+  const Case there(config::parse_document(
+                       "model: {layers: 8, hidden: 4096, heads: 32, ffn_hidden: 11008, vocab: 32000}\n"
+                       "cluster: {node: dgx-h100, nodes: 1}\n"
+                       "training: {sequence_length: 4096, global_batch_size: 64, micro_batch_size: 1, precision: bf16, framework: megatron-core}\n"
+                       "data_parallel: {kind: distributed-optimizer}\n", "one.yaml").root, "one.yaml");
+  const auto again = there.ask(offers[0].best->change.settings);
+  ASSERT_TRUE(again && again->fits);
+  EXPECT_EQ(again->tokens_per_second, offers[0].best->answer.tokens_per_second);
+  for (const Change& change : arrangements(there.read(), 8, 8))
+    if (const auto other = there.ask(change.settings); other && other->fits) {
+      EXPECT_LE(other->tokens_per_second, again->tokens_per_second) << change.text();
+    }
+}
+
+TEST(Capacity, TimeHoursAndCostFollowFromTheSpeed) {
+  const Goal goal{.tokens = 1e12, .within = 1e9, .budget = 1e9, .gpu_hour = {{"dgx-h100", 2.0}}};
+  for (const Offer& o : plan_capacity(job(), {{"dgx-h100", 1}, {"dgx-h100", 2}}, goal)) {
+    ASSERT_TRUE(o.best.has_value());
+    EXPECT_DOUBLE_EQ(o.seconds, 1e12 / o.best->answer.tokens_per_second);
+    EXPECT_DOUBLE_EQ(o.gpu_hours, o.seconds / 3600 * o.gpus);
+    EXPECT_DOUBLE_EQ(*o.cost, 2 * o.gpu_hours);
+    EXPECT_TRUE(o.meets);
+  }
+}
+
+TEST(Capacity, OffersThatAnotherBeatsInTimeAndCostAreNotWorthHaving) {
+  const std::vector<Offer> offers = plan_capacity(job(), {{"dgx-a100", 1}, {"dgx-h100", 1}, {"dgx-h100", 2}}, {.tokens = 1e12, .gpu_hour = {{"dgx-a100", 5.0}, {"dgx-h100", 1.0}}});
+  EXPECT_FALSE(offers[0].worth);  // slower and dearer
+  EXPECT_TRUE(offers[1].worth);
+  EXPECT_TRUE(offers[2].worth);   // sooner, at more GPU-hours
+  EXPECT_EQ(chosen(offers), &offers[1]);
+}
+
+TEST(Capacity, ThreadsChangeNothing) {
+  const std::vector<Machines> machines{{"dgx-h100", 1}, {"dgx-a100", 2}};
+  const auto one = plan_capacity(job(), machines, {.tokens = 1e12}, 1), four = plan_capacity(job(), machines, {.tokens = 1e12}, 4);
+  for (std::size_t i = 0; i < machines.size(); ++i) {
+    EXPECT_EQ(one[i].best->change.text(), four[i].best->change.text());
+    EXPECT_EQ(one[i].seconds, four[i].seconds);
+    EXPECT_EQ(one[i].tried, four[i].tried);
+  }
+}
+
+TEST(Capacity, WhatCannotBeHadSaysWhy) {
+  // 40 GPUs: no arrangement with tensor degrees and stages of powers of two leaves a data degree that divides 64 samples.
+  const std::vector<Offer> offers = plan_capacity(job(), {{"dgx-h100", 5}}, {.tokens = 1e12});
+  ASSERT_EQ(offers.size(), 1u);
+  EXPECT_FALSE(offers[0].best.has_value());
+  EXPECT_NE(offers[0].reason.find("64"), std::string::npos);
+  EXPECT_EQ(chosen(offers), nullptr);
+}
+
+}  // namespace
+}  // namespace rehearse::advice
