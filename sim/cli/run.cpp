@@ -7,6 +7,7 @@
 #include "sim/report/advice_writer.h"
 #include "sim/report/explain.h"
 #include "sim/report/format.h"
+#include "sim/report/html_writer.h"
 #include "sim/report/json_writer.h"
 #include "sim/report/memory_snapshot_writer.h"
 #include "sim/report/text_writer.h"
@@ -18,7 +19,7 @@ namespace {
 struct Options {
   ScenarioArguments scenario;
   bool json = false, quiet = false, print_config = false, unfold = false, no_shortcuts = false;
-  std::string trace, snapshot, output;
+  std::string trace, snapshot, page, output;
 };
 
 void write_trace_file(const Options& o, const scenario::Scenario& s, const scenario::Result& result) {
@@ -50,15 +51,19 @@ int run(const Options& o) {
     print(report::explain_scenario(s, nothing));
     return kYes;
   }
-  for (const std::string& file : {o.trace, o.snapshot, o.output})
+  for (const std::string& file : {o.trace, o.snapshot, o.page, o.output})
     if (!file.empty()) check_writable(file);
   scenario::SimulateOptions options;
-  options.trace = options.timeline = !o.trace.empty();
+  options.trace = options.timeline = !o.trace.empty() || !o.page.empty();
   options.unfold = o.unfold;
   options.shortcuts = !o.no_shortcuts;
   const scenario::Result result = simulate(s, options);
   if (!o.trace.empty()) write_trace_file(o, s, result);
   if (!o.snapshot.empty()) write_snapshot_file(o, s, result);
+  if (!o.page.empty()) {
+    write_file(o.page, report::write_html(s, result));
+    if (!o.quiet) say("report written to " + o.page + "\n");
+  }
   std::string answer;
   if (o.json) answer = report::write_json(s, result);
   else if (o.quiet) answer = report::verdict_line(s, result) + "\n";
@@ -81,6 +86,7 @@ Run add_run(CLI::App& app) {
   o->scenario.add_to(app);
   app.add_flag("--json", o->json, "the answer as JSON");
   app.add_option("--trace", o->trace, "write the step as a Chrome trace (PyTorch profiler's dialect)")->type_name("FILE");
+  app.add_option("--report", o->page, "write the answer as an HTML page with drawings of the step and its memory")->type_name("FILE");
   app.add_option("--memory-snapshot", o->snapshot, "write the fullest GPU's allocations as a PyTorch memory snapshot (.pickle or .json)")->type_name("FILE");
   app.add_option("-o,--output", o->output, "write the answer to a file instead of stdout")->type_name("FILE");
   app.add_flag("--print-config", o->print_config, "print the scenario with every default filled in, simulate nothing");

@@ -37,6 +37,8 @@ for file in step.json step.pickle answer.txt; do checks=$((checks + 1)); [ -s $f
 checks=$((checks + 1)); ls | grep -q part && complain "a temporary file was left behind"
 silent_out
 says "trace written"
+expect 0 run small.yaml --report page.html -q; checks=$((checks + 1)); grep -q "</html>" page.html || complain "page.html is not whole"
+expect 2 run small.yaml --report missing/folder/page.html; says "cannot be written"
 expect 2 run small.yaml --trace missing/folder/step.json; says "cannot be written"
 expect 2 run small.yaml --trace .; says "cannot be written"
 checks=$((checks + 1)); "$program" run small.yaml >/dev/full 2>err; [ $? -eq 3 ] || complain "a full disk is not exit 3"
