@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -11,6 +12,7 @@
 #include "sim/cli/scenario_arguments.h"
 #include "sim/cli/subcommand.h"
 #include "sim/cli/sweep_rows.h"
+#include "sim/cli/sweep_store.h"
 #include "sim/config/layers.h"
 
 namespace rehearse::cli {
@@ -19,18 +21,33 @@ namespace {
 struct Options {
   ScenarioArguments scenario;
   std::vector<std::string> over;
-  std::string output, format = "text";
+  std::string output, format = "text", into, shard;
+  int slurm = 0;
   int jobs = 0;
   std::size_t top = 20;
   bool quiet = false;
 };
 
+/// Points that are simulated once for good, and those of them that are this process's.
+struct Share {
+  std::optional<SweepStore> store;
+  std::int64_t index = 0, of = 1;
+  std::atomic<std::int64_t> simulated{0};
+  bool has(std::int64_t point) const { return point % of == index; }
+};
+
 /// What `run` would say of this point: the same reading, the same simulation.
-Row simulate_point(const config::Value& root, const std::string& file, const std::vector<std::string>& overrides) {
+Row simulate_point(const config::Value& root, const std::string& file, const std::vector<std::string>& overrides, Share& share) {
   Row row;
   try {
     const scenario::Scenario s = scenario::read_scenario(config::apply_overrides(root, overrides), file);
-    return row_of(s, simulate(s));
+    const std::string key = share.store ? SweepStore::key_of(s) : std::string();
+    if (share.store)
+      if (auto kept = share.store->find(key)) return *std::move(kept);
+    row = row_of(s, simulate(s));
+    ++share.simulated;
+    if (share.store && row.outcome != Outcome::failed) share.store->keep(key, row);
+    return row;
   } catch (const ConfigError& error) {
     const Diagnostic& d = error.diagnostics().front();
     row.reason = (d.key.empty() ? "" : d.key + ": ") + d.problem;
@@ -76,12 +93,13 @@ class Progress {
   std::jthread thread_;
 };
 
-std::vector<Row> simulate_all(const config::Value& root, const std::string& file, const Grid& grid, int jobs, bool quiet) {
+std::vector<Row> simulate_all(const config::Value& root, const std::string& file, const Grid& grid, int jobs, bool quiet, Share& share) {
   std::vector<Row> rows(static_cast<std::size_t>(grid.size()));
   Progress progress(grid.size(), quiet);
   std::atomic<std::int64_t> next{0};
   const auto work = [&] {
-    for (std::int64_t i; (i = next.fetch_add(1)) < grid.size(); ++progress.done) rows[static_cast<std::size_t>(i)] = simulate_point(root, file, grid.overrides(i));
+    for (std::int64_t i; (i = next.fetch_add(1)) < grid.size(); ++progress.done)
+      if (share.has(i)) rows[static_cast<std::size_t>(i)] = simulate_point(root, file, grid.overrides(i), share);
   };
   const auto threads = std::min<std::int64_t>(grid.size(), jobs > 0 ? jobs : std::max(1u, std::thread::hardware_concurrency()));
   std::vector<std::jthread> pool;
@@ -100,7 +118,41 @@ Format format_named(const std::string& name, const std::string& where) {
   throw ConfigError(Diagnostic{{}, where, fmt::format("'{}' is no format of sweeps", name), "Use csv or jsonl (or text, for the ranking)", ""});
 }
 
+/// "3/16": the share of one of many processes.
+void read_shard(const std::string& text, Share& share) {
+  const std::size_t slash = text.find('/');
+  const auto number = [&](const std::string& part) {
+    std::int64_t n = -1;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), n);
+    return error == std::errc{} && end == part.data() + part.size() ? n : -1;
+  };
+  const std::int64_t index = slash == std::string::npos ? -1 : number(text.substr(0, slash)), of = slash == std::string::npos ? -1 : number(text.substr(slash + 1));
+  if (index < 0 || of < 1 || index >= of) throw ConfigError(Diagnostic{{}, "--shard", fmt::format("'{}' is no share of the points", text), "Write --shard 0/16 to --shard 15/16", ""});
+  share.index = index, share.of = of;
+}
+
+/// A job array of `tasks` shares, and what to run when they are done.
+std::string slurm_script(const Options& o) {
+  const auto quoted = [](const std::string& text) {
+    std::string out = "'";
+    for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return out + "'";
+  };
+  std::string command = "rehearse sweep " + quoted(o.scenario.file);
+  for (const std::string& s : o.scenario.overrides) command += " --set " + quoted(s);
+  for (const std::string& s : o.over) command += " --over " + quoted(s);
+  command += " --into " + quoted(o.into);
+  return fmt::format("#!/bin/bash\n#SBATCH --job-name=rehearse-sweep\n#SBATCH --array=0-{}\n#SBATCH --ntasks=1\n#SBATCH --cpus-per-task=1\n#SBATCH --mem=1G\n"
+                     "# Start it again after a failure: points that are done are not simulated twice. When all are done:\n#   {} -o points.csv\n"
+                     "exec {} --jobs 1 --quiet --shard \"$SLURM_ARRAY_TASK_ID/{}\"\n",
+                     o.slurm - 1, command, command, o.slurm);
+}
+
 int run(const Options& o) {
+  Share share;
+  if (!o.shard.empty()) read_shard(o.shard, share);
+  if ((!o.shard.empty() || o.slurm > 0) && o.into.empty()) throw ConfigError(Diagnostic{{}, o.slurm > 0 ? "--slurm" : "--shard", "the shares need a folder in which they meet", "Add --into FOLDER", ""});
+  if (!o.shard.empty() && !o.output.empty()) throw ConfigError(Diagnostic{{}, "--output", "one share does not know the points of the others", "When all are done, run the same sweep without --shard", ""});
   const Format format = format_named(o.format, "--format");
   Format file_format = Format::csv;
   if (!o.output.empty()) {
@@ -110,7 +162,14 @@ int run(const Options& o) {
   }
   const config::Value root = config::apply_overrides(config::load_layered(o.scenario.file), o.scenario.overrides);
   const Grid grid(root, o.over);
-  const std::vector<Row> rows = simulate_all(root, o.scenario.file, grid, o.jobs, o.quiet);
+  if (o.slurm > 0) {
+    print(slurm_script(o));
+    return kYes;
+  }
+  if (!o.into.empty()) share.store.emplace(o.into);
+  const std::vector<Row> rows = simulate_all(root, o.scenario.file, grid, o.jobs, o.quiet, share);
+  if (share.store && !o.quiet) say(fmt::format("{} of {} points simulated now, the others were known or cannot be\n", share.simulated.load(), grid.size()));
+  if (share.of > 1) return kYes;
 
   // When nothing could be read at all, the mistake is in the file, not in the combinations: say it with its place.
   const auto is = [&](Outcome outcome) { return std::any_of(rows.begin(), rows.end(), [&](const Row& r) { return r.outcome == outcome; }); };
@@ -131,10 +190,13 @@ Run add_sweep(CLI::App& app) {
   app.add_option("--over", o->over, "vary a key: --over parallelism.tensor=1,2,4 (repeatable; beside the scenario's own `sweep:`)")->allow_extra_args(false)->type_name("KEY=V1,V2,...");
   app.add_option("-o,--output", o->output, "write all points to FILE.csv or FILE.jsonl")->type_name("FILE");
   app.add_option("--format", o->format, "what to print: text (the ranking), csv or jsonl")->capture_default_str();
+  app.add_option("--into", o->into, "keep each point in this folder as it is done, and take from there what is known: a sweep that was stopped goes on")->type_name("FOLDER");
+  app.add_option("--shard", o->shard, "with --into: only every N-th point, beginning with the I-th (for many processes or machines)")->type_name("I/N");
+  app.add_option("--slurm", o->slurm, "with --into: simulate nothing, print a Slurm job array of N shares")->type_name("N")->check(CLI::Range(1, 100000));
   app.add_option("-j,--jobs", o->jobs, "threads; 0: one per core")->capture_default_str()->check(CLI::Range(0, 4096));
   app.add_option("--top", o->top, "points in the ranking")->capture_default_str();
   app.add_flag("-q,--quiet", o->quiet, "no progress and no ranking");
-  app.footer("Examples:\n  rehearse sweep job.yaml --over parallelism.tensor=1,2,4,8 --over memory.recompute=none,full\n  rehearse sweep job.yaml -o points.csv --top 5\n"
+  app.footer("Examples:\n  rehearse sweep job.yaml --over parallelism.tensor=1,2,4,8 --over memory.recompute=none,full\n  rehearse sweep job.yaml -o points.csv --top 5\n  rehearse sweep job.yaml --into points --slurm 64 | sbatch\n"
              "Exit code 0 when a combination fits, 1 when none does.");
   return [o] { return run(*o); };
 }

@@ -1,0 +1,20 @@
+# sweep --into: points outlive the program, shares meet, what is there is believed only when it is whole and of this program.
+scenario small.yaml
+over="--over memory.recompute=none,selective,full --over training.micro_batch_size=1,2,3,4"
+expect 0 sweep small.yaml $over --format csv -q; cp out whole.csv
+expect 0 sweep small.yaml $over --into points --format csv; says "9 of 12 points simulated now"
+checks=$((checks + 1)); cmp -s out whole.csv || complain "a sweep into a folder says something else"
+expect 0 sweep small.yaml $over --into points --format csv; says "0 of 12 points simulated now"
+checks=$((checks + 1)); cmp -s out whole.csv || complain "kept points say something else"
+# Shares of other processes, one of them killed: a file that is not whole is simulated again.
+for i in 0 1 2; do expect 0 sweep small.yaml $over --into shares --shard $i/3 -q; silent_out; done
+file=$(find shares -name '*.json' ! -name about.json | head -1); head -c 40 "$file" >cut; mv cut "$file"
+expect 0 sweep small.yaml $over --into shares --format csv; says "1 of 12 points simulated now"
+checks=$((checks + 1)); cmp -s out whole.csv || complain "shares say something else"
+expect 2 sweep small.yaml $over --shard 0/3; says "--into"
+expect 2 sweep small.yaml $over --into shares --shard 3/3; says "no share"
+expect 2 sweep small.yaml $over --into shares --shard 0/3 -o out.csv; says "one share"
+expect 2 sweep small.yaml $over --into .; says "something else"
+echo '{"rehearse": "0.0.0"}' >shares/about.json
+expect 2 sweep small.yaml $over --into shares; says "another version"
+expect 0 sweep small.yaml $over --into points --slurm 8; prints "#SBATCH --array=0-7"; prints "--over 'memory.recompute=none,selective,full'"
