@@ -25,7 +25,13 @@ struct Options {
 void write_trace_file(const Options& o, const scenario::Scenario& s, const scenario::Result& result) {
   const std::int64_t size = report::estimated_trace_bytes(result);
   if (size > report::kLargeTraceBytes) say("the trace will take about " + report::bytes_text(size) + "; browsers open up to 500 MB of it\n");
-  write_file(o.trace, [&](std::ostream& out) { report::write_trace(s, result, out); });
+  const std::size_t mark = o.trace.find("{rank}");
+  if (mark == std::string::npos) {
+    write_file(o.trace, [&](std::ostream& out) { report::write_trace(s, result, out); });
+  } else {
+    for (std::size_t c = 0; c < result.plan.classes.size(); ++c)
+      write_file(std::string(o.trace).replace(mark, 6, std::to_string(result.plan.classes[c].representative)), [&](std::ostream& out) { report::write_trace(s, result, out, c); });
+  }
   if (!o.quiet) say("trace written to " + o.trace + " (open in https://ui.perfetto.dev)\n");
 }
 
@@ -85,7 +91,7 @@ Run add_run(CLI::App& app) {
   auto o = std::make_shared<Options>();
   o->scenario.add_to(app);
   app.add_flag("--json", o->json, "the answer as JSON");
-  app.add_option("--trace", o->trace, "write the step as a Chrome trace (PyTorch profiler's dialect)")->type_name("FILE");
+  app.add_option("--trace", o->trace, "write the step as a Chrome trace (PyTorch profiler's dialect); with {rank} in the name a file per kind of rank, as HolisticTraceAnalysis wants them")->type_name("FILE");
   app.add_option("--report", o->page, "write the answer as an HTML page with drawings of the step and its memory")->type_name("FILE");
   app.add_option("--memory-snapshot", o->snapshot, "write the fullest GPU's allocations as a PyTorch memory snapshot (.pickle or .json)")->type_name("FILE");
   app.add_option("-o,--output", o->output, "write the answer to a file instead of stdout")->type_name("FILE");

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <ostream>
 #include <tuple>
@@ -22,25 +23,28 @@ std::string microseconds_text(std::int64_t ns) { return fmt::format("{}{}.{:03}"
 
 class Writer {
  public:
-  Writer(const Scenario& s, const Result& r, std::ostream& out) : s_(s), r_(r), out_(out), slices_(r.trace) {
+  Writer(const Scenario& s, const Result& r, std::ostream& out, std::optional<std::size_t> only) : s_(s), r_(r), out_(out), slices_(r.trace), only_(only) {
     std::stable_sort(slices_.begin(), slices_.end(), [](const Slice& a, const Slice& b) { return std::tie(a.start, a.rank_class, a.stream) < std::tie(b.start, b.rank_class, b.stream); });
     // Classes that are ahead begin their step earlier than the last one: all times count from the first of them.
     if (!slices_.empty()) origin_ = std::min<std::int64_t>(0, slices_.front().start);
+    if (only_) std::erase_if(slices_, [this](const Slice& slice) { return !shows(slice.rank_class); });
   }
 
   void write() {
-    const int representative = r_.plan.classes.empty() ? 0 : r_.plan.classes[0].representative;
+    const int representative = r_.plan.classes.empty() ? 0 : pid(only_.value_or(0));
     out_ << fmt::format("{{\n\"schemaVersion\": 1,\n\"deviceProperties\": [{{\"id\": 0, \"name\": {}, \"totalGlobalMem\": {}, \"numSms\": {}}}],\n", json_text(s_.cluster.gpu.title),
                         s_.cluster.gpu.memory.value, s_.cluster.gpu.sms);
     out_ << fmt::format("\"distributedInfo\": {{\"backend\": {}, \"rank\": {}, \"world_size\": {}}},\n", json_text(s_.communication.backend), representative, s_.gpus());
     out_ << "\"displayTimeUnit\": \"ms\",\n\"traceName\": " << json_text(s_.title.empty() ? s_.file : s_.title) << ",\n\"traceEvents\": [\n";
     metadata();
+    steps();
     collect_counters();
     slices_and_flows();
     out_ << "\n]\n}\n";
   }
 
  private:
+  bool shows(std::size_t rank_class) const { return !only_ || *only_ == rank_class; }
   int pid(std::size_t rank_class) const { return r_.plan.classes[rank_class].representative; }
 
   void event(const std::string& text) {
@@ -50,6 +54,7 @@ class Writer {
 
   void metadata() {
     for (std::size_t c = 0; c < r_.plan.classes.size(); ++c) {
+      if (!shows(c)) continue;
       const plan::RankClass& k = r_.plan.classes[c];
       const std::string name = fmt::format("rank {} ({}, {} GPUs alike)", k.representative, k.name, k.ranks);
       event(fmt::format(R"({{"ph": "M", "name": "process_name", "pid": {}, "tid": 0, "ts": 0, "args": {{"name": {}}}}})", pid(c), json_text(name)));
@@ -66,9 +71,20 @@ class Writer {
     }
   }
 
+  /// The step as PyTorch's profiler marks it, on a row for the host.
+  void steps() {
+    for (std::size_t c = 0; c < r_.plan.classes.size(); ++c) {
+      if (!shows(c)) continue;
+      event(fmt::format(R"({{"ph": "M", "name": "thread_name", "pid": {}, "tid": {}, "ts": 0, "args": {{"name": "host"}}}})", pid(c), plan::kStreams));
+      event(fmt::format(R"({{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": {}, "tid": {}, "ts": 0.000, "dur": {}, "args": {{}}}})", pid(c), plan::kStreams,
+                        microseconds_text(nanoseconds(static_cast<std::int64_t>(r_.step_time * 1e12) - origin_))));
+    }
+  }
+
   /// Memory after each call, at the moment its first work starts on the device.
   void collect_counters() {
     for (std::size_t c = 0; c < r_.classes.size(); ++c) {
+      if (!shows(c)) continue;
       std::map<std::uint32_t, std::int64_t> begins;
       for (const Slice& slice : slices_)
         if (slice.rank_class == c) begins.emplace(slice.call, slice.start);
@@ -84,13 +100,24 @@ class Writer {
 
   std::string ts(std::int64_t ps) const { return microseconds_text(nanoseconds(ps - origin_)); }
 
-  const std::string& name(const Slice& s) const {
-    static const std::string send = "send", recv = "recv", to_device = "Memcpy HtoD", to_host = "Memcpy DtoH";
+  /// Analysers tell communication from computation by the names of NCCL's kernels.
+  std::string communication(const std::string& kind) const { return (s_.communication.backend == "nccl" ? "ncclDevKernel_" : s_.communication.backend + ":") + kind; }
+
+  std::string name(const Slice& s) const {
     switch (s.op) {
       case Opcode::kernel: return r_.plan.kernels[s.spec].name;
-      case Opcode::collective: return r_.plan.collectives[s.spec].name;
-      case Opcode::copy: return r_.plan.copies[s.spec].direction == plan::CopySpec::Direction::host_to_device ? to_device : to_host;
-      default: return s.op == Opcode::send ? send : recv;
+      case Opcode::collective: {
+        const plan::CollectiveSpec& c = r_.plan.collectives[s.spec];
+        std::string kind;
+        bool begins = true;
+        for (const char letter : std::string(name_of(c.kind))) {
+          if (letter != '_') kind += begins ? static_cast<char>(std::toupper(static_cast<unsigned char>(letter))) : letter;
+          begins = letter == '_';
+        }
+        return communication(kind) + ": " + c.name;
+      }
+      case Opcode::copy: return r_.plan.copies[s.spec].direction == plan::CopySpec::Direction::host_to_device ? "Memcpy HtoD" : "Memcpy DtoH";
+      default: return communication("SendRecv") + (s.op == Opcode::send ? ": send" : ": recv");
     }
   }
 
@@ -111,7 +138,7 @@ class Writer {
       text = fmt::format(R"("bytes": {})", r_.plan.copies[s.spec].bytes.value);
     } else {
       const plan::MessageSpec& m = r_.plan.messages[s.spec];
-      text = fmt::format(R"("Collective name": "{}", "bytes": {}, "{} Rank": {})", name(s), m.bytes.value, s.op == Opcode::send ? "Dst" : "Src", pid(m.peer));
+      text = fmt::format(R"("Collective name": "{}", "bytes": {}, "{} Rank": {})", s.op == Opcode::send ? "send" : "recv", m.bytes.value, s.op == Opcode::send ? "Dst" : "Src", pid(m.peer));
     }
     return text;
   }
@@ -161,6 +188,7 @@ class Writer {
   const Result& r_;
   std::ostream& out_;
   std::vector<Slice> slices_;
+  std::optional<std::size_t> only_;
   std::int64_t origin_ = 0;
   bool first_ = true;
   std::vector<Line> counters_;
@@ -171,6 +199,6 @@ class Writer {
 
 std::int64_t estimated_trace_bytes(const Result& r) { return 2000 + 300 * static_cast<std::int64_t>(r.trace.size()); }
 
-void write_trace(const Scenario& s, const Result& r, std::ostream& out) { Writer(s, r, out).write(); }
+void write_trace(const Scenario& s, const Result& r, std::ostream& out, std::optional<std::size_t> only) { Writer(s, r, out, only).write(); }
 
 }  // namespace rehearse::report

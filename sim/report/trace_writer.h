@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <iosfwd>
+#include <optional>
 
 #include "sim/report/accounts.h"
 
@@ -18,7 +19,8 @@ constexpr std::int64_t kLargeTraceBytes = 200'000'000;
 /// Within a factor of two of what write_trace will write.
 std::int64_t estimated_trace_bytes(const Result& result);
 
-/// Precondition: result.trace was asked for. The stream's own state tells about failures.
-void write_trace(const Scenario& scenario, const Result& result, std::ostream& out);
+/// Precondition: result.trace was asked for. The stream's own state tells about failures. `only`: one rank class alone, as
+/// analysers want a file per rank.
+void write_trace(const Scenario& scenario, const Result& result, std::ostream& out, std::optional<std::size_t> only = {});
 
 }  // namespace rehearse::report

@@ -38,6 +38,7 @@ checks=$((checks + 1)); ls | grep -q part && complain "a temporary file was left
 silent_out
 says "trace written"
 expect 0 run small.yaml --report page.html -q; checks=$((checks + 1)); grep -q "</html>" page.html || complain "page.html is not whole"
+expect 0 run small.yaml --trace "step-{rank}.json" -q; checks=$((checks + 1)); [ -s step-0.json ] || complain "step-0.json is missing"
 expect 2 run small.yaml --report missing/folder/page.html; says "cannot be written"
 expect 2 run small.yaml --trace missing/folder/step.json; says "cannot be written"
 expect 2 run small.yaml --trace .; says "cannot be written"

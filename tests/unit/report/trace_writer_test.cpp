@@ -45,6 +45,33 @@ TEST(TraceWriter, SlicesOfOneStreamNeverOverlapAndTimeOnlyGrows) {
   }
 }
 
+// What HolisticTraceAnalysis and PyTorch's own tools go by.
+TEST(TraceWriter, CommunicationAndStepsAreNamedAsTheProfilerNamesThem) {
+  const Json trace = trace_of(pipelined_scenario());
+  int steps = 0, messages = 0;
+  for (const Json& e : trace["traceEvents"]) {
+    if (e["ph"] != "X") continue;
+    const auto name = e["name"].get<std::string>();
+    steps += name == "ProfilerStep#1";
+    messages += name.starts_with("ncclDevKernel_SendRecv");
+    if (e["args"].contains("Collective name")) {
+      EXPECT_TRUE(name.starts_with("ncclDevKernel_")) << name;
+    }
+  }
+  EXPECT_EQ(steps, 4);  // one per stage
+  EXPECT_GT(messages, 0);
+}
+
+TEST(TraceWriter, OneRankAloneIsThatRankOnly) {
+  const scenario::Scenario s = pipelined_scenario();
+  const scenario::Result r = simulated(s);
+  std::ostringstream out;
+  write_trace(s, r, out, 2);
+  const Json trace = Json::parse(out.str());
+  EXPECT_EQ(trace["distributedInfo"]["rank"], r.plan.classes[2].representative);
+  for (const Json& e : trace["traceEvents"]) EXPECT_EQ(e["pid"], r.plan.classes[2].representative);
+}
+
 TEST(TraceWriter, NamesRanksAndStreams) {
   const Json trace = trace_of(pipelined_scenario());
   EXPECT_EQ(trace["distributedInfo"]["rank"], 0);
