@@ -222,6 +222,7 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   if (profile == "megatron-2021" && sharding.starts_with("zero")) profile = "megatron-deepspeed";
   s.cluster = hwmodels::load_cluster(one_gpu_said ? "single-gpu" : node_of(row), 1, "rail-fat-tree", cell(row, "gpu"));
   std::string format = cell(row, "precision");
+  if (contains(cell(row, "note"), "power limited")) throw NotSimulated{"the GPUs ran under a power limit that the source does not state"};
   if (contains(cell(row, "note"), "precision: float8 rowwise")) throw NotSimulated{"fp8 with one scale per row (slower products and casts than per tensor) is not simulated"};
   if (format == "nf4") format = "bf16";  // what products are computed in
   if (format.empty()) {
