@@ -56,6 +56,15 @@ std::string lines_text(const std::string& title, const std::vector<LinearFit>& f
   return table.text(0) + "\n";
 }
 
+std::string host_text(const std::vector<HostNumber>& numbers) {
+  if (numbers.empty()) return {};
+  Table table({"Host", "measured", "series", "spread", ""});
+  table.left(4);
+  for (const HostNumber& n : numbers)
+    table.add({n.key, n.key.ends_with("fraction") ? fmt::format("{:.3g}", n.value) : report::si_text(n.value, "B/s"), std::to_string(n.rows), fmt::format("{:.0f} %", 100 * n.spread), n.how});
+  return table.text(0) + "\n";
+}
+
 std::string unused_text(const std::vector<std::pair<std::string, std::string>>& unused) {
   std::map<std::string, std::pair<int, std::string>> reasons;  // why -> how many, an example
   for (const auto& [what, why] : unused) {

@@ -6,12 +6,14 @@
 
 #include "calibrate/fit/fit_collectives.h"
 #include "calibrate/fit/fit_copies.h"
+#include "calibrate/fit/fit_host.h"
 #include "calibrate/fit/fit_kernels.h"
 
 namespace rehearse::calibrate {
 
 std::string family_text(const FamilyFit& family);
 std::string lines_text(const std::string& title, const std::vector<LinearFit>& fits, bool rates);
+std::string host_text(const std::vector<HostNumber>& numbers);
 std::string unused_text(const std::vector<std::pair<std::string, std::string>>& unused);
 
 }  // namespace rehearse::calibrate

@@ -121,10 +121,87 @@ void add_collective(const Series& s, Observations& out) {
   out.collectives.push_back(std::move(c));
 }
 
+/// Medians by what was measured, for pairs that need to know how long each side takes alone.
+class Alone {
+ public:
+  explicit Alone(const Measurements& m) {
+    for (const Series& s : m.series) {
+      if (s.operation == "gemm" && (s.text("role") != "forward" || s.integer("batch") != 1 || s.flag("accumulate"))) continue;
+      if (s.operation == "gemm" || s.operation == "collective" || s.operation == "transfer") seconds_.emplace(identity(s.operation, bare(s.parameters)), s.median_s);
+    }
+  }
+  /// 0: was not measured.
+  double seconds(const std::string& operation, const Facts& parameters) const {
+    const auto at = seconds_.find(identity(operation, parameters));
+    return at == seconds_.end() ? 0 : at->second;
+  }
+
+ private:
+  static Facts bare(Facts p) {
+    for (const char* key : {"origin", "role", "output_dtype"}) p.erase(key);
+    return p;
+  }
+  std::map<std::string, double> seconds_;
+};
+
+OverlapSide side_of(const Series& s, const std::string& name, const Alone& alone) {
+  OverlapSide out;
+  if (name == "gemm") {
+    out.kernel.kind = KernelKind::gemm;
+    out.kernel.m = s.integer("m"), out.kernel.n = s.integer("n"), out.kernel.k = s.integer("k");
+    out.kernel.dtype = out.kernel.output_dtype = format_of(s.text("dtype"), DType::bf16);
+    out.alone_seconds = alone.seconds("gemm", {{"m", s.integer("m")}, {"n", s.integer("n")}, {"k", s.integer("k")}, {"dtype", s.text("dtype")}});
+    return out;
+  }
+  out.bytes = static_cast<double>(s.integer("bytes"));
+  if (name == "transfer") {
+    out.kind = OverlapSide::Kind::transfer;
+    out.both_directions = s.text("direction") == "both";
+    out.alone_seconds = alone.seconds("transfer", {{"direction", s.text("direction")}, {"bytes", s.integer("bytes")}});
+    return out;
+  }
+  out.kind = OverlapSide::Kind::collective;
+  out.collective = collective_named(s.text("collective")).value_or(CollectiveKind::all_reduce);
+  const auto ranks = static_cast<int>(s.integer("ranks")), nodes = std::max(1, static_cast<int>(s.integer("nodes")));
+  out.shape.ranks = ranks, out.shape.nodes = nodes, out.shape.ranks_per_node = ranks / nodes;
+  Facts group{{"collective", s.text("collective")}, {"bytes", s.integer("bytes")}, {"ranks", s.integer("ranks")}};
+  if (nodes > 1) group["nodes"] = s.integer("nodes");
+  out.alone_seconds = alone.seconds("collective", group);
+  return out;
+}
+
+void add_overlap(const Series& s, const Alone& alone, Observations& out) {
+  const auto unused = [&](const char* why) { out.unused.emplace_back(identity(s), why); };
+  OverlapObservation o{side_of(s, s.text("timed"), alone), side_of(s, s.text("beside"), alone), s.median_s, s.relative_error.value_or(0), ""};
+  using Kind = OverlapSide::Kind;
+  if ((o.timed.kind == Kind::gemm) == (o.beside.kind == Kind::gemm)) return unused("interference is fitted to matrix products beside communication only");
+  const OverlapSide& other = o.timed.kind == Kind::gemm ? o.beside : o.timed;
+  if (other.kind == Kind::collective && (other.shape.ranks < 2 || other.shape.ranks_per_node * other.shape.nodes != other.shape.ranks)) return unused("the GPUs do not divide over the nodes");
+  if (s.note.find("ended first") != std::string::npos) return unused("the other operation ended before it in some samples");
+  if (o.timed.alone_seconds <= 0) return unused("how long it takes alone was not measured");
+  const std::string name = other.kind == Kind::transfer ? "copy " + s.text("direction") : s.text("collective");
+  o.operation = o.timed.kind == Kind::gemm ? "gemm beside " + name : name + " beside gemm";
+  out.overlaps.push_back(std::move(o));
+}
+
+void add_host(const Series& s, Observations& out) {
+  using Kind = HostObservation::Kind;
+  const auto unused = [&](const char* why) { out.unused.emplace_back(identity(s), why); };
+  if (s.operation == "host_memory") {
+    if (s.text("kernel") != "triad") return unused("of the host's DRAM, the triad is what counts");
+    return out.host.push_back({Kind::triad, static_cast<double>(s.integer("bytes")), s.median_s, s.integer("threads"), 0, 0});
+  }
+  if (s.operation == "host_adam") return out.host.push_back({Kind::adam, 30.0 * static_cast<double>(s.integer("elements")), s.median_s, s.integer("threads"), 0, 0});
+  if (!s.flag("direct")) return unused("the page cache took part");
+  if (s.integer("block_bytes") < 1 << 20) return unused("states are read and written in large requests: those of 1 MiB or more count");
+  out.host.push_back({s.text("direction") == "read" ? Kind::disk_read : Kind::disk_write, static_cast<double>(s.integer("bytes")), s.median_s, 0, s.integer("block_bytes"), s.integer("depth")});
+}
+
 }  // namespace
 
 Observations observe(const Measurements& m) {
   Observations out;
+  const Alone alone(m);
   for (const Series& s : m.series) {
     if (s.median_s <= 0) {
       out.unused.emplace_back(identity(s), "took no time");
@@ -137,6 +214,8 @@ Observations observe(const Measurements& m) {
       else out.unused.emplace_back(identity(s), "no library kernel: a lower bound of what libraries reach");
     } else if (s.operation == "memory_kernel") {
       out.kernels.push_back(memory_bound(s));
+    } else if (s.operation == "overlap") {
+      add_overlap(s, alone, out);
     } else if (s.operation == "collective") {
       add_collective(s, out);
     } else if (s.operation == "transfer") {
@@ -145,7 +224,11 @@ Observations observe(const Measurements& m) {
       else out.copies.push_back({direction + (direction == "host_to_device" || direction == "device_to_host" || direction == "both" ? (s.flag("pinned") ? " pinned" : " pageable") : ""),
                                  static_cast<double>(s.integer("bytes")), s.median_s, s.relative_error.value_or(0)});
     } else if (s.operation == "kernel_launch" || s.operation == "graph_launch") {
-      out.launches.push_back({s.operation + " " + s.text("what"), s.operation == "graph_launch" ? static_cast<double>(s.integer("nodes")) : 0, s.median_s});
+      // A graph's gap is a time per node already.
+      const bool line = s.operation == "graph_launch" && s.text("what") != "gap";
+      out.launches.push_back({s.operation + " " + s.text("what"), line ? static_cast<double>(s.integer("nodes")) : 0, s.median_s});
+    } else if (s.operation == "host_memory" || s.operation == "host_adam" || s.operation == "file") {
+      add_host(s, out);
     } else {
       out.unused.emplace_back(identity(s), "no parameter of ours is about it");
     }

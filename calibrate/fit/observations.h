@@ -42,11 +42,39 @@ struct LaunchObservation {
   double seconds = 0;
 };
 
+/// The host's DRAM, its Adam, its disks.
+struct HostObservation {
+  enum class Kind : std::uint8_t { triad, adam, disk_read, disk_write } kind = Kind::triad;
+  double bytes = 0, seconds = 0;   // adam: 30 for each parameter (four reads and three writes in fp32, one write in 16 bit)
+  std::int64_t threads = 0;        // of triad and adam
+  std::int64_t block_bytes = 0, depth = 0;  // of disks
+};
+
+/// One side of a pair that ran at once: which, and how long it takes alone by the same measurements.
+struct OverlapSide {
+  enum class Kind : std::uint8_t { gemm, collective, transfer } kind = Kind::gemm;
+  model::KernelSpec kernel;
+  CollectiveKind collective = CollectiveKind::all_reduce;
+  GroupShape shape;
+  double bytes = 0;                   // of the collective or the transfer
+  bool both_directions = false;       // of the transfer
+  double alone_seconds = 0;
+};
+
+/// `seconds` of the timed side while the other one ran again and again.
+struct OverlapObservation {
+  OverlapSide timed, beside;
+  double seconds = 0, relative_error = 0;
+  std::string operation;  // "gemm beside all_reduce"
+};
+
 struct Observations {
   std::vector<KernelObservation> kernels;
   std::vector<CollectiveObservation> collectives;
   std::vector<CopyObservation> copies;
   std::vector<LaunchObservation> launches;
+  std::vector<OverlapObservation> overlaps;
+  std::vector<HostObservation> host;
   std::vector<std::pair<std::string, std::string>> unused;  // identity of the series, why
 };
 

@@ -94,7 +94,7 @@ std::vector<Case> launch_cases(const MachineShape&) {
 std::vector<Case> transfer_cases(const MachineShape& machine) {
   std::vector<Case> out;
   const Int largest = std::min<Int>({kGi, machine.gpu_bytes / 8, machine.host_bytes / 8});
-  const std::set<Int> quick = {4 * kKi, 64 * kKi, kMi, 16 * kMi, 256 * kMi};
+  const std::set<Int> quick = {4 * kKi, 64 * kKi, kMi, 16 * kMi, 64 * kMi, 256 * kMi};  // 64 MiB: beside GEMMs too
   for (const char* direction : {"host_to_device", "device_to_host", "both"})
     for (const bool pinned : {true, false})
       for (Int bytes = kKi; bytes <= largest; bytes *= 4) {
@@ -179,11 +179,13 @@ std::vector<Case> overlap_cases(const MachineShape& machine) {
         add("transfer", {{"direction", text(direction)}, {"bytes", 64 * kMi}}, s.m == s.k && s.k == 8192 ? 0 : 1);
       if (machine.ranks < 2) continue;
       for (const char* kind : {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
-        for (const Int bytes : {16 * kMi, 256 * kMi}) {
+        for (const Int bytes : {32 * kMi, 512 * kMi}) {  // sizes that are also measured alone
+          if (bytes > machine.gpu_bytes / 4) continue;
+          const auto whole_shares = [&](int ranks) { return bytes / (2 * ranks) * (2 * ranks); };
           const int ranks = std::min(machine.ranks, machine.ranks_per_node);
-          if (ranks > 1) add("collective", {{"collective", text(kind)}, {"bytes", bytes}, {"ranks", Int{ranks}}}, bytes == 256 * kMi && s.k == 8192 ? 0 : 1);
+          if (ranks > 1) add("collective", {{"collective", text(kind)}, {"bytes", whole_shares(ranks)}, {"ranks", Int{ranks}}}, bytes == 512 * kMi && s.k == 8192 ? 0 : 1);
           if (machine.nodes() > 1)
-            add("collective", {{"collective", text(kind)}, {"bytes", bytes}, {"ranks", Int{machine.ranks}}, {"nodes", Int{machine.nodes()}}}, 1);
+            add("collective", {{"collective", text(kind)}, {"bytes", whole_shares(machine.ranks)}, {"ranks", Int{machine.ranks}}, {"nodes", Int{machine.nodes()}}}, 1);
         }
     }
   }

@@ -85,6 +85,8 @@ std::vector<Case> gemm_cases(const MachineShape& machine) {
         const int tier = tokens == 8192 && i < 10 ? 0 : tokens >= 4096 && tokens <= 8192 ? 1 : 2;
         out.push_back(gemm(shape_of(kLinears[i], tokens, role), main_type, role, kLinears[i].origin, tier));
       }
+  // Those that run beside communication too (overlap_cases), alone.
+  for (const Shape& s : {Shape{8192, 8192, 8192}, Shape{4096, 4096, 4096}}) out.push_back(gemm(s, main_type, 0, "beside communication", s.m == 8192 ? 0 : 1));
   // Megatron adds a weight gradient to an fp32 buffer inside the GEMM.
   for (std::size_t i = 0; i < 4; ++i) {
     Case c = gemm(shape_of(kLinears[i], 8192, 2), main_type, 2, kLinears[i].origin, 1);

@@ -60,6 +60,13 @@ struct KernelParameters {
   double l2_bandwidth_ratio = 1;   // L2 / HBM bandwidth, for tensors that fit in l2_share of the L2
   double memory_sm_share = 1;      // SMs that suffice to saturate HBM
 
+  // Interference, where work runs at once: what a machine measured of it (calibrate/fit/fit_interference.h). The defaults are
+  // the mechanism alone: a channel holds one SM, HBM is shared up to its datasheet bandwidth, nothing else slows anything.
+  double collective_sm_weight = 1;       // SMs that kernels lose to a channel of a collective
+  double shared_hbm_fraction = 1;        // of the datasheet HBM bandwidth, reached by all that runs at once together
+  double collective_beside_kernels = 1;  // rate of a collective while kernels run, where links and HBM leave room for more
+  double copy_beside_kernels = 1;        // the same for copies between host and device
+
   // What the fit has seen: outside it, a cost is marked as extrapolated. Zero rows: everything is.
   double fitted_gemm_rows = 0, fitted_gemm_minimum = 0, fitted_gemm_maximum = 0;  // smallest, largest of m, n, k
   double fitted_attention_rows = 0, fitted_attention_minimum = 0, fitted_attention_maximum = 0;  // sequence

@@ -79,6 +79,9 @@ const Fields<CpuDesign>& cpu_fields() {
       rate("memory_bandwidth", &CpuDesign::memory_bandwidth, "peak DRAM bandwidth of the node"),
       rate("socket_link", &CpuDesign::socket_link, "between sockets, one direction, as NCCL counts it"),
       bytes("memory", &CpuDesign::memory, "DRAM of the node"),
+      rate("copy_bandwidth", &CpuDesign::copy_bandwidth, "DRAM traffic that copies reach, measured; absent: 80 % of the peak"),
+      rate("update_bandwidth", &CpuDesign::update_bandwidth, "DRAM traffic of a CPU optimizer on all cores, measured; absent: 46 % of the peak"),
+      fraction("pageable_fraction", &CpuDesign::pageable_fraction, "rate of a pageable copy, of a pinned one's", between(0.01, 1)),
       source_field<CpuDesign>(),
   };
   return fields;

@@ -32,6 +32,10 @@ struct CpuDesign {
   BytesPerSecond memory_bandwidth;  // peak of the whole node
   BytesPerSecond socket_link;       // between sockets, one direction, as NCCL counts it
   Bytes memory;                     // of the whole node
+  // Measured on the node (calibrate/fit/fit_host.h); 0: a usual part of the peak (host.cpp).
+  BytesPerSecond copy_bandwidth;    // DRAM traffic that copies reach
+  BytesPerSecond update_bandwidth;  // DRAM traffic of a CPU optimizer on all cores
+  double pageable_fraction = 0.35;  // of a pinned copy's rate; 25-50 % are reported
 };
 
 struct NvmeDesign {

@@ -16,11 +16,13 @@ constexpr double kUpdateFraction = 0.46;
 HostRates host_rates(const ClusterDescription& c) {
   HostRates r;
   const int used = std::max(1, c.gpus_per_node), sharing = std::clamp(c.node.pcie.gpus_per_switch, 1, used);
-  const double dram = c.node.cpu.memory_bandwidth.value / used;
-  auto copies = [&](BytesPerSecond alone) { return BytesPerSecond{dram > 0 ? std::min(alone.value / sharing, kCopyFraction * dram) : alone.value / sharing}; };
+  const CpuDesign& cpu = c.node.cpu;
+  const double dram = cpu.memory_bandwidth.value / used, for_copies = cpu.copy_bandwidth.value > 0 ? cpu.copy_bandwidth.value / used : kCopyFraction * dram;
+  auto copies = [&](BytesPerSecond alone) { return BytesPerSecond{for_copies > 0 ? std::min(alone.value / sharing, for_copies) : alone.value / sharing}; };
   r.to_device = copies(c.gpu.host_to_device);
   r.to_host = copies(c.gpu.device_to_host);
-  r.update = BytesPerSecond{kUpdateFraction * dram};
+  r.pageable = cpu.pageable_fraction;
+  r.update = BytesPerSecond{cpu.update_bandwidth.value > 0 ? cpu.update_bandwidth.value / used : kUpdateFraction * dram};
   r.nvme_read = BytesPerSecond{c.node.nvme.read.value / used};
   r.nvme_write = BytesPerSecond{c.node.nvme.write.value / used};
   return r;

@@ -1,4 +1,4 @@
-// rehearse calibrate against: a framework profile's host costs, fitted to training steps that somebody logged.
+// rehearse calibrate against: a framework profile's host costs and interference, fitted to training steps that somebody logged.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -71,8 +71,8 @@ int against(const Options& o) {
     if (!o.collectives.empty()) r.scenario.cluster.collectives = std::make_shared<const hwmodels::CollectiveParameters>(hwmodels::load_collective_parameters(o.collectives));
     runs.push_back(std::move(r));
   }
-  std::vector<cal::HostConstant> constants;
-  for (const std::string& name : o.constants) constants.push_back(*cal::host_constant_named(name));
+  std::vector<cal::FrameworkConstant> constants;
+  for (const std::string& name : o.constants) constants.push_back(*cal::framework_constant_named(name));
 
   const cal::AgainstFit fit = cal::fit_against(runs, constants);
   std::string text = fmt::format("{} runs of {}\n", runs.size(), framework);
@@ -81,16 +81,18 @@ int against(const Options& o) {
     text += "\nnothing was fitted:\n";
     for (const std::string& why : fit.refusals) text += report::wrapped("  ", why);
     std::string possible;
-    for (const cal::HostConstant c : fit.possible) possible += (possible.empty() ? "" : ", ") + std::string(cal::name_of(c));
+    for (const cal::FrameworkConstant c : fit.possible) possible += (possible.empty() ? "" : ", ") + std::string(cal::name_of(c));
     if (!possible.empty()) text += report::wrapped("  ", "one at a time these runs could tell: --fit " + possible);
     print(text);
     return kNo;
   }
   report::Table parameters({"constant", "before", "fitted", "+-", ""});
   parameters.left(4);
-  for (const cal::FittedParameter& p : fit.parameters)
-    parameters.add({p.name, report::seconds_text(p.before * 1e-6), report::seconds_text(p.value * 1e-6), p.standing == cal::Standing::fitted ? report::seconds_text(p.standard_error * 1e-6) : "",
+  for (const cal::FittedParameter& p : fit.parameters) {
+    const auto shown = [&](double v) { return p.name == "collective_sm_factor" ? fmt::format("{:.3g}", v) : report::seconds_text(v * 1e-6); };
+    parameters.add({p.name, shown(p.before), shown(p.value), p.standing == cal::Standing::fitted ? shown(p.standard_error) : "",
                     p.standing == cal::Standing::at_bound ? "at its bound" : p.standing == cal::Standing::not_determined ? "kept: the runs do not tell it well enough" : ""});
+  }
   text += "\n" + parameters.text(0) + "\n";
   report::Table errors({"run", "measured", "before", "after", "left out"});
   const auto percent = [](double log_error) { return fmt::format("{:+.1f} %", 100 * std::expm1(log_error)); };
@@ -102,6 +104,7 @@ int against(const Options& o) {
   const cal::ErrorSummary before = cal::summary_of(fit.before), after = cal::summary_of(fit.after), unseen = cal::summary_of(fit.leave_one_out);
   text += fmt::format("\nmean error: {:.1f} % before, {:.1f} % after, {:.1f} % on runs left out one by one; bias {:+.1f} %, {:+.1f} %, {:+.1f} %; condition {:.1f}\n", before.mean_absolute, after.mean_absolute, unseen.mean_absolute, before.bias,
                       after.bias, unseen.bias, fit.condition);
+  text += fmt::format("all runs were simulated with {} choices of the constants{}\n", fit.simulated, fit.converged ? "" : "; the last step still mattered: NOT CONVERGED");
   if (unseen.mean_absolute > before.mean_absolute) text += "on runs that it has not seen the fit is no better than the profile as it was: do not use it\n";
   if (!o.out.empty()) {
     strategies::FrameworkProfile base = runs.front().scenario.profile;
@@ -124,7 +127,7 @@ Run add_calibrate_against(CLI::App& app) {
   app.add_option("RUNS", o->tables, "tables of measured runs (CSV; columns as of validate)");
   app.add_option("--run", o->runs, "a scenario and the log of its training: scenario.yaml:train.log (Megatron, torchtitan; repeatable)")->allow_extra_args(false)->type_name("SCENARIO:LOG");
   app.add_option("--framework", o->framework, "framework profile whose runs are used; default: the only one");
-  app.add_option("--fit", o->constants, "constants to fit")->delimiter(',')->check(CLI::IsMember({"kernel", "layer", "collective", "step"}))->capture_default_str();
+  app.add_option("--fit", o->constants, "constants to fit: host time per kernel, layer, collective, step; interference: SMs that collectives take from kernels")->delimiter(',')->check(CLI::IsMember({"kernel", "layer", "collective", "step", "interference"}))->capture_default_str();
   app.add_option("--gpu", o->gpu, "GPU file of the machine, where you have calibrated one");
   app.add_option("--collectives", o->collectives, "file of measured NCCL constants, likewise");
   app.add_flag("--unclean", o->unclean, "also rows that are not clean");

@@ -10,7 +10,8 @@ namespace rehearse::executor {
 
 /// Rate of each piece of work relative to running alone, 0.02..1.
 ///   Collectives hold the SMs of their channels; kernels share what they leave. HBM, NVLink, NIC and PCIe are shared
-///   max-min fairly: all rates rise together until a resource is full or a piece reaches its own limit.
+///   max-min fairly: all rates rise together until a resource is full or a piece reaches its own limit. While kernels
+///   run, that limit of a collective or a copy is its `beside_kernels`.
 /// Precondition: both spans have the same length, at most plan::kStreams.
 void share_gpu(std::span<const Priced* const> work, std::span<double> rate);
 

@@ -7,15 +7,6 @@
 namespace rehearse::executor {
 namespace {
 
-Priced priced(const hwmodels::CommunicationCost& cost, int sms, bool free_of_charge) {
-  if (free_of_charge) return {};
-  const auto& u = cost.use;
-  return {cost.duration.count(),
-          {.sm = static_cast<float>(u.sms) / static_cast<float>(std::max(1, sms)), .hbm = static_cast<float>(u.hbm), .nvlink = static_cast<float>(u.nvlink),
-           .nic = static_cast<float>(u.nic), .pcie = static_cast<float>(u.pcie)},
-          true};
-}
-
 bool other_node(const plan::RankClass& c, std::uint16_t peer) {
   return std::find(c.stage_peers_other_node.begin(), c.stage_peers_other_node.end(), peer) != c.stage_peers_other_node.end();
 }
@@ -56,15 +47,36 @@ class MessagePrices {
 
 }  // namespace
 
+Interference::Interference(const hwmodels::KernelModel& kernels, double collective_sm_factor)
+    : sms(std::max(1, kernels.gpu().sms)), sm_weight(kernels.rates().p.collective_sm_weight * collective_sm_factor), hbm(kernels.rates().p.shared_hbm_fraction),
+      collective(kernels.rates().p.collective_beside_kernels), copy(kernels.rates().p.copy_beside_kernels) {}
+
+// A share of the datasheet bandwidth as a share of what can be had together.
+float Interference::of_hbm(double share) const { return static_cast<float>(hbm == 1 ? share : std::min(1.0, share / hbm)); }
+
+Priced Interference::kernel_of(const hwmodels::KernelCost& cost) const {
+  return {cost.duration.count(), {.sm = static_cast<float>(cost.sm_share), .hbm = of_hbm(cost.hbm_share)}, false};
+}
+
+Priced Interference::collective_of(const hwmodels::CommunicationCost& cost) const {
+  const auto& u = cost.use;
+  return {cost.duration.count(),
+          {.sm = static_cast<float>(u.sms * sm_weight) / static_cast<float>(sms), .hbm = of_hbm(u.hbm), .nvlink = static_cast<float>(u.nvlink), .nic = static_cast<float>(u.nic),
+           .pcie = static_cast<float>(u.pcie)},
+          true, static_cast<float>(collective)};
+}
+
+// PCIe is full duplex: a copy fills one direction.
+Priced Interference::copy_of(std::int64_t picoseconds) const { return {picoseconds, {.pcie = 0.5f}, true, static_cast<float>(copy)}; }
+
 CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation& ablation) {
   CostTable table;
   const hwmodels::Gpu& gpu = hardware.kernels.gpu();
+  const Interference interference(hardware.kernels, hardware.collective_sm_factor);
   for (const model::KernelSpec& spec : plan.kernels) {
     const hwmodels::KernelCost cost = hardware.kernels.cost(spec);
     table.kernel_costs.push_back(cost);
-    Priced p{cost.duration.count(), {.sm = static_cast<float>(cost.sm_share), .hbm = static_cast<float>(cost.hbm_share)}, false};
-    if (!ablation.kernels) p = {};
-    table.kernels.push_back(p);
+    table.kernels.push_back(ablation.kernels ? interference.kernel_of(cost) : Priced{});
   }
   CollectivePrices collective_prices(plan, hardware.network);
   MessagePrices message_prices(hardware.network);
@@ -75,14 +87,15 @@ CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation
     loads.reserve(plan.collectives.size());
     for (std::size_t i = 0; i < plan.collectives.size(); ++i) {
       costs.push_back(collective_prices.of(i, c.groups[static_cast<std::size_t>(plan.collectives[i].axis)]));
-      loads.push_back(priced(costs.back(), gpu.sms, !ablation.communication));
+      loads.push_back(ablation.communication ? interference.collective_of(costs.back()) : Priced{});
     }
     auto& messages = table.messages.emplace_back();
     for (const plan::MessageSpec& spec : plan.messages) {
       const bool remote = other_node(c, spec.peer);
       const int together = std::max(1, c.groups[static_cast<std::size_t>(plan::GroupAxis::pipeline)].groups_per_node);
-      Priced p = priced(message_prices.of(spec.bytes, !remote, together), gpu.sms, !ablation.communication);
-      p.load.sm = p.load.hbm = 0;  // a copy engine's worth: does not disturb kernels
+      Priced p = ablation.communication ? interference.collective_of(message_prices.of(spec.bytes, !remote, together)) : Priced{};
+      p.load.sm = p.load.hbm = 0;  // a copy engine's worth: does not disturb kernels, nor they it
+      p.beside_kernels = 1;
       p.load.nic *= 0.5f;          // one direction of a full-duplex card; collectives use both
       messages.push_back(p);
     }
@@ -92,12 +105,11 @@ CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation
     const hwmodels::HostRates& host = hardware.host;
     BytesPerSecond rate = down ? host.to_host : host.to_device;
     if (rate.value <= 0) rate = down ? gpu.device_to_host : gpu.host_to_device;
-    // Assumptions: pageable copies reach 35 % of pinned ones (25-50 % are reported), and starting one takes 10 us.
+    // Assumption: starting one takes 10 us.
     if (!spec.pinned) rate = rate * host.pageable;
     const BytesPerSecond disk = down ? host.nvme_write : host.nvme_read;
     if (spec.disk && disk.value > 0) rate = std::min(rate, disk);
-    // PCIe is full duplex: a copy fills one direction.
-    table.copies.push_back({(spec.bytes / rate).count() + 10'000'000, {.pcie = 0.5f}, true});
+    table.copies.push_back(interference.copy_of((spec.bytes / rate).count() + 10'000'000));
   }
   for (const plan::HostSpec& spec : plan.host_works) {
     auto time = [](Bytes bytes, BytesPerSecond rate) { return bytes > Bytes{0} && rate.value > 0 ? (bytes / rate).count() : 0; };
@@ -106,7 +118,7 @@ CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation
     table.host_works.push_back(!ablation.kernels ? 0 : spec.pipelined ? std::max(compute, read + write) : compute + read + write);
   }
   if (!ablation.contention) {
-    auto clear = [](std::vector<Priced>& all) { for (Priced& p : all) p.load = {}; };
+    auto clear = [](std::vector<Priced>& all) { for (Priced& p : all) p.load = {}, p.beside_kernels = 1; };
     clear(table.kernels);
     clear(table.copies);
     for (auto& all : table.collectives) clear(all);

@@ -21,6 +21,7 @@ struct Priced {
   std::int64_t duration = 0;  // picoseconds, alone
   Load load;
   bool occupies = false;
+  float beside_kernels = 1;   // of work that occupies: most of its own speed that it keeps while kernels run
 };
 
 struct CostTable {
@@ -33,10 +34,27 @@ struct CostTable {
   std::vector<std::int64_t> host_works;                     // picoseconds
 };
 
+/// What the GPU's parameters and the framework's profile say of work that runs at once; names and defaults as in
+/// hwmodels/device/kernel_parameters.h.
+struct Interference {
+  double sms = 1;        // of the GPU
+  double sm_weight = 1;  // SMs lost to a channel
+  double hbm = 1;        // of the datasheet bandwidth, reached together
+  double collective = 1, copy = 1;  // rates beside kernels
+  explicit Interference(const hwmodels::KernelModel& kernels, double collective_sm_factor = 1);
+  Priced kernel_of(const hwmodels::KernelCost& cost) const;
+  Priced collective_of(const hwmodels::CommunicationCost& cost) const;
+  Priced copy_of(std::int64_t picoseconds) const;  // one direction
+
+ private:
+  float of_hbm(double share) const;
+};
+
 struct Hardware {
   const hwmodels::KernelModel& kernels;
   const hwmodels::Network& network;
   hwmodels::HostRates host{};            // without it copies have the GPU's own rate, and host work takes no time
+  double collective_sm_factor = 1;       // SMs that collectives take from kernels, of what the GPU's own parameters say
 };
 
 /// The same mechanisms with one switched off: what each is worth (validate --without).

@@ -217,6 +217,8 @@ std::string hardware_text(const scenario::Scenario& s) {
   for (const auto& [type, rate] : g.peak) text += fmt::format("{} {}\n", name_of(type), rate.value);
   for (const auto& [name, value] : g.kernel_parameters) text += fmt::format("{} {}\n", name, value);
   text += fmt::format("{} {} {} {} {} {} {} {}\n", n.gpus, name_of(n.scale_up), n.links_per_pair, n.domain, n.nvls, n.nic.count, n.nic.bandwidth.value, n.nic.network);
+  text += fmt::format("{} {} {} {} {} {} {} {} {} {}\n", n.nic.efficiency, n.cpu.sockets, n.cpu.memory_bandwidth.value, n.cpu.socket_link.value, n.cpu.memory.value, n.cpu.copy_bandwidth.value,
+                      n.cpu.update_bandwidth.value, n.cpu.pageable_fraction, n.nvme.read.value, n.nvme.write.value);
   text += fmt::format("{} {} {} {} {}\n", n.pcie.gpus_per_switch, n.pcie.peer_to_peer, n.pcie.efficiency, n.pcie.efficiency_across, n.pcie.all_to_all_across);
   text += fmt::format("{} {} {} {}\n", name_of(f.kind), f.nodes_per_leaf, f.spines, f.hop_latency.count());
   for (const hwmodels::GraphLink& l : f.graph_links) text += fmt::format("{} {} {} {}\n", l.from, l.to, l.bandwidth.value, l.latency.count());
@@ -228,10 +230,7 @@ std::string hardware_text(const scenario::Scenario& s) {
     for (const auto& [name, timing] : s.cluster.collectives->networks)
       for (const auto& number : hwmodels::network_numbers()) text += fmt::format("{} {} {}\n", name, number.name, timing.*number.member);
   }
-  if (config::is_file_name(s.profile.name)) {
-    const strategies::FrameworkProfile& p = s.profile;
-    for (const Duration d : {p.kernel_host, p.backward_kernel_host, p.collective_host, p.layer_host, p.layer_backward_host, p.step_host}) text += fmt::format("{}\n", d.count());
-  }
+  text += s.profile.own_text;
   return text;
 }
 

@@ -175,7 +175,7 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   result.peak_flops_per_gpu = s.cluster.gpu.peak.at(product_format(s.strategy.training.precision)).value;
 
   if (options.time) {
-    const executor::CostTable costs = executor::price(result.plan, {kernels, *network, hwmodels::host_rates(s.cluster)}, options.ablation);
+    const executor::CostTable costs = executor::price(result.plan, {kernels, *network, hwmodels::host_rates(s.cluster), s.profile.collective_sm_factor}, options.ablation);
     executor::TimingResult timing = executor::run_timing(result.plan, costs, {.steps = 2, .trace = options.trace, .shortcuts = options.shortcuts});
     result.deadlock = timing.deadlock;
     result.instructions = timing.instructions;

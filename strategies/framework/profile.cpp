@@ -105,6 +105,7 @@ const config::Fields<P>& fields() {
       config::duration("layer_backward_host", &P::layer_backward_host, "host time per layer of backward beyond its kernels"),
       config::duration("step_host", &P::step_host, "host time per step: data, logging, scheduler"),
       config::duration("proxy_stall", &P::proxy_stall, "wait of a layer's collective per rank, while pipeline messages between nodes are outstanding"),
+      config::number("collective_sm_factor", &P::collective_sm_factor, "SMs that collectives take from kernels beside them, of what the GPU's file says", config::non_negative),
       config::boolean("expandable_segments", &P::expandable_segments, "allocator setting"),
       config::bytes("cublas_workspace", &P::cublas_workspace, "cuBLAS workspace of one handle; 0: PyTorch's on that GPU"),
       config::boolean("transformer_engine", &P::transformer_engine, "linear layers are Transformer Engine's"),
@@ -153,8 +154,10 @@ FrameworkProfile read_profile(const std::string& name) {
     return Diagnostic{{}, "training.framework", std::move(problem), std::move(fix), ""};
   });
   config::Diagnostics problems;
-  FrameworkProfile profile = config::read(own ? layered(path, 0) : config::load_document(path).root, fields(), problems);
+  const config::Value root = own ? layered(path, 0) : config::load_document(path).root;
+  FrameworkProfile profile = config::read(root, fields(), problems);
   config::throw_if_any(std::move(problems));
+  if (own) profile.own_text = config::to_yaml(root);
   profile.name = name;
   profile.file = own ? name : std::string(kFolder) + "/" + name + ".yaml";
   return profile;

@@ -34,6 +34,7 @@ enum class LossKind : std::uint8_t {
 struct FrameworkProfile {
   std::string name, title, source;
   std::string file;                       // where it was read
+  std::string own_text;                   // all that a file of the user's own says, what it extends included
 
   // Kernels
   Fusion norm = Fusion::native;
@@ -96,6 +97,9 @@ struct FrameworkProfile {
   /// Observed while messages between pipeline stages on different nodes are outstanding: host time of a layer's collective, per
   /// rank of the tensor group. Likely NCCL's proxy threads, which poll the NICs on the cores of the host threads.
   Duration proxy_stall{};
+  /// SMs that collectives take from kernels beside them, as a multiple of what the GPU's file says: frameworks limit NCCL's
+  /// blocks (NCCL_MAX_CTAS) or leave SMs free for it (Transformer Engine's SM margins). Fitted by `calibrate against`.
+  double collective_sm_factor = 1;
 
   // Allocator and surroundings
   bool expandable_segments = false;

@@ -1,272 +1,13 @@
-// mma.sync m16n8k16 throughout. With g = lane / 4 and t = lane % 4 (PTX ISA, "Matrix fragments for mma.m16n8k16"):
-//   A (16 x 16): a0 = row g, columns 2t and 2t+1; a1 = row g+8; a2, a3 = the same rows, columns + 8
-//   B (16 x 8):  b0 = rows 2t and 2t+1, column g; b1 = rows + 8
-//   C (16 x 8):  c0, c1 = row g, columns 2t and 2t+1; c2, c3 = row g+8
-// so two neighbouring C tiles, rounded to bf16, are an A tile: scores become the left operand without leaving registers.
 #include <cuda_bf16.h>
 
 #include "calibrate/probe/cuda/attention.h"
+#include "calibrate/probe/cuda/attention_kernels.h"
 #include "calibrate/probe/cuda/check.h"
 
 namespace rehearse::calibrate {
 namespace {
 
-using bf16 = __nv_bfloat16;
-constexpr int kTile = 64;     // queries and keys of a tile
-constexpr int kWarps = 4;     // each holds 16 rows
-constexpr int kPad = 8;       // elements; rows then start in different banks
-
-struct Arguments {
-  const bf16 *q, *k, *v, *dout;
-  bf16 *out, *dq, *dk, *dv;
-  float *lse, *delta;
-  int heads, kv_heads, queries, keys;
-  bool causal;
-  float scale;
-};
-
-__device__ void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ unsigned packed(float low, float high) {
-  const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const unsigned*>(&both);
-}
-
-template <int D>
-using Tile = bf16[kTile][D + kPad];
-
-template <int D>
-__device__ void load_tile(Tile<D>& tile, const bf16* from) {
-  constexpr int kPerRow = D / 8;
-  for (int i = threadIdx.x; i < kTile * kPerRow; i += blockDim.x)
-    *reinterpret_cast<uint4*>(&tile[i / kPerRow][i % kPerRow * 8]) = *reinterpret_cast<const uint4*>(from + std::int64_t{i / kPerRow} * D + i % kPerRow * 8);
-}
-
-/// The 16 x 16 tile at (row, column) as left operand.
-template <int D>
-__device__ void load_a(unsigned (&a)[4], const Tile<D>& tile, int row, int column) {
-  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-  a[0] = *reinterpret_cast<const unsigned*>(&tile[row + g][column + 2 * t]);
-  a[1] = *reinterpret_cast<const unsigned*>(&tile[row + g + 8][column + 2 * t]);
-  a[2] = *reinterpret_cast<const unsigned*>(&tile[row + g][column + 2 * t + 8]);
-  a[3] = *reinterpret_cast<const unsigned*>(&tile[row + g + 8][column + 2 * t + 8]);
-}
-
-/// c[16 x 64] = a-operand rows [row, row + 16) of `left` times the transpose of `right` (64 rows).
-template <int D>
-__device__ void times_transposed(float (&c)[8][4], const Tile<D>& left, int row, const Tile<D>& right) {
-  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#pragma unroll
-  for (auto& tile : c) tile[0] = tile[1] = tile[2] = tile[3] = 0;
-#pragma unroll
-  for (int d = 0; d < D; d += 16) {
-    unsigned a[4];
-    load_a<D>(a, left, row, d);
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-      const bf16* b = &right[8 * n + g][d + 2 * t];
-      mma(c[n], a, *reinterpret_cast<const unsigned*>(b), *reinterpret_cast<const unsigned*>(b + 8));
-    }
-  }
-}
-
-/// out[16 x D] += p[16 x 64] times `right` (64 x D).
-template <int D>
-__device__ void accumulate(float (&out)[D / 8][4], const float (&p)[8][4], const Tile<D>& right) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    const unsigned a[4] = {packed(p[2 * k][0], p[2 * k][1]), packed(p[2 * k][2], p[2 * k][3]), packed(p[2 * k + 1][0], p[2 * k + 1][1]),
-                           packed(p[2 * k + 1][2], p[2 * k + 1][3])};
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
-      unsigned b0, b1;
-      const auto address = static_cast<unsigned>(__cvta_generic_to_shared(&right[16 * k + lane % 16][8 * n]));
-      asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(b0), "=r"(b1) : "r"(address));
-      mma(out[n], a, b0, b1);
-    }
-  }
-}
-
-template <int D>
-__device__ void store(const float (&c)[D / 8][4], bf16* to, int row, float upper, float lower) {
-  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#pragma unroll
-  for (int n = 0; n < D / 8; ++n) {
-    *reinterpret_cast<unsigned*>(to + std::int64_t{row + g} * D + 8 * n + 2 * t) = packed(c[n][0] * upper, c[n][1] * upper);
-    *reinterpret_cast<unsigned*>(to + std::int64_t{row + g + 8} * D + 8 * n + 2 * t) = packed(c[n][2] * lower, c[n][3] * lower);
-  }
-}
-
-__device__ float over_four_lanes(float v, bool maximum) {
-  for (int step = 1; step < 4; step *= 2) {
-    const float other = __shfl_xor_sync(0xFFFFFFFFu, v, step);
-    v = maximum ? fmaxf(v, other) : v + other;
-  }
-  return v;
-}
-
-/// Offsets of this block's head: query head and the key head that it shares.
-struct Head {
-  std::int64_t query, key, row;
-  __device__ Head(const Arguments& a, int d) {
-    const int b = blockIdx.y / a.heads, h = blockIdx.y % a.heads;
-    query = std::int64_t{blockIdx.y} * a.queries * d;
-    key = (std::int64_t{b} * a.kv_heads + h / (a.heads / a.kv_heads)) * a.keys * d;
-    row = std::int64_t{blockIdx.y} * a.queries;
-  }
-};
-
-/// Grid: query tiles x (batch * heads).
-template <int D>
-__global__ void __launch_bounds__(32 * kWarps) forward_kernel(Arguments a) {
-  extern __shared__ __align__(16) char shared[];
-  auto& query = *reinterpret_cast<Tile<D>*>(shared);
-  auto& key = *reinterpret_cast<Tile<D>*>(shared + sizeof(Tile<D>));
-  auto& value = *reinterpret_cast<Tile<D>*>(shared + 2 * sizeof(Tile<D>));
-  const Head head(a, D);
-  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTile;  // the long rows of a causal mask first
-  const int row = threadIdx.x / 32 * 16, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-  load_tile<D>(query, a.q + head.query + std::int64_t{first} * D);
-  float out[D / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
-  const int end = a.causal ? min(a.keys, first + kTile) : a.keys;
-  for (int k0 = 0; k0 < end; k0 += kTile) {
-    __syncthreads();
-    load_tile<D>(key, a.k + head.key + std::int64_t{k0} * D);
-    load_tile<D>(value, a.v + head.key + std::int64_t{k0} * D);
-    __syncthreads();
-    float s[8][4];
-    times_transposed<D>(s, query, row, key);
-    float higher[2] = {top[0], top[1]};
-#pragma unroll
-    for (int n = 0; n < 8; ++n)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int q = first + row + g + 8 * (j / 2), k = k0 + 8 * n + 2 * t + j % 2;
-        s[n][j] = a.causal && k > q ? -INFINITY : s[n][j] * a.scale;
-        higher[j / 2] = fmaxf(higher[j / 2], s[n][j]);
-      }
-    float rescale[2];
-    for (int r = 0; r < 2; ++r) {
-      higher[r] = over_four_lanes(higher[r], true);
-      rescale[r] = __expf(top[r] - higher[r]);
-      top[r] = higher[r];
-      sum[r] *= rescale[r];
-    }
-#pragma unroll
-    for (int n = 0; n < 8; ++n)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        s[n][j] = __expf(s[n][j] - top[j / 2]);
-        sum[j / 2] += s[n][j];
-      }
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) out[n][j] *= rescale[j / 2];
-    accumulate<D>(out, s, value);
-  }
-  for (float& v : sum) v = over_four_lanes(v, false);
-  store<D>(out, a.out + head.query + std::int64_t{first} * D, row, 1 / sum[0], 1 / sum[1]);
-  if (t == 0) {
-    a.lse[head.row + first + row + g] = top[0] + __logf(sum[0]);
-    a.lse[head.row + first + row + g + 8] = top[1] + __logf(sum[1]);
-  }
-}
-
-/// delta = sum over the head of output * output gradient. One warp per row.
-template <int D>
-__global__ void delta_kernel(Arguments a, std::int64_t rows) {
-  const std::int64_t row = (blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x) / 32;
-  if (row >= rows) return;
-  float sum = 0;
-  for (int d = threadIdx.x % 32; d < D; d += 32) sum += __bfloat162float(a.out[row * D + d]) * __bfloat162float(a.dout[row * D + d]);
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
-  if (threadIdx.x % 32 == 0) a.delta[row] = sum;
-}
-
-/// Gradient of the queries: rows are queries. Grid as forward.
-template <int D>
-__global__ void __launch_bounds__(32 * kWarps) query_gradient_kernel(Arguments a) {
-  extern __shared__ __align__(16) char shared[];
-  auto& query = *reinterpret_cast<Tile<D>*>(shared);
-  auto& gradient = *reinterpret_cast<Tile<D>*>(shared + sizeof(Tile<D>));
-  auto& key = *reinterpret_cast<Tile<D>*>(shared + 2 * sizeof(Tile<D>));
-  auto& value = *reinterpret_cast<Tile<D>*>(shared + 3 * sizeof(Tile<D>));
-  const Head head(a, D);
-  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTile;
-  const int row = threadIdx.x / 32 * 16, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-  load_tile<D>(query, a.q + head.query + std::int64_t{first} * D);
-  load_tile<D>(gradient, a.dout + head.query + std::int64_t{first} * D);
-  const std::int64_t at = head.row + first + row + g;
-  const float lse[2] = {a.lse[at], a.lse[at + 8]}, delta[2] = {a.delta[at], a.delta[at + 8]};
-  float dq[D / 8][4] = {};
-  const int end = a.causal ? min(a.keys, first + kTile) : a.keys;
-  for (int k0 = 0; k0 < end; k0 += kTile) {
-    __syncthreads();
-    load_tile<D>(key, a.k + head.key + std::int64_t{k0} * D);
-    load_tile<D>(value, a.v + head.key + std::int64_t{k0} * D);
-    __syncthreads();
-    float s[8][4], dp[8][4];
-    times_transposed<D>(s, query, row, key);
-    times_transposed<D>(dp, gradient, row, value);
-#pragma unroll
-    for (int n = 0; n < 8; ++n)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int q = first + row + g + 8 * (j / 2), k = k0 + 8 * n + 2 * t + j % 2;
-        const float p = a.causal && k > q ? 0.0f : __expf(s[n][j] * a.scale - lse[j / 2]);
-        s[n][j] = p * (dp[n][j] - delta[j / 2]) * a.scale;
-      }
-    accumulate<D>(dq, s, key);
-  }
-  store<D>(dq, a.dq + head.query + std::int64_t{first} * D, row, 1, 1);
-}
-
-/// Gradients of keys and values: rows are keys, so that the transposed scores are left operands. Grid: key tiles x heads.
-template <int D>
-__global__ void __launch_bounds__(32 * kWarps) key_value_gradient_kernel(Arguments a) {
-  extern __shared__ __align__(16) char shared[];
-  auto& query = *reinterpret_cast<Tile<D>*>(shared);
-  auto& gradient = *reinterpret_cast<Tile<D>*>(shared + sizeof(Tile<D>));
-  auto& key = *reinterpret_cast<Tile<D>*>(shared + 2 * sizeof(Tile<D>));
-  auto& value = *reinterpret_cast<Tile<D>*>(shared + 3 * sizeof(Tile<D>));
-  const Head head(a, D);
-  const int first = static_cast<int>(blockIdx.x) * kTile;
-  const int row = threadIdx.x / 32 * 16, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-  load_tile<D>(key, a.k + head.key + std::int64_t{first} * D);
-  load_tile<D>(value, a.v + head.key + std::int64_t{first} * D);
-  float dk[D / 8][4] = {}, dv[D / 8][4] = {};
-  for (int q0 = a.causal ? first : 0; q0 < a.queries; q0 += kTile) {
-    __syncthreads();
-    load_tile<D>(query, a.q + head.query + std::int64_t{q0} * D);
-    load_tile<D>(gradient, a.dout + head.query + std::int64_t{q0} * D);
-    __syncthreads();
-    float p[8][4], ds[8][4];
-    times_transposed<D>(p, key, row, query);
-    times_transposed<D>(ds, value, row, gradient);
-#pragma unroll
-    for (int n = 0; n < 8; ++n)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int k = first + row + g + 8 * (j / 2), q = q0 + 8 * n + 2 * t + j % 2;
-        p[n][j] = a.causal && k > q ? 0.0f : __expf(p[n][j] * a.scale - a.lse[head.row + q]);
-        ds[n][j] = p[n][j] * (ds[n][j] - a.delta[head.row + q]) * a.scale;
-      }
-    accumulate<D>(dv, p, gradient);
-    accumulate<D>(dk, ds, query);
-  }
-  // One tile per query head.
-  const std::int64_t mine = (std::int64_t{blockIdx.y} * a.keys + first) * D;
-  store<D>(dk, a.dk + mine, row, 1, 1);
-  store<D>(dv, a.dv + mine, row, 1, 1);
-}
-
-Arguments arguments(const AttentionShape& s, const AttentionTensors& t) {
+AttentionArguments arguments(const AttentionShape& s, const AttentionTensors& t) {
   if (s.query_length % kTile != 0 || s.key_length % kTile != 0 || (s.head_dim != 64 && s.head_dim != 128) || s.heads % s.kv_heads != 0)
     throw NotPossible("the probe's attention takes lengths that are multiples of 64, and heads of 64 or 128");
   if (s.causal && s.query_length != s.key_length) throw NotPossible("the probe's causal attention takes as many keys as queries");
@@ -277,7 +18,7 @@ Arguments arguments(const AttentionShape& s, const AttentionTensors& t) {
 }
 
 template <typename Kernel>
-void launch(Kernel kernel, int tiles, dim3 grid, int d, const Arguments& a, cudaStream_t stream) {
+void launch(Kernel kernel, int tiles, dim3 grid, int d, const AttentionArguments& a, cudaStream_t stream) {
   const int bytes = tiles * kTile * (d + kPad) * static_cast<int>(sizeof(bf16));
   REHEARSE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   kernel<<<grid, 32 * kWarps, static_cast<std::size_t>(bytes), stream>>>(a);
@@ -285,12 +26,12 @@ void launch(Kernel kernel, int tiles, dim3 grid, int d, const Arguments& a, cuda
 }
 
 template <int D>
-void forward(const AttentionShape& s, const Arguments& a, cudaStream_t stream) {
+void forward(const AttentionShape& s, const AttentionArguments& a, cudaStream_t stream) {
   launch(forward_kernel<D>, 3, dim3(a.queries / kTile, static_cast<unsigned>(s.batch * s.heads)), D, a, stream);
 }
 
 template <int D>
-void backward(const AttentionShape& s, const Arguments& a, cudaStream_t stream) {
+void backward(const AttentionShape& s, const AttentionArguments& a, cudaStream_t stream) {
   const std::int64_t rows = s.batch * s.heads * s.query_length;
   delta_kernel<D><<<static_cast<unsigned>((rows + 7) / 8), 256, 0, stream>>>(a, rows);
   const auto heads = static_cast<unsigned>(s.batch * s.heads);
@@ -301,12 +42,12 @@ void backward(const AttentionShape& s, const Arguments& a, cudaStream_t stream) 
 }  // namespace
 
 void attention_forward(const AttentionShape& shape, const AttentionTensors& t, cudaStream_t stream) {
-  const Arguments a = arguments(shape, t);
+  const AttentionArguments a = arguments(shape, t);
   shape.head_dim == 64 ? forward<64>(shape, a, stream) : forward<128>(shape, a, stream);
 }
 
 void attention_backward(const AttentionShape& shape, const AttentionTensors& t, cudaStream_t stream) {
-  const Arguments a = arguments(shape, t);
+  const AttentionArguments a = arguments(shape, t);
   shape.head_dim == 64 ? backward<64>(shape, a, stream) : backward<128>(shape, a, stream);
 }
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 
 #include "calibrate/probe/cases.h"
 #include "calibrate/probe/cuda/blas.h"
@@ -138,7 +139,6 @@ class CudaDevice final : public Device {
         group = nccl_->group(p, ranks_per_node_);
       }
       const bool takes_part = collective ? group.communicator != nullptr : first;
-      std::unique_ptr<Work> work;
       if (operation == "collective") return takes_part ? collective_work(p, *nccl_, group) : nullptr;
       return prepare_overlap(p, collective, takes_part, group);
     }
@@ -148,11 +148,21 @@ class CudaDevice final : public Device {
   void set_ranks_per_node(int n) { ranks_per_node_ = n; }
 
  private:
-  /// Its preparation already runs collectives, so all processes must agree before and in between.
+  /// Its preparation already runs collectives: all processes must have what they need before, and agree in between.
   std::unique_ptr<Work> prepare_overlap(const Facts& p, bool collective, bool takes_part, const NcclGroup& group) {
-    if (!collective) return takes_part ? overlap_work(p, nullptr, {}, [](double v) { return v; }) : nullptr;
-    const auto agree = [this](double v) { return team_.largest({v})[0]; };
-    if (takes_part) return overlap_work(p, nccl_.get(), group, agree);
+    if (!collective) return takes_part ? overlap_work(p, nullptr, {})([](double v) { return v; }) : nullptr;
+    const Agree agree = [this](double v) { return team_.largest({v})[0]; };
+    std::function<std::unique_ptr<Work>(const Agree&)> begin;
+    std::exception_ptr mine;
+    try {
+      if (takes_part) begin = overlap_work(p, nccl_.get(), group);
+    } catch (...) {
+      mine = std::current_exception();
+    }
+    const bool failed = agree(mine ? 1 : 0) > 0;
+    if (mine) std::rethrow_exception(mine);
+    if (failed) throw NotPossible("it is not possible for another process");
+    if (begin) return begin(agree);
     agree(0), agree(0);
     return nullptr;
   }

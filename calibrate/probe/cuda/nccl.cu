@@ -151,6 +151,11 @@ class RealNccl final : public Nccl {
     const std::size_t count = static_cast<std::size_t>(bytes) / element, share = count / static_cast<std::size_t>(g.size);
     const auto part = [&](const void* buffer, int i) { return const_cast<char*>(static_cast<const char*>(buffer)) + static_cast<std::size_t>(i) * share * element; };
     const Api& a = *api_;
+    if (send == receive) {  // in place: a rank's shard lies at its own place in the whole
+      if (collective == "all_gather") send = part(receive, g.rank);
+      else if (collective == "reduce_scatter") receive = part(send, g.rank);
+      else if (collective == "all_to_all" || collective == "send_recv") throw NotPossible("it cannot be done in place");
+    }
     if (collective == "all_reduce") return a.ok(a.all_reduce(send, receive, count, type, ncclSum, comm, stream), "all-reduce");
     if (collective == "all_gather") return a.ok(a.all_gather(send, receive, share, type, comm, stream), "all-gather");
     if (collective == "reduce_scatter") return a.ok(a.reduce_scatter(send, receive, share, type, ncclSum, comm, stream), "reduce-scatter");

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 
 #include "calibrate/probe/cuda/attention.h"
 #include "calibrate/probe/cuda/blas.h"
@@ -192,12 +193,23 @@ class TransferWork final : public Work {
   Event begin_, other_, end_;
 };
 
+/// The GPU that this thread speaks to stays the same, whatever is thrown in between.
+class SameGpu {
+ public:
+  SameGpu() { REHEARSE_CUDA(cudaGetDevice(&gpu_)); }
+  ~SameGpu() { cudaSetDevice(gpu_); }
+  SameGpu(const SameGpu&) = delete;
+
+ private:
+  int gpu_ = 0;
+};
+
 /// GPU to GPU, by the copy engines.
 class PeerWork final : public Work {
  public:
   PeerWork(std::size_t bytes, int first, int second, bool both) : bytes_(bytes), first_(first), second_(second), both_(both) {
-    int count = 0, own = 0, can = 0;
-    REHEARSE_CUDA(cudaGetDevice(&own));
+    const SameGpu back;
+    int count = 0, can = 0;
     REHEARSE_CUDA(cudaGetDeviceCount(&count));
     if (std::max(first, second) >= count) throw NotPossible("this process sees one GPU only");
     REHEARSE_CUDA(cudaDeviceCanAccessPeer(&can, first, second));
@@ -213,11 +225,11 @@ class PeerWork final : public Work {
       streams_[side] = std::make_unique<Stream>();
       done_[side] = std::make_unique<Event>();
     }
-    REHEARSE_CUDA(cudaSetDevice(own));
     note_ = can ? "" : "without peer access: through host memory";
-    own_ = own;
   }
   ~PeerWork() override {
+    int own = 0;
+    cudaGetDevice(&own);
     for (int side = 0; side < 2; ++side) {
       cudaSetDevice(side == 0 ? first_ : second_);
       from_[side] = DeviceBuffer();
@@ -225,7 +237,7 @@ class PeerWork final : public Work {
       streams_[side].reset();
       done_[side].reset();
     }
-    cudaSetDevice(own_);
+    cudaSetDevice(own);
   }
   double run(std::int64_t count) override {
     const auto begin = Moment::now();
@@ -242,7 +254,7 @@ class PeerWork final : public Work {
 
  private:
   std::size_t bytes_;
-  int first_, second_, own_ = 0;
+  int first_, second_;
   bool both_;
   DeviceBuffer from_[2], to_[2];
   std::unique_ptr<Stream> streams_[2];
@@ -295,11 +307,21 @@ class CollectiveWork final : public Work {
 class OverlapWork final : public Work {
  public:
   using Act = std::function<void(Int)>;
-  OverlapWork(Enqueue timed, std::function<void(cudaStream_t, cudaStream_t)> beside, const std::function<double(double)>& agree, std::string note)
+  OverlapWork(Enqueue timed, std::function<void(cudaStream_t, cudaStream_t)> beside, const Agree& agree, std::string note)
       : timed_(std::move(timed)), beside_(std::move(beside)), note_(std::move(note)) {
     // How long each takes alone says how many of the other it takes; all processes must enqueue the same number.
-    alone(10, true), alone(10, false);
-    const double t = agree(alone(20, true)), b = agree(alone(20, false));
+    constexpr double kFailed = 1e30;
+    double timed_seconds = kFailed, beside_seconds = kFailed;
+    std::exception_ptr mine;
+    try {
+      alone(10, true), alone(10, false);
+      timed_seconds = alone(20, true), beside_seconds = alone(20, false);
+    } catch (...) {
+      mine = std::current_exception();
+    }
+    const double t = agree(timed_seconds), b = agree(beside_seconds);
+    if (mine) std::rethrow_exception(mine);
+    if (std::max(t, b) >= kFailed) throw NotPossible("it failed in another process");
     per_timed_ = 3 * t / b;
   }
   double run(std::int64_t count) override {
@@ -477,7 +499,7 @@ std::unique_ptr<Work> launch_work(const std::string& operation, const Facts& p) 
     host = since(begin);
     REHEARSE_CUDA(cudaStreamSynchronize(*stream));
     return host;
-  }, 100);
+  }, what == "host" ? std::clamp<Int>(1000 / nodes, 1, 100) : 100);  // the host's own time shows while the launch queue has room
 }
 
 std::unique_ptr<Work> transfer_work(const Facts& p, int own_gpu) {
@@ -497,12 +519,12 @@ std::unique_ptr<Work> transfer_work(const Facts& p, int own_gpu) {
 
 std::unique_ptr<Work> collective_work(const Facts& p, Nccl& nccl, const NcclGroup& group) { return std::make_unique<CollectiveWork>(p, nccl, group); }
 
-std::unique_ptr<Work> overlap_work(const Facts& p, Nccl* nccl, const NcclGroup& group, const std::function<double(double)>& agree) {
-  const std::string timed = text(p, "timed"), beside = text(p, "beside");
+std::function<std::unique_ptr<Work>(const Agree&)> overlap_work(const Facts& p, Nccl* nccl, const NcclGroup& group) {
+  const bool gemm_is_timed = text(p, "timed") == "gemm";
   std::string note;
   const Enqueue gemm = gemm_enqueue(p, &note);
   std::function<void(cudaStream_t, cudaStream_t)> other;
-  if (timed == "transfer" || beside == "transfer") {
+  if (text(p, "timed") == "transfer" || text(p, "beside") == "transfer") {
     const auto copies = std::make_shared<TransferWork>(text(p, "direction", "host_to_device"), static_cast<std::size_t>(whole(p, "bytes")), true);
     // Both directions on one pair of streams; the first waits for the second so that one event tells the end.
     const auto joined = std::make_shared<Event>();
@@ -516,10 +538,12 @@ std::unique_ptr<Work> overlap_work(const Facts& p, Nccl* nccl, const NcclGroup& 
     const auto operands = std::make_shared<CollectiveOperands>(p);
     other = [=](cudaStream_t a, cudaStream_t) { operands->enqueue(*nccl, group, a); };
   }
-  if (timed == "gemm") return std::make_unique<OverlapWork>(gemm, other, agree, note);
   const auto own = std::make_shared<Stream>();  // the second direction of a timed transfer
   const auto count = std::make_shared<Int>(0);
-  return std::make_unique<OverlapWork>([=](cudaStream_t s, Int) { other(s, *own); }, [=](cudaStream_t s, cudaStream_t) { gemm(s, (*count)++); }, agree, note);
+  return [=](const Agree& agree) -> std::unique_ptr<Work> {
+    if (gemm_is_timed) return std::make_unique<OverlapWork>(gemm, other, agree, note);
+    return std::make_unique<OverlapWork>([=](cudaStream_t s, Int) { other(s, *own); }, [=](cudaStream_t s, cudaStream_t) { gemm(s, (*count)++); }, agree, note);
+  };
 }
 
 }  // namespace rehearse::calibrate

@@ -27,8 +27,11 @@ std::unique_ptr<Work> grouped_gemm_work(const Facts& parameters);
 std::unique_ptr<Work> launch_work(const std::string& operation, const Facts& parameters);
 std::unique_ptr<Work> transfer_work(const Facts& parameters, int own_gpu);
 std::unique_ptr<Work> collective_work(const Facts& parameters, Nccl& nccl, const NcclGroup& group);
-/// `agree`: the largest number over all processes.
-std::unique_ptr<Work> overlap_work(const Facts& parameters, Nccl* nccl, const NcclGroup& group, const std::function<double(double)>& agree);
+/// The largest of the numbers that all processes give; every process calls it equally often.
+using Agree = std::function<double(double)>;
+/// Makes all that may be missing (memory, an algorithm) ready, and returns what runs both operations to see how long they take.
+/// That second part asks `agree` twice, whatever fails: a process that fell out of step would have the others wait for ever.
+std::function<std::unique_ptr<Work>(const Agree& agree)> overlap_work(const Facts& parameters, Nccl* nccl, const NcclGroup& group);
 
 /// Enqueues GEMMs with rotating operands; used alone and beside other operations.
 Enqueue gemm_enqueue(const Facts& parameters, std::string* note);

@@ -32,16 +32,16 @@ std::vector<LoggedRun> runs(double kernel, double layer, double noise, unsigned 
       for (const int global : {8, 32}) {
         LoggedRun r{"run " + std::to_string(i++), job(layers, hidden, 1, global, 512), 0};
         scenario::Scenario real = r.scenario;
-        real.profile = with_constants(real.profile, {HostConstant::kernel, HostConstant::layer}, truth);
+        real.profile = with_constants(real.profile, {FrameworkConstant::kernel, FrameworkConstant::layer}, truth);
         r.step_seconds = simulate(real, {.time = true, .memory = false}).step_time * std::exp(gauss(draw));
         out.push_back(std::move(r));
       }
   return out;
 }
 
-TEST(Against, OneHostConstantIsFoundWithinItsError) {
+TEST(Against, OneFrameworkConstantIsFoundWithinItsError) {
   const std::vector<LoggedRun> logged = runs(18, 150, 0.01, 1);  // torchtitan's own layer_host is 150 us
-  const AgainstFit fit = fit_against(logged, {HostConstant::kernel});
+  const AgainstFit fit = fit_against(logged, {FrameworkConstant::kernel});
   ASSERT_TRUE(fit.refusals.empty()) << fit.refusals.front();
   EXPECT_NEAR(fit.parameters[0].value, 18, 0.5);
   EXPECT_LT(std::abs(fit.parameters[0].value - 18), 4 * fit.parameters[0].standard_error);
@@ -53,7 +53,7 @@ TEST(Against, OneHostConstantIsFoundWithinItsError) {
 TEST(Against, TooFewRunsAreRefused) {
   std::vector<LoggedRun> logged = runs(18, 150, 0, 1);
   logged.resize(5);
-  const AgainstFit fit = fit_against(logged, {HostConstant::kernel, HostConstant::step});
+  const AgainstFit fit = fit_against(logged, {FrameworkConstant::kernel, FrameworkConstant::step});
   ASSERT_FALSE(fit.refusals.empty());
   EXPECT_NE(fit.refusals[0].find("5 runs cannot hold 2 constants"), std::string::npos) << fit.refusals[0];
   EXPECT_TRUE(fit.parameters.empty());
@@ -62,7 +62,7 @@ TEST(Against, TooFewRunsAreRefused) {
 // Runs of one shape: time per kernel and time per layer move their steps alike.
 TEST(Against, ConstantsThatActAlikeAreRefusedByName) {
   const std::vector<LoggedRun> logged(6, runs(18, 400, 0, 1).front());
-  const AgainstFit fit = fit_against(logged, {HostConstant::kernel, HostConstant::layer});
+  const AgainstFit fit = fit_against(logged, {FrameworkConstant::kernel, FrameworkConstant::layer});
   ASSERT_FALSE(fit.refusals.empty());
   EXPECT_NE(fit.refusals.back().find("kernel and layer act alike"), std::string::npos) << fit.refusals.back();
   EXPECT_EQ(fit.possible.size(), 2u);
@@ -75,7 +75,7 @@ TEST(Against, WhatTheGpuHidesIsRefused) {
     r.step_seconds = simulate(r.scenario, {.time = true, .memory = false}).step_time;
     logged.push_back(std::move(r));
   }
-  const AgainstFit fit = fit_against(logged, {HostConstant::kernel});
+  const AgainstFit fit = fit_against(logged, {FrameworkConstant::kernel});
   ASSERT_EQ(fit.refusals.size(), 1u);
   EXPECT_NE(fit.refusals[0].find("no run tells kernel"), std::string::npos) << fit.refusals[0];
   EXPECT_TRUE(fit.possible.empty());
@@ -86,7 +86,7 @@ TEST(Against, BackwardKeepsTheProfilesRatio) {
   p.layer_host = microseconds(100), p.layer_backward_host = microseconds(150);
   Eigen::VectorXd x(2);
   x << 10, 200;
-  const auto q = with_constants(p, {HostConstant::kernel, HostConstant::layer}, x);
+  const auto q = with_constants(p, {FrameworkConstant::kernel, FrameworkConstant::layer}, x);
   EXPECT_EQ(q.kernel_host, microseconds(10));
   EXPECT_EQ(q.backward_kernel_host, microseconds(10));
   EXPECT_EQ(q.layer_backward_host, microseconds(300));
