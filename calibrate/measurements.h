@@ -80,7 +80,7 @@ Measurements measurements_from_json(const std::string& text, const std::string& 
 Measurements read_measurements(const std::string& path);
 
 /// Writes beside `path` and renames into place: a reader, or a run after a crash, sees the old file or the new one.
-/// Throws ConfigError when the place cannot be written.
-void write_measurements(const std::string& path, const Measurements& measurements);
+/// `press`: not only as safe as the operating system, but on the disk. Throws ConfigError when the place cannot be written.
+void write_measurements(const std::string& path, const Measurements& measurements, bool press = true);
 
 }  // namespace rehearse::calibrate

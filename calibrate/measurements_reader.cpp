@@ -93,6 +93,13 @@ class Reader {
       if (const std::size_t colon = why.find("syntax error"); colon != std::string::npos) why = why.substr(colon);
       throw ConfigError(Diagnostic{{file_, at.line, at.column}, "", "is not JSON (" + why + ")",
                                    "A file that was cut off can be measured again: the probe goes on where it stopped", ""});
+    } catch (const Json::out_of_range& e) {  // a number beyond all doubles: the parser names it, but not its place
+      const std::string why = e.what();
+      const std::size_t quote = why.find('\'');
+      const std::string number = quote == std::string::npos ? std::string() : why.substr(quote + 1, why.rfind('\'') - quote - 1);
+      const std::size_t byte = text_.find(number);
+      const Place at = place_of_byte(text_, byte == std::string::npos ? 0 : byte);
+      throw ConfigError(Diagnostic{{file_, at.line, at.column}, "", "the number " + number + " is too large", "Times are seconds: measure it again", ""});
     }
   }
 

@@ -90,7 +90,7 @@ std::string to_json(const Measurements& m) {
   return out.str();
 }
 
-void write_measurements(const std::string& path, const Measurements& m) {
+void write_measurements(const std::string& path, const Measurements& m, bool press) {
   const std::string text = to_json(m), beside = path + ".part";
   const int file = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   const auto failed = [&] {
@@ -105,7 +105,7 @@ void write_measurements(const std::string& path, const Measurements& m) {
     if (n < 0 && errno != EINTR) throw failed();
     done += n > 0 ? static_cast<std::size_t>(n) : 0;
   }
-  if (::fsync(file) != 0 && errno != EINVAL) throw failed();  // EINVAL: a pipe or a device has nothing to sync
+  if (press && ::fsync(file) != 0 && errno != EINVAL) throw failed();  // EINVAL: a pipe or a device has nothing to sync
   ::close(file);
   if (::rename(beside.c_str(), path.c_str()) != 0) throw cannot(path, std::string("cannot be written (") + std::strerror(errno) + ")", "Name a file, not a folder");
 }

@@ -116,10 +116,11 @@ def row_of(case, answer, gpu, number):
             "layers": s.layers, "hidden": s.hidden, "heads": s.heads, "kv_heads": s.kv_heads, "ffn_hidden": s.ffn, "vocab": s.vocab,
             "gated_mlp": "y" if s.family == "llama" else "n", "tie_embeddings": "y" if s.family == "gpt" else "n", "seq_len": case["seq_len"],
             "params": s.parameters(), "gpu": gpu, "n_gpus": 1, "gpus_per_node": 1, "interconnect": "single GPU", "tp": 1, "pp": 1, "dp": 1, "cp": 1, "ep": 1,
-            "sharding": "none", "micro_batch": case["micro_batch"], "global_batch": case["micro_batch"] * case["grad_accum"], "grad_accum": case["grad_accum"],
+            # ZeRO-Offload is ZeRO-2 whose optimizer lives on the host; with one GPU there is nothing else to shard.
+            "sharding": "zero2" if case["optimizer"] == "adamw-host" else "none", "micro_batch": case["micro_batch"], "global_batch": case["micro_batch"] * case["grad_accum"], "grad_accum": case["grad_accum"],
             "precision": case["precision"], "recompute": case["recompute"], "attention": "flash" if gpu != "cpu" and case["precision"] == "bf16" else "sdpa",
             "optimizer": case["optimizer"], "offload": "optimizer" if case["optimizer"] == "adamw-host" else "none",
-            "lora_rank": case["lora_rank"] or "", "lora_targets": "all linear layers of the blocks" if case["lora_rank"] else "",
+            "lora_rank": case["lora_rank"] or "", "lora_targets": "all-linear" if case["lora_rank"] else "",
             "torch_compile": "y" if case["compile"] else "n", "outcome": "oom" if oom else "ok", "source": "calibrate/ground_truth: " + case["name"],
             "note": " | ".join(words)}
     if step:
@@ -131,6 +132,31 @@ def row_of(case, answer, gpu, number):
         if not oom:
             row |= {"peak_mem_gib": f"{stats['allocated_bytes.all.peak'] * gib:.5f}", "peak_mem_kind": "allocated", "device_used_gib": f"{answer['device_used_bytes'] * gib:.5f}"}
     return row
+
+
+def finished_cases(table):
+    """Names of the cases in the table. A last line that was cut off (the machine stopped while it was written) is taken away:
+    its case is measured again. Anything else that is no row of ours is refused with its line: ValueError."""
+    if not table.exists():
+        return set()
+    text = table.read_text()
+    if text and not text.endswith("\n"):
+        text = text[: text.rfind("\n") + 1]
+        print(f"measure.py: {table}: the last line was cut off; its case is measured again", file=sys.stderr)
+        part = table.with_suffix(".part")
+        part.write_text(text)
+        part.replace(table)
+    if not text:
+        table.unlink()
+        return set()
+    rows = list(csv.reader(text.splitlines()))
+    if rows[0] != COLUMNS:
+        raise ValueError(f"{table}:1: the columns are not this program's; name another folder by --out")
+    where = COLUMNS.index("source")
+    for number, row in enumerate(rows[1:], 2):
+        if len(row) != len(COLUMNS) or not row[where].startswith("calibrate/ground_truth: "):
+            raise ValueError(f"{table}:{number}: is no row of this program; mend it or take it away")
+    return {row[where].removeprefix("calibrate/ground_truth: ") for row in rows[1:]}
 
 
 def gpu_name(device):
@@ -166,10 +192,11 @@ def main():
         return 3
     options.out.mkdir(parents=True, exist_ok=True)
     table, details = options.out / "runs.csv", options.out / "details.jsonl"
-    done = set()
-    if table.exists():
-        with table.open(newline="") as f:
-            done = {r["source"].removeprefix("calibrate/ground_truth: ") for r in csv.DictReader(f)}
+    try:
+        done = finished_cases(table)
+    except ValueError as e:
+        print(f"measure.py: {e}", file=sys.stderr)
+        return 2
     left = [c for c in wanted if c["name"] not in done]
     for number, case in enumerate(left):
         remaining = options.budget - (time.monotonic() - begin)

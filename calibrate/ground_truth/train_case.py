@@ -1,11 +1,16 @@
 """Trains one model for a few steps and prints one JSON line: step times, memory, allocator statistics. One process per
 case, so that no case finds the caches of another. Called by measure.py:  train_case.py CASE_JSON"""
 
+import ctypes
 import gc
 import json
+import signal
 import statistics
 import sys
 import time
+
+# Ends with measure.py, however that ends: a run that is left behind would disturb the next one's times.
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 CASE = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
 if CASE.get("expandable_segments"):

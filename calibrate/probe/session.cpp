@@ -35,18 +35,18 @@ std::string seconds_text(double s) {
   return out;
 }
 
-/// The output file. Written after each series, but never more than a twentieth of the time: a big file on a slow disk must
-/// not eat the budget. What is not on the disk yet is at most 20 writes long, and is measured again after a crash.
+/// The output file, replaced whole after each series: what was measured outlives the program. Pressed through to the disk, so
+/// that it outlives the machine too, but not for more than a twentieth of the time.
 class Output {
  public:
   Output(std::string path, Measurements content, const Clock& clock) : path_(std::move(path)), content_(std::move(content)), clock_(clock) {}
   Measurements& content() { return content_; }
   void save(bool at_once) {
     const double begin = clock_();
-    if (!at_once && begin < not_before_) return;
-    write_measurements(path_, content_);
+    const bool press = at_once || begin >= not_before_;
+    write_measurements(path_, content_, press);
     const double end = clock_();
-    not_before_ = end + 20 * (end - begin);
+    if (press) not_before_ = end + 20 * (end - begin);
   }
 
  private:
@@ -172,8 +172,9 @@ SessionResult run_session(const std::vector<Case>& cases, const ProbeOptions& op
       ++result.skipped;
       ++next;
       if (!leads) return;
-      around.say(name + ": not measured (" + why + ")");
       output.content().skipped.push_back({now.operation, now.parameters, why});
+      keep(false);
+      around.say(name + ": not measured (" + why + ")");
     };
     watchdog.begin();
     try {
@@ -190,8 +191,9 @@ SessionResult run_session(const std::vector<Case>& cases, const ProbeOptions& op
         line += ", " + t;
         if (throttled[t]++ == 0) output.content().warnings.push_back("clocks were held down while measuring: " + t);
       }
-      around.say(line);
       output.content().series.push_back(std::move(s));
+      keep(false);
+      around.say(line);  // it is in the file when it is said
     } catch (const Interrupted&) {
       watchdog.end();
       result.end = SessionResult::End::interrupted;
@@ -206,7 +208,6 @@ SessionResult run_session(const std::vector<Case>& cases, const ProbeOptions& op
       result.message = e.what();
       break;
     }
-    if (leads) keep(false);
   }
   result.left = static_cast<std::int64_t>(todo.size() - std::min(next, todo.size()));
   if (leads) {

@@ -121,7 +121,7 @@ model::ModelDescription model_of(const config::CsvRow& row, const std::string& p
 }
 
 st::Precision precision_of(const std::string& word) {
-  static const std::map<std::string, st::Precision> known{{"fp32", st::Precision::fp32}, {"fp16", st::Precision::fp16}, {"bf16", st::Precision::bf16},
+  static const std::map<std::string, st::Precision> known{{"fp32", st::Precision::fp32}, {"tf32", st::Precision::tf32}, {"fp16", st::Precision::fp16}, {"bf16", st::Precision::bf16},
                                                           {"fp8", st::Precision::fp8}, {"mxfp8", st::Precision::mxfp8}, {"nvfp4", st::Precision::nvfp4}};
   if (const auto it = known.find(word); it != known.end()) return it->second;
   throw NotSimulated{"precision '" + word + "' is not simulated yet"};

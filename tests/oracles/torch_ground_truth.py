@@ -3,6 +3,7 @@ No answer is kept: its times are of this machine. Run by ask.sh beside the oracl
 
 import csv
 import json
+import random
 import subprocess
 import sys
 import tempfile
@@ -53,6 +54,40 @@ with tempfile.TemporaryDirectory() as folder:
     losses = [json.loads(line)["answer"]["loss"] for line in (out / "details.jsonl").read_text().splitlines()]
     # Random tokens over 512 words: no model can be much better than log 512 = 6.24, or a sound one much worse.
     check(all(5 < loss * 2 < 14 for loss in losses), f"losses {losses}")
+    # Killed again and again it loses no row, and the rows that are there stay as they are.
+    killed = Path(folder) / "killed"
+    draw = random.Random(5)
+    before, kills = "", 0
+    for _ in range(60):
+        process = subprocess.Popen([sys.executable, str(HERE / "measure.py"), "--device", "cpu", "--tiny", "--out", str(killed)], stderr=subprocess.DEVNULL)
+        try:
+            process.wait(timeout=draw.uniform(2, 14))
+            break
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            kills += 1
+        now = (killed / "runs.csv").read_text() if (killed / "runs.csv").exists() else ""
+        check(now.startswith(before), "a row was lost")
+        before = now
+    check(kills > 1, "it was never killed")
+    run("measure.py", "--out", str(killed))
+    with (killed / "runs.csv").open(newline="") as f:
+        rows = list(csv.reader(f))
+    check(rows[0] == measure.COLUMNS and all(len(r) == len(measure.COLUMNS) for r in rows), "rows are complete")
+    check(len({r[0] for r in rows}) == len(rows) == len(measure.cases(True)) + 1, "each case once")
+    # A line that was cut off is measured again; a foreign table is refused.
+    whole = (killed / "runs.csv").read_text()
+    (killed / "runs.csv").write_text(whole[:-30])
+    run("measure.py", "--out", str(killed))
+    check(len((killed / "runs.csv").read_text().splitlines()) == len(rows), "the row that was cut off is there again")
+    (killed / "runs.csv").write_text("a,b\n1,2\n")
+    check(subprocess.run([sys.executable, str(HERE / "measure.py"), "--device", "cpu", "--tiny", "--out", str(killed)], capture_output=True).returncode == 2, "a foreign table is refused")
+    # The contract of `validate`: its README names every column that we share with it.
+    contract = (Path(__file__).resolve().parents[1] / "accuracy" / "runs" / "README.md").read_text()
+    own = {"peak_reserved_gib", "device_used_gib", "host_time_s", "step_time_spread", "num_alloc_retries", "source", "note", "derived"}
+    missing = [c for c in measure.COLUMNS if c not in own and c not in contract]
+    check(not missing, f"columns that the contract does not know: {missing}")
     run("attention.py", "--out", str(out / "attention.json"), "--budget", "20")
     series = json.loads((out / "attention.json").read_text())["series"]
     check(any(s["operation"] == "attention_backward" for s in series), "attention was timed")

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <random>
 
 #include "calibrate/operations.h"
 #include "sim/core/contract.h"
@@ -140,6 +142,39 @@ TEST(Measurements, EveryWrongShapeIsAnErrorAndNoCrash) {
                            "{\"schema\":\"rehearse-measurements/1\",\"warnings\":[1],\"series\":[]}",
                            "{\"schema\":\"rehearse-measurements/1\",\"skipped\":[{}],\"series\":[]}"})
     EXPECT_NE(refusal(text), "") << text;
+}
+
+// Cut off anywhere it is refused with the line where it ends; with any byte changed it is refused with a line, or is still a
+// file that says something else and writes back.
+TEST(Measurements, CutOffOrCorruptedItIsRefusedWithItsLine) {
+  const std::string text = to_json(example());
+  const auto lines = [](const std::string& t) { return static_cast<int>(std::count(t.begin(), t.end(), '\n')) + 1; };
+  for (std::size_t n = 0; n + 2 < text.size(); ++n) {
+    const std::string part = text.substr(0, n);
+    try {
+      measurements_from_json(part, "cut.json");
+      FAIL() << "accepted the first " << n << " bytes";
+    } catch (const ConfigError& e) {
+      ASSERT_FALSE(e.diagnostics().empty());
+      EXPECT_EQ(e.diagnostics()[0].at.file, "cut.json");
+      EXPECT_GE(e.diagnostics()[0].at.line, std::max(1, lines(part) - 1)) << n;
+      EXPECT_LE(e.diagnostics()[0].at.line, lines(part)) << n;
+      EXPECT_NE(std::string(e.what()).find("goes on where it stopped"), std::string::npos);
+    }
+  }
+  std::mt19937 draw(3);
+  for (int i = 0; i < 3000; ++i) {
+    std::string bad = text;
+    const std::size_t at = draw() % bad.size();
+    bad[at] = static_cast<char>(draw() % 256);
+    try {
+      const Measurements m = measurements_from_json(bad, "bad.json");
+      EXPECT_EQ(measurements_from_json(to_json(m), "again"), m);
+    } catch (const ConfigError& e) {
+      ASSERT_FALSE(e.diagnostics().empty());
+      EXPECT_GT(e.diagnostics()[0].at.line, 0) << e.what();
+    }
+  }
 }
 
 TEST(Measurements, FilesAreReplacedWholeAndMissingOnesSaid) {

@@ -6,6 +6,8 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <random>
+#include <set>
 #include <thread>
 
 #include "calibrate/probe/options.h"
@@ -237,6 +239,52 @@ TEST_F(Program, KilledAtAnyMomentItsFileIsWholeAndTheNextRunGoesOn) {
   const Measurements m = read_measurements(out);
   EXPECT_EQ(m.series.size(), second + 6);
   EXPECT_EQ(m.warnings, std::vector<std::string>{"it is slow"});
+}
+
+/// "rehearse-probe: [3/90] gemm k=64 m=64 n=64: 0.2 ms +- ..." -> "gemm k=64 m=64 n=64", of whole lines.
+std::set<std::string> said_as_measured(const std::string& log) {
+  std::ifstream in(log);
+  std::set<std::string> out;
+  for (std::string line; std::getline(in, line) && !in.eof();) {
+    const std::size_t name = line.find("] "), end = line.rfind(": ");
+    if (line.find(": [") != std::string::npos && name != std::string::npos && end > name) out.insert(line.substr(name + 2, end - name - 2));
+  }
+  return out;
+}
+
+// Killed two hundred times at random moments: after each, the file is whole, holds every series that was said to be measured,
+// and every series of before, unchanged.
+TEST_F(Program, KilledAgainAndAgainItLosesNothing) {
+  const std::string log = out + ".log";
+  std::filesystem::remove(log);
+  std::mt19937 draw(1);
+  std::uniform_int_distribution<int> moment(0, 25'000);  // microseconds
+  std::vector<Series> before;
+  int kills = 0, grew = 0;
+  for (; kills < 200; ++kills) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (std::freopen(log.c_str(), "a", stderr) == nullptr || std::freopen("/dev/null", "w", stdout) == nullptr) std::_Exit(99);
+      std::_Exit(probe_main({"--quick", "--only", "gemm,memory_kernel,transfer", "--out", out, "--series-cap", "0.002"}, hooks(1)));
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(moment(draw)));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    if (!std::filesystem::exists(out)) continue;  // killed before it wrote
+    const Measurements now = read_measurements(out);
+    ASSERT_GE(now.series.size(), before.size()) << "after " << kills << " kills";
+    for (std::size_t i = 0; i < before.size(); ++i) ASSERT_EQ(now.series[i], before[i]) << "after " << kills << " kills";
+    if (now.series.size() > before.size()) ++grew;
+    before = now.series;
+    std::set<std::string> there;
+    for (const Series& s : before) there.insert(identity(s));
+    for (const std::string& name : said_as_measured(log)) ASSERT_TRUE(there.contains(name)) << name << " after " << kills << " kills";
+    if (WIFEXITED(status)) break;  // all is measured
+  }
+  EXPECT_GT(kills, 10);
+  EXPECT_GT(grew, 5);
+  std::filesystem::remove(log);
 }
 
 TEST_F(Program, ACaseThatHangsIsWrittenDownAndComesLast) {
