@@ -119,6 +119,9 @@ class Model(nn.Module):
         angles = torch.cat((angles, angles), dim=-1)
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
+        for p in self.parameters():  # as GPT-2 and Llama begin; PyTorch's own embeddings are fifty times as wide
+            if p.dim() > 1:
+                nn.init.normal_(p, std=0.02)
 
     def forward(self, ids, labels):
         x = self.embedding(ids)
