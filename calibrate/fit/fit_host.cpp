@@ -37,7 +37,7 @@ std::optional<HostNumber> disk(const Observations& o, HostObservation::Kind kind
   for (const HostObservation& h : o.host) {
     if (h.kind != kind) continue;
     const double rate = h.bytes / h.seconds;
-    if (rate > best.value) best.value = rate, best.how = fmt::format("{}, {} KiB blocks, {} at once: the best of those of 1 MiB or more", what, h.block_bytes >> 10, h.depth);
+    if (rate > best.value) best.value = rate, best.how = fmt::format("best {}: {} KiB, {} at once", what, h.block_bytes >> 10, h.depth);
     worst = best.rows == 0 ? rate : std::min(worst, rate);
     ++best.rows;
   }
@@ -73,7 +73,7 @@ std::vector<HostNumber> fit_host(const Observations& o, const std::vector<Linear
     if (n) out.push_back(std::move(*n));
   };
   add(median_number("cpu.copy_bandwidth", with_all_threads(o, HostObservation::Kind::triad), "triad with all threads"));
-  add(median_number("cpu.update_bandwidth", with_all_threads(o, HostObservation::Kind::adam), "Adam with all threads, 30 bytes per parameter"));
+  add(median_number("cpu.update_bandwidth", with_all_threads(o, HostObservation::Kind::adam), "Adam with all threads"));
   std::vector<double> pageable;
   for (const char* direction : {"host_to_device", "device_to_host"}) {
     const double slow = rate_of(copies, fmt::format("{} pageable", direction).c_str()), fast = rate_of(copies, fmt::format("{} pinned", direction).c_str());
@@ -81,9 +81,9 @@ std::vector<HostNumber> fit_host(const Observations& o, const std::vector<Linear
   }
   if (!pageable.empty())
     out.push_back({"cpu.pageable_fraction", (pageable.front() + pageable.back()) / 2, static_cast<int>(pageable.size()),
-                   (std::max(pageable.front(), pageable.back()) - std::min(pageable.front(), pageable.back())) / ((pageable.front() + pageable.back()) / 2), "rates of pageable over pinned copies"});
-  add(disk(o, HostObservation::Kind::disk_read, "nvme.read", "reads of a file"));
-  add(disk(o, HostObservation::Kind::disk_write, "nvme.write", "writes of a file"));
+                   (std::max(pageable.front(), pageable.back()) - std::min(pageable.front(), pageable.back())) / ((pageable.front() + pageable.back()) / 2), "pageable over pinned copies"});
+  add(disk(o, HostObservation::Kind::disk_read, "nvme.read", "read"));
+  add(disk(o, HostObservation::Kind::disk_write, "nvme.write", "write"));
   return out;
 }
 

@@ -44,7 +44,7 @@ FittedMachine fit_machine(const Measurements& m, const std::string& gpu_name, co
 
   std::string text = fmt::format("{}\nover {} ({})\n\n", origin, gpu_name, gpu.title);
   for (const FamilyFit& f : kernels.families) text += family_text(f);
-  text += lines_text("Copies", copies, true) + lines_text("Launches (for information: frameworks' own host times are larger)", launches, false) + host_text(host);
+  text += lines_text("Copies", copies, true) + lines_text("Launches (nothing rests on them)", launches, false) + host_text(host);
   if (network) text += fmt::format("on nodes of {}\n", node) + family_text(collectives->family);
   if (collectives)
     for (const std::string& why : collectives->unused) text += "not used: " + why + "\n";

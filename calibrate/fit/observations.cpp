@@ -112,7 +112,7 @@ void add_collective(const Series& s, Observations& out) {
   c.shape.ranks = static_cast<int>(s.integer("ranks")), c.shape.nodes = static_cast<int>(s.integer("nodes"));
   c.shape.ranks_per_node = c.shape.nodes > 0 ? c.shape.ranks / c.shape.nodes : 0;
   c.shape.stride = static_cast<int>(s.integer("stride")), c.shape.groups_per_node = static_cast<int>(s.integer("groups"));
-  c.operation = fmt::format("{} {} GPUs on {} node{}", s.text("collective"), c.shape.ranks, c.shape.nodes, c.shape.nodes == 1 ? "" : "s");
+  c.operation = fmt::format("{} {} GPUs{}", s.text("collective"), c.shape.ranks, c.shape.nodes > 1 ? fmt::format("/{}", c.shape.nodes) : "");
   if (!kind) return out.unused.emplace_back(identity(s), "unknown collective"), void();
   if (c.shape.ranks < 2) return out.unused.emplace_back(identity(s), "a collective of one GPU moves nothing"), void();
   if (c.shape.ranks_per_node < 1 || c.shape.ranks_per_node * c.shape.nodes != c.shape.ranks) return out.unused.emplace_back(identity(s), "the GPUs do not divide over the nodes"), void();
@@ -179,7 +179,7 @@ void add_overlap(const Series& s, const Alone& alone, Observations& out) {
   if (other.kind == Kind::collective && (other.shape.ranks < 2 || other.shape.ranks_per_node * other.shape.nodes != other.shape.ranks)) return unused("the GPUs do not divide over the nodes");
   if (s.note.find("ended first") != std::string::npos) return unused("the other operation ended before it in some samples");
   if (o.timed.alone_seconds <= 0) return unused("how long it takes alone was not measured");
-  const std::string name = other.kind == Kind::transfer ? "copy " + s.text("direction") : s.text("collective");
+  const std::string name = other.kind != Kind::transfer ? s.text("collective") : other.both_directions ? "copies" : s.text("direction") == "host_to_device" ? "copy in" : "copy out";
   o.operation = o.timed.kind == Kind::gemm ? "gemm beside " + name : name + " beside gemm";
   out.overlaps.push_back(std::move(o));
 }

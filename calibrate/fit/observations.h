@@ -27,7 +27,7 @@ struct CollectiveObservation {
   GroupShape shape;
   hwmodels::CommunicationOptions options;  // what the job forced
   double seconds = 0, relative_error = 0;
-  std::string operation;  // "all_reduce 8 GPUs on 1 node"
+  std::string operation;  // "all_reduce 8 GPUs", "all_gather 16 GPUs/2": on two nodes
 };
 
 /// Copies between host and device; `operation` "host_to_device pinned".

@@ -12,10 +12,10 @@
 namespace rehearse::calibrate {
 namespace {
 
-scenario::Scenario job(int layers, int hidden, int micro, int global, int sequence) {
+scenario::Scenario job(int layers, int hidden, int micro, int global, int sequence, const std::string& data = "ddp") {
   const std::string text = "model: {layers: " + std::to_string(layers) + ", hidden: " + std::to_string(hidden) + ", heads: 8, ffn_hidden: " + std::to_string(4 * hidden) +
                            ", vocab: 8192}\ncluster: {node: dgx-h100}\ntraining: {sequence_length: " + std::to_string(sequence) + ", global_batch_size: " + std::to_string(global) +
-                           ", micro_batch_size: " + std::to_string(micro) + ", framework: torchtitan}\ndata_parallel: {kind: ddp}\nmemory: {recompute: none}\n";
+                           ", micro_batch_size: " + std::to_string(micro) + ", framework: torchtitan}\ndata_parallel: {kind: " + data + "}\nmemory: {recompute: none}\n";
   return scenario::read_scenario(config::parse_document(text, "job").root, "job");
 }
 
@@ -48,6 +48,30 @@ TEST(Against, OneFrameworkConstantIsFoundWithinItsError) {
   EXPECT_GT(summary_of(fit.before).mean_absolute, 15);
   EXPECT_LT(summary_of(fit.after).mean_absolute, 2);
   EXPECT_LT(summary_of(fit.leave_one_out).mean_absolute, 2.5);
+}
+
+// The same shapes on several GPUs, where parameters and gradients travel beside the layers: how many SMs they take from them.
+TEST(Against, InterferenceIsFoundFromStepsThatOverlap) {
+  std::vector<LoggedRun> logged;
+  Eigen::VectorXd truth(1);
+  truth << 3;
+  for (const int layers : {4, 8})
+    for (const int hidden : {2048, 4096}) {
+      LoggedRun r{"run", job(layers, hidden, 2, 16, 1024, "fsdp2"), 0};
+      scenario::Scenario real = r.scenario;
+      real.profile = with_constants(real.profile, {FrameworkConstant::interference}, truth);
+      r.step_seconds = simulate(real, {.time = true, .memory = false}).step_time;
+      EXPECT_GT(r.step_seconds, 1.01 * simulate(r.scenario, {.time = true, .memory = false}).step_time);
+      logged.push_back(std::move(r));
+    }
+  const AgainstFit fit = fit_against(logged, {FrameworkConstant::interference});
+  ASSERT_TRUE(fit.refusals.empty()) << fit.refusals.front();
+  EXPECT_EQ(fit.parameters[0].name, "collective_sm_factor");
+  EXPECT_DOUBLE_EQ(fit.parameters[0].before, 1);
+  EXPECT_NEAR(fit.parameters[0].value, 3, 0.05);
+  EXPECT_TRUE(fit.converged);
+  EXPECT_LE(fit.simulated, 14);
+  EXPECT_NE(profile_yaml(fit, logged[0].scenario.profile, "a test").find("collective_sm_factor: 3"), std::string::npos);
 }
 
 TEST(Against, TooFewRunsAreRefused) {

@@ -42,6 +42,17 @@ TEST(Contention, WhatABottleneckLeavesGoesToTheOthers) {
   EXPECT_DOUBLE_EQ(r[2], 1);
 }
 
+// A collective that keeps 0.6 of its speed beside kernels: so it does while one runs, and the link that it leaves is free.
+TEST(Contention, CollectivesBesideKernelsKeepTheirShareOfSpeed) {
+  Priced slow = collective(0.2f, 1, 0);
+  slow.beside_kernels = 0.6f;
+  EXPECT_DOUBLE_EQ(rates({slow, collective(0, 1, 0)})[0], 0.5);  // no kernel: the link alone decides
+  const auto r = rates({kernel(1, 0), slow});
+  EXPECT_FLOAT_EQ(static_cast<float>(r[1]), 0.6f);
+  EXPECT_FLOAT_EQ(static_cast<float>(r[0]), 0.8f);
+  EXPECT_FLOAT_EQ(static_cast<float>(rates({kernel(1, 0), slow, collective(0, 0.4f, 0)})[2]), 1.0f);  // 0.6 + 0.4 of the link
+}
+
 TEST(Contention, NothingIsSlowedWhereThereIsRoom) {
   const auto r = rates({kernel(0.5f, 0.4f), collective(0.2f, 0.9f, 0.1f)});
   EXPECT_DOUBLE_EQ(r[0], 1);
