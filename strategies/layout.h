@@ -20,6 +20,7 @@ using Rank = int;
 /// folded inside tensor x context x data ("parallel folding": Megatron-Core MoE README).
 struct Degrees {
   int tensor = 1, context = 1, data = 1, pipeline = 1, expert = 1, expert_tensor = 1;
+  int context_ulysses = 1;  // ranks of a context group that exchange heads; the others of the group form a ring
   int data_shard =
       0;  // ranks of one data-parallel group that share a sharded state; 0: all of `data` (no replicas)
 
@@ -34,6 +35,8 @@ struct Degrees {
 enum class Axis : std::uint8_t {
   tensor,
   context,
+  context_ulysses,  // neighbours of a context group that exchange heads for tokens (hybrid of all-to-all and ring)
+  context_ring,     // one of each such set: the ring around them
   data,
   data_shard,
   data_replicate,

@@ -111,6 +111,10 @@ std::vector<Diagnostic> problems_of(const Degrees& d, int world_size, std::strin
   if (d.data_shard < 0)
     out.push_back(problem("parallelism.data_shard", fmt::format("{} is not a degree", d.data_shard),
                           "Use 1 or more, or leave it out."));
+  if (d.context_ulysses < 1 || d.context % std::max(1, d.context_ulysses) != 0)
+    out.push_back(problem("parallelism.context_ulysses",
+                          fmt::format("{} does not divide the context-parallel degree {}", d.context_ulysses, d.context),
+                          fmt::format("Use {}.", ways_to_divide({{"context_ulysses", d.context_ulysses}}, d.context))));
   if (!out.empty()) return out;
 
   const std::vector<Factor> model{{"tensor", d.tensor}, {"context", d.context}, {"pipeline", d.pipeline}};

@@ -4,10 +4,12 @@
 #include <numeric>
 
 #include "sim/core/contract.h"
+#include "strategies/layer/routing.h"
 #include "strategies/pipeline/catalog.h"
 #include "strategies/pipeline/messages.h"
 #include "strategies/pipeline/sharding.h"
 #include "strategies/pipeline/table.h"
+#include "strategies/rank_classes.h"
 #include "strategies/stage_layers.h"
 #include "strategies/stage_writer.h"
 
@@ -36,58 +38,24 @@ GroupSizes sizes_of(const Degrees& d) {
 }
 
 constexpr std::pair<plan::GroupAxis, Axis> kAxes[] = {
-    {plan::GroupAxis::tensor, Axis::tensor}, {plan::GroupAxis::context, Axis::context}, {plan::GroupAxis::data, Axis::data_shard_context},
+    {plan::GroupAxis::tensor, Axis::tensor}, {plan::GroupAxis::context, Axis::context},
+    {plan::GroupAxis::context_ulysses, Axis::context_ulysses}, {plan::GroupAxis::context_ring, Axis::context_ring}, {plan::GroupAxis::data, Axis::data_shard_context},
     {plan::GroupAxis::data_replicate, Axis::data_replicate}, {plan::GroupAxis::data_context, Axis::data_context}, {plan::GroupAxis::pipeline, Axis::pipeline},
     {plan::GroupAxis::model, Axis::model}, {plan::GroupAxis::expert, Axis::expert}, {plan::GroupAxis::expert_tensor, Axis::expert_tensor}, {plan::GroupAxis::expert_data, Axis::expert_data},
     {plan::GroupAxis::embedding, Axis::embedding}, {plan::GroupAxis::mirror, Axis::mirror}, {plan::GroupAxis::world, Axis::world}};
 
-/// Which rank stands for which class. Folded, a stage's first rank stands for all of the stage.
-class Classes {
- public:
-  Classes(const Layout& layout, Folding folding) : layout_(layout), folding_(folding) {}
-  int count() const { return folding_ == Folding::folded ? layout_.degrees().pipeline : layout_.world_size(); }
-  int stage_of(int index) const { return folding_ == Folding::folded ? index : layout_.coordinates_of(index).pipeline; }
-  Rank rank_of(int index) const {
-    Coordinates at;
-    at.pipeline = index;
-    return folding_ == Folding::folded ? layout_.rank_of(at) : index;
-  }
-  /// The class of the same rank's neighbour at another stage; -1 stays -1.
-  int at_stage(int index, int stage) const {
-    if (stage < 0 || folding_ == Folding::folded) return stage;
-    Coordinates at = layout_.coordinates_of(index);
-    at.pipeline = stage;
-    return layout_.rank_of(at);
-  }
-  /// Other classes that meet this one in the groups of an axis: only stages differ between folded classes.
-  std::vector<std::uint16_t> partners(int index, Axis axis) const {
-    std::vector<std::uint16_t> out;
-    for (Rank member : layout_.group_of(axis, rank_of(index))) {
-      const int other = folding_ == Folding::folded ? layout_.coordinates_of(member).pipeline : member;
-      if (other != index && std::find(out.begin(), out.end(), other) == out.end()) out.push_back(static_cast<std::uint16_t>(other));
-    }
-    return out;
-  }
-
- private:
-  const Layout& layout_;
-  Folding folding_;
-};
-
-void describe(plan::RankClass& c, int index, const Classes& classes, const Layout& layout, int gpus_per_node) {
+void describe(plan::RankClass& c, int index, const RankClasses& classes, const Layout& layout, int gpus_per_node) {
   const Degrees& d = layout.degrees();
-  const int stage = classes.stage_of(index);
-  const bool folded = classes.count() == d.pipeline;
-  c.representative = classes.rank_of(index);
-  c.ranks = d.world() / classes.count();
-  c.name = !folded ? "rank " + std::to_string(index) : d.pipeline == 1 ? "all ranks" : "stage " + std::to_string(stage);
+  c.representative = classes.representative(index);
+  c.ranks = classes.ranks(index);
+  c.name = classes.name(index);
   for (const auto& [mine, theirs] : kAxes) {
     c.groups[static_cast<std::size_t>(mine)] = layout.shape_of(theirs, c.representative, gpus_per_node);
     if (mine != plan::GroupAxis::pipeline && mine != plan::GroupAxis::world) c.partners[static_cast<std::size_t>(mine)] = classes.partners(index, theirs);
   }
   for (int other = 0; other < d.pipeline; ++other) {
     const int peer = classes.at_stage(index, other);
-    if (peer != index && !Layout::share_node(c.representative, classes.rank_of(peer), gpus_per_node)) c.stage_peers_other_node.push_back(static_cast<std::uint16_t>(peer));
+    if (peer != index && !Layout::share_node(c.representative, classes.representative(peer), gpus_per_node)) c.stage_peers_other_node.push_back(static_cast<std::uint16_t>(peer));
   }
 }
 
@@ -134,6 +102,21 @@ ChunkContents contents_of(const PipelineProgram& program, int rank, int chunk, c
   return contents;
 }
 
+/// Slots that the rank's experts get, over the mean of the expert ranks, in all layers that it holds.
+double load_of(const model::ModelDescription& model, const Strategy& strategy, int expert_rank, const std::vector<ChunkContents>& chunks) {
+  const Degrees& d = strategy.parallelism.degrees;
+  const std::int64_t tokens = strategy.tokens() / (strategy.parallelism.sequence_parallel ? d.tensor : 1);
+  double mine = 0, mean = 0;
+  for (const ChunkContents& chunk : chunks)
+    for (const int layer : chunk.layers) {
+      if (!model.layers[static_cast<std::size_t>(layer)].moe) continue;
+      const RankLoads loads = rank_loads(expert_slots(strategy.experts.routing, model.experts, layer, tokens, strategy.experts.capacity_factor), d.expert);
+      mine += static_cast<double>(loads.received[static_cast<std::size_t>(expert_rank)]);
+      mean += static_cast<double>(loads.sent);
+    }
+  return mean > 0 ? mine / mean : 1;
+}
+
 /// Chunk k of rank r is stage k * p + r: messages go round. Elsewhere they go down the ranks and back up.
 bool is_looped(const PipelineProgram& program) {
   for (int r = 0; r < program.stages(); ++r)
@@ -142,7 +125,7 @@ bool is_looped(const PipelineProgram& program) {
   return true;
 }
 
-ChunkNeighbours neighbours_of(const PipelineProgram& program, int rank, int chunk, int index, const Classes& classes) {
+ChunkNeighbours neighbours_of(const PipelineProgram& program, int rank, int chunk, int index, const RankClasses& classes) {
   const auto previous = program.previous(rank, chunk), next = program.next(rank, chunk);
   ChunkNeighbours out;
   if (previous.rank == rank) out.previous_chunk = previous.chunk;
@@ -188,12 +171,14 @@ plan::Plan write_plan(const model::ModelDescription& model, const Strategy& stra
   const Layout layout(strategy.parallelism.degrees, strategy.parallelism.order);
   const PipelineProgram program = strategy.training.phase == StepKind::evaluation ? forward_only(schedule_of(strategy)) : schedule_of(strategy);
   const std::vector<StageLayers> layers = stage_layers(model, strategy, profile, program.virtual_stages);
-  const Classes classes(layout, folding);
+  const bool by_expert = strategy.uneven_experts() && strategy.parallelism.degrees.expert > 1;
+  const RankClasses classes(layout, folding, by_expert);
   GroupSizes sizes = sizes_of(strategy.parallelism.degrees);
   sizes.copies = program.replicas;
 
   plan::PlanBuilder builder;
   builder.plan().classes.resize(static_cast<std::size_t>(classes.count()));
+  builder.plan().class_of_rank = classes.of_rank();
   for (int index = 0; index < classes.count(); ++index) {
     plan::RankClass& c = builder.plan().classes[static_cast<std::size_t>(index)];
     describe(c, index, classes, layout, gpus_per_node);
@@ -205,6 +190,8 @@ plan::Plan write_plan(const model::ModelDescription& model, const Strategy& stra
       chunks.push_back(contents_of(program, r, k, layers[static_cast<std::size_t>(stage)]));
       neighbours.push_back(neighbours_of(program, r, k, index, classes));
     }
+    sizes.expert_rank = classes.expert_rank_of(index);
+    if (by_expert) c.expert_load = load_of(model, strategy, sizes.expert_rank, chunks);
     sizes.stage_before = classes.at_stage(index, r - 1);
     sizes.stage_after = r + 1 < program.stages() ? classes.at_stage(index, r + 1) : -1;
     StageWriter writer(model, strategy, profile, builder, c, sizes, std::move(chunks), std::move(neighbours));

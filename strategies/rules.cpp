@@ -1,5 +1,6 @@
 // The one place that says which combinations cannot be, why, and what is near.
 #include <algorithm>
+#include <numeric>
 
 #include "strategies/optimizer/optimizer.h"
 #include "strategies/pipeline/catalog.h"
@@ -65,6 +66,37 @@ std::optional<PipelineProgram> checked_schedule(const Strategy& s, Rules& rules)
   return schedule->make(shape);
 }
 
+/// Which attention over several ranks can be: whole heads or balanced chunks, and the masks that its kernels know.
+void context_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
+  const Degrees& d = s.parallelism.degrees;
+  const Training& t = s.training;
+  const ContextKind kind = context_kind(s, profile);
+  rules.forbid(d.context_ulysses > 1 && kind != ContextKind::ulysses_ring, "parallelism.context_ulysses", "only ulysses-ring divides a context group in two ways",
+               "Leave the key out, or set parallelism.context_kind: ulysses-ring");
+  if (d.context == 1) return;
+  rules.forbid(t.attention.value_or(profile.attention_fused ? "flash" : "unfused") == "unfused", "parallelism.context", "context parallelism needs a fused attention kernel", "Set training.attention: flash");
+  rules.forbid(kind == ContextKind::ulysses_ring && d.context_ulysses == 1, "parallelism.context_ulysses", "ulysses-ring needs the number of neighbours that exchange heads",
+               "Set it to a divisor of " + text(d.context) + ", say the GPUs of a node");
+  // Transformer Engine deals chunks to ranks before it knows how they will compute.
+  const std::int64_t chunks = kind == ContextKind::ulysses && !profile.transformer_engine ? d.context : 2LL * d.context;
+  rules.forbid(t.sequence_length % chunks != 0, "parallelism.context", "the sequence of " + text(t.sequence_length) + " tokens cannot be cut into " + (chunks == d.context ? text(chunks) : "2 x " + text(d.context)) + " equal chunks",
+               "Use a sequence length that " + text(chunks) + " divides");
+  const bool exchanges = kind == ContextKind::ulysses || kind == ContextKind::ulysses_ring, rings = kind == ContextKind::ring || kind == ContextKind::ulysses_ring;
+  if (exchanges && model.heads % d.tensor == 0) {
+    const std::int64_t ranks = kind == ContextKind::ulysses ? d.context : d.context_ulysses, heads = model.heads / d.tensor;
+    const char* key = kind == ContextKind::ulysses ? "parallelism.context" : "parallelism.context_ulysses";
+    const std::int64_t shared = profile.repeat_kv && profile.transformer_engine ? heads : std::max<std::int64_t>(1, model.kv_heads / d.tensor);
+    rules.forbid(heads % ranks != 0, key, text(ranks) + " does not divide the " + text(heads) + " attention heads of a tensor rank (ulysses gives each rank whole heads)", use_divisor(std::gcd(heads, shared), 64));
+    rules.forbid(heads % ranks == 0 && shared % ranks != 0 && (profile.transformer_engine || ranks % shared != 0), key,
+                 text(ranks) + " does not divide the " + text(shared) + " key/value heads of a tensor rank" + (profile.transformer_engine ? ", and Transformer Engine makes no copies" : ""),
+                 use_divisor(shared, 64) + ", or parallelism.context_kind: ring");
+  }
+  const bool windows = std::any_of(model.layers.begin(), model.layers.end(), [&](const model::Layer& l) { return l.window > 0 && l.window < t.sequence_length; });
+  const bool blockwise = rings || (kind == ContextKind::all_gather && !profile.transformer_engine);
+  rules.forbid(windows && blockwise, "parallelism.context_kind", "a ring computes blocks of the whole causal mask, and the model has sliding windows", "Use ulysses, or all-gather with Megatron");
+  rules.forbid(model.attention_sinks && kind != ContextKind::ulysses, "parallelism.context_kind", "learned attention sinks are in no block's sum", "Use ulysses");
+}
+
 }  // namespace
 
 std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, int gpus_per_node) {
@@ -83,9 +115,7 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
                d.tensor == 1 ? "Leave it out" : "Set parallelism.sequence_parallel: true");
   rules.forbid(model.position == model::Position::learned && t.sequence_length > model.max_positions, "training.sequence_length",
                text(t.sequence_length) + " tokens, but the model has " + text(model.max_positions) + " learned positions", "Use at most " + text(model.max_positions));
-  rules.forbid(d.context > 1 && t.attention.value_or(profile.attention_fused ? "flash" : "unfused") == "unfused", "parallelism.context", "ring attention needs a fused attention kernel", "Set training.attention: flash");
-  rules.forbid(d.context > 1 && t.sequence_length % (2LL * d.context) != 0, "parallelism.context", "the sequence of " + text(t.sequence_length) + " tokens cannot be cut into 2 x " + text(d.context) + " balanced chunks",
-               "Use a sequence length that " + text(2LL * d.context) + " divides");
+  context_rules(model, s, profile, rules);
   const std::int64_t per_step = t.micro_batch_size * d.data;
   // Every micro-batch is simulated: a number beyond what any run has would fill the memory instead of saying so.
   if (t.global_batch_size / per_step > kMaxMicroBatches) {
@@ -107,12 +137,19 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
     rules.forbid(d.tensor > 1 && !s.parallelism.sequence_parallel, "parallelism.sequence_parallel", "experts under tensor parallelism need it: each tensor rank routes its own tokens", "Set parallelism.sequence_parallel: true");
     rules.forbid(s.experts.dispatcher.value_or(profile.dispatcher) == Dispatcher::deepep && d.expert_tensor > 1, "parallelism.expert_tensor", "DeepEP's dispatch knows no expert tensor parallelism", "Use 1, or experts.dispatcher: all-to-all");
     rules.forbid(s.experts.capacity_factor > 0 && s.experts.imbalance > 1, "experts.imbalance", "a capacity limits what the fullest expert gets", "Leave out experts.imbalance or experts.capacity_factor");
+    rules.forbid(!s.experts.routing.even() && s.experts.imbalance > 1, "experts.imbalance", "experts.routing says how full each rank is", "Leave out one of the two");
     rules.forbid(s.experts.pad_to_capacity && s.experts.capacity_factor == 0, "experts.pad_to_capacity", "there is no capacity to pad to", "Set experts.capacity_factor");
     const double worst = static_cast<double>(d.expert);
     rules.forbid(s.experts.imbalance > worst, "experts.imbalance", "with " + text(d.expert) + " expert ranks the fullest can hold at most " + text(d.expert) + " times the mean", "Use a number from 1 to " + text(d.expert));
   }
+  const Routing& routing = s.experts.routing;
+  const bool zipf = routing.distribution == RoutingKind::zipf, dirichlet = routing.distribution == RoutingKind::dirichlet;
+  rules.forbid(zipf && !routing.skew, "experts.routing", "zipf needs its exponent", "Set experts.routing.skew: 0 is balanced, 1 is Zipf's law");
+  rules.forbid(dirichlet && !routing.concentration, "experts.routing", "dirichlet needs its concentration", "Set experts.routing.concentration: shares vary by about 1 / sqrt(concentration)");
+  rules.forbid(!zipf && routing.skew.has_value(), "experts.routing.skew", "only zipf has an exponent", "Leave the key out, or set experts.routing.distribution: zipf");
+  rules.forbid(!dirichlet && routing.concentration.has_value(), "experts.routing.concentration", "only dirichlet has a concentration", "Leave the key out, or set experts.routing.distribution: dirichlet");
   rules.forbid(t.multi_token_prediction && model.mtp_layers == 0, "training.multi_token_prediction", "the model has no multi-token-prediction layers", "Leave the key out, or set model.mtp_layers");
-  rules.forbid(!experts && (s.experts.imbalance > 1 || s.experts.capacity_factor > 0 || s.experts.pad_to_capacity), "experts", "the model has no experts to route to", "Leave the section out, or use a model with experts");
+  rules.forbid(!experts && (s.experts.imbalance > 1 || s.experts.capacity_factor > 0 || s.experts.pad_to_capacity || !s.experts.routing.even()), "experts", "the model has no experts to route to", "Leave the section out, or use a model with experts");
   rules.forbid(!experts && (d.expert > 1 || d.expert_tensor > 1), "parallelism.expert", "the model has no experts to split", "Use 1");
 
   if (d.pipeline > 1) {

@@ -46,8 +46,17 @@ struct Training {
   std::optional<bool> transformer_engine;           // false: the framework's own layers
 };
 
+/// How the ranks of a context group, each with its tokens, compute attention over the whole sequence.
+enum class ContextKind : std::uint8_t {
+  ring,          // keys and values go round, a block of scores per step (p2p)
+  all_gather,    // keys and values are gathered
+  ulysses,       // all-to-all: whole sequences of some heads, and back (a2a)
+  ulysses_ring,  // heads are exchanged inside, rings outside (a2a+p2p, USP)
+};
+
 struct Parallelism {
   Degrees degrees;
+  std::optional<ContextKind> context_kind;   // unset: the profile's habit
   bool sequence_parallel = false;
   std::optional<bool> overlap_tensor;    // its collectives in pieces under the products; unset: the profile's habit
   std::string order;                     // rank order, "" = the usual tp-cp-ep-dp-pp
@@ -119,12 +128,23 @@ enum class Dispatcher : std::uint8_t {
   deepep,         // a copy per destination rank inside a node, per destination node between nodes (DeepEP, HybridEP)
 };
 
+/// How the router spreads tokens over experts. Every layer has popular experts of its own, drawn with `seed`.
+enum class RoutingKind : std::uint8_t { balanced, zipf, dirichlet };
+struct Routing {
+  RoutingKind distribution = RoutingKind::balanced;
+  std::optional<double> skew;            // zipf: the k-th most popular expert gets k^-skew
+  std::optional<double> concentration;   // dirichlet: of each expert's share; the larger the more even
+  std::int64_t seed = 0;
+  bool even() const { return distribution == RoutingKind::balanced || (distribution == RoutingKind::zipf && skew.value_or(0) == 0); }
+};
+
 /// Mixture of experts: what the router's choices mean for ranks.
 struct ExpertRouting {
   std::optional<Dispatcher> dispatcher;   // unset: the profile's habit
   double capacity_factor = 0;             // slots per expert over the mean, rest dropped; 0: dropless
   bool pad_to_capacity = false;           // empty slots are computed as well
-  double imbalance = 1;                   // load of the fullest rank over the mean (dropless)
+  double imbalance = 1;                   // load of the fullest rank over the mean (dropless): every rank is as full
+  Routing routing;                        // ranks as full as the experts they hold
   std::optional<bool> overlap_shared;     // shared experts run while tokens travel; unset: the profile's habit
 };
 
@@ -137,6 +157,8 @@ struct Strategy {
   Tuning tuning;
   ExpertRouting experts;
 
+  /// Ranks hold experts of different popularity. Slots that are computed whether they are filled or not make them equal.
+  bool uneven_experts() const { return !experts.routing.even() && !experts.pad_to_capacity; }
   /// Micro-batches that one pipeline runs per step. Precondition: the batch divides (checked by problems_of).
   std::int64_t micro_batches() const {
     return training.global_batch_size / (training.micro_batch_size * parallelism.degrees.data);

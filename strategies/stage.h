@@ -32,6 +32,7 @@ struct GroupSizes {
   int expert_data = 1; // ranks that hold the same experts: shards and sums for expert weights
   int pipeline = 1;
   int copies = 1;      // of the model that a pipeline holds (bidirectional schedules)
+  int expert_rank = 0; // which of the expert-parallel ranks this is
   int stage_before = -1, stage_after = -1;  // rank classes of the neighbours in the pipeline
 
   /// Ranks that share the states of a part.

@@ -318,6 +318,7 @@ StageWriter::StageWriter(const model::ModelDescription& model, const Strategy& s
                          GroupSizes sizes, std::vector<ChunkContents> chunks, std::vector<ChunkNeighbours> neighbours)
     : impl_(std::make_unique<Impl>(model, strategy, profile, builder, rank_class, sizes)) {
   Impl& s = *impl_;
+  s.context.expert_rank = sizes.expert_rank;
   const bool has_embedding = std::any_of(chunks.begin(), chunks.end(), [](const ChunkContents& c) { return c.embedding; });
   const bool has_head = std::any_of(chunks.begin(), chunks.end(), [](const ChunkContents& c) { return c.head; });
   const bool tied_here = s.tied_here = model.tied_embeddings && has_embedding && has_head;
@@ -343,7 +344,8 @@ StageWriter::StageWriter(const model::ModelDescription& model, const Strategy& s
       add_unit(&s.tapes.back(), -1, false);
     }
     for (int layer : chunks[c].layers) {
-      const std::pair kind(model.layers[static_cast<std::size_t>(layer)], tuning_signature(strategy.tuning, layer));
+      std::pair kind(model.layers[static_cast<std::size_t>(layer)], tuning_signature(strategy.tuning, layer));
+      if (kind.first.moe && strategy.uneven_experts()) kind.second += " layer " + std::to_string(layer);   // popular experts of its own
       auto it = std::find_if(layer_kinds.begin(), layer_kinds.end(), [&](const auto& k) { return k.first == kind; });
       if (it == layer_kinds.end()) {
         s.context.layer = layer;

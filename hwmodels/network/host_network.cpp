@@ -16,6 +16,7 @@ BytesPerSecond HostNetwork::bandwidth(bool across_nodes, int sharing) const {
 CommunicationCost HostNetwork::collective(CollectiveKind kind, Bytes bytes, const GroupShape& group) const {
   CommunicationCost cost;
   if (group.ranks == 1) return cost;
+  if (kind == CollectiveKind::send_recv) return point_to_point(bytes, group.nodes == 1, group.groups_per_node);
   Duration alpha = microseconds(timing_.alpha);
   BytesPerSecond rate = bandwidth(group.nodes > 1, group.groups_per_node);
   cost.algorithm = Algorithm::ring;

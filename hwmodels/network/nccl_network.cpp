@@ -15,9 +15,7 @@ namespace {
 constexpr double kCopyEfficiency =
     0.9;  // of HBM, device copies: BabelStream 0.87 on H100 and 0.84 on H200, Azure guide
 
-bool direct(CollectiveKind kind) {
-  return kind == CollectiveKind::all_to_all || kind == CollectiveKind::send_recv;
-}
+bool direct(CollectiveKind kind) { return kind == CollectiveKind::all_to_all; }
 
 GroupShape one_node(const ClusterDescription& cluster) {
   int n = std::max(2, cluster.gpus_per_node);
@@ -124,6 +122,7 @@ double NcclNetwork::fabric_seconds(CollectiveKind kind, Bytes bytes, const Group
 CommunicationCost NcclNetwork::collective(CollectiveKind kind, Bytes bytes, const GroupShape& shape) const {
   EXPECTS(shape.ranks >= 1 && bytes.value >= 0);
   if (shape.ranks == 1) return {};
+  if (kind == CollectiveKind::send_recv) return shift(bytes, shape);
   Group group = group_for(shape);
   CommunicationCost cost = alone(kind, static_cast<double>(bytes.value), group);
   double factor = measured_factor(kind, group);
@@ -142,6 +141,14 @@ CommunicationCost NcclNetwork::collective(CollectiveKind kind, Bytes bytes, cons
     }
   }
   return cost;
+}
+
+// Every member sends to the next one round the ring: it ends with the slowest hop, the one between nodes if there is any.
+CommunicationCost NcclNetwork::shift(Bytes bytes, const GroupShape& shape) const {
+  const CommunicationCost inside = point_to_point(bytes, true, 1);
+  if (shape.nodes == 1) return inside;
+  const CommunicationCost across = point_to_point(bytes, false, std::max(1, shape.groups_per_node));
+  return shape.ranks_per_node > 1 && inside.duration > across.duration ? inside : across;
 }
 
 CommunicationCost NcclNetwork::dispatch(Bytes bytes, int choices, int places, int node_limit, const GroupShape& shape) const {

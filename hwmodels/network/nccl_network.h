@@ -27,6 +27,7 @@ class NcclNetwork final : public Network {
  private:
   Group group_for(const GroupShape& shape) const;
   CommunicationCost alone(CollectiveKind kind, double bytes, const Group& group) const;
+  CommunicationCost shift(Bytes bytes, const GroupShape& shape) const;
   double measured_factor(CollectiveKind kind, const Group& group) const;
   double fabric_seconds(CollectiveKind kind, Bytes bytes, const GroupShape& shape, Algorithm algorithm) const;
   const Topology& topology() const;

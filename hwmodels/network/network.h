@@ -80,7 +80,8 @@ class Network {
   /// Closed form: what NCCL would choose, and its time when no other traffic shares the links.
   ///   bytes   nccl-tests' size: per-rank buffer for all-reduce and broadcast; the total (n x shard) for
   ///   all-gather and
-  ///           reduce-scatter; per-rank total send for all-to-all
+  ///           reduce-scatter; per-rank total send for all-to-all;
+  ///           send_recv: what each member sends to the next one round the ring
   virtual CommunicationCost collective(CollectiveKind kind, Bytes bytes, const GroupShape& group) const = 0;
 
   /// Expert dispatch that sends a token once to each place: tokens of `bytes` in all leave this rank, each for

@@ -20,7 +20,7 @@ class CollectivePrices {
     for (const auto& [shape, cost] : known)
       if (shape == group) return cost;
     const plan::CollectiveSpec& c = plan_.collectives[spec];
-    return known.emplace_back(group, c.choices > 0 ? network_.dispatch(c.bytes, c.choices, c.places, c.node_limit, group) : network_.collective(c.kind, c.bytes, group)).second;
+    return known.emplace_back(group, c.choices > 0 ? network_.dispatch(std::max(c.bytes, c.fullest), c.choices, c.places, c.node_limit, group) : network_.collective(c.kind, std::max(c.bytes, c.fullest), group)).second;
   }
 
  private:

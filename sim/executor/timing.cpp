@@ -21,7 +21,9 @@ namespace {
 Cause cause_of(GroupAxis axis) {
   switch (axis) {
     case GroupAxis::tensor: return Cause::tensor;
-    case GroupAxis::context: return Cause::context;
+    case GroupAxis::context:
+    case GroupAxis::context_ulysses:
+    case GroupAxis::context_ring: return Cause::context;
     case GroupAxis::expert: return Cause::expert;
     default: return Cause::data;
   }
@@ -693,8 +695,9 @@ class Simulation {
       // Every class's account covers one step; what it waits at the end for slower classes is idle.
       std::int64_t sum = 0;
       for (std::int64_t t : rank.result.time) sum += t;
-      rank.result.step = result.step;
-      rank.result.time[static_cast<std::size_t>(Cause::idle)] += result.step - sum;
+      // One that came to the second step before the others, and no longer at its end, has a longer step of its own.
+      rank.result.step = std::max(result.step, sum);
+      rank.result.time[static_cast<std::size_t>(Cause::idle)] += rank.result.step - sum;
       result.classes.push_back(std::move(rank.result));
     }
     result.trace = std::move(trace_);

@@ -77,11 +77,30 @@ class Accelerate {
       return v.value_or(1);
     };
     others_ *= take("tp_size", "parallelism.tensor");
-    others_ *= take("cp_size", "parallelism.context");
+    const std::int64_t context = take("cp_size", "parallelism.context"), sequence = take("sp_size", nullptr);
+    read_context(at, context, sequence);
+    others_ *= std::max(context, sequence);
     const std::int64_t replicate = take("dp_replicate_size", nullptr), shard = take("dp_shard_size", nullptr);
     if (in_.has(at + "dp_shard_size")) in_.set("parallelism.data", std::to_string(bounded_product({shard, replicate})), at + "dp_shard_size", fmt::format("{} shards x {} replicas", shard, replicate));
     if (replicate > 1 && shard > 1) in_.set("parallelism.data_shard", std::to_string(shard), at + "dp_replicate_size");
     else if (in_.has(at + "dp_replicate_size")) in_.use(at + "dp_replicate_size", replicate > 1 ? "every rank holds a replica" : "no replicas");
+  }
+
+  /// cp: PyTorch's rotations; sp: DeepSpeed's Ulysses.
+  void read_context(const std::string& at, std::int64_t context, std::int64_t sequence) {
+    const std::string strategy = at + "cp_comm_strategy", size = at + "sp_size";
+    const auto word = in_.word(strategy);
+    if (word && *word != "allgather" && *word != "alltoall") return in_.complain(strategy, fmt::format("'{}' is no strategy", *word), "Use allgather or alltoall");
+    if (context > 1 && sequence > 1) return in_.complain(size, "context and sequence parallelism together", "Set cp_size or sp_size to 1");
+    if (context > 1 && word) in_.set("parallelism.context_kind", *word == "allgather" ? "all-gather" : "ring", strategy);
+    else if (context > 1) in_.assume("parallelism.context_kind", "all-gather", "cp_comm_strategy is allgather unless given");
+    else if (word) in_.use(strategy, "one context-parallel rank: nothing to exchange");
+    if (sequence > 1) {
+      in_.set("parallelism.context", std::to_string(sequence), size, "Ulysses sequence parallelism");
+      in_.fragment().set("parallelism.context_kind", "ulysses", in_.find(size)->place());
+    } else if (in_.has(size)) {
+      in_.use(size, "one rank: the sequence is whole");
+    }
   }
 
   void reduced_formats() {

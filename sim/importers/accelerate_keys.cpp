@@ -49,9 +49,8 @@ constexpr Ignored kIgnored[] = {
     {"megatron_lm_config.megatron_lm_eod_mask_loss", "which tokens count"},
     {"megatron_lm_config.megatron_lm_attention_softmax_in_fp32", "a constant inside a kernel that runs anyway"},
     {"megatron_lm_config.megatron_lm_calculate_per_token_loss", "a constant inside a kernel that runs anyway"},
-    {"parallelism_config.parallelism_config_cp_backend", "context parallelism is simulated as a ring"},
-    {"parallelism_config.parallelism_config_cp_comm_strategy", "context parallelism is simulated as a ring"},
-    {"parallelism_config.parallelism_config_sp_*", "options of sequence parallelism, which is off"},
+    {"parallelism_config.parallelism_config_cp_backend", "PyTorch's is the only one"},
+    {"parallelism_config.parallelism_config_sp_*", "lengths and kernels that the scenario states"},
 };
 
 constexpr Unsimulated kUnsimulated[] = {
@@ -59,7 +58,6 @@ constexpr Unsimulated kUnsimulated[] = {
     {"dynamo_config.dynamo_backend", "NO|no", "torch.compile of Hugging Face's models"},
     {"fsdp_config.fsdp_backward_prefetch", "BACKWARD_PRE", "gathering a layer after the one before it (FSDP)"},
     {"fsdp_config.fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "units of FSDP other than layers"},
-    {"parallelism_config.parallelism_config_sp_size", "1", "Ulysses sequence parallelism"},
     {"megatron_lm_config.megatron_lm_use_custom_fsdp", "false", "Megatron-FSDP"},
     {"megatron_lm_config.megatron_lm_use_precision_aware_optimizer", "false", "optimizer states in fewer bits"},
     {"megatron_lm_config.megatron_lm_decoder_last_pipeline_num_layers", "", "a last stage of another length"},

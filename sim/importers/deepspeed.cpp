@@ -151,6 +151,10 @@ class DeepSpeed {
 
   void read_parallelism() {
     if (const auto size = in_.integer("tensor_parallel.autotp_size", config::non_negative); size && *size > 1) in_.set("parallelism.tensor", std::to_string(*size), "tensor_parallel.autotp_size");
+    if (const auto size = in_.integer("sequence_parallel_size", positive)) {
+      if (*size > 1) in_.set("parallelism.context", std::to_string(*size), "sequence_parallel_size", "Ulysses: the framework profile's context parallelism");
+      else in_.use("sequence_parallel_size", "one rank: the sequence is whole");
+    }
     if (in_.has("pipeline.stages") && !is_auto("pipeline.stages"))
       if (const auto stages = in_.integer("pipeline.stages", positive)) in_.set("parallelism.pipeline", std::to_string(*stages), "pipeline.stages");
     if (const auto interval = in_.integer("pipeline.activation_checkpoint_interval", config::non_negative); interval && *interval > 0) {

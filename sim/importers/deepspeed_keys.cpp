@@ -128,7 +128,6 @@ constexpr Unsimulated kUnsimulated[] = {
     {"bf16.bf16_optimizer_states", "false", "16-bit optimizer states"},
     {"amp.enabled", "false", "Apex mixed precision"},
     {"torch_autocast.enabled", "false", "autocast under DeepSpeed"},
-    {"sequence_parallel_size", "1", "Ulysses sequence parallelism"},
     {"tensor_parallel.tp_overlap_comm", "false", "overlapped tensor-parallel collectives"},
     {"sparse_attention*", "", "block-sparse attention"},
     {"elasticity.enabled", "false", "a batch that follows the number of GPUs"},

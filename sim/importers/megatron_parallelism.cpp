@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "sim/config/units.h"
 #include "sim/importers/megatron_parts.h"
 
 namespace rehearse::importers {
@@ -96,12 +97,60 @@ void read_machines(Importer& in) {
   }
 }
 
+/// A list, or the same as the shell has it: "2 4".
+std::vector<std::string> words_of(const config::Value& v) {
+  std::vector<std::string> words;
+  if (v.is_list()) {
+    for (const config::Value& item : v.items()) words.push_back(item.text());
+    return words;
+  }
+  const std::string text = v.text();
+  constexpr const char* kBetween = " ,[]";
+  for (std::size_t at = text.find_first_not_of(kBetween); at != std::string::npos;) {
+    const std::size_t end = std::min(text.find_first_of(kBetween, at), text.size());
+    words.push_back(text.substr(at, end - at));
+    at = text.find_first_not_of(kBetween, end);
+  }
+  return words;
+}
+
+void read_context(Importer& in) {
+  constexpr const char *kKind = "cp_comm_type", *kSizes = "hierarchical_context_parallel_sizes";
+  const std::int64_t context = degree(in, "context_parallel_size", "parallelism.context");
+  const config::Value *kind = in.find(kKind), *sizes = in.find(kSizes);
+  std::string chosen = "p2p";
+  if (kind != nullptr) {
+    const std::vector<std::string> words = words_of(*kind);
+    chosen = words.empty() ? "p2p" : words.front();
+    if (std::any_of(words.begin(), words.end(), [&](const std::string& w) { return w != chosen; }))
+      return in.refuse(kKind, "context parallelism that differs from layer to layer", "Give one type for all layers");
+    static constexpr const char* kKnown[] = {"p2p", "all_gather", "a2a", "a2a+p2p"};
+    if (std::find(std::begin(kKnown), std::end(kKnown), chosen) == std::end(kKnown)) return in.complain(kKind, fmt::format("'{}' is no type", chosen), "Use p2p, all_gather, a2a or a2a+p2p");
+    if (context > 1) in.set("parallelism.context_kind", chosen, kKind);
+    else in.use(kKind, "one context-parallel rank: nothing to exchange");
+  }
+  const std::vector<std::string> levels = sizes != nullptr ? words_of(*sizes) : std::vector<std::string>{};
+  if (chosen != "a2a+p2p" || context == 1) {
+    if (sizes != nullptr) in.use(kSizes, "only a2a+p2p has two levels");
+    return;
+  }
+  if (levels.size() != 2) return in.complain(sizes != nullptr ? kSizes : kKind, "a2a+p2p needs two sizes, of the all-to-all and of the ring", "Set hierarchical_context_parallel_sizes, say 2 4 of context_parallel_size 8");
+  const auto inside = config::parse_integer(levels[0]).value, outside = config::parse_integer(levels[1]).value;
+  if (!inside || !outside || *inside < 1 || *outside < 1 || bounded_product({*inside, *outside}) != context)
+    return in.complain(kSizes, fmt::format("{} x {} are not the {} context-parallel ranks", levels[0], levels[1], context));
+  if (*inside == 1 || *outside == 1) {
+    in.fragment().set("parallelism.context_kind", *inside == 1 ? "p2p" : "a2a", kind->place());
+    return in.use(kSizes, "one level has one rank: Transformer Engine runs the other alone");
+  }
+  in.set("parallelism.context_ulysses", levels[0], kSizes);
+}
+
 }  // namespace
 
 void read_megatron_parallelism(Importer& in) {
   const char* tensor_name = in.has("tensor_model_parallel_size") ? "tensor_model_parallel_size" : "model_parallel_size";
   const std::int64_t tensor = degree(in, tensor_name, "parallelism.tensor"), stages = degree(in, "pipeline_model_parallel_size", "parallelism.pipeline");
-  degree(in, "context_parallel_size", "parallelism.context");
+  read_context(in);
   const std::int64_t expert = degree(in, "expert_model_parallel_size", "parallelism.expert");
   const auto expert_tensor = in.integer("expert_tensor_parallel_size", between(1, 1 << 20));
   if (expert_tensor) in.set("parallelism.expert_tensor", std::to_string(*expert_tensor), "expert_tensor_parallel_size");

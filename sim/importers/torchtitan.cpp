@@ -94,7 +94,7 @@ class Torchtitan {
       if (tensor_ > 1) in_.set("parallelism.overlap_tensor", "true", overlap);
       else in_.use(overlap, "one tensor-parallel rank: nothing to overlap");
     }
-    if (context_ > 1) in_.remark("parallelism.context", "simulated as a ring, whatever the rotate method");
+    read_rotation();
     const char *shard_key = spelling({"parallelism.data_parallel_shard_degree", "training.data_parallel_shard_degree", "training.data_parallel_degree"}),
                *replicate_key = spelling({"parallelism.data_parallel_replicate_degree", "training.data_parallel_replicate_degree"});
     const std::int64_t shard = in_.integer(shard_key, between(-1, 1 << 20)).value_or(-1), replicate = in_.integer(replicate_key, between(1, 1 << 20)).value_or(1);
@@ -123,6 +123,21 @@ class Torchtitan {
     if (in_.has("parallelism.fsdp_reshard_after_forward")) in_.set("data_parallel.reshard_after_forward", drops ? "true" : "false", "parallelism.fsdp_reshard_after_forward");
     else in_.assume("data_parallel.reshard_after_forward", drops ? "true" : "false", "the default: not with pipeline stages");
     if (stages_ > 1) read_pipeline();
+  }
+
+  /// How torch.distributed.tensor.experimental brings keys and values to the ranks of a context group.
+  void read_rotation() {
+    const char* key = spelling({"parallelism.context_parallel_rotate_method", "experimental.context_parallel_rotate_method"});
+    const auto method = in_.word(key);
+    if (method && *method != "allgather" && *method != "alltoall") return in_.complain(key, fmt::format("'{}' is no rotate method", *method), "Use allgather or alltoall");
+    const char* kind = method.value_or("allgather") == "allgather" ? "all-gather" : "ring";
+    if (context_ == 1) {
+      if (method) in_.use(key, "one context-parallel rank: nothing to rotate");
+    } else if (method) {
+      in_.set("parallelism.context_kind", kind, key);
+    } else {
+      in_.assume("parallelism.context_kind", kind, "PyTorch gathers keys and values unless told to rotate them");
+    }
   }
 
   void read_pipeline() {

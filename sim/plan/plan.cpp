@@ -40,6 +40,8 @@ std::string_view name_of(GroupAxis a) {
   switch (a) {
     case GroupAxis::tensor: return "tensor";
     case GroupAxis::context: return "context";
+    case GroupAxis::context_ulysses: return "context_ulysses";
+    case GroupAxis::context_ring: return "context_ring";
     case GroupAxis::data: return "data";
     case GroupAxis::data_replicate: return "data_replicate";
     case GroupAxis::data_context: return "data_context";

@@ -43,7 +43,7 @@ std::string_view name_of(Category c);
 
 /// Which process group a collective runs on.
 enum class GroupAxis : std::uint8_t {
-  tensor, context, data, data_replicate, data_context, pipeline, model, expert, expert_tensor, expert_data, embedding, mirror, world, count_
+  tensor, context, context_ulysses, context_ring, data, data_replicate, data_context, pipeline, model, expert, expert_tensor, expert_data, embedding, mirror, world, count_
 };
 constexpr int kGroupAxes = static_cast<int>(GroupAxis::count_);
 std::string_view name_of(GroupAxis a);
@@ -95,6 +95,9 @@ struct CollectiveSpec {
   // Expert dispatch that sends a token once to each place (DeepEP): each of this rank's tokens, `bytes` in all, goes to
   // `choices` of `places` experts, spread evenly over the group; at most `node_limit` nodes (0: any). 0: a plain collective.
   std::uint16_t choices = 0, places = 0, node_limit = 0;
+  // Where members differ in what they move (all-to-all-v): as `bytes`, of the member that moves most; it ends for all when it
+  // ends for that one. 0: members are equal.
+  Bytes fullest;
   friend bool operator==(const CollectiveSpec&, const CollectiveSpec&) = default;
 };
 
@@ -174,6 +177,7 @@ struct RankClass {
   std::array<GroupShape, kGroupAxes> groups{};   // shape of each process group that this class is in
   std::array<std::vector<std::uint16_t>, kGroupAxes> partners{};  // other classes in the group, if any
   HostBytes host;                  // highest during a step
+  double expert_load = 1;          // slots of its experts over the mean of the ranks with the same layers
   std::vector<std::uint16_t> stage_peers_other_node;              // classes whose messages cross nodes
 };
 
@@ -185,6 +189,7 @@ struct Plan {
   std::vector<HostSpec> host_works;
   std::vector<Block> blocks;
   std::vector<RankClass> classes;
+  std::vector<std::uint16_t> class_of_rank;   // empty: as many classes as pipeline stages or ranks
 
   /// Timing and memory instructions that one step of all classes executes.
   std::int64_t instructions_per_step() const;

@@ -38,6 +38,9 @@ Bytes headroom_of(const Scenario& scenario, const Result& result);
 /// True when the class needs more than the GPU has.
 bool lacks_memory(const Scenario& scenario, const scenario::ClassResult& rank_class);
 
+/// Slots of the fullest expert rank over the mean of the ranks with the same layers; 1: no rank has more than another.
+double expert_imbalance(const plan::Plan& plan);
+
 /// "micro-batch 3, layer 31, backward" of a call in the step program; "setup (parameters and buffers)" for -1.
 std::string moment_text(const plan::Plan& plan, std::size_t rank_class, std::int64_t call);
 

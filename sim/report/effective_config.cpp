@@ -113,6 +113,13 @@ Value parallelism_section(const scenario::Scenario& s) {
   Section out("parallelism");
   out.add("tensor", d.tensor);
   out.add("context", d.context);
+  if (d.context > 1)
+    for (const auto& e : st::context_kinds().entries())
+      if (e.value == st::context_kind(s.strategy, s.profile)) {
+        out.add("context_kind", e.name);
+        break;
+      }
+  if (d.context_ulysses > 1) out.add("context_ulysses", d.context_ulysses);
   out.add("pipeline", d.pipeline);
   out.add("data", d.data);
   out.add("data_shard", d.shard());
@@ -149,6 +156,16 @@ Value pipeline_section(const st::Pipeline& p) {
   return out.take();
 }
 
+Value routing_section(const st::Routing& r) {
+  constexpr std::string_view kDistributions[] = {"balanced", "zipf", "dirichlet"};
+  Section out("experts.routing");
+  out.add("distribution", kDistributions[static_cast<std::size_t>(r.distribution)]);
+  out.add_if("skew", r.skew);
+  out.add_if("concentration", r.concentration);
+  if (!r.even()) out.add("seed", r.seed);
+  return out.take();
+}
+
 Value experts_section(const scenario::Scenario& s) {
   constexpr std::string_view kDispatchers[] = {"all-to-all", "all-gather", "deepep"};
   const st::ExpertRouting& e = s.strategy.experts;
@@ -158,6 +175,7 @@ Value experts_section(const scenario::Scenario& s) {
   out.add("pad_to_capacity", e.pad_to_capacity);
   out.add("imbalance", e.imbalance);
   out.add("overlap_shared", e.overlap_shared.value_or(s.profile.overlap_shared_experts));
+  if (e.routing.distribution != st::RoutingKind::balanced) out.put("routing", routing_section(e.routing));
   return out.take();
 }
 

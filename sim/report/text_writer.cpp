@@ -142,6 +142,7 @@ std::string write_text(const Scenario& s, const Result& r, const TextOptions& op
   text += speed(s, r);
   text += where_time_goes(r);
   text += memory_text(s, r);
+  text += experts_text(r);
   text += rests_on(s, r);
   text += "\nGiB = 2^30 bytes, GB = 10^9 bytes. More: rehearse explain SCENARIO --stage costs | timeline | memory\n";
   return text;

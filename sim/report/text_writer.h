@@ -17,6 +17,9 @@ std::string write_text(const Scenario& scenario, const Result& result, const Tex
 /// Its first line alone: "FITS: ..." or "DOES NOT FIT: ...".
 std::string verdict_line(const Scenario& scenario, const Result& result);
 
+/// Ranks as routing makes them differ; nothing where it does not.
+std::string experts_text(const Result& result);
+
 /// Its part on memory: per rank class what is allocated, reserved and seen by nvidia-smi, by category at the peak.
 std::string memory_text(const Scenario& scenario, const Result& result);
 

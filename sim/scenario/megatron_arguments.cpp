@@ -137,6 +137,12 @@ void apply_megatron_layout(const std::string& arguments, Scenario& s) {
   st::Degrees& d = s.strategy.parallelism.degrees;
   const int instances = static_cast<int>(a.number("num-distributed-optimizer-instances", 1));
   if (instances > 1 && d.data % instances == 0) d.data_shard = d.data / instances;
+  if (const auto* kind = st::context_kinds().find(a.word("cp-comm-type")); kind != nullptr) s.strategy.parallelism.context_kind = *kind;
+  if (s.strategy.parallelism.context_kind == st::ContextKind::ulysses_ring) {
+    const std::string sizes = a.word("hierarchical-context-parallel-sizes");   // "2 4", "[2 4]"
+    const std::size_t digit = sizes.find_first_of("0123456789");
+    if (digit != std::string::npos) d.context_ulysses = static_cast<int>(std::strtol(sizes.c_str() + digit, nullptr, 10));
+  }
   const bool first = !a.word("decoder-first-pipeline-num-layers").empty(), last = !a.word("decoder-last-pipeline-num-layers").empty();
   if (!first && !last) return;
   st::PartitionRequest request{.layers = static_cast<int>(s.model.layer_count()), .stages = d.pipeline, .chunks = s.strategy.pipeline.virtual_stages};

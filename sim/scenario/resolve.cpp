@@ -77,6 +77,8 @@ void resolve_degrees(const ParallelismSection& p, Scenario& s, const config::Pro
   st::Degrees& d = s.strategy.parallelism.degrees;
   d.tensor = static_cast<int>(p.tensor);
   d.context = static_cast<int>(p.context);
+  d.context_ulysses = static_cast<int>(p.context_ulysses);
+  s.strategy.parallelism.context_kind = p.context_kind;
   d.pipeline = static_cast<int>(p.pipeline);
   d.expert = static_cast<int>(p.expert);
   d.expert_tensor = static_cast<int>(p.expert_tensor);

@@ -97,6 +97,8 @@ const config::Fields<ParallelismSection>& parallelism_fields() {
   static const config::Fields<T> table{
       config::integer("tensor", &T::tensor, "tensor-parallel degree", between(1, 1024)),
       config::integer("context", &T::context, "context-parallel degree", between(1, 1024)),
+      config::choice("context_kind", &T::context_kind, "how context-parallel ranks attend to one another's tokens; default: the framework's", st::context_kinds()),
+      config::integer("context_ulysses", &T::context_ulysses, "ulysses-ring: neighbours that exchange heads; they form rings with the others", between(1, 1024)),
       config::integer("pipeline", &T::pipeline, "pipeline stages", between(1, 1024)),
       config::integer("expert", &T::expert, "expert-parallel degree", between(1, 4096)),
       config::integer("expert_tensor", &T::expert_tensor, "tensor-parallel degree of experts", between(1, 1024)),
@@ -179,6 +181,19 @@ const config::Fields<st::Tuning>& tuning_fields() {
   return table;
 }
 
+const config::Fields<st::Routing>& routing_fields() {
+  using T = st::Routing;
+  static const config::Fields<T> table{
+      config::choice("distribution", &T::distribution, "how many tokens each expert gets; every layer draws its own popular experts",
+                     {{"balanced", st::RoutingKind::balanced, "all the same"}, {"zipf", st::RoutingKind::zipf, "the k-th most popular expert gets k^-skew of what the first gets"},
+                      {"dirichlet", st::RoutingKind::dirichlet, "shares drawn with a concentration"}}).required(),
+      config::number("skew", &T::skew, "zipf: 0 is balanced, 1 is Zipf's law", between(0, 16)),
+      config::number("concentration", &T::concentration, "dirichlet: of every expert; shares vary by about 1 / sqrt(concentration)", between(0.001, 1e9)),
+      config::integer("seed", &T::seed, "another seed, other popular experts", between(0, 9e15)),
+  };
+  return table;
+}
+
 const config::Fields<st::ExpertRouting>& experts_fields() {
   using T = st::ExpertRouting;
   static const config::Fields<T> table{
@@ -187,7 +202,8 @@ const config::Fields<st::ExpertRouting>& experts_fields() {
                       {"deepep", st::Dispatcher::deepep, "a copy per destination rank in a node, per node between nodes"}}),
       config::number("capacity_factor", &T::capacity_factor, "slots per expert over the mean, tokens beyond are dropped; default: none are", at_least(0.01)),
       config::boolean("pad_to_capacity", &T::pad_to_capacity, "empty slots are computed as well"),
-      config::number("imbalance", &T::imbalance, "load of the fullest expert rank over the mean", at_least(1)),
+      config::number("imbalance", &T::imbalance, "load of the fullest expert rank over the mean; every rank is taken to be as full", at_least(1)),
+      config::nested("routing", &T::routing, "routing as a distribution: ranks with popular experts have more to do and to keep", routing_fields()),
       config::boolean("overlap_shared", &T::overlap_shared, "shared experts run while tokens travel; default: the framework's habit"),
   };
   return table;

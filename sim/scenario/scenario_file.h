@@ -29,6 +29,8 @@ struct ClusterSection {
 
 struct ParallelismSection {
   std::int64_t tensor = 1, context = 1, pipeline = 1, expert = 1, expert_tensor = 1;
+  std::int64_t context_ulysses = 1;
+  std::optional<strategies::ContextKind> context_kind;
   std::optional<std::int64_t> data;            // auto
   std::optional<std::int64_t> data_shard;      // all
   bool sequence_parallel = false;

@@ -123,12 +123,15 @@ void simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
 /// What the ranks of one node keep outside their GPUs, on the node that keeps most.
 HostLedger fullest_node(const Scenario& s, const st::Layout& layout, const plan::Plan& plan) {
   HostLedger fullest;
-  const bool folded = plan.classes.size() < static_cast<std::size_t>(s.gpus()) || plan.classes.size() == 1;
+  const bool by_rank = plan.classes.size() == static_cast<std::size_t>(s.gpus()) && plan.classes.size() > 1;
+  const auto class_of = [&](int rank) {
+    return static_cast<std::size_t>(!plan.class_of_rank.empty() ? plan.class_of_rank[static_cast<std::size_t>(rank)] : by_rank ? rank : layout.coordinates_of(rank).pipeline);
+  };
   for (int node = 0; node < s.cluster.nodes; ++node) {
     HostLedger sum;
     for (int g = 0; g < s.cluster.gpus_per_node; ++g) {
       const int rank = node * s.cluster.gpus_per_node + g;
-      const plan::HostBytes& host = plan.classes[static_cast<std::size_t>(folded ? layout.coordinates_of(rank).pipeline : rank)].host;
+      const plan::HostBytes& host = plan.classes[class_of(rank)].host;
       sum.pinned += Bytes{host.pinned};
       sum.pageable += Bytes{host.pageable};
       sum.nvme += Bytes{host.nvme};

@@ -26,6 +26,22 @@ const Catalog<LossKind>& loss_kinds() {
   return list;
 }
 
+const Catalog<ContextKind>& context_kinds() {
+  static const Catalog<ContextKind> list{"context parallelism", {
+      {"ring", "keys and values go round (zigzag)", ContextKind::ring},
+      {"all-gather", "keys and values are gathered", ContextKind::all_gather},
+      {"ulysses", "all-to-all: each rank has all tokens of some heads", ContextKind::ulysses},
+      {"ulysses-ring", "ulysses among parallelism.context_ulysses neighbours, rings around them", ContextKind::ulysses_ring},
+      {"p2p", "ring, as Megatron calls it", ContextKind::ring},
+      {"all_gather", "all-gather, as Megatron calls it", ContextKind::all_gather},
+      {"a2a", "ulysses, as Megatron calls it", ContextKind::ulysses},
+      {"a2a+p2p", "ulysses-ring, as Megatron calls it", ContextKind::ulysses_ring},
+  }};
+  return list;
+}
+
+ContextKind context_kind(const Strategy& strategy, const FrameworkProfile& profile) { return strategy.parallelism.context_kind.value_or(profile.context); }
+
 namespace {
 
 constexpr const char* kFolder = "strategies/framework/data";
@@ -65,6 +81,7 @@ const config::Fields<P>& fields() {
       config::boolean("keeps_gathered_input", &P::keeps_gathered_input, "sequence parallel: the gathered input is kept for backward"),
       config::boolean("repacks_qkv", &P::repacks_qkv, "q, k and v are copied into their own layouts before rotation and attention"),
       config::boolean("repeat_kv", &P::repeat_kv, "keys and values are copied to all query heads"),
+      config::choice("context", &P::context, "attention under context parallelism", context_kinds()),
       config::boolean("dropout", &P::dropout, "trains with dropout"),
       config::boolean("grouped_experts", &P::grouped_experts, "one grouped product for all experts of a rank; false: a loop"),
       config::choice("dispatcher", &P::dispatcher, "how tokens reach their experts",

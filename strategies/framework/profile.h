@@ -50,6 +50,7 @@ struct FrameworkProfile {
   bool keeps_gathered_input = false;      // sequence parallel: linear layers keep the gathered input for backward, not their shard
   bool repacks_qkv = false;               // q, k and v are permuted out of one product, k and v joined and permuted again (nanotron)
   bool repeat_kv = false;                 // keys and values are copied to all query heads before attention
+  ContextKind context = ContextKind::ring;  // how attention is carried out under context parallelism
   bool dropout = false;                   // trains with dropout masks by default
   bool grouped_experts = true;            // one grouped product for all experts of a rank; false: a loop over experts
   Dispatcher dispatcher = Dispatcher::all_to_all;
@@ -128,6 +129,10 @@ FrameworkProfile with_precision(FrameworkProfile profile, Precision precision);
 /// belong to threads: the main thread and autograd's have one each (CublasHandlePool.cpp). `cublas`, `transformer_engine`:
 /// what the GPU's libraries take.
 FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes transformer_engine);
+
+/// Every kind of context parallelism by the names that frameworks give it; the first of a kind is the one we print.
+const Catalog<ContextKind>& context_kinds();
+ContextKind context_kind(const Strategy& strategy, const FrameworkProfile& profile);
 
 /// Every kind of loss by the name that profiles and scenarios give it.
 const Catalog<LossKind>& loss_kinds();

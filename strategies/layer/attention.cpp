@@ -1,5 +1,7 @@
 // Scaled dot-product attention, fused (flash) and unfused (scores in memory).
-#include "strategies/layer/operators.h"
+#include <algorithm>
+
+#include "strategies/layer/context_attention.h"
 
 namespace rehearse::strategies {
 
@@ -8,40 +10,29 @@ using model::KernelKind;
 TensorId Operators::attention(TensorId q, TensorId k, TensorId v, const model::Layer& layer) {
   if (c_.attention == "unfused") return attention_unfused(q, k, v, layer);
   const auto& m = c_.model;
-  const std::int64_t e = c_.element(), t = c_.tensor;
-  const bool repeated = c_.profile.repeat_kv && m.kv_heads < m.heads;
-  const std::int64_t heads = m.heads / t, kv_heads = repeated ? heads : std::max<std::int64_t>(1, m.kv_heads / t);
-  const std::int64_t value_dim = m.latent.present() ? m.latent.v_head_dim : m.head_dim;
-  const std::int64_t head_dim = m.query_width() / m.heads;
-  const TensorId out = tape_.tensor("attention output", c_.tokens * heads * value_dim * e);
-  const TensorId lse = tape_.tensor("attention log-sum-exp", c_.tokens * heads * 4, false);
+  AttentionShape shape{.batch = c_.batch, .heads = m.heads / c_.tensor, .length = c_.sequence};
+  shape.kv_heads = c_.repeats_before_exchange() ? shape.heads : std::max<std::int64_t>(1, m.kv_heads / c_.tensor);
+  shape.head_dim = m.query_width() / m.heads;
+  shape.value_dim = m.latent.present() ? m.latent.v_head_dim : m.head_dim;
+  shape.window = layer.window < c_.strategy.training.sequence_length ? layer.window : 0;
+  return c_.strategy.parallelism.degrees.context == 1 ? attention(q, k, v, shape) : context_attention(c_, *this, tape_, {q, k, v}, shape);
+}
 
-  // Context parallelism splits the queries; every rank meets all keys (ring or gathered): balanced, so each rank computes
-  // 1/c of the causal area.
-  const std::int64_t context = c_.strategy.parallelism.degrees.context;
-  model::KernelSpec spec{.kind = KernelKind::attention_forward, .attention = c_.profile.attention, .dtype = c_.activation, .output_dtype = c_.activation,
-                         .causal = true, .batch = c_.batch, .heads = heads, .kv_heads = kv_heads, .query_length = c_.sequence,
-                         .key_length = (c_.sequence * context + c_.sequence) / 2, .head_dim = head_dim, .value_head_dim = value_dim,
-                         .window = layer.window < c_.sequence ? layer.window : 0, .name = "attention"};
-  Node node{.name = "attention", .inputs = {q, k, v}, .outputs = {out}, .saved = {q, k, v, out, lse}, .intermediates = {lse}};
-  // Ring attention: keys and values (backward: and their gradients) go round on a stream of their own while blocks are computed.
-  const std::int64_t ring = c_.batch * c_.sequence * context * kv_heads * (head_dim + value_dim) * e;
-  auto exchange = [&](const char* name, std::int64_t bytes) {
-    return Item{.kind = Item::Kind::collective, .stream = plan::Stream::context, .sync = plan::kAfterCompute,
-                .spec = c_.builder.collective({CollectiveKind::all_gather, plan::GroupAxis::context, Bytes{bytes}, name})};
-  };
-  const std::int64_t buffers = 2 * ring / context;   // two blocks of keys and values in flight
-  if (context > 1) node.forward = {Operators::alloc(2, buffers), exchange("ring of keys and values", ring)};
-  node.forward.push_back({.kind = Item::Kind::kernel, .spec = c_.builder.kernel(spec)});
-  if (context > 1) node.forward.insert(node.forward.end(), {wait(plan::Stream::context), Operators::free(2)});
-  spec.kind = KernelKind::attention_backward;
-  spec.name = "attention backward";
+Item Operators::attention_kernel(KernelKind kind, const AttentionShape& s, bool causal, std::int64_t queries, std::int64_t keys) const {
+  return {.kind = Item::Kind::kernel,
+          .spec = c_.builder.kernel({.kind = kind, .attention = c_.profile.attention, .dtype = c_.activation, .output_dtype = c_.activation, .causal = causal, .batch = s.batch, .heads = s.heads,
+                                     .kv_heads = s.kv_heads, .query_length = queries, .key_length = keys, .head_dim = s.head_dim, .value_head_dim = s.value_dim, .window = s.window,
+                                     .name = kind == KernelKind::attention_forward ? "attention" : "attention backward"})};
+}
+
+TensorId Operators::attention(TensorId q, TensorId k, TensorId v, const AttentionShape& s) {
+  const std::int64_t tokens = s.batch * s.length;
+  const TensorId out = tape_.tensor("attention output", tokens * s.heads * s.value_dim * c_.element());
+  const TensorId lse = tape_.tensor("attention log-sum-exp", tokens * s.heads * 4, false);
+  Node node{.name = "attention", .inputs = {q, k, v}, .outputs = {out}, .saved = {q, k, v, out, lse}, .intermediates = {lse},
+            .forward = {attention_kernel(KernelKind::attention_forward, s, true, s.length, s.length)}};
   // The fp32 accumulator of dQ and the row sums live while the kernel runs (flash_api.cpp, mha_bwd: dq_accum, softmax_d).
-  const std::int64_t accumulator = c_.tokens * heads * head_dim * 4, sums = c_.tokens * heads * 4;
-  if (context > 1) node.backward = {Operators::alloc(2, 2 * buffers), exchange("ring of keys, values and gradients", 2 * ring)};
-  node.backward.insert(node.backward.end(), {Operators::workspace(0, accumulator), Operators::workspace(1, sums),
-                                             {.kind = Item::Kind::kernel, .spec = c_.builder.kernel(spec)}, Operators::free(0), Operators::free(1)});
-  if (context > 1) node.backward.insert(node.backward.end(), {wait(plan::Stream::context), Operators::free(2)});
+  node.backward = {workspace(0, tokens * s.heads * s.head_dim * 4), workspace(1, tokens * s.heads * 4), attention_kernel(KernelKind::attention_backward, s, true, s.length, s.length), free(0), free(1)};
   sinks(node);
   tape_.nodes.push_back(std::move(node));
   return out;

@@ -1,7 +1,7 @@
 // Mixture of experts: router, dispatch, expert MLPs, combine, shared experts.
 //
 // Every rank routes the tokens of its own residual stream. A slot is one token at one of its experts. Balanced, a rank
-// receives as many slots as it sends; `imbalance` makes it more.
+// receives as many slots as it sends; `imbalance` makes it more for all of them, `routing` more for some and less for others.
 // Sources: Megatron-Core transformer/moe (router.py, token_dispatcher.py, experts.py); Hugging Face modelling code for
 // the loop over experts.
 #include <algorithm>
@@ -9,6 +9,7 @@
 
 #include "sim/core/communication.h"
 #include "strategies/layer/blocks.h"
+#include "strategies/layer/routing.h"
 #include "strategies/tuning/tuning.h"
 
 namespace rehearse::strategies {
@@ -39,6 +40,7 @@ class ExpertLayer {
     }
     const auto arriving = static_cast<std::int64_t>(std::llround(static_cast<double>(sent_) * (routing.capacity_factor > 0 ? 1.0 : routing.imbalance)));
     received_ = arriving * tensor_;
+    if (c.strategy.uneven_experts()) hold_own_share(c, routing);
     dispatcher_ = routing.dispatcher.value_or(c.profile.dispatcher);
     dropless_ = routing.capacity_factor == 0;
     own_group_ = !(ranks_ == 1 && tensor_ == c.tensor);
@@ -86,6 +88,32 @@ class ExpertLayer {
   }
 
  private:
+  /// The load of this rank's own experts instead of the mean.
+  void hold_own_share(const LowerContext& c, const ExpertRouting& routing) {
+    const int layer = c.layer >= 0 ? c.layer : static_cast<int>(c.model.layers.size());   // -1: multi-token prediction
+    const std::vector<std::int64_t> slots = expert_slots(routing.routing, moe_, layer, rows_, routing.capacity_factor);
+    const RankLoads loads = rank_loads(slots, static_cast<int>(ranks_));
+    const auto rank = static_cast<std::size_t>(c.expert_rank);
+    sent_ = loads.sent;
+    received_ = loads.received[rank] * tensor_;
+    fullest_ = std::max(loads.fullest(), sent_);
+    double all = 0;
+    for (const std::int64_t received : loads.received) all += tokens_arriving(static_cast<double>(received) / static_cast<double>(ranks_ * sent_));
+    share_ = static_cast<double>(loads.received[rank]) / static_cast<double>(ranks_ * sent_);
+    visits_over_mean_ = tokens_arriving(static_cast<double>(loads.fullest()) / static_cast<double>(ranks_ * sent_)) * static_cast<double>(ranks_) / all;
+    for (std::int64_t i = 0; i < local_; ++i) rows_of_.push_back(slots[rank * static_cast<std::size_t>(local_) + static_cast<std::size_t>(i)] * ranks_ * tensor_);
+  }
+
+  /// Of one token's choices, the chance that some lie on a rank with this share of all slots: as if the rank held as many
+  /// equally popular experts as the share says (exact when it does).
+  double tokens_arriving(double share) const {
+    const double part = share * static_cast<double>(moe_.experts);
+    double missed = 1;
+    for (std::int64_t i = 0; i < moe_.top_k; ++i) missed *= std::max(0.0, static_cast<double>(moe_.experts - i) - part) / static_cast<double>(moe_.experts - i);
+    return 1 - missed;
+  }
+  bool uneven() const { return !rows_of_.empty(); }
+
   /// Tokens on their way, with the weight of each.
   struct Slots {
     TensorId tokens, weights;
@@ -143,6 +171,7 @@ class ExpertLayer {
   /// Tokens after an exchange that copies none for the experts of one rank.
   std::int64_t arriving_tokens() const {
     if (dispatcher_ == Dispatcher::all_gather) return rows_ * ranks_ * tensor_;
+    if (uneven()) return std::llround(static_cast<double>(rows_ * ranks_) * tokens_arriving(share_));
     return static_cast<std::int64_t>(std::llround(static_cast<double>(rows_) * places_visited(moe_.experts, moe_.top_k, ranks_)));
   }
 
@@ -169,14 +198,21 @@ class ExpertLayer {
     return a;
   }
 
-  Item over_ranks(const std::string& name, CollectiveKind uneven, int sync) const {
-    if (dispatcher_ == Dispatcher::all_gather) return exchange_item(uneven, name, bytes(rows_) * ranks_, sync);
-    if (dispatcher_ == Dispatcher::all_to_all)   // the fullest rank's side decides
-      return exchange_item(CollectiveKind::all_to_all, name, bytes(std::max(sent_, received_ / tensor_)), sync);
+  /// Slots of `size` bytes each from everybody to everybody: the fullest rank's side decides. `leaving`: of this rank.
+  Item slots_item(const std::string& name, std::int64_t leaving, std::int64_t size, int sync) const {
+    if (!uneven()) return exchange_item(CollectiveKind::all_to_all, name, std::max(sent_, received_ / tensor_) * size, sync);
     return {.kind = Item::Kind::collective, .stream = Stream::expert, .sync = sync,
-            .spec = c_.builder.collective({.kind = CollectiveKind::all_to_all, .axis = GroupAxis::expert, .bytes = Bytes{bytes(rows_)}, .name = name,
-                                           .choices = static_cast<std::uint16_t>(moe_.top_k), .places = static_cast<std::uint16_t>(moe_.experts),
-                                           .node_limit = static_cast<std::uint16_t>(moe_.groups_per_token)})};
+            .spec = c_.builder.collective({.kind = CollectiveKind::all_to_all, .axis = GroupAxis::expert, .bytes = Bytes{leaving * size}, .name = name, .fullest = Bytes{fullest_ * size}})};
+  }
+
+  Item over_ranks(const std::string& name, bool there, int sync) const {
+    if (dispatcher_ == Dispatcher::all_gather) return exchange_item(there ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter, name, bytes(rows_) * ranks_, sync);
+    if (dispatcher_ == Dispatcher::all_to_all) return slots_item(name, there ? sent_ : received_ / tensor_, bytes(1), sync);
+    plan::CollectiveSpec spec{.kind = CollectiveKind::all_to_all, .axis = GroupAxis::expert, .bytes = Bytes{bytes(rows_)}, .name = name,
+                              .choices = static_cast<std::uint16_t>(moe_.top_k), .places = static_cast<std::uint16_t>(moe_.experts),
+                              .node_limit = static_cast<std::uint16_t>(moe_.groups_per_token)};
+    if (uneven()) spec.fullest = Bytes{std::llround(static_cast<double>(bytes(rows_)) * visits_over_mean_)};
+    return {.kind = Item::Kind::collective, .stream = Stream::expert, .sync = sync, .spec = c_.builder.collective(spec)};
   }
 
   /// From token owners to experts. With expert tensor parallelism every rank of that group computes its slice of the
@@ -184,17 +220,17 @@ class ExpertLayer {
   std::vector<Item> outward(const std::string& name, int sync, bool weights) const {
     std::vector<Item> out;
     if (ranks_ > 1 && weights && dispatcher_ == Dispatcher::all_to_all)
-      out.push_back(exchange_item(CollectiveKind::all_to_all, name + " weights", std::max(sent_, received_ / tensor_) * 4, sync));
-    if (ranks_ > 1) out.push_back(over_ranks(name, CollectiveKind::all_gather, sync));
+      out.push_back(slots_item(name + " weights", sent_, 4, sync));
+    if (ranks_ > 1) out.push_back(over_ranks(name, true, sync));
     if (tensor_ > 1) out.push_back(exchange_item(CollectiveKind::all_gather, name + " over expert tensor", arriving_bytes(), sync, GroupAxis::expert_tensor));
     return out;
   }
   std::vector<Item> homeward(const std::string& name, bool weights) const {
     std::vector<Item> out;
     if (tensor_ > 1) out.push_back(exchange_item(CollectiveKind::reduce_scatter, name + " over expert tensor", arriving_bytes(), kBoth, GroupAxis::expert_tensor));
-    if (ranks_ > 1) out.push_back(over_ranks(name, CollectiveKind::reduce_scatter, kBoth));
+    if (ranks_ > 1) out.push_back(over_ranks(name, false, kBoth));
     if (ranks_ > 1 && weights && dispatcher_ == Dispatcher::all_to_all)
-      out.push_back(exchange_item(CollectiveKind::all_to_all, name + " weights", std::max(sent_, received_ / tensor_) * 4, kBoth));
+      out.push_back(slots_item(name + " weights", received_ / tensor_, 4, kBoth));
     return out;
   }
   std::int64_t arriving_bytes() const { return bytes(dispatcher_ == Dispatcher::all_to_all ? received_ : arriving_tokens()); }
@@ -211,12 +247,14 @@ class ExpertLayer {
   /// All experts of the rank: one grouped product, or one product each. `packed`: bytes of a 4-bit weight that is written
   /// out in 16 bits before each product and dropped after it; 0: not quantised.
   void products(std::vector<Item>& out, const std::string& name, GemmRole role, std::int64_t n, std::int64_t k, DType result, bool accumulate, std::int64_t packed = 0) const {
-    const std::int64_t mean = std::max<std::int64_t>(1, received_ / local_);
     // Weight gradients sum over tokens: an n x k result with the tokens as depth.
     const bool weight = role == GemmRole::weight_gradient;
-    const std::int64_t rows = weight ? n : mean, columns = weight ? k : n, depth = weight ? mean : k;
+    const std::int64_t columns = weight ? k : n;
     const std::int64_t launches = loops() ? local_ : 1, wide = local_ * n * k * e() / launches;
     for (std::int64_t i = 0; i < launches; ++i) {
+      // A grouped product is priced by the mean of its experts, a loop expert by expert.
+      const std::int64_t tokens = std::max<std::int64_t>(1, loops() && uneven() ? rows_of_[static_cast<std::size_t>(i)] : received_ / local_);
+      const std::int64_t rows = weight ? n : tokens, depth = weight ? tokens : k;
       if (packed > 0) out.insert(out.end(), {Operators::alloc(9, wide), op_.kernel("dequantise experts", packed / launches, wide)});
       if (loops()) out.push_back(op_.gemm(name, role, rows, columns, depth, result, accumulate));
       else out.push_back({.kind = Item::Kind::kernel, .spec = c_.builder.kernel({.kind = KernelKind::grouped_gemm, .role = role, .dtype = c_.gemm, .output_dtype = result, .accumulate = accumulate, .batch = local_,
@@ -364,6 +402,9 @@ class ExpertLayer {
   std::int64_t rows_ = 0;       // tokens of this rank
   std::int64_t sent_ = 0;       // slots of this rank's tokens
   std::int64_t received_ = 0;   // slots of this rank's experts
+  std::int64_t fullest_ = 0;    // slots that the busiest rank of the group sends or receives
+  double share_ = 0, visits_over_mean_ = 1;   // of all slots, here; tokens that visit the fullest rank over the mean
+  std::vector<std::int64_t> rows_of_;         // slots of each local expert; empty: all alike
   Dispatcher dispatcher_ = Dispatcher::all_to_all;
   bool dropless_ = true;
   bool own_group_ = false;      // expert weights are summed over another group than dense ones

@@ -28,13 +28,25 @@ struct LowerContext {
   DType activation = DType::bf16;  // of the residual stream
   DType gemm = DType::bf16;        // operands of linear layers
   int layer = -1;                  // of the model; -1: embedding or head
+  int expert_rank = 0;             // among the expert-parallel ranks
   bool adapter = false;            // lowering an adapter: its weights are trained and carry none
   std::string attention;           // "flash" or "unfused"
 
   std::int64_t element() const { return bits(activation) / 8; }
   bool trains(const std::string& weight) const { return adapter || strategies::trains(strategy.tuning, weight, layer); }
+  /// Keys and values are copied to all query heads before attention; Ulysses (UlyssesSPAttentionHF) copies what has arrived.
+  bool repeats_before_exchange() const {
+    const ContextKind kind = context_kind(strategy, profile);
+    const bool exchanges = strategy.parallelism.degrees.context > 1 && (kind == ContextKind::ulysses || kind == ContextKind::ulysses_ring);
+    return profile.repeat_kv && model.kv_heads < model.heads && (!exchanges || profile.transformer_engine);
+  }
   /// Tokens of the residual stream on this rank: split over the tensor group with sequence parallelism.
   std::int64_t stream_tokens() const { return sequence_parallel ? tokens / tensor : tokens; }
+};
+
+/// Attention as one rank's kernel sees it: heads and tokens that it has, and the window, if any key is outside of it.
+struct AttentionShape {
+  std::int64_t batch = 1, heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0, length = 0, window = 0;
 };
 
 /// Fills a context from a strategy. Shapes that do not divide are reported by problems_of (strategies/rules.h) before.
@@ -59,6 +71,10 @@ class Operators {
   /// Cuts a tensor of `rows` (0: one per token) into parts of these widths per row, without copying.
   std::vector<TensorId> split(TensorId x, const std::string& name, const std::vector<std::int64_t>& widths, std::int64_t rows = 0);
   TensorId attention(TensorId q, TensorId k, TensorId v, const model::Layer& layer);
+  /// Fused attention among the tokens that this rank has.
+  TensorId attention(TensorId q, TensorId k, TensorId v, const AttentionShape& shape);
+  Item attention_kernel(model::KernelKind kind, const AttentionShape& shape, bool causal, std::int64_t queries, std::int64_t keys) const;
+  void sinks(Node& node);
   TensorId activation(TensorId gate_up, TensorId up, std::int64_t width, const std::string& prefix = "");
   TensorId residual(TensorId stream, TensorId branch, const std::string& name);
 
@@ -83,7 +99,6 @@ class Operators {
   TensorId with_adapter(TensorId x, TensorId y, const std::string& name, std::int64_t in, std::int64_t out, Split split);
   void norm_eager(Node& node, TensorId x, TensorId y, const std::string& name, std::int64_t elements, std::int64_t rows, int weight);  // weight < 0: none
   TensorId gelu_eager(TensorId x, std::int64_t width);
-  void sinks(Node& node);
   TensorId softmax(TensorId scores, std::int64_t elements);
   TensorId attention_unfused(TensorId q, TensorId k, TensorId v, const model::Layer& layer);
 

@@ -110,7 +110,7 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
     }
   }
   // Products of scores need as many keys as queries; fused kernels read grouped ones as they are.
-  if ((c.profile.repeat_kv || c.attention == "unfused") && m.kv_heads < m.heads) {
+  if (c.repeats_before_exchange() || (c.attention == "unfused" && m.kv_heads < m.heads)) {
     k = op.repeat(k, "repeat keys", kv_width / c.tensor, q_width / c.tensor);
     v = op.repeat(v, "repeat values", kv_width / c.tensor, q_width / c.tensor);
   }

@@ -39,6 +39,8 @@ const std::vector<Dimension>& dimensions() {
       {"framework", st::profile_names()},
       {"tuning", {"full", "full", "lora", "lora all", "qlora", "head only", "norms only", "upper half"}},
       {"phase", {"training", "training", "training", "evaluation"}},
+      {"context", {"none", "none", "2", "2 ring", "2 all-gather", "2 ulysses", "4 ulysses-ring"}},
+      {"routing", {"balanced", "balanced", "zipf", "dirichlet", "capacity"}},
       {"offload", {"none", "none", "optimizer", "optimizer and parameters", "activations", "pageable", "nvme", "pieces"}},
   };
   return all;
@@ -85,9 +87,13 @@ scenario::Scenario scenario_of(const Choice& c) {
     job.pipeline.schedule = value(2);
     if (value(2).find("interleaved") != std::string::npos || value(2) == "breadth-first") job.pipeline.virtual_stages = 2;
   }
-  d.data = kGpus / (d.tensor * d.pipeline);
+  const int context = value(12) == "none" ? 1 : value(12)[0] - '0';
+  if (d.tensor * d.pipeline * context <= kGpus) d.context = context;
+  if (d.context > 1 && value(12).size() > 1) job.parallelism.context_kind = *st::context_kinds().find(value(12).substr(2));
+  if (d.context == 4) d.context_ulysses = 2;
+  d.data = kGpus / (d.tensor * d.pipeline * d.context);
   if (job.data_parallel.kind == st::DataParallelKind::none && c[9] % 2 == 0) {  // half of these are legal: one replica
-    s.cluster.gpus_per_node = d.tensor * d.pipeline;
+    s.cluster.gpus_per_node = d.tensor * d.pipeline * d.context;
     d.data = 1;
   }
   if (value(7).ends_with("mixture")) {
@@ -95,7 +101,11 @@ scenario::Scenario scenario_of(const Choice& c) {
     d.expert_tensor = value(8) == "2 x 2" ? 2 : 1;
     if (value(8).ends_with("deepep")) job.experts.dispatcher = st::Dispatcher::deepep;
     if (value(8).ends_with("all-gather")) job.experts.dispatcher = st::Dispatcher::all_gather;
-    job.experts.imbalance = value(8) == "2" ? 1.5 : 1;
+    const std::string routing = value(13);
+    job.experts.imbalance = value(8) == "2" && routing == "balanced" ? 1.5 : 1;
+    if (routing == "zipf" || routing == "capacity") job.experts.routing = {.distribution = st::RoutingKind::zipf, .skew = 0.8, .concentration = {}, .seed = 1};
+    if (routing == "dirichlet") job.experts.routing = {.distribution = st::RoutingKind::dirichlet, .skew = {}, .concentration = 1, .seed = 2};
+    if (routing == "capacity") job.experts.capacity_factor = 1.5;
   }
   job.memory.recompute = value(3) == "none" ? st::Recompute::none : value(3) == "full" ? st::Recompute::full : st::Recompute::selective;
   job.training.precision = value(4) == "fp32" ? st::Precision::fp32 : value(4) == "fp16" ? st::Precision::fp16 : value(4) == "bf16" ? st::Precision::bf16 : st::Precision::fp8;
@@ -115,7 +125,7 @@ scenario::Scenario scenario_of(const Choice& c) {
   if (tuned == "norms only") tuning.trainable = {"norms"};
   if (tuned == "upper half") tuning.trainable = {"layers.4-7"};
   st::Offload& away = job.memory.offload;
-  const std::string offload = value(12);
+  const std::string offload = value(14);
   if (offload != "none" && offload != "activations" && offload != "pieces") away.optimizer = offload == "nvme" ? st::MemoryTier::nvme : st::MemoryTier::cpu;
   if (offload == "optimizer and parameters" || offload == "nvme") away.parameters = st::MemoryTier::cpu;
   if (offload == "activations" || offload == "pageable") away.activations = st::MemoryTier::cpu;
@@ -159,6 +169,21 @@ void check(const scenario::Scenario& s) {
   EXPECT_EQ(ranks, s.gpus());
 }
 
+/// Each rank by itself does what its class does.
+void check_unfolded(const scenario::Scenario& s) {
+  const scenario::Result folded = scenario::simulate(s), unfolded = scenario::simulate(s, {.unfold = true});
+  const st::Layout layout(s.strategy.parallelism.degrees, s.strategy.parallelism.order);
+  EXPECT_EQ(folded.step_time, unfolded.step_time);
+  for (int rank = 0; rank < s.gpus(); ++rank) {
+    const auto& classes = folded.plan.class_of_rank;
+    const auto c = static_cast<std::size_t>(classes.empty() ? layout.coordinates_of(rank).pipeline : classes[static_cast<std::size_t>(rank)]);
+    const scenario::ClassResult &one = unfolded.classes[static_cast<std::size_t>(rank)], &whole = folded.classes[c];
+    EXPECT_EQ(one.memory.peak_allocated, whole.memory.peak_allocated) << rank;
+    EXPECT_EQ(one.memory.peak_reserved, whole.memory.peak_reserved) << rank;
+    EXPECT_EQ(one.timing.time, whole.timing.time) << rank;
+  }
+}
+
 TEST(Combinations, EveryPairSimulatesOrIsRefusedWithAReason) {
   std::mt19937_64 random(20240611);
   std::set<std::array<std::size_t, 4>> pairs;
@@ -179,6 +204,7 @@ TEST(Combinations, EveryPairSimulatesOrIsRefusedWithAReason) {
     ++simulated;
     try {
       check(s);
+      if (simulated % 3 == 0) check_unfolded(s);
     } catch (const std::exception& e) {
       ADD_FAILURE() << e.what();
     }

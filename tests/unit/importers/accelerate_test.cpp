@@ -72,6 +72,20 @@ TEST(AccelerateFsdp, SecondVersionAndDeviceMesh) {
   EXPECT_EQ(key(i, "training.global_batch_size"), "16");
 }
 
+TEST(AccelerateFsdp, ContextAndSequenceParallelism) {
+  const auto with = [](const std::string& sizes) {
+    return read(kHead + "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\nparallelism_config:\n  parallelism_config_dp_shard_size: 8\n" + sizes);
+  };
+  const Imported rotated = with("  parallelism_config_cp_size: 2\n  parallelism_config_cp_comm_strategy: alltoall\n");
+  EXPECT_EQ(key(rotated, "parallelism.context"), "2");
+  EXPECT_EQ(key(rotated, "parallelism.context_kind"), "ring");
+  EXPECT_EQ(key(with("  parallelism_config_cp_size: 2\n"), "parallelism.context_kind"), "all-gather");
+  const Imported ulysses = with("  parallelism_config_sp_size: 2\n  parallelism_config_sp_backend: deepspeed\n");
+  EXPECT_EQ(key(ulysses, "parallelism.context"), "2");
+  EXPECT_EQ(key(ulysses, "parallelism.context_kind"), "ulysses");
+  EXPECT_TRUE(has(error_of([&] { with("  parallelism_config_cp_size: 2\n  parallelism_config_sp_size: 2\n"); }), "context and sequence parallelism together"));
+}
+
 TEST(AccelerateDeepSpeed, ReadsTheFileThatItNames) {
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "accelerate_names_a_file";
   std::filesystem::create_directories(folder);

@@ -158,12 +158,17 @@ TEST(DeepSpeed, MistakesNameTheirPlace) {
 
 TEST(DeepSpeed, WhatWouldChangeTheAnswerIsNeverDropped) {
   for (const char* feature : {R"("zero_optimization": {"stage": 3, "zero_quantized_weights": true})", R"("zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8})",
-                              R"("sparse_attention": {"mode": "fixed"})", R"("optimizer": {"type": "OneBitAdam"})", R"("elasticity": {"enabled": true})", R"("sequence_parallel_size": 2)", R"("amp": {"enabled": true})",
+                              R"("sparse_attention": {"mode": "fixed"})", R"("optimizer": {"type": "OneBitAdam"})", R"("elasticity": {"enabled": true})", R"("amp": {"enabled": true})",
                               R"("progressive_layer_drop": {"enabled": true})", R"("zero_optimization": {"stage": 2, "reduce_scatter": false})"}) {
     const Imported i = read(std::string("{\"train_batch_size\": 8, ") + feature + "}");
     EXPECT_FALSE(i.unsimulated.empty()) << feature;
     EXPECT_FALSE(refusals(i, false).empty()) << feature;
   }
+}
+
+TEST(DeepSpeed, SequenceParallelismIsUlysses) {
+  EXPECT_EQ(key(read(R"({"train_batch_size": 8, "sequence_parallel_size": 2})"), "parallelism.context"), "2");
+  EXPECT_EQ(key(read(R"({"train_batch_size": 8, "sequence_parallel_size": 1})"), "parallelism.context"), "-");
 }
 
 TEST(DeepSpeed, LeavesOutWhatItIsAskedTo) {

@@ -214,6 +214,24 @@ TEST(Megatron, OptionsOfLayersBecomeOptionsOfTraining) {
   EXPECT_EQ(fate(read(common + "--tensor-model-paralel-size 4"), "tensor_model_paralel_size"), "not understood");
 }
 
+TEST(Megatron, ContextParallelismHasItsKind) {
+  const std::string common = "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --global-batch-size 8 --vocab-size 1000 --bf16 --context-parallel-size 4 ";
+  EXPECT_EQ(key(read(common), "parallelism.context_kind"), "-");   // the profile's ring
+  EXPECT_EQ(key(read(common + "--cp-comm-type a2a"), "parallelism.context_kind"), "a2a");
+  EXPECT_EQ(key(read(common + "--cp-comm-type all_gather"), "parallelism.context_kind"), "all_gather");
+  const Imported hybrid = read(common + "--cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2");
+  EXPECT_EQ(key(hybrid, "parallelism.context_kind"), "a2a+p2p");
+  EXPECT_EQ(key(hybrid, "parallelism.context_ulysses"), "2");
+  EXPECT_EQ(key(read(common + "--cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 1 4"), "parallelism.context_kind"), "p2p");
+  // A dump repeats the type for every layer.
+  EXPECT_EQ(key(read(common + "--cp-comm-type a2a a2a a2a a2a a2a a2a a2a a2a"), "parallelism.context_kind"), "a2a");
+  const Imported mixed = read(common + "--cp-comm-type p2p p2p p2p p2p a2a a2a a2a a2a");
+  EXPECT_EQ(fate(mixed, "cp_comm_type"), "not simulated");
+  EXPECT_TRUE(has(refused(common + "--cp-comm-type a2a+p2p"), "a2a+p2p needs two sizes"));
+  EXPECT_TRUE(has(refused(common + "--cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 4"), "2 x 4 are not the 4 context-parallel ranks"));
+  EXPECT_TRUE(has(refused(common + "--cp-comm-type ring"), "'ring' is no type"));
+}
+
 TEST(Megatron, ExpertsOfEveryLayerOrOfTheLast) {
   const std::string common = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --global-batch-size 8 --vocab-size 1000 --num-experts 8 ";
   EXPECT_EQ(key(read(common + "--moe-router-topk 4 --moe-ffn-hidden-size 32"), "model.experts.top_k"), "4");

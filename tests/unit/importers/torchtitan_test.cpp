@@ -106,6 +106,18 @@ TEST(TorchtitanToml, AsynchronousTensorParallelismIsOverlap) {
   EXPECT_EQ(key(toml(text), "parallelism.overlap_tensor"), "true");
 }
 
+TEST(TorchtitanToml, KeysAndValuesAreGatheredUnlessRotated) {
+  const auto with = [](const std::string& more) {
+    std::string text = kToml;
+    text.replace(text.find("tensor_parallel_degree = 2"), 26, "context_parallel_degree = 2\n" + more);
+    return toml(text);
+  };
+  EXPECT_EQ(key(with(""), "parallelism.context_kind"), "all-gather");
+  EXPECT_EQ(key(with("context_parallel_rotate_method = \"alltoall\""), "parallelism.context_kind"), "ring");
+  EXPECT_EQ(key(with("context_parallel_rotate_method = \"allgather\""), "parallelism.context_kind"), "all-gather");
+  EXPECT_TRUE(has(error_of([&] { with("context_parallel_rotate_method = \"ring\""); }), "'ring' is no rotate method"));
+}
+
 TEST(TorchtitanToml, WhatWouldChangeTheAnswerIsRefused) {
   std::string text = kToml;
   text.replace(text.find("steps = 1000"), 12, "enable_cpu_offload = true");

@@ -84,7 +84,9 @@ TEST(EffectiveConfig, HashTellsScenariosApartButNotTitles) {
 }
 
 TEST(EffectiveConfig, ReadsBackToTheSameScenario) {
-  for (const auto& scenario : {small_scenario(), pipelined_scenario(), small_scenario({"model=mistral-7b"}), small_scenario({"model=gpt2"})}) {
+  for (const auto& scenario : {small_scenario(), pipelined_scenario(), small_scenario({"model=mistral-7b"}), small_scenario({"model=gpt2"}),
+                               small_scenario({"parallelism.context=4", "parallelism.context_kind=a2a+p2p", "parallelism.context_ulysses=2"}),
+                               small_scenario({"model=mixtral-8x7b", "experts.routing.distribution=dirichlet", "experts.routing.concentration=2.5", "experts.routing.seed=9"})}) {
     const std::string text = config::to_yaml(effective_config(scenario));
     const auto again = scenario::read_scenario(config::parse_document(text, "again.yaml").root, "again.yaml");
     EXPECT_EQ(again.model, scenario.model);
@@ -104,9 +106,14 @@ void leaves(const config::TableInfo& table, const std::string& path, std::set<st
 TEST(EffectiveConfig, HasEveryKeyOfTheScenarioFile) {
   const auto scenario = small_scenario({"training.cuda_graph=false", "training.attention=flash", "data_parallel.bucket=25 MiB", "data_parallel.parameter_dtype=bf16", "data_parallel.reduce_dtype=fp32",
                                         "data_parallel.gradient_dtype=fp32", "training.cross_entropy=fused", "training.fused_gradient_accumulation=false", "training.transformer_engine=false",
-                                        "memory.recompute=selective", "memory.recompute_modules=[mlp]", "training.optimizer_state_dtype=fp32", "tuning.kind=lora", "tuning.targets=[q_proj]", "tuning.trainable=[norms]", "model=mixtral-8x7b", "experts.capacity_factor=1.5"});
+                                        "memory.recompute=selective", "memory.recompute_modules=[mlp]", "training.optimizer_state_dtype=fp32", "tuning.kind=lora", "tuning.targets=[q_proj]", "tuning.trainable=[norms]", "model=mixtral-8x7b", "experts.capacity_factor=1.5",
+                                        "experts.routing.distribution=zipf", "experts.routing.skew=1", "experts.routing.seed=3",
+                                        "parallelism.context=2", "parallelism.context_kind=ulysses-ring", "parallelism.context_ulysses=2"});
   std::set<std::string> written;
-  for (const auto& [key, value] : flattened(effective_config(scenario))) written.insert(key);
+  // One key of each pair that no scenario has together.
+  const auto other = small_scenario({"model=mixtral-8x7b", "experts.routing.distribution=dirichlet", "experts.routing.concentration=2"});
+  for (const auto* s : {&scenario, &other})
+    for (const auto& [key, value] : flattened(effective_config(*s))) written.insert(key);
   std::set<std::string> known;
   leaves(*scenario::scenario_fields().table(), "", known);
   for (const std::string& key : known) {

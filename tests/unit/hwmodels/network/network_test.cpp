@@ -50,6 +50,19 @@ TEST(Network, GroupsOfANodeShareItsNics) {
   EXPECT_NEAR(time(*half, together) / time(*half, alone), 2, 0.05);
 }
 
+// Each to the next one round a ring: as long as its slowest hop, which shares the node's cards with the other rings' hops.
+TEST(Network, ShiftEndsWithItsSlowestHop) {
+  auto network = make_network(load_cluster("dgx-h100", 2));
+  const GroupShape inside{8, 1, 8, 1, 1, 1}, across{16, 2, 8, 1, 1, 1}, many{2, 2, 1, 8, 1, 1};
+  for (const Bytes bytes : {1_MiB, 64_MiB}) {
+    EXPECT_EQ(network->collective(CollectiveKind::send_recv, bytes, inside).duration, network->point_to_point(bytes, true, 1).duration);
+    EXPECT_EQ(network->collective(CollectiveKind::send_recv, bytes, across).duration, network->point_to_point(bytes, false, 1).duration);
+    EXPECT_EQ(network->collective(CollectiveKind::send_recv, bytes, many).duration, network->point_to_point(bytes, false, 8).duration);
+  }
+  auto sockets = make_network(load_cluster("dgx-h100", 2), {.backend = "gloo"});
+  EXPECT_EQ(sockets->collective(CollectiveKind::send_recv, 1_MiB, across).duration, sockets->point_to_point(1_MiB, false, 1).duration);
+}
+
 TEST(Network, PointToPoint) {
   auto network = make_network(load_cluster("dgx-h100", 2));
   double one = to_seconds(network->point_to_point(kBig, false, 1).duration),

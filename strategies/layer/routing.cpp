@@ -1,0 +1,88 @@
+#include "strategies/layer/routing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "sim/core/random.h"
+
+namespace rehearse::strategies {
+namespace {
+
+/// Popularity before the limit of one choice per token; any scale.
+std::vector<double> popularity(const Routing& routing, std::size_t experts, int layer) {
+  Random seeds(static_cast<std::uint64_t>(routing.seed));
+  Random random(seeds.next() ^ (static_cast<std::uint64_t>(layer) * 0xd1342543de82ef95));
+  std::vector<double> out(experts, 1);
+  if (routing.distribution == RoutingKind::dirichlet) {
+    for (double& share : out) share = random.gamma(routing.concentration.value_or(1));
+    if (std::accumulate(out.begin(), out.end(), 0.0) <= 0) out[random.below(experts)] = 1;  // all too small to tell apart
+    return out;
+  }
+  if (routing.distribution == RoutingKind::balanced) return out;
+  for (std::size_t k = 0; k < experts; ++k) out[k] = portable_exp(-routing.skew.value_or(0) * portable_log(static_cast<double>(k + 1)));
+  for (std::size_t k = experts; k > 1; --k) std::swap(out[k - 1], out[random.below(k)]);  // Fisher-Yates
+  return out;
+}
+
+}  // namespace
+
+std::vector<double> expert_shares(const Routing& routing, const model::Experts& experts, int layer) {
+  std::vector<double> shares = popularity(routing, static_cast<std::size_t>(experts.experts), layer);
+  const double limit = 1.0 / static_cast<double>(experts.top_k);
+  // What is above the limit goes to the others in proportion; each round fixes at least one expert more.
+  std::vector<bool> full(shares.size(), false);
+  for (;;) {
+    double taken = 0, open = 0;
+    std::size_t left = 0;
+    for (std::size_t e = 0; e < shares.size(); ++e) (full[e] ? taken : open) += full[e] ? limit : shares[e], left += full[e] ? 0 : 1;
+    const double rest = std::max(0.0, 1 - taken);
+    bool more = false;
+    for (std::size_t e = 0; e < shares.size(); ++e) {
+      if (full[e]) continue;
+      shares[e] = open > 0 ? shares[e] * (rest / open) : rest / static_cast<double>(left);
+      if (shares[e] > limit) full[e] = true, shares[e] = limit, more = true;
+    }
+    if (!more) return shares;
+  }
+}
+
+std::vector<std::int64_t> expert_slots(const Routing& routing, const model::Experts& experts, int layer, std::int64_t tokens, double capacity_factor) {
+  const std::vector<double> shares = expert_shares(routing, experts, layer);
+  const std::int64_t all = tokens * experts.top_k;
+  std::vector<std::int64_t> slots;
+  std::vector<double> remainders;
+  for (const double share : shares) {
+    const double exact = share * static_cast<double>(all);
+    slots.push_back(std::min(tokens, static_cast<std::int64_t>(exact)));
+    remainders.push_back(exact - static_cast<double>(slots.back()));
+  }
+  // Whole slots by largest remainder.
+  std::vector<std::size_t> order(slots.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return remainders[a] > remainders[b]; });
+  std::int64_t missing = all - std::accumulate(slots.begin(), slots.end(), std::int64_t{0});
+  while (missing > 0)
+    for (const std::size_t e : order)
+      if (missing > 0 && slots[e] < tokens) ++slots[e], --missing;
+  if (capacity_factor > 0) {
+    const auto capacity = static_cast<std::int64_t>(std::ceil(static_cast<double>(all) / static_cast<double>(experts.experts) * capacity_factor));
+    for (std::int64_t& s : slots) s = std::min(s, capacity);
+  }
+  return slots;
+}
+
+std::int64_t RankLoads::fullest() const { return *std::max_element(received.begin(), received.end()); }
+
+RankLoads rank_loads(const std::vector<std::int64_t>& slots, int ranks) {
+  RankLoads out;
+  const std::size_t local = slots.size() / static_cast<std::size_t>(ranks);
+  for (int r = 0; r < ranks; ++r) {
+    const auto first = slots.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(r) * local);
+    out.received.push_back(ranks * std::accumulate(first, first + static_cast<std::ptrdiff_t>(local), std::int64_t{0}));
+  }
+  out.sent = std::accumulate(slots.begin(), slots.end(), std::int64_t{0});
+  return out;
+}
+
+}  // namespace rehearse::strategies
