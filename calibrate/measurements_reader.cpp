@@ -219,7 +219,7 @@ class Reader {
     const Operation* operation = find_operation(out.operation);
     if (operation != nullptr) {
       out.parameters = facts(value, "parameters", operation->keys, true);
-    } else if (!out.operation.empty()) {
+    } else if (value.contains("operation") && value["operation"].is_string()) {
       std::vector<std::string> known;
       for (const Operation& o : operations()) known.push_back(o.name);
       const auto near = nearest_name(out.operation, known);

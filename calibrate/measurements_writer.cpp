@@ -51,12 +51,15 @@ Json json_of(const Skipped& s) {
   return {{"operation", s.operation}, {"parameters", json_of(s.parameters)}, {"reason", s.reason}};
 }
 
+/// Names of devices may hold any bytes: those that are no UTF-8 are replaced.
+std::string text_of(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
 template <typename Items>
 void lines(std::ostream& out, const char* name, const Items& items) {
   out << ",\n \"" << name << "\": [";
   const char* comma = "";
   for (const auto& item : items) {
-    out << comma << "\n  " << json_of(item).dump();
+    out << comma << "\n  " << text_of(json_of(item));
     comma = ",";
   }
   out << (items.empty() ? "]" : "\n ]");
@@ -65,7 +68,7 @@ void block(std::ostream& out, const char* name, const Facts& facts) {
   out << ",\n \"" << name << "\": {";
   const char* comma = "";
   for (const auto& [key, value] : facts) {
-    out << comma << "\n  \"" << key << "\": " << json_of(value).dump();
+    out << comma << "\n  \"" << key << "\": " << text_of(json_of(value));
     comma = ",";
   }
   out << (facts.empty() ? "}" : "\n }");
@@ -79,7 +82,7 @@ ConfigError cannot(const std::string& path, const std::string& problem, const st
 
 std::string to_json(const Measurements& m) {
   std::ostringstream out;
-  out << "{\n \"schema\": \"" << kSchema << "\",\n \"source\": " << Json(m.source).dump();
+  out << "{\n \"schema\": \"" << kSchema << "\",\n \"source\": " << text_of(Json(m.source));
   block(out, "machine", m.machine);
   block(out, "software", m.software);
   block(out, "options", m.options);

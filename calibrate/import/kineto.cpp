@@ -17,6 +17,9 @@
 namespace rehearse::calibrate {
 namespace {
 
+/// GPUs or nodes.
+int count_of(double v) { return static_cast<int>(std::clamp<std::int64_t>(whole_number(v), 0, 10'000'000)); }
+
 using Json = nlohmann::json;
 
 const Json* member(const Json& holder, const char* key) {
@@ -93,7 +96,7 @@ class Trace {
     const Json* events = root_.is_array() ? &root_ : member(root_, "traceEvents");
     if (events == nullptr || !events->is_array()) throw ConfigError(Diagnostic{{file_, 0, 0}, "traceEvents", "is missing: this is no trace of PyTorch's profiler", "Give the JSON that export_chrome_trace wrote", ""});
     for (const Json& e : *events)
-      if (text_of(e, "cat") == "cpu_op") operators_[static_cast<std::int64_t>(number_of(args_of(e), "External id", -1))] = &e;
+      if (text_of(e, "cat") == "cpu_op") operators_[whole_number(number_of(args_of(e), "External id", -1))] = &e;
     for (const Json& e : *events) count_products(e);
     for (const Json& e : *events) event(e);
     return finish();
@@ -108,7 +111,7 @@ class Trace {
 
   /// An operator may launch several kernels; only where it is one is its shape the kernel's.
   void count_products(const Json& e) {
-    if (text_of(e, "cat") == "kernel") ++launches_[static_cast<std::int64_t>(number_of(args_of(e), "External id", -1))];
+    if (text_of(e, "cat") == "kernel") ++launches_[whole_number(number_of(args_of(e), "External id", -1))];
   }
 
   void event(const Json& e) {
@@ -130,7 +133,7 @@ class Trace {
     if (category == "gpu_memcpy") return copy(name, args, seconds);
     if (category == "gpu_memset") return other(name, seconds);
     if (name.find("nccl") == 0 || name.find("ncclDevKernel") != std::string::npos || name.find("ncclKernel") != std::string::npos) return collective(name, args, seconds);
-    const auto op = operators_.find(static_cast<std::int64_t>(number_of(args, "External id", -1)));
+    const auto op = operators_.find(whole_number(number_of(args, "External id", -1)));
     if (op != operators_.end() && launches_[op->first] == 1 && product(*op->second, seconds)) return;
     other(name, seconds);
   }
@@ -152,7 +155,7 @@ class Trace {
     const auto kind = collective_of_torch(text_of(args, "Collective name"));
     const auto dtype = dtype_of_nccl(text_of(args, "dtype"));
     const double in = number_of(args, "In msg nelems"), received = number_of(args, "Out msg nelems");
-    const int ranks = static_cast<int>(number_of(args, "Group size"));
+    const int ranks = count_of(number_of(args, "Group size"));
     if (!kind || !dtype || ranks < 1 || std::max(in, received) <= 0) {
       ++unsized_;
       return other(name, seconds);
@@ -160,14 +163,14 @@ class Trace {
     // nccl-tests' size: all_gather and reduce_scatter count the whole, others one rank's buffer.
     const double elements = *kind == "all_gather" ? std::max(received, in) : in;
     const int nodes = nodes_of(ranks_of(args), ranks);
-    series_.add("collective", {{"collective", *kind}, {"bytes", static_cast<std::int64_t>(elements) * bytes_of_dtype(*dtype)}, {"ranks", std::int64_t{ranks}}, {"nodes", std::int64_t{nodes}}, {"dtype", *dtype}}, seconds);
+    series_.add("collective", {{"collective", *kind}, {"bytes", whole_number(elements) * bytes_of_dtype(*dtype)}, {"ranks", std::int64_t{ranks}}, {"nodes", std::int64_t{nodes}}, {"dtype", *dtype}}, seconds);
     ++collectives_;
   }
 
   /// With 8 GPUs to a node unless the caller says how many nodes there are.
   int nodes_of(const std::vector<int>& ranks, int size) {
     const Json* info = member(root_, "distributedInfo");
-    const int world = info == nullptr ? size : static_cast<int>(number_of(*info, "world_size", size));
+    const int world = info == nullptr ? size : count_of(number_of(*info, "world_size", size));
     const int per_node = options_.nodes ? std::max(1, world / std::max(1, *options_.nodes)) : 8;
     std::set<int> nodes;
     for (const int r : ranks) nodes.insert(r / per_node);
@@ -176,7 +179,7 @@ class Trace {
   }
 
   void copy(const std::string& name, const Json& args, double seconds) {
-    const auto bytes = static_cast<std::int64_t>(number_of(args, "bytes"));
+    const auto bytes = whole_number(number_of(args, "bytes"));
     const bool pinned = name.find("Pageable") == std::string::npos;
     const char* direction = name.find("HtoD") != std::string::npos ? "host_to_device" : name.find("DtoH") != std::string::npos ? "device_to_host" : name.find("DtoD") != std::string::npos ? "device_to_device" : nullptr;
     if (bytes <= 0 || direction == nullptr) return other(name, seconds);
@@ -196,12 +199,12 @@ class Trace {
     if (const Json* devices = member(root_, "deviceProperties"); devices != nullptr && devices->is_array() && !devices->empty()) {
       const Json& d = devices->front();
       if (const std::string gpu = text_of(d, "name"); !gpu.empty()) m.machine["gpu"] = gpu;
-      if (const double sms = number_of(d, "numSms"); sms > 0) m.machine["sms"] = static_cast<std::int64_t>(sms);
-      if (const double major = number_of(d, "computeMajor"); major > 0) m.machine["compute_capability"] = static_cast<std::int64_t>(10 * major + number_of(d, "computeMinor"));
+      if (const double sms = number_of(d, "numSms"); sms > 0) m.machine["sms"] = whole_number(sms);
+      if (const double major = number_of(d, "computeMajor"); major > 0) m.machine["compute_capability"] = whole_number(10 * major + number_of(d, "computeMinor"));
     }
     if (const Json* info = member(root_, "distributedInfo")) {
       if (const std::string nccl = text_of(*info, "nccl_version"); !nccl.empty()) m.software["nccl"] = nccl;
-      if (const double world = number_of(*info, "world_size"); world > 0) m.machine["gpu_count"] = static_cast<std::int64_t>(world);
+      if (const double world = number_of(*info, "world_size"); world > 0) m.machine["gpu_count"] = whole_number(world);
     }
     m.series = series_.take();
     if (collectives_ > 0) m.warnings.push_back("collectives of a trace hold the time that a rank waited for the others: prefer nccl-tests");

@@ -80,7 +80,7 @@ Imported import_nccl_tests_json(const std::string& text, const std::string& file
       ++empty;
       continue;
     }
-    Facts f{{"collective", collective}, {"bytes", static_cast<std::int64_t>(*bytes)}, {"ranks", std::int64_t{ranks}}, {"nodes", std::int64_t{nodes}}, {"dtype", dtype_of_nccl(text_of(r, "type")).value_or("fp32")},
+    Facts f{{"collective", collective}, {"bytes", whole_number(*bytes)}, {"ranks", std::int64_t{ranks}}, {"nodes", std::int64_t{nodes}}, {"dtype", dtype_of_nccl(text_of(r, "type")).value_or("fp32")},
             {"in_place", std::string(where) == "in_place"}};
     if (collective == "send_recv") f["pattern"] = std::string("ring");
     ++rows;
@@ -101,6 +101,7 @@ Imported import_nccl_tests_json(const std::string& text, const std::string& file
   if (const std::string nccl = text_of(root, "nccl_version"); !nccl.empty()) m.software["nccl"] = nccl;
   m.series = series.take();
   out.report.used.push_back(fmt::format("{} rows of {}, {} GPUs on {} node{}", rows, collective, ranks, nodes, nodes == 1 ? "" : "s"));
+  if (const std::string refused = series.refused(); !refused.empty()) out.report.not_understood.push_back(refused);
   if (empty > 0) out.report.ignored.push_back(fmt::format("{} rows of 0 bytes or without a time", empty));
   if (root.contains("env")) out.report.ignored.push_back("env: the environment may hold secrets");
   if (repaired > 0) out.report.ignored.push_back(fmt::format("{} control characters inside texts", repaired));

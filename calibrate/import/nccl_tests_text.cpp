@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "calibrate/import/import.h"
+#include "calibrate/import/json_text.h"
 #include "calibrate/import/nccl_words.h"
 #include "calibrate/import/series_builder.h"
 #include "sim/core/error.h"
@@ -71,7 +72,7 @@ Imported import_nccl_tests_text(const std::string& text, const std::string& file
     bool in_place;
   };
   std::vector<Row> found;
-  std::istringstream in(text);
+  std::istringstream in(valid_utf8(text));
   for (std::string line; std::getline(in, line);) {
     ++number;
     if (!line.empty() && line.back() == '\r') line.pop_back();
@@ -125,7 +126,7 @@ Imported import_nccl_tests_text(const std::string& text, const std::string& file
       continue;
     }
     ++rows;
-    found.push_back({collective, type.value_or("fp32"), static_cast<std::int64_t>(*bytes), us * 1e-6, use_in_place});
+    found.push_back({collective, type.value_or("fp32"), whole_number(*bytes), us * 1e-6, use_in_place});
   }
   if (!columns) throw ConfigError(Diagnostic{{file, 0, 0}, "", "holds no table of nccl-tests (a line '# size count type ... busbw')", "Give the whole output of all_reduce_perf and its sisters", ""});
   const int all_ranks = options.ranks.value_or(static_cast<int>(ranks.size()));
@@ -145,6 +146,7 @@ Imported import_nccl_tests_text(const std::string& text, const std::string& file
   if (!nccl.empty()) m.software["nccl"] = nccl.substr(0, nccl.find('+'));
   m.series = series.take();
   out.report.used.push_back(fmt::format("{} rows of {} GPUs on {} node{}", rows, all_ranks, nodes, nodes == 1 ? "" : "s"));
+  if (const std::string refused = series.refused(); !refused.empty()) out.report.not_understood.push_back(refused);
   if (empty > 0) out.report.ignored.push_back(fmt::format("{} rows of 0 bytes or 0 us", empty));
   if (wrong > 0) m.warnings.push_back(fmt::format("{}: {} rows with wrong results", file, wrong));
   if (strange > 0) out.report.not_understood.push_back(fmt::format("{} lines with fewer columns than the header (first: line {})", strange, first_strange));

@@ -6,6 +6,7 @@
 #include <functional>
 #include <set>
 
+#include "calibrate/import/json_text.h"
 #include "calibrate/import/node_draft.h"
 #include "calibrate/import/xml.h"
 #include "sim/core/error.h"
@@ -23,7 +24,7 @@ struct Net {
 }  // namespace
 
 ImportedNode import_nccl_topology(const std::string& text, const std::string& file, const TopologyOptions& options) {
-  const XmlElement root = parse_xml(text, file);
+  const XmlElement root = parse_xml(valid_utf8(text), file);
   if (root.name != "system") throw ConfigError(Diagnostic{{file, root.line, 1}, root.name, "is not <system>: no topology of NCCL", "Give the file that NCCL_TOPO_DUMP_FILE named (a NCCL_GRAPH_DUMP_FILE holds graphs)", ""});
   NodeDraft draft;
   ImportReport report;

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "calibrate/import/import.h"
+#include "calibrate/import/json_text.h"
 #include "calibrate/import/series_builder.h"
 #include "sim/core/error.h"
 
@@ -57,7 +58,7 @@ class Export {
   }
   static std::string text(const Statement& s, int column) {
     const unsigned char* t = sqlite3_column_text(s.get(), column);
-    return t == nullptr ? std::string() : reinterpret_cast<const char*>(t);
+    return t == nullptr ? std::string() : valid_utf8(reinterpret_cast<const char*>(t));
   }
 
  private:
@@ -133,6 +134,7 @@ Imported import_nsys(const std::string& file) {
   for (const std::string& t : tables)
     if (t.starts_with("CUPTI_ACTIVITY_KIND_") && t != "CUPTI_ACTIVITY_KIND_KERNEL" && t != "CUPTI_ACTIVITY_KIND_MEMCPY") out.report.ignored.push_back("table " + t);
   out.measurements.series = series.take();
+  if (const std::string refused = series.refused(); !refused.empty()) out.report.not_understood.push_back(refused);
   return out;
 }
 

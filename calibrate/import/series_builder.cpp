@@ -6,7 +6,28 @@
 
 namespace rehearse::calibrate {
 
+namespace {
+
+constexpr std::int64_t kExact = std::int64_t{1} << 53;
+
+bool possible(const Facts& parameters) {
+  return std::all_of(parameters.begin(), parameters.end(), [](const auto& p) {
+    const auto* whole = std::get_if<std::int64_t>(&p.second);
+    return whole == nullptr || (*whole >= 0 && *whole < kExact);
+  });
+}
+
+}  // namespace
+
+std::int64_t whole_number(double v) { return std::isnan(v) ? 0 : static_cast<std::int64_t>(std::clamp(v, -static_cast<double>(kExact), static_cast<double>(kExact))); }
+
+std::string SeriesBuilder::refused() const { return refused_ == 0 ? std::string() : std::to_string(refused_) + " rows with impossible sizes or times"; }
+
 void SeriesBuilder::add(const std::string& operation, const Facts& parameters, double seconds) {
+  if (!(seconds >= 1e-12 && seconds <= 1e6) || !possible(parameters)) {
+    ++refused_;
+    return;
+  }
   const auto [at, is_new] = index_.emplace(identity(operation, parameters), order_.size());
   if (is_new) order_.push_back({operation, parameters, {}});
   order_[at->second].seconds.push_back(seconds);

@@ -5,6 +5,7 @@
 #include <set>
 #include <sstream>
 
+#include "calibrate/import/json_text.h"
 #include "calibrate/import/node_draft.h"
 #include "sim/core/error.h"
 
@@ -45,7 +46,7 @@ ImportedNode import_topology_matrix(const std::string& text, const std::string& 
   std::set<std::string> numa;
   std::string network;
   int number = 0, near_first = 0;
-  std::istringstream in(text);
+  std::istringstream in(valid_utf8(text));
   for (std::string raw; std::getline(in, raw);) {
     ++number;
     const std::vector<std::string> words = words_of(without_escapes(raw));

@@ -1,5 +1,6 @@
 """Does calibrate/ground_truth still run? Trains its toy models on the CPU, resumes, and checks what it wrote against arithmetic.
-No answer is kept: its times are of this machine. Run by ask.sh beside the oracles; exit code 1 and a reason when it does not."""
+Its times are of this machine and not kept; the rows that it would write for each case, with made-up times, are: data/ground_truth_rows.csv.
+Run by ask.sh beside the oracles; exit code 1 and a reason when it does not."""
 
 import csv
 import json
@@ -91,4 +92,12 @@ with tempfile.TemporaryDirectory() as folder:
     run("attention.py", "--out", str(out / "attention.json"), "--budget", "20")
     series = json.loads((out / "attention.json").read_text())["series"]
     check(any(s["operation"] == "attention_backward" for s in series), "attention was timed")
+
+# The row that each case of a real GPU would write, with an answer made up: `validate` must be able to simulate it.
+made_up = {"torch": "2.9", "step_time_s": 0.5, "step_times_s": [0.5, 0.51], "host_s": 0.1, "device_used_bytes": 40 << 30,
+           "statistics": {"allocated_bytes.all.peak": 30 << 30, "reserved_bytes.all.peak": 34 << 30, "num_alloc_retries": 0}}
+with (Path(__file__).parent / "data" / "ground_truth_rows.csv").open("w", newline="") as f:
+    writer = csv.DictWriter(f, measure.COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(measure.row_of(case, made_up, "h200-sxm", i + 1) for i, case in enumerate(measure.cases(False)))
 print("calibrate/ground_truth runs")

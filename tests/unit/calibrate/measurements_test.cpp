@@ -131,6 +131,24 @@ TEST(Measurements, AKeyThatStandsTwiceIsNamedWithItsPlace) {
             "m.json:4:13: series[1].parameters.elements: stands twice in one object. Keep one of the two");
 }
 
+TEST(Measurements, AnOperationWithoutANameIsNone) {
+  std::string text = to_json(example());
+  text.replace(text.find("\"gemm\""), 6, "\"\"");
+  try {
+    measurements_from_json(text, "m.json");
+    FAIL();
+  } catch (const ConfigError& e) {
+    EXPECT_NE(std::string(e.what()).find("\"\" is no operation"), std::string::npos) << e.what();
+  }
+}
+
+// A device's name may hold anything.
+TEST(Measurements, BytesThatAreNoTextAreReplaced) {
+  Measurements m = example();
+  m.machine["gpu"] = std::string("GPU \xBD");
+  EXPECT_EQ(std::get<std::string>(measurements_from_json(to_json(m), "m.json").machine.at("gpu")), "GPU \xEF\xBF\xBD");
+}
+
 TEST(Measurements, HugeIntegersAreRefusedNotWrapped) {
   EXPECT_NE(refusal(file_with(R"({"operation": "host_adam", "parameters": {"elements": 18446744073709551615, "threads": 1}, "samples": 1, "median_s": 1})")), "");
 }

@@ -113,6 +113,17 @@ TEST(ImportNcclTests, JsonKeepsSingleIterationsAndDropsTheEnvironment) {
   EXPECT_NE(mistake([&] { import_nccl_tests_json(json.substr(0, json.size() - 20), "t.json"); }).find("t.json:4:"), std::string::npos);
 }
 
+TEST(ImportNcclTests, ImpossibleSizesAndTextThatIsNoneAreTold) {
+  const std::string json = R"({"version":3,"args":["./all_reduce_perf"],"nccl_version":"2.27.7","config":{"devices":[{"rank":0,"device_info":"G"},{"rank":1,"device_info":"G"}]},
+    "results":[{"size":99999999999999999999,"type":"float","out_of_place":{"time":30.5}},{"size":64,"type":"float","out_of_place":{"time":1e300}},{"size":64,"type":"float","out_of_place":{"time":5}}]})";
+  const Imported in = import_nccl_tests_json(json, "t.json");
+  EXPECT_EQ(in.measurements.series.size(), 1u);
+  EXPECT_TRUE(mentions(in.report.not_understood, "2 rows with impossible sizes or times"));
+  std::string text = kTable;
+  text.replace(text.find("2.25.1"), 6, "2.25.\xBD");
+  EXPECT_EQ(std::get<std::string>(import_nccl_tests_text(text, "t.log", {.collective = "all_reduce"}).measurements.software.at("nccl")), "2.25.?");
+}
+
 constexpr const char* kTrace = R"json({"schemaVersion":1,"deviceProperties":[{"id":0,"name":"NVIDIA H100 80GB HBM3","numSms":132,"computeMajor":9,"computeMinor":0}],
  "distributedInfo":{"backend":"nccl","rank":0,"world_size":16,"nccl_version":"2.21.5"},"traceEvents":[
  {"ph":"X","cat":"cpu_op","name":"aten::mm","ts":1,"dur":9,"args":{"External id":7,"Input Dims":[[8192,4096],[4096,14336]],"Input type":["c10::BFloat16","c10::BFloat16"]}},
