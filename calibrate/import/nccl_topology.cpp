@@ -48,7 +48,8 @@ ImportedNode import_nccl_topology(const std::string& text, const std::string& fi
       } else if (c.name == "nic") {
         walk(c, pci, above);
       } else if (c.name == "net") {
-        nets.push_back({c.attribute("name"), std::atof(c.attribute("speed", "0").c_str())});
+        const double megabits = std::atof(c.attribute("speed", "0").c_str());
+        nets.push_back({c.attribute("name"), megabits > 0 && megabits < 1e8 ? megabits : 0});  // else: not known
       } else if (c.name != "nvlink") {
         ignored.insert(c.name);
       }
@@ -60,7 +61,7 @@ ImportedNode import_nccl_topology(const std::string& text, const std::string& fi
   for (std::size_t a = 0; a < gpus.size(); ++a)
     for (const XmlElement& link : gpus[a].second->children) {
       if (link.name != "nvlink") continue;
-      const int count = std::atoi(link.attribute("count", "1").c_str());
+      const int count = std::clamp(std::atoi(link.attribute("count", "1").c_str()), 0, 1000);
       if (link.attribute("tclass") == kSwitchClass) draft.switch_links[static_cast<int>(a)] += count;
       for (std::size_t b = 0; b < gpus.size(); ++b)
         if (link.attribute("target") == gpus[b].first) draft.nvlinks[{static_cast<int>(a), static_cast<int>(b)}] += count;

@@ -1,6 +1,7 @@
 #include "sim/scenario/measured_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cctype>
 #include <filesystem>
 #include <map>
@@ -29,8 +30,19 @@ bool contains(const std::string& text, const char* word) { return text.find(word
 
 std::optional<std::int64_t> integer(const config::CsvRow& row, std::string_view column) {
   const auto number = row.find(column) ? row.number(column) : std::nullopt;
-  if (!number) return std::nullopt;
+  if (!number || std::abs(*number) > 9e15) return std::nullopt;
   return static_cast<std::int64_t>(*number + (*number < 0 ? -0.5 : 0.5));
+}
+
+/// Counts that no job has would overflow further on, or divide by zero.
+void check_counts(const config::CsvRow& row) {
+  const auto check = [&](std::string_view column, double least, double most) {
+    const auto number = row.find(column) ? row.number(column) : std::nullopt;
+    if (number && !(*number >= least && *number <= most)) throw NotSimulated{fmt::format("{} {} is not between {} and {}", column, cell(row, column), least, most)};
+  };
+  for (const char* degree : {"tp", "pp", "vpp", "cp", "ep", "etp", "dp"}) check(degree, 1, 20'000);
+  for (const char* count : {"n_gpus", "gpus_per_node", "seq_len", "micro_batch", "global_batch", "grad_accum"}) check(count, 1, 1e9);
+  for (const char* size : {"layers", "hidden", "heads", "vocab", "kv_heads", "head_dim", "ffn_hidden", "n_experts", "top_k", "moe_ffn_hidden", "shared_expert_ffn"}) check(size, 0, 1e9);
 }
 
 /// Which framework profile a row means. `various` is resolved by what the source says of itself.
@@ -209,6 +221,7 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   if (tuning.not_simulated) throw NotSimulated{*tuning.not_simulated};
   s.strategy.tuning = std::move(tuning.tuning);
   s.notes = std::move(tuning.notes);
+  check_counts(row);
   const std::int64_t context = integer(row, "cp").value_or(1);
 
   std::string profile = profile_of(row);

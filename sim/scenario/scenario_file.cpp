@@ -117,7 +117,7 @@ const config::Fields<st::DataParallel>& data_parallel_fields() {
       from_catalog("kind", &T::kind, "what data-parallel ranks keep and exchange", st::data_parallel_kinds()),
       config::boolean("overlap_gradient_reduce", &T::overlap_gradient_reduce, "gradients are reduced under backward; default: the framework's habit"),
       config::boolean("overlap_parameter_gather", &T::overlap_parameter_gather, "parameters are gathered under the next forward"),
-      config::bytes("bucket", &T::bucket, "gradient bucket, as sent", positive),
+      config::bytes("bucket", &T::bucket, "gradient bucket, as sent", at_least(1024)),
       config::boolean("reshard_after_forward", &T::reshard_after_forward, "FSDP: parameters are dropped after forward (ZeRO-3) or kept (ZeRO-2 like); default: dropped, but kept under pipeline stages"),
       config::choice("parameter_dtype", &T::parameter_dtype, "mixed-precision policy: gathered parameters", {{"fp32", DType::fp32, ""}, {"bf16", DType::bf16, ""}, {"fp16", DType::fp16, ""}}),
       config::choice("reduce_dtype", &T::reduce_dtype, "mixed-precision policy: gradients on the wire", {{"fp32", DType::fp32, ""}, {"bf16", DType::bf16, ""}, {"fp16", DType::fp16, ""}}),
