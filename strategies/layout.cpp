@@ -103,12 +103,11 @@ Layout::Layout(const Degrees& degrees, std::string_view order)
   axis(Axis::expert_tensor, folded_, {"etp"});
   axis(Axis::expert_data, folded_, {"edp_shard", "dp_replicate"});
   axis(Axis::world, dense_, {"tp", "cp", "dp_shard", "dp_replicate", "pp"});
-  const Dimension& cp = dense("cp");
-  const auto part = [&](Axis a, int size, int stride) {
-    if (size > 1) axes_[static_cast<std::size_t>(a)] = {{"cp", size, stride}};
-  };
-  part(Axis::context_ulysses, degrees.context_ulysses, cp.stride);
-  part(Axis::context_ring, degrees.context / degrees.context_ulysses, cp.stride * degrees.context_ulysses);
+  if (degrees.context_ulysses > 1) {
+    const int inside = degrees.context_ulysses, outside = degrees.context / inside, stride = dense("cp").stride;
+    axes_[static_cast<std::size_t>(Axis::context_ulysses)] = {{"cp", inside, stride}};
+    if (outside > 1) axes_[static_cast<std::size_t>(Axis::context_ring)] = {{"cp", outside, stride * inside}};
+  }
   if (degrees.pipeline > 1) {
     const Dimension& pp = dense("pp");  // two members, the whole length of the pipeline apart
     axes_[static_cast<std::size_t>(Axis::embedding)] = {{"ends", 2, pp.stride * (pp.size - 1)}};

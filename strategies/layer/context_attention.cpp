@@ -28,6 +28,8 @@ class ContextAttention {
   ContextAttention(const LowerContext& c, Operators& op, Tape& tape, AttentionShape shape) : c_(c), op_(op), tape_(tape), s_(shape), kind_(context_kind(c.strategy, c.profile)) {}
 
   TensorId run(AttentionInputs in) {
+    if (c_.profile.transformer_engine)
+      for (const auto& [t, bytes] : {std::pair{&in.query, query()}, {&in.key, key()}, {&in.value, value()}}) *t = contiguous(*t, bytes);
     const int all = c_.strategy.parallelism.degrees.context, inside = c_.strategy.parallelism.degrees.context_ulysses;
     switch (kind_) {
       case ContextKind::ring: return around(in, all, GroupAxis::context, false);
@@ -52,6 +54,15 @@ class ContextAttention {
 
   static void append(std::vector<Item>& out, std::initializer_list<Item> items) { out.insert(out.end(), items); }
   Item travel(CollectiveKind kind, const std::string& name, std::int64_t bytes, int sync, GroupAxis axis) const { return op_.collective(kind, name, bytes, sync, axis, Stream::context); }
+
+  /// A part of the fused projection in memory of its own, so that the whole can go.
+  /// Source: Transformer Engine, attention/dot_product_attention/backends.py (contiguous() where context_parallel).
+  TensorId contiguous(TensorId t, std::int64_t bytes) {
+    if (!tape_.tensors[static_cast<std::size_t>(t)].own_gradient) return t;
+    const TensorId copy = tape_.tensor("contiguous " + tape_.tensors[static_cast<std::size_t>(t)].name, bytes);
+    tape_.nodes.push_back({.name = "contiguous", .inputs = {t}, .outputs = {copy}, .forward = {op_.kernel("contiguous", bytes, bytes)}, .passed_inputs = 1});
+    return copy;
+  }
 
   /// A kernel over `queries` and `keys`, backward with what it borrows.
   void kernel(std::vector<Item>& out, KernelKind kind, bool causal, std::int64_t queries, std::int64_t keys) const {

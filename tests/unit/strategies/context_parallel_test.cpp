@@ -149,9 +149,8 @@ TEST(ContextParallel, OperationsAreConserved) {
 }
 
 /// Bytes that backward of one layer keeps.
-std::int64_t kept(const Strategy& s, const FrameworkProfile& profile) {
+std::int64_t kept(const Strategy& s, const FrameworkProfile& profile, const model::ModelDescription& m = small_model()) {
   plan::PlanBuilder builder;
-  const model::ModelDescription m = small_model();
   LowerContext c = make_context(m, s, profile, builder);
   c.layer = 0;
   const Tape tape = layer_tape(c, m.layers[0]);
@@ -178,6 +177,17 @@ TEST(ContextParallel, KeptActivationsAreDividedByTheRanks) {
         EXPECT_EQ(kept(job(p, c.kind, c.inside), profile), whole / p + twice) << framework << " " << static_cast<int>(c.kind) << " x " << p;
       }
   }
+}
+
+// Without rotation queries, keys and values are parts of one product; under context parallelism they are copied out of it, and it
+// goes: what the copies and the ring keep is as large as the product was.
+TEST(ContextParallel, PartsOfAProductDoNotKeepTheWhole) {
+  model::Shapes s{.name = "gpt", .layers = kLayers, .hidden = kHidden, .heads = kHeads, .vocab = 1024};
+  s.gated = false;
+  s.max_positions = kSequence;
+  const model::ModelDescription gpt = model::make_from_shapes(s);
+  const std::int64_t whole = kept(job(1, ContextKind::ring), megatron(), gpt);
+  for (const ContextKind kind : {ContextKind::ring, ContextKind::all_gather}) EXPECT_EQ(kept(job(4, kind), megatron(), gpt), whole / 4);
 }
 
 /// Most bytes that a list of items holds at once besides the tensors of its node.
