@@ -87,6 +87,7 @@ std::string RankClasses::name(int index) const {
   const bool stages = layout_.degrees().pipeline > 1;
   if (!by_expert_) return stages ? "stage " + std::to_string(stage_of(index)) : "all ranks";
   std::string name = (stages ? "stage " + std::to_string(stage_of(index)) + ", " : std::string()) + "expert rank " + std::to_string(expert_rank_of(index));
+  if (count() == layout_.degrees().pipeline * layout_.degrees().expert) return name;
   // Where groups do not nest, ranks with the same experts meet others: then the first of them is named.
   for (int other = 0; other < count(); ++other)
     if (other != index && stage_of(other) == stage_of(index) && expert_rank_of(other) == expert_rank_of(index)) return name + " as rank " + std::to_string(representative(index));
