@@ -209,6 +209,15 @@ std::vector<std::int64_t> parameters_per_class(const model::ModelDescription& mo
   const std::vector<StageLayers> layers = stage_layers(model, strategy, profile, program.virtual_stages);
   plan::PlanBuilder builder;
   LowerContext context = make_context(model, strategy, profile, builder);
+  // Layers of one kind have one tape (stage_writer.cpp): each is written once.
+  std::vector<std::pair<std::pair<model::Layer, std::string>, std::int64_t>> kinds;
+  auto layer_elements = [&](int layer) {
+    const std::pair kind(model.layers[static_cast<std::size_t>(layer)], tuning_signature(strategy.tuning, layer));
+    const auto known = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == kind; });
+    if (known != kinds.end()) return known->second;
+    context.layer = layer;
+    return kinds.emplace_back(kind, layer_tape(context, kind.first).elements()).second;
+  };
   std::vector<std::int64_t> out;
   for (int r = 0; r < program.stages(); ++r) {
     std::int64_t n = 0;
@@ -218,7 +227,7 @@ std::vector<std::int64_t> parameters_per_class(const model::ModelDescription& mo
       const StageLayers& held = layers[static_cast<std::size_t>(place.stage)];
       context.layer = -1;
       if (held.embedding) n += embedding_tape(context, false).elements();
-      for (context.layer = held.first; context.layer < held.first + held.count; ++context.layer) n += layer_tape(context, model.layers[static_cast<std::size_t>(context.layer)]).elements();
+      for (int layer = held.first; layer < held.first + held.count; ++layer) n += layer_elements(layer);
       context.layer = -1;
       if (held.head) n += head_tape(context, model.tied_embeddings && first).elements();
     }
