@@ -285,11 +285,4 @@ void CachingAllocator::recycle(std::uint32_t index) {
   unused_ = index;
 }
 
-const CachingAllocator::Block& CachingAllocator::checked(BlockId id) const {
-  EXPECTS(id.index < blocks_.size() && blocks_[id.index].state == State::allocated &&
-              blocks_[id.index].generation == id.generation,
-          "block is not live: freed twice, or from another allocator");
-  return blocks_[id.index];
-}
-
 }  // namespace rehearse::hwmodels

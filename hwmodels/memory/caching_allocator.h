@@ -11,6 +11,7 @@
 
 #include "hwmodels/memory/allocator_types.h"
 #include "hwmodels/memory/free_list.h"
+#include "sim/core/contract.h"
 
 namespace rehearse::hwmodels {
 
@@ -121,7 +122,12 @@ class CachingAllocator {
     EventToken completed;
   };
 
-  const Block& checked(BlockId id) const;
+  const Block& checked(BlockId id) const {
+    const Block& block = blocks_[id.index < blocks_.size() ? id.index : 0];
+    EXPECTS(block.state == State::allocated && block.generation == id.generation,
+            "block is not live: freed twice, or from another allocator");
+    return block;
+  }
   std::uint32_t new_record();
   void recycle(std::uint32_t index);
   bool splits(const Block& block, std::int64_t size) const;

@@ -1,179 +1,110 @@
 #include "hwmodels/memory/free_list.h"
 
 #include <algorithm>
-#include <cstring>
+#include <functional>
 
 namespace rehearse::hwmodels {
-namespace {
 
-// Plain binary searches. A training step repeats, so their branches are learned; searches made of conditional
-// moves instead wait for each load and measured 30 % slower on steps, and no faster on random sizes.
-std::uint32_t first_not_below(const FreeEntry* entries, std::uint32_t n, const FreeEntry& key) {
-  std::uint32_t first = 0;
-  while (n > 0) {
-    const std::uint32_t half = n / 2;
-    if (entries[first + half] < key) {
-      first += half + 1;
-      n -= half + 1;
-    } else {
-      n = half;
-    }
+FreeList::Place FreeList::previous(Place p) const {
+  if (p.slot > 0) return {p.rank, p.slot - 1};
+  while (at_rank(--p.rank).blocks.empty()) {
   }
-  return first;
-}
-
-std::uint32_t first_not_smaller(const FreeEntry* entries, std::uint32_t n, std::uint64_t high) {
-  std::uint32_t first = 0;
-  while (n > 0) {
-    const std::uint32_t half = n / 2;
-    if (entries[first + half].high < high) {
-      first += half + 1;
-      n -= half + 1;
-    } else {
-      n = half;
-    }
-  }
-  return first;
-}
-
-void move_entries(FreeEntry* to, const FreeEntry* from, std::uint32_t n) {
-  if (n != 0) std::memmove(static_cast<void*>(to), from, n * sizeof(FreeEntry));
-}
-
-}  // namespace
-
-std::size_t FreeList::size() const {
-  std::size_t n = 0;
-  for (std::uint32_t c : order_) n += chunks_[c].count;
-  return n;
-}
-
-FreeList::Place FreeList::first_fit(std::int64_t size) const {
-  const std::uint64_t high = static_cast<std::uint64_t>(size) >> FreeEntry::kGranuleBits << 32;
-  const auto n = static_cast<std::uint32_t>(order_.size());
-  const std::uint32_t position = n == 0 ? 0 : first_not_smaller(last_.data(), n, high);
-  if (position == n) return end();
-  const Chunk& c = chunk(position);
-  return {position, first_not_smaller(c.entries.data(), c.count, high)};
-}
-
-std::uint32_t FreeList::chunk_for(const FreeEntry& entry) const {
-  const auto n = static_cast<std::uint32_t>(order_.size());
-  const std::uint32_t position = first_not_below(last_.data(), n, entry);
-  return position == n ? n - 1 : position;
+  return {p.rank, static_cast<std::uint32_t>(at_rank(p.rank).blocks.size() - 1)};
 }
 
 FreeList::Place FreeList::find(const FreeEntry& entry) const {
-  const std::uint32_t position = chunk_for(entry);
-  const Chunk& c = chunk(position);
-  const std::uint32_t slot = first_not_below(c.entries.data(), c.count, entry);
-  EXPECTS(slot < c.count && c.entries[slot] == entry, "free block is not in its list");
-  return {position, slot};
-}
-
-void FreeList::refresh_last(std::uint32_t position) {
-  const Chunk& c = chunk(position);
-  last_[position] = c.entries[c.count - 1];
+  const std::uint32_t id = class_of(entry.granules);
+  EXPECTS(id != kNone, "free block is not in its list");
+  const std::vector<std::uint64_t>& blocks = classes_[id].blocks;
+  const auto it = std::lower_bound(blocks.begin(), blocks.end(), entry.place, std::greater<>{});
+  EXPECTS(it != blocks.end() && *it == entry.place, "free block is not in its list");
+  return {classes_[id].rank, static_cast<std::uint32_t>(blocks.end() - it - 1)};
 }
 
 void FreeList::insert(const FreeEntry& entry) {
-  if (order_.empty()) {
-    if (unused_.empty()) {
-      unused_.push_back(static_cast<std::uint32_t>(chunks_.size()));
-      chunks_.emplace_back();
-    }
-    order_.push_back(unused_.back());
-    unused_.pop_back();
-    chunk(0).count = 1;
-    chunk(0).entries[0] = entry;
-    last_.push_back(entry);
-    return;
+  std::uint32_t id = class_of(entry.granules);
+  if (id == kNone) id = new_class(entry.granules);
+  SizeClass& c = classes_[id];
+  if (c.blocks.empty() || entry.place < c.blocks.back()) {
+    c.blocks.push_back(entry.place);
+  } else {
+    c.blocks.insert(std::upper_bound(c.blocks.begin(), c.blocks.end(), entry.place, std::greater<>{}), entry.place);
   }
-  std::uint32_t position = chunk_for(entry);
-  if (chunk(position).count == kCapacity) {
-    split(position);
-    if (last_[position] < entry) ++position;
+  if (c.blocks.size() == 1) {
+    filled_[c.rank / 64] |= std::uint64_t{1} << c.rank % 64;
+    ++filled_sizes_;
   }
-  Chunk& c = chunk(position);
-  const std::uint32_t slot = first_not_below(c.entries.data(), c.count, entry);
-  move_entries(&c.entries[slot] + 1, &c.entries[slot], c.count - slot);
-  c.entries[slot] = entry;
-  ++c.count;
-  refresh_last(position);
-}
-
-void FreeList::split(std::uint32_t position) {
-  if (unused_.empty()) {
-    unused_.push_back(static_cast<std::uint32_t>(chunks_.size()));
-    chunks_.emplace_back();
-  }
-  const std::uint32_t upper = unused_.back();
-  unused_.pop_back();
-  Chunk& from = chunk(position);
-  Chunk& to = chunks_[upper];
-  from.count = kCapacity / 2;
-  to.count = kCapacity - from.count;
-  move_entries(to.entries.data(), &from.entries[from.count], to.count);
-  order_.insert(order_.begin() + position + 1, upper);
-  last_.insert(last_.begin() + position + 1, last_[position]);
-  refresh_last(position);
+  ++blocks_;
 }
 
 void FreeList::erase(Place p) {
-  Chunk& c = chunk(p.chunk);
-  --c.count;
-  move_entries(&c.entries[p.slot], &c.entries[p.slot] + 1, c.count - p.slot);
-  join_or_drop(p.chunk);
-}
-
-void FreeList::join_or_drop(std::uint32_t position) {
-  Chunk& c = chunk(position);
-  const auto drop = [this](std::uint32_t victim) {
-    unused_.push_back(order_[victim]);
-    order_.erase(order_.begin() + victim);
-    last_.erase(last_.begin() + victim);
-  };
-  if (c.count == 0) return drop(position);
-  refresh_last(position);
-  if (c.count > kJoin / 2) return;
-  if (position + 1 < order_.size() && c.count + chunk(position + 1).count <= kJoin) {
-    const Chunk& upper = chunk(position + 1);
-    move_entries(&c.entries[c.count], upper.entries.data(), upper.count);
-    c.count += upper.count;
-    drop(position + 1);
-    refresh_last(position);
-  } else if (position > 0 && c.count + chunk(position - 1).count <= kJoin) {
-    Chunk& lower = chunk(position - 1);
-    move_entries(&lower.entries[lower.count], c.entries.data(), c.count);
-    lower.count += c.count;
-    drop(position);
-    refresh_last(position - 1);
-  }
-}
-
-void FreeList::replace(Place p, const FreeEntry& entry) {
-  Chunk& c = chunk(p.chunk);
-  FreeEntry* e = c.entries.data();
-  if (e[p.slot] < entry) {
-    std::uint32_t slot = p.slot + 1 + first_not_below(e + p.slot + 1, c.count - p.slot - 1, entry);
-    if (slot < c.count || p.chunk + 1 == order_.size()) {  // stays inside this chunk
-      --slot;
-      move_entries(e + p.slot, e + p.slot + 1, slot - p.slot);
-      e[slot] = entry;
-      last_[p.chunk] = e[c.count - 1];
-      return;
-    }
+  SizeClass& c = classes_[order_[p.rank]];
+  if (p.slot == 0) {
+    c.blocks.pop_back();
   } else {
-    const std::uint32_t slot = first_not_below(e, p.slot, entry);
-    if (slot > 0 || p.chunk == 0) {
-      move_entries(e + slot + 1, e + slot, p.slot - slot);
-      e[slot] = entry;
-      last_[p.chunk] = e[c.count - 1];
-      return;
-    }
+    c.blocks.erase(c.blocks.end() - 1 - static_cast<std::ptrdiff_t>(p.slot));
   }
-  erase(p);
-  insert(entry);
+  if (c.blocks.empty()) {
+    filled_[p.rank / 64] &= ~(std::uint64_t{1} << p.rank % 64);
+    --filled_sizes_;
+  }
+  --blocks_;
+}
+
+std::uint32_t FreeList::rank_not_below(std::uint32_t granules) const {
+  const auto below = [this](std::uint32_t id, std::uint32_t g) { return classes_[id].granules < g; };
+  return static_cast<std::uint32_t>(std::lower_bound(order_.begin(), order_.end(), granules, below) - order_.begin());
+}
+
+std::uint32_t FreeList::new_class(std::uint32_t granules) {
+  if (order_.size() >= kMany && order_.size() >= 4 * filled_sizes_) forget_unused();
+  const auto id = static_cast<std::uint32_t>(order_.size());
+  const std::uint32_t rank = rank_not_below(granules);
+  order_.insert(order_.begin() + rank, id);
+  if (id == classes_.size()) classes_.emplace_back();  // else a forgotten one, for the room of its blocks
+  classes_[id].granules = granules;
+  classes_[id].rank = rank;
+  for (std::size_t r = rank + 1; r < order_.size(); ++r) ++classes_[order_[r]].rank;
+  // Bits from `rank` on move up by one; the new one is 0.
+  if (filled_.size() * 64 < order_.size()) filled_.push_back(0);
+  std::uint64_t carry = 0;
+  for (std::size_t word = rank / 64; word < filled_.size(); ++word) {
+    const std::uint64_t low = word == rank / 64 ? (std::uint64_t{1} << rank % 64) - 1 : 0;
+    const std::uint64_t stays = filled_[word] & low, moves = filled_[word] & ~low;
+    filled_[word] = stays | moves << 1 | carry;
+    carry = moves >> 63;
+  }
+  if (buckets_.size() < 2 * order_.size()) {
+    index_sizes();
+  } else {
+    add_bucket(id);
+  }
+  return id;
+}
+
+void FreeList::add_bucket(std::uint32_t id) {
+  std::size_t b = bucket_of(classes_[id].granules);
+  while (buckets_[b].id != kNone) b = (b + 1) & (buckets_.size() - 1);
+  buckets_[b] = {classes_[id].granules, id};
+}
+
+void FreeList::index_sizes() {
+  buckets_.assign(std::bit_ceil(std::max<std::size_t>(32, 4 * order_.size())), Bucket{});
+  shift_ = 64 - std::countr_zero(buckets_.size());
+  for (std::uint32_t id = 0; id < order_.size(); ++id) add_bucket(id);
+}
+
+void FreeList::forget_unused() {
+  const auto first = classes_.begin(), last = first + static_cast<std::ptrdiff_t>(order_.size());
+  const auto used = std::partition(first, last, [](const SizeClass& c) { return !c.blocks.empty(); });
+  std::sort(first, used, [](const SizeClass& a, const SizeClass& b) { return a.granules < b.granules; });
+  order_.resize(static_cast<std::size_t>(used - first));
+  filled_.assign(order_.size() / 64 + 1, 0);
+  for (std::uint32_t id = 0; id < order_.size(); ++id) {
+    order_[id] = classes_[id].rank = id;
+    filled_[id / 64] |= std::uint64_t{1} << id % 64;
+  }
+  index_sizes();
 }
 
 }  // namespace rehearse::hwmodels

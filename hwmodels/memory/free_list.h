@@ -2,7 +2,7 @@
 // the request. Leaves out what a block is and who its neighbours are (caching_allocator.h).
 #pragma once
 
-#include <array>
+#include <bit>
 #include <cstdint>
 #include <vector>
 
@@ -10,85 +10,116 @@
 
 namespace rehearse::hwmodels {
 
-/// One free block in 128 bits that sort like (size, address). Sizes and addresses are multiples of 512 B, the
-/// allocator's granule, so a size below 2 TiB takes 32 bits and the block's index fits beside its address.
+/// One free block. Sizes and addresses are multiples of 512 B, the allocator's granule. Sorts like (size, address);
+/// the block's index never decides, for addresses differ.
 struct FreeEntry {
-  std::uint64_t high = 0;  // size in granules, then the address' upper half
-  std::uint64_t low =
-      0;  // the address' lower half, then the block's index (which never decides: addresses differ)
+  std::uint32_t granules = 0;  // size; below 2 TiB
+  std::uint64_t place = 0;     // address in granules, then the block's index
 
   static constexpr int kGranuleBits = 9;
+  static constexpr int kBlockBits = 24;
 
   static FreeEntry of(std::int64_t size, std::uint64_t address, std::uint32_t block) {
-    const std::uint64_t granule_address = address >> kGranuleBits;
-    return {(static_cast<std::uint64_t>(size) >> kGranuleBits << 32) | (granule_address >> 32),
-            (granule_address << 32) | block};
+    return {static_cast<std::uint32_t>(size >> kGranuleBits), address >> kGranuleBits << kBlockBits | block};
   }
-  std::uint32_t block() const { return static_cast<std::uint32_t>(low); }
-  std::int64_t size() const { return static_cast<std::int64_t>(high >> 32 << kGranuleBits); }
+  std::uint32_t block() const { return static_cast<std::uint32_t>(place & ((1U << kBlockBits) - 1)); }
+  std::int64_t size() const { return std::int64_t{granules} << kGranuleBits; }
   friend bool operator<(const FreeEntry& a, const FreeEntry& b) {
-    return a.high < b.high || (a.high == b.high && a.low < b.low);
+    return a.granules < b.granules || (a.granules == b.granules && a.place < b.place);
   }
   friend bool operator==(const FreeEntry&, const FreeEntry&) = default;
 };
 
-/// A sorted sequence kept in chunks of at most 64 entries: a training step keeps tens to a few thousand free
-/// blocks, where two short binary searches and a move of at most 1 KiB beat any tree of nodes, and nothing
-/// touches the heap once the chunks exist. Chunks split when full and join when a neighbour has room, so cost
-/// stays logarithmic plus 64.
+/// Blocks of equal size stand together, highest address first, so that the one to be taken is the last. A training
+/// step asks for few distinct sizes again and again, so each size keeps its place, found by hashing, even while it has
+/// no blocks; a bit says whether it has any. An exact fit, the usual case, is one look-up, and the next larger size is
+/// the next bit. Cost: constant, but for the first block of a new size and the shifting of 8 bytes per block of the
+/// same size at lower addresses.
 class FreeList {
  public:
   /// A place in the order; valid until the list changes.
   struct Place {
-    std::uint32_t chunk = 0;
-    std::uint32_t slot = 0;
+    std::uint32_t rank = 0;  // of the size
+    std::uint32_t slot = 0;  // among its blocks, from the lowest address up
     friend bool operator==(const Place&, const Place&) = default;
   };
 
-  bool empty() const { return order_.empty(); }
-  std::size_t size() const;
-  Place begin() const { return {0, 0}; }
+  bool empty() const { return blocks_ == 0; }
+  std::size_t size() const { return blocks_; }
+  Place begin() const { return {next_filled(0), 0}; }
   Place end() const { return {static_cast<std::uint32_t>(order_.size()), 0}; }
-  Place next(Place p) const { return ++p.slot < chunk(p.chunk).count ? p : Place{p.chunk + 1, 0}; }
-  /// Precondition: p is not begin().
-  Place previous(Place p) const {
-    if (p.slot > 0) return {p.chunk, p.slot - 1};
-    return {p.chunk - 1, chunk(p.chunk - 1).count - 1};
+  Place next(Place p) const {
+    return ++p.slot < at_rank(p.rank).blocks.size() ? p : Place{next_filled(p.rank + 1), 0};
   }
-  const FreeEntry& at(Place p) const { return chunk(p.chunk).entries[p.slot]; }
+  /// Precondition: p is not begin().
+  Place previous(Place p) const;
+  FreeEntry at(Place p) const {
+    const SizeClass& c = at_rank(p.rank);
+    return {c.granules, c.blocks[c.blocks.size() - 1 - p.slot]};
+  }
 
   /// First entry with at least `size` bytes; the lowest address among equals. end() when none is large
   /// enough.
-  Place first_fit(std::int64_t size) const;
+  Place first_fit(std::int64_t size) const {
+    const auto granules = static_cast<std::uint32_t>(size >> FreeEntry::kGranuleBits);
+    const std::uint32_t id = class_of(granules);
+    return {next_filled(id != kNone ? classes_[id].rank : rank_not_below(granules)), 0};
+  }
   /// Precondition: the entry is in the list.
   Place find(const FreeEntry& entry) const;
 
   void insert(const FreeEntry& entry);
   void erase(Place p);
-  /// Erases the entry at p and inserts another: one short move when the two are neighbours in the order,
-  /// which is what cutting a piece off a block or growing it by a merge usually means.
-  void replace(Place p, const FreeEntry& entry);
+  /// Erases the entry at p and inserts another.
+  void replace(Place p, const FreeEntry& entry) {
+    erase(p);
+    insert(entry);
+  }
 
  private:
-  static constexpr std::uint32_t kCapacity = 64;
-  static constexpr std::uint32_t kJoin = 40;  // two neighbours with at most this many together become one
+  static constexpr std::uint32_t kNone = 0xffffffff;
+  static constexpr std::size_t kMany = 128;  // sizes; from here on, those without blocks are forgotten now and then
 
-  struct Chunk {
-    std::uint32_t count = 0;
-    std::array<FreeEntry, kCapacity> entries;
+  struct SizeClass {
+    std::uint32_t granules = 0;
+    std::uint32_t rank = 0;
+    std::vector<std::uint64_t> blocks;  // FreeEntry::place, descending
+  };
+  struct Bucket {
+    std::uint32_t granules = 0;
+    std::uint32_t id = kNone;
   };
 
-  Chunk& chunk(std::uint32_t position) { return chunks_[order_[position]]; }
-  const Chunk& chunk(std::uint32_t position) const { return chunks_[order_[position]]; }
-  std::uint32_t chunk_for(const FreeEntry& entry) const;
-  void refresh_last(std::uint32_t position);
-  void split(std::uint32_t position);
-  void join_or_drop(std::uint32_t position);
+  const SizeClass& at_rank(std::uint32_t rank) const { return classes_[order_[rank]]; }
+  std::size_t bucket_of(std::uint32_t granules) const { return granules * std::size_t{0x9e3779b97f4a7c15} >> shift_; }
+  /// kNone: no block had this size so far.
+  std::uint32_t class_of(std::uint32_t granules) const {
+    if (buckets_.empty()) return kNone;
+    for (std::size_t b = bucket_of(granules);; b = (b + 1) & (buckets_.size() - 1))
+      if (buckets_[b].granules == granules || buckets_[b].id == kNone) return buckets_[b].id;
+  }
+  /// The first rank from here on that has blocks; one past the last rank if there is none.
+  std::uint32_t next_filled(std::uint32_t rank) const {
+    std::size_t word = rank / 64;
+    if (word >= filled_.size()) return static_cast<std::uint32_t>(order_.size());
+    std::uint64_t bits = filled_[word] & ~std::uint64_t{0} << rank % 64;
+    while (bits == 0)
+      if (++word == filled_.size()) return static_cast<std::uint32_t>(order_.size());
+      else bits = filled_[word];
+    return static_cast<std::uint32_t>(word * 64) + static_cast<std::uint32_t>(std::countr_zero(bits));
+  }
+  std::uint32_t rank_not_below(std::uint32_t granules) const;
+  std::uint32_t new_class(std::uint32_t granules);
+  void add_bucket(std::uint32_t id);
+  void index_sizes();
+  void forget_unused();
 
-  std::vector<Chunk> chunks_;
-  std::vector<std::uint32_t> unused_;  // chunks not in order_
-  std::vector<std::uint32_t> order_;   // chunks from small to large
-  std::vector<FreeEntry> last_;        // the largest entry of each chunk, in the same order
+  std::size_t blocks_ = 0, filled_sizes_ = 0;
+  std::vector<SizeClass> classes_;     // those in use first
+  std::vector<std::uint32_t> order_;   // by rank, from small to large: index into classes_
+  std::vector<std::uint64_t> filled_;  // a bit per rank: has blocks
+  std::vector<Bucket> buckets_;        // size -> class; open addressing
+  int shift_ = 0;
 };
 
 }  // namespace rehearse::hwmodels

@@ -1,7 +1,8 @@
 #include "sim/executor/memory.h"
 
 #include <algorithm>
-#include <deque>
+#include <unordered_map>
+#include <utility>
 
 #include "sim/core/contract.h"
 #include "sim/executor/repeats.h"
@@ -49,7 +50,22 @@ struct Moment {
     return live == other.live;
   }
 };
-constexpr std::size_t kMoments = 32;  // that are kept to compare with
+
+/// The same for a later step at the same call, where every tensor has the same slot again.
+struct Checkpoint {
+  std::size_t call = 0;
+  std::int64_t operations = 0;     // of its step, before it
+  hwmodels::AllocatorCondition allocator;
+  struct Live {
+    std::uint64_t address = 0;
+    std::int64_t bytes = 0;
+    std::uint32_t slot = 0;
+    plan::Category category = plan::Category::temporary;
+    friend bool operator==(const Live&, const Live&) = default;
+  };
+  std::vector<Live> live;          // by slot
+};
+constexpr std::int64_t kWorthCheckpoints = 4000;   // operations of a step
 
 class Ledger {
  public:
@@ -66,13 +82,17 @@ class Ledger {
       last_use_.resize(program_.slots + 1);
       live_in_frame_.resize(program_.slots + 1);
     }
+    checkpoints_wanted_ = options_.shortcuts && !options_.timeline && options_.observer == nullptr && options_.steps > 1;
+    if (checkpoints_wanted_)
+      for (const plan::Call& c : program_.step) step_operations_ += static_cast<std::int64_t>(plan_.blocks[c.block].memory.size());
+    checkpoints_wanted_ = checkpoints_wanted_ && step_operations_ >= kWorthCheckpoints;
     bool alive = calls(program_.setup, -1);
     for (int step = 0; alive && step < options_.steps; ++step) alive = calls(program_.step, step);
     if (options_.observer != nullptr) options_.observer->at_end(allocator_);
     const hwmodels::AllocatorStatistics& s = allocator_.statistics();
     result_.peak_allocated = s.allocated_bytes.peak;
     result_.peak_reserved = s.reserved_bytes.peak;
-    result_.end_allocated = s.allocated_bytes.current;
+    if (!same_end_) result_.end_allocated = s.allocated_bytes.current;
     std::sort(result_.live_at_peak.begin(), result_.live_at_peak.end(), [](const LiveTensor& a, const LiveTensor& b) { return a.bytes > b.bytes; });
     return std::move(result_);
   }
@@ -80,8 +100,21 @@ class Ledger {
  private:
   bool calls(const std::vector<plan::Call>& list, int step) {
     const bool last = step == options_.steps - 1;
-    moments_.clear();
+    candidate_.reset();
+    periods_.clear();
+    step_began_ = result_.operations;
+    at_last_step_ = allocator_.statistics().allocated_bytes.current;
+    std::int64_t next_checkpoint = step_operations_ / 64;
+    auto checkpoint = checkpoints_.begin();   // the next to compare with
     for (std::size_t i = 0; i < list.size(); ++i) {
+      if (checkpoints_wanted_ && step == options_.steps - 2 && result_.operations - step_began_ >= next_checkpoint) {
+        next_checkpoint = 2 * (result_.operations - step_began_);
+        if (next_checkpoint < 2 * step_operations_) checkpoints_.push_back(checkpoint_at(i));
+      }
+      if (last && checkpoint != checkpoints_.end() && i >= checkpoint->call) {
+        if (i == checkpoint->call && as_before(*checkpoint)) return true;
+        ++checkpoint;
+      }
       if (step >= 0 && repeats_) {
         const Repeat& r = repeats_->stretch();
         if (r.any() && i + r.period >= r.first && i < r.end && (i + r.period - r.first) % r.period == 0) i += same_again(i);
@@ -117,10 +150,60 @@ class Ledger {
     }
   }
 
+  // Whole steps -------------------------------------------------------------------------------------------------------
+
+  Checkpoint checkpoint_at(std::size_t i) const {
+    Checkpoint c{.call = i, .operations = result_.operations - step_began_, .allocator = allocator_.condition(), .live = {}};
+    for (std::uint32_t s = 0; s < slots_.size(); ++s)
+      if (slots_[s].bytes > 0) c.live.push_back({allocator_.address_of(slots_[s].block), slots_[s].bytes, s, slots_[s].category});
+    return c;
+  }
+
+  /// The last step has come to where the one before it was, and finds all as it was then. The rest of it does what the
+  /// rest of that one did: it reaches no new peak and ends where it began.
+  bool as_before(Checkpoint& before) {
+    Checkpoint now = checkpoint_at(before.call);
+    if (now.live != before.live || !now.allocator.equals(before.allocator)) return false;
+    const std::int64_t rest = step_operations_ - before.operations;
+    result_.operations += rest;
+    result_.repeated += rest;
+    result_.end_allocated = at_last_step_;
+    same_end_ = true;
+    return true;
+  }
+
   /// A period begins. If one before it began in the same way, all from there to here would only come again: returns how
   /// many calls to leave out, a whole number of times that stretch, and gives the live tensors the names of their time.
+  /// Only where tensors came to lie as in an earlier period is all compared, that many periods later.
   std::size_t same_again(std::size_t i) {
-    Moment now{.call = i, .operations = result_.operations, .allocator = allocator_.condition()};
+    const std::uint64_t places = std::exchange(places_, 0);
+    if (candidate_ && i >= candidate_due_) {
+      Moment now = moment(i);
+      if (i == candidate_due_ && candidate_->equals(now)) {
+        const std::size_t stretch = i - candidate_->call, times = (repeats_->stretch().end - i) / stretch;
+        const auto again = static_cast<std::int64_t>(times) * (now.operations - candidate_->operations);
+        result_.operations += again;
+        result_.repeated += again;
+        if (times > 0) rename(i, i + times * stretch);
+        candidate_.reset();
+        periods_.clear();
+        return times * stretch;
+      }
+      candidate_.reset();
+    }
+    const auto [earlier, fresh] = periods_.try_emplace(places, i);
+    if (!fresh) {
+      const std::size_t stretch = i - std::exchange(earlier->second, i);
+      if (!candidate_ && i + 2 * stretch <= repeats_->stretch().end) {
+        candidate_ = moment(i);
+        candidate_due_ = i + stretch;
+      }
+    }
+    return 0;
+  }
+
+  Moment moment(std::size_t i) const {
+    Moment now{.call = i, .operations = result_.operations, .allocator = allocator_.condition(), .live = {}};
     for (std::uint32_t s = 0; s < slots_.size(); ++s) {
       const Slot& slot = slots_[s];
       if (slot.bytes == 0) continue;
@@ -129,20 +212,7 @@ class Ledger {
       now.live.push_back({allocator_.address_of(slot.block), slot.bytes, fixed ? slot.frame : static_cast<std::uint32_t>(i) - use.call, s - slot.frame,
                           fixed ? kFixed : use.place, slot.category});
     }
-    for (auto before = moments_.rbegin(); before != moments_.rend(); ++before) {
-      if (!before->equals(now)) continue;
-      const std::size_t stretch = i - before->call, times = (repeats_->stretch().end - i) / stretch;
-      if (times == 0) break;
-      const auto again = static_cast<std::int64_t>(times) * (now.operations - before->operations);
-      result_.operations += again;
-      result_.repeated += again;
-      rename(i, i + times * stretch);
-      moments_.clear();
-      return times * stretch;
-    }
-    moments_.push_back(std::move(now));
-    if (moments_.size() > kMoments) moments_.pop_front();
-    return 0;
+    return now;
   }
 
   /// What lives before call `from` lives on under the names that it has before call `to`, which does the same.
@@ -190,7 +260,10 @@ class Ledger {
             return false;
           }
           slot = {got.block, i.value, static_cast<plan::Category>(i.flags), call.block, i.index, frame};
-          if (repeats_) ++live_in_frame_[frame];
+          if (repeats_) {
+            ++live_in_frame_[frame];
+            places_ = (places_ ^ allocator_.address_of(got.block)) * 0x9e3779b97f4a7c15ULL;
+          }
           live_[i.flags] += i.value;
           const std::int64_t now = allocator_.statistics().allocated_bytes.current.value;
           high_ = std::max(high_, now);
@@ -263,7 +336,15 @@ class Ledger {
   std::optional<Repeats> repeats_;               // if shortcuts are allowed
   std::vector<FrameUse> last_use_;               // by beginning of the frame
   std::vector<std::int32_t> live_in_frame_;
-  std::deque<Moment> moments_;                   // beginnings of periods in this step, the latest last
+  std::uint64_t places_ = 0;                     // where this period's tensors came to lie, hashed
+  std::unordered_map<std::uint64_t, std::size_t> periods_;  // of this step: places -> the call after it
+  std::optional<Moment> candidate_;              // to be compared with the beginning of the period
+  std::size_t candidate_due_ = 0;                // that begins with this call
+  bool checkpoints_wanted_ = false;
+  std::int64_t step_operations_ = 0, step_began_ = 0;
+  Bytes at_last_step_;                           // allocated when the latest step began
+  bool same_end_ = false;                        // and so it is when that step ends
+  std::vector<Checkpoint> checkpoints_;          // of the last step but one
 };
 
 }  // namespace

@@ -16,7 +16,7 @@ FreeEntry entry(std::int64_t granules, std::uint64_t address_granules, std::uint
 TEST(FreeEntry, SortsBySizeThenAddressAndKeepsBoth) {
   EXPECT_LT(entry(1, 99), entry(2, 0));
   EXPECT_LT(entry(2, 5), entry(2, 6));
-  // the address' upper half decides before its lower half: 2^32 granules are 2 TiB
+  // 2^32 granules are 2 TiB
   EXPECT_LT(entry(2, 0xffffffff), entry(2, 0x100000000));
   EXPECT_EQ(entry(7, 3, 11).size(), 7 * 512);
   EXPECT_EQ(entry(7, 3, 11).block(), 11U);
@@ -33,8 +33,7 @@ TEST(FreeList, FirstFitIsTheSmallestThenTheLowest) {
   EXPECT_THROW(list.find(entry(3, 3)), ContractViolation);
 }
 
-// Growing to thousands of entries and back crosses every split and join; std::set says what the order must
-// be.
+// Growing to thousands of entries and back, over sizes that come and go; std::set says what the order must be.
 TEST(FreeList, IsASortedSetUnderRandomChanges) {
   testing::Random random{3};
   FreeList list;
