@@ -3,43 +3,86 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <vector>
 
 #include "sim/core/contract.h"
 #include "sim/plan/builder.h"
 
 namespace rehearse::strategies {
 
-template <typename Key>
+/// By micro-batch and place (a unit or a chunk of the rank). Few micro-batches are in flight at a time, and every call
+/// asks for several frames: each micro-batch in flight has a row with an entry per place.
 class SharedFrames {
  public:
   explicit SharedFrames(plan::FrameAllocator& frames) : frames_(frames) {}
 
-  /// The frame of `key`; a new one of `slots` with this many users, if there is none.
-  std::uint32_t of(const Key& key, std::uint32_t slots, int users) {
-    const auto [it, fresh] = all_.try_emplace(key);
-    if (fresh) it->second = {frames_.acquire(slots), slots, users};
-    return it->second.base;
+  /// The frame of a place; a new one of `slots()` with this many users, if there is none.
+  template <typename Slots>
+  std::uint32_t of(int micro_batch, std::size_t place, Slots slots, int users) {
+    Row& row = row_of(micro_batch);
+    if (row.uses.size() <= place) row.uses.resize(place + 1);
+    Use& use = row.uses[place];
+    if (use.users == 0) {
+      const std::uint32_t size = slots();
+      use = {frames_.acquire(size), size, users};
+      ++row.live;
+    }
+    return use.base;
   }
-  bool has(const Key& key) const { return all_.contains(key); }
-  std::uint32_t at(const Key& key) const { return all_.at(key).base; }
+  bool has(int micro_batch, std::size_t place) const {
+    const std::uint32_t r = find(micro_batch);
+    return r != kNone && place < rows_[r].uses.size() && rows_[r].uses[place].users > 0;
+  }
+  std::uint32_t at(int micro_batch, std::size_t place) const {
+    EXPECTS(has(micro_batch, place), "no such frame");
+    return rows_[find(micro_batch)].uses[place].base;
+  }
   /// One of its users is done with it.
-  void drop(const Key& key) {
-    const auto it = all_.find(key);
-    EXPECTS(it != all_.end(), "a frame is given back twice");
-    if (--it->second.users > 0) return;
-    frames_.release(it->second.base, it->second.slots);
-    all_.erase(it);
+  void drop(int micro_batch, std::size_t place) {
+    EXPECTS(has(micro_batch, place), "a frame is given back twice");
+    const std::uint32_t r = find(micro_batch);
+    Use& use = rows_[r].uses[place];
+    if (--use.users > 0) return;
+    frames_.release(use.base, use.slots);
+    if (--rows_[r].live > 0) return;
+    row_of_[static_cast<std::size_t>(micro_batch)] = kNone;
+    unused_.push_back(r);
   }
-  bool empty() const { return all_.empty(); }
+  bool empty() const { return unused_.size() == rows_.size(); }
 
  private:
+  static constexpr std::uint32_t kNone = 0xffffffff;
   struct Use {
     std::uint32_t base = 0, slots = 0;
     int users = 0;
   };
+  struct Row {
+    std::vector<Use> uses;   // by place
+    int live = 0;
+  };
+
+  std::uint32_t find(int micro_batch) const {
+    const auto m = static_cast<std::size_t>(micro_batch);
+    return m < row_of_.size() ? row_of_[m] : kNone;
+  }
+  Row& row_of(int micro_batch) {
+    const auto m = static_cast<std::size_t>(micro_batch);
+    if (row_of_.size() <= m) row_of_.resize(m + 1, kNone);
+    if (row_of_[m] == kNone) {
+      if (unused_.empty()) {
+        unused_.push_back(static_cast<std::uint32_t>(rows_.size()));
+        rows_.emplace_back();
+      }
+      row_of_[m] = unused_.back();
+      unused_.pop_back();
+    }
+    return rows_[row_of_[m]];
+  }
+
   plan::FrameAllocator& frames_;
-  std::map<Key, Use> all_;
+  std::vector<Row> rows_;
+  std::vector<std::uint32_t> unused_;   // rows
+  std::vector<std::uint32_t> row_of_;   // by micro-batch
 };
 
 }  // namespace rehearse::strategies

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <map>
+#include <optional>
+#include <tuple>
 
 #include "sim/core/contract.h"
 #include "strategies/block_segments.h"
@@ -16,8 +19,6 @@ using plan::Phase;
 using plan::Stream;
 
 namespace {
-
-using MicroBatchOf = std::pair<int, std::size_t>;   // (micro-batch, unit or chunk)
 
 /// Blocks of one tape in each variant that the program uses.
 struct Variants {
@@ -53,9 +54,10 @@ struct StageWriter::Impl {
   std::vector<Chunk> chunks;
   std::unique_ptr<DataParallelWriter> data;
   bool tied_here = false;
-  SharedFrames<MicroBatchOf> frames;                 // of units
-  SharedFrames<MicroBatchOf> incoming, outgoing;     // of the chunks' boundaries
-  std::map<std::string, std::uint32_t> message_blocks;
+  SharedFrames frames;                 // of units
+  SharedFrames incoming, outgoing;     // of the chunks' boundaries
+  std::map<std::tuple<ActionKind, int, Stream, std::int64_t>, std::uint32_t> message_blocks;   // kind, peer, stream, bytes
+  std::optional<std::uint32_t> waits_for_activation, waits_for_gradient;                        // blocks
   std::map<std::uint32_t, std::vector<std::uint32_t>> segments;   // of blocks that overlap
 
   static constexpr std::uint32_t kBoundarySlots = 4;   // activation, gradient, events of either
@@ -112,14 +114,12 @@ struct StageWriter::Impl {
 
   /// A unit's frame is needed by its own backward and by whoever takes its input gradient.
   std::uint32_t frame_of(std::size_t unit, int of_chunk, int micro_batch) {
-    const MicroBatchOf key{micro_batch, unit};
-    if (frames.has(key)) return frames.at(key);
     const Chunk& c = chunk(of_chunk);
-    return frames.of(key, slots(unit, c), unit > c.first || !c.neighbours.begins() ? 2 : 1);
+    return frames.of(micro_batch, unit, [&] { return slots(unit, c); }, unit > c.first || !c.neighbours.begins() ? 2 : 1);
   }
   /// The lower boundary is needed by backward and by the gradient's message, the upper one by backward.
-  std::uint32_t lower_boundary(int of_chunk, int micro_batch) { return incoming.of({micro_batch, static_cast<std::size_t>(of_chunk)}, kBoundarySlots, 2); }
-  std::uint32_t upper_boundary(int of_chunk, int micro_batch) { return outgoing.of({micro_batch, static_cast<std::size_t>(of_chunk)}, kBoundarySlots, 1); }
+  std::uint32_t lower_boundary(int of_chunk, int micro_batch) { return incoming.of(micro_batch, static_cast<std::size_t>(of_chunk), [] { return kBoundarySlots; }, 2); }
+  std::uint32_t upper_boundary(int of_chunk, int micro_batch) { return outgoing.of(micro_batch, static_cast<std::size_t>(of_chunk), [] { return kBoundarySlots; }, 1); }
 
   plan::Call unit_call(std::size_t unit, int of_chunk, int micro_batch, Pass part) {
     plan::Call call;
@@ -149,11 +149,11 @@ struct StageWriter::Impl {
   /// A unit's gradients are all made: its frame, and what it took from above, may go.
   void release(std::size_t unit, int of_chunk, int micro_batch) {
     const Chunk& c = chunk(of_chunk);
-    frames.drop({micro_batch, unit});
-    if (unit + 1 < c.last) frames.drop({micro_batch, unit + 1});
-    else if (c.neighbours.next_chunk >= 0) frames.drop({micro_batch, chunk(c.neighbours.next_chunk).first});
-    else if (c.neighbours.next >= 0) outgoing.drop({micro_batch, static_cast<std::size_t>(of_chunk)});
-    if (unit == c.first && c.neighbours.previous >= 0) incoming.drop({micro_batch, static_cast<std::size_t>(of_chunk)});
+    frames.drop(micro_batch, unit);
+    if (unit + 1 < c.last) frames.drop(micro_batch, unit + 1);
+    else if (c.neighbours.next_chunk >= 0) frames.drop(micro_batch, chunk(c.neighbours.next_chunk).first);
+    else if (c.neighbours.next >= 0) outgoing.drop(micro_batch, static_cast<std::size_t>(of_chunk));
+    if (unit == c.first && c.neighbours.previous >= 0) incoming.drop(micro_batch, static_cast<std::size_t>(of_chunk));
   }
 
   // Messages ---------------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ struct StageWriter::Impl {
     const bool forward = activation(a.kind), sending = sends(a.kind);
     const Stream stream = stream_of(a.kind, c.neighbours);
     const std::int64_t bytes = enters(a.kind) ? c.bytes_in : c.bytes_out;
-    const std::string key = std::string(name_of(a.kind)) + " " + std::to_string(peer) + " " + std::string(plan::name_of(stream)) + " " + std::to_string(bytes);
+    const std::tuple key(a.kind, peer, stream, bytes);
     auto it = message_blocks.find(key);
     if (it == message_blocks.end()) {
       plan::BlockWriter w(std::string(name_of(a.kind)) + " " + std::to_string(peer));
@@ -196,23 +196,22 @@ struct StageWriter::Impl {
     }
     plan::Call call{.block = it->second, .phase = Phase::communication, .micro_batch = a.micro_batch};
     call.frames[static_cast<std::size_t>(Frame::own)] = enters(a.kind) ? lower_boundary(a.chunk, a.micro_batch) : upper_boundary(a.chunk, a.micro_batch);
-    if (sending) call.frames[static_cast<std::size_t>(Frame::below)] = frames.at({a.micro_batch, forward ? c.last - 1 : c.first});
+    if (sending) call.frames[static_cast<std::size_t>(Frame::below)] = frames.at(a.micro_batch, forward ? c.last - 1 : c.first);
     stage.append(call);
     if (a.kind == ActionKind::send_backward) {  // the micro-batch is through this chunk
-      frames.drop({a.micro_batch, c.first});
-      incoming.drop({a.micro_batch, static_cast<std::size_t>(a.chunk)});
+      frames.drop(a.micro_batch, c.first);
+      incoming.drop(a.micro_batch, static_cast<std::size_t>(a.chunk));
     }
   }
 
   void wait(ActionKind kind, std::uint32_t frame, int micro_batch) {
-    const std::string key = activation(kind) ? "wait for activation message" : "wait for gradient message";
-    auto it = message_blocks.find(key);
-    if (it == message_blocks.end()) {
-      plan::BlockWriter w(key);
+    std::optional<std::uint32_t>& block = activation(kind) ? waits_for_activation : waits_for_gradient;
+    if (!block) {
+      plan::BlockWriter w(activation(kind) ? "wait for activation message" : "wait for gradient message");
       w.wait(Stream::compute, activation(kind) ? kForwardEvent : kBackwardEvent);
-      it = message_blocks.emplace(key, stage.builder.add_block(w.take())).first;
+      block = stage.builder.add_block(w.take());
     }
-    plan::Call call{.block = it->second, .phase = Phase::communication, .micro_batch = micro_batch};
+    plan::Call call{.block = *block, .phase = Phase::communication, .micro_batch = micro_batch};
     call.frames[static_cast<std::size_t>(Frame::own)] = frame;
     stage.append(call);
   }
@@ -437,10 +436,10 @@ void StageWriter::wait_for(const Action& action) {
   Impl& s = *impl_;
   const Impl::Chunk& c = s.chunk(action.chunk);
   if ((Impl::enters(action.kind) ? c.neighbours.previous : c.neighbours.next) < 0) return;
-  const MicroBatchOf key{action.micro_batch, static_cast<std::size_t>(action.chunk)};
+  const auto place = static_cast<std::size_t>(action.chunk);
   const auto& boundaries = Impl::enters(action.kind) ? s.incoming : s.outgoing;
   // A gradient that was sent has taken its frame with it; the stream's order keeps later messages behind it.
-  if (boundaries.has(key)) s.wait(action.kind, boundaries.at(key), action.micro_batch);
+  if (boundaries.has(action.micro_batch, place)) s.wait(action.kind, boundaries.at(action.micro_batch, place), action.micro_batch);
 }
 
 void StageWriter::synchronise() {
