@@ -1,54 +1,13 @@
 #include "hwmodels/memory/free_list.h"
 
-#include <algorithm>
-#include <functional>
-
 namespace rehearse::hwmodels {
 
 FreeList::Place FreeList::previous(Place p) const {
-  if (p.slot > 0) return {p.rank, p.slot - 1};
-  while (at_rank(--p.rank).blocks.empty()) {
+  if (p.slot > 0 && p != end()) return {p.size_class, p.slot - 1};
+  std::size_t rank = p == end() ? order_.size() : classes_[p.size_class].rank;
+  while (classes_[order_[--rank]].blocks.empty()) {
   }
-  return {p.rank, static_cast<std::uint32_t>(at_rank(p.rank).blocks.size() - 1)};
-}
-
-FreeList::Place FreeList::find(const FreeEntry& entry) const {
-  const std::uint32_t id = class_of(entry.granules);
-  EXPECTS(id != kNone, "free block is not in its list");
-  const std::vector<std::uint64_t>& blocks = classes_[id].blocks;
-  const auto it = std::lower_bound(blocks.begin(), blocks.end(), entry.place, std::greater<>{});
-  EXPECTS(it != blocks.end() && *it == entry.place, "free block is not in its list");
-  return {classes_[id].rank, static_cast<std::uint32_t>(blocks.end() - it - 1)};
-}
-
-void FreeList::insert(const FreeEntry& entry) {
-  std::uint32_t id = class_of(entry.granules);
-  if (id == kNone) id = new_class(entry.granules);
-  SizeClass& c = classes_[id];
-  if (c.blocks.empty() || entry.place < c.blocks.back()) {
-    c.blocks.push_back(entry.place);
-  } else {
-    c.blocks.insert(std::upper_bound(c.blocks.begin(), c.blocks.end(), entry.place, std::greater<>{}), entry.place);
-  }
-  if (c.blocks.size() == 1) {
-    filled_[c.rank / 64] |= std::uint64_t{1} << c.rank % 64;
-    ++filled_sizes_;
-  }
-  ++blocks_;
-}
-
-void FreeList::erase(Place p) {
-  SizeClass& c = classes_[order_[p.rank]];
-  if (p.slot == 0) {
-    c.blocks.pop_back();
-  } else {
-    c.blocks.erase(c.blocks.end() - 1 - static_cast<std::ptrdiff_t>(p.slot));
-  }
-  if (c.blocks.empty()) {
-    filled_[p.rank / 64] &= ~(std::uint64_t{1} << p.rank % 64);
-    --filled_sizes_;
-  }
-  --blocks_;
+  return {order_[rank], static_cast<std::uint32_t>(classes_[order_[rank]].blocks.size() - 1)};
 }
 
 std::uint32_t FreeList::rank_not_below(std::uint32_t granules) const {

@@ -2,8 +2,10 @@
 // the request. Leaves out what a block is and who its neighbours are (caching_allocator.h).
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "sim/core/contract.h"
@@ -39,7 +41,7 @@ class FreeList {
  public:
   /// A place in the order; valid until the list changes.
   struct Place {
-    std::uint32_t rank = 0;  // of the size
+    std::uint32_t size_class = 0;
     std::uint32_t slot = 0;  // among its blocks, from the lowest address up
     friend bool operator==(const Place&, const Place&) = default;
   };
@@ -47,15 +49,16 @@ class FreeList {
   bool empty() const { return blocks_ == 0; }
   std::size_t size() const { return blocks_; }
   Place begin() const { return {next_filled(0), 0}; }
-  Place end() const { return {static_cast<std::uint32_t>(order_.size()), 0}; }
+  Place end() const { return {kNone, 0}; }
   Place next(Place p) const {
-    return ++p.slot < at_rank(p.rank).blocks.size() ? p : Place{next_filled(p.rank + 1), 0};
+    const SizeClass& c = classes_[p.size_class];
+    return ++p.slot < c.blocks.size() ? p : Place{next_filled(c.rank + 1), 0};
   }
   /// Precondition: p is not begin().
   Place previous(Place p) const;
   FreeEntry at(Place p) const {
-    const SizeClass& c = at_rank(p.rank);
-    return {c.granules, c.blocks[c.blocks.size() - 1 - p.slot]};
+    const SizeClass& c = classes_[p.size_class];
+    return {c.granules, *(c.blocks.end() - 1 - p.slot)};
   }
 
   /// First entry with at least `size` bytes; the lowest address among equals. end() when none is large
@@ -63,13 +66,48 @@ class FreeList {
   Place first_fit(std::int64_t size) const {
     const auto granules = static_cast<std::uint32_t>(size >> FreeEntry::kGranuleBits);
     const std::uint32_t id = class_of(granules);
-    return {next_filled(id != kNone ? classes_[id].rank : rank_not_below(granules)), 0};
+    if (id == kNone) return {next_filled(rank_not_below(granules)), 0};
+    return {classes_[id].blocks.empty() ? next_filled(classes_[id].rank + 1) : id, 0};
   }
   /// Precondition: the entry is in the list.
-  Place find(const FreeEntry& entry) const;
+  Place find(const FreeEntry& entry) const {
+    const std::uint32_t id = class_of(entry.granules);
+    EXPECTS(id != kNone, "free block is not in its list");
+    const std::vector<std::uint64_t>& blocks = classes_[id].blocks;
+    if (!blocks.empty() && blocks.back() == entry.place) return {id, 0};
+    const auto it = std::lower_bound(blocks.begin(), blocks.end(), entry.place, std::greater<>{});
+    EXPECTS(it != blocks.end() && *it == entry.place, "free block is not in its list");
+    return {id, static_cast<std::uint32_t>(blocks.end() - it - 1)};
+  }
 
-  void insert(const FreeEntry& entry);
-  void erase(Place p);
+  void insert(const FreeEntry& entry) {
+    std::uint32_t id = class_of(entry.granules);
+    if (id == kNone) [[unlikely]] id = new_class(entry.granules);
+    SizeClass& c = classes_[id];
+    if (c.blocks.empty()) {
+      c.blocks.push_back(entry.place);
+      filled_[c.rank / 64] |= std::uint64_t{1} << c.rank % 64;
+      ++filled_sizes_;
+    } else if (entry.place < c.blocks.back()) {
+      c.blocks.push_back(entry.place);
+    } else {
+      c.blocks.insert(std::upper_bound(c.blocks.begin(), c.blocks.end(), entry.place, std::greater<>{}), entry.place);
+    }
+    ++blocks_;
+  }
+  void erase(Place p) {
+    SizeClass& c = classes_[p.size_class];
+    if (p.slot == 0) {
+      c.blocks.pop_back();
+      if (c.blocks.empty()) {
+        filled_[c.rank / 64] &= ~(std::uint64_t{1} << c.rank % 64);
+        --filled_sizes_;
+      }
+    } else {
+      c.blocks.erase(c.blocks.end() - 1 - static_cast<std::ptrdiff_t>(p.slot));
+    }
+    --blocks_;
+  }
   /// Erases the entry at p and inserts another.
   void replace(Place p, const FreeEntry& entry) {
     erase(p);
@@ -90,7 +128,6 @@ class FreeList {
     std::uint32_t id = kNone;
   };
 
-  const SizeClass& at_rank(std::uint32_t rank) const { return classes_[order_[rank]]; }
   std::size_t bucket_of(std::uint32_t granules) const { return granules * std::size_t{0x9e3779b97f4a7c15} >> shift_; }
   /// kNone: no block had this size so far.
   std::uint32_t class_of(std::uint32_t granules) const {
@@ -98,15 +135,16 @@ class FreeList {
     for (std::size_t b = bucket_of(granules);; b = (b + 1) & (buckets_.size() - 1))
       if (buckets_[b].granules == granules || buckets_[b].id == kNone) return buckets_[b].id;
   }
-  /// The first rank from here on that has blocks; one past the last rank if there is none.
+  /// The first size from this rank on that has blocks, or kNone.
   std::uint32_t next_filled(std::uint32_t rank) const {
     std::size_t word = rank / 64;
-    if (word >= filled_.size()) return static_cast<std::uint32_t>(order_.size());
+    if (word >= filled_.size()) return kNone;
     std::uint64_t bits = filled_[word] & ~std::uint64_t{0} << rank % 64;
-    while (bits == 0)
-      if (++word == filled_.size()) return static_cast<std::uint32_t>(order_.size());
-      else bits = filled_[word];
-    return static_cast<std::uint32_t>(word * 64) + static_cast<std::uint32_t>(std::countr_zero(bits));
+    while (bits == 0) {
+      if (++word == filled_.size()) return kNone;
+      bits = filled_[word];
+    }
+    return order_[word * 64 + static_cast<std::size_t>(std::countr_zero(bits))];
   }
   std::uint32_t rank_not_below(std::uint32_t granules) const;
   std::uint32_t new_class(std::uint32_t granules);
