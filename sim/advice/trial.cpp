@@ -21,7 +21,7 @@ scenario::Scenario Case::read(const std::vector<std::string>& more) const {
 std::optional<Answer> Case::ask(const std::vector<std::string>& more, std::string* reason) const {
   try {
     const scenario::Scenario s = read(more);
-    const scenario::Result r = simulate(s);
+    const scenario::Result r = simulate(s, {.memory_cache = memory_.get()});
     const scenario::ClassResult& fullest = r.classes[r.fullest_class];
     return Answer{.fits = r.fits && r.deadlock.empty(), .step_time = r.step_time, .tokens_per_second = r.tokens_per_second, .mfu = r.mfu(), .peak_device = fullest.peak_device().value,
                   .headroom = s.cluster.gpu.memory.value - fullest.peak_device().value, .parameters = model::count_parameters(s.model).total};
@@ -33,7 +33,7 @@ std::optional<Answer> Case::ask(const std::vector<std::string>& more, std::strin
 
 std::optional<bool> Case::fits(const std::vector<std::string>& more) const {
   try {
-    return simulate(read(more), {.time = false}).fits;
+    return simulate(read(more), {.time = false, .memory_cache = memory_.get()}).fits;
   } catch (const ConfigError&) {
     return std::nullopt;
   }

@@ -2,6 +2,7 @@
 // Leaves out which changes to try (changes.h).
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,6 +47,7 @@ class Case {
   config::Value root_;
   std::string file_;
   std::vector<std::string> settings_;
+  std::shared_ptr<executor::MemoryCache> memory_ = std::make_shared<executor::MemoryCache>();   // of all that came from one case
 };
 
 struct Trial {

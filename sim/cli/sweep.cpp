@@ -33,6 +33,7 @@ struct Share {
   std::optional<SweepStore> store;
   std::int64_t index = 0, of = 1;
   std::atomic<std::int64_t> simulated{0};
+  executor::MemoryCache memory;   // what points have in common
   bool has(std::int64_t point) const { return point % of == index; }
 };
 
@@ -44,7 +45,7 @@ Row simulate_point(const config::Value& root, const std::string& file, const std
     const std::string key = share.store ? SweepStore::key_of(s) : std::string();
     if (share.store)
       if (auto kept = share.store->find(key)) return *std::move(kept);
-    row = row_of(s, simulate(s));
+    row = row_of(s, simulate(s, {.memory_cache = &share.memory}));
     ++share.simulated;
     if (share.store && row.outcome != Outcome::failed) share.store->keep(key, row);
     return row;

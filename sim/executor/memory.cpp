@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "hwmodels/memory/caching_allocator.h"
 #include "sim/core/contract.h"
 #include "sim/executor/repeats.h"
 

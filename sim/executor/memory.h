@@ -7,8 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "hwmodels/memory/caching_allocator.h"
+#include "hwmodels/memory/allocator_types.h"
 #include "sim/plan/plan.h"
+
+namespace rehearse::hwmodels {
+class CachingAllocator;
+}
 
 namespace rehearse::executor {
 

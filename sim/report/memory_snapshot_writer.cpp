@@ -4,6 +4,7 @@
 
 #include <unordered_map>
 
+#include "hwmodels/memory/caching_allocator.h"
 #include "sim/report/snapshot_sink.h"
 
 namespace rehearse::report {

@@ -78,6 +78,9 @@ Bytes communicator_bytes(const plan::Plan& plan, const plan::RankClass& c, const
 
 void simulate_memory(const Scenario& s, const SimulateOptions& options, const hwmodels::Network& network, Result& result) {
   const hwmodels::DeviceOverheads overheads = hwmodels::device_overheads(s.cluster.gpu);
+  const auto run = [&](std::size_t i, const executor::MemoryOptions& memory) {
+    return options.memory_cache != nullptr ? options.memory_cache->run(result.plan, i, memory) : run_memory(result.plan, i, memory);
+  };
   for (std::size_t i = 0; i < result.plan.classes.size(); ++i) {
     const plan::RankClass& c = result.plan.classes[i];
     ClassResult& r = result.classes[i];
@@ -92,7 +95,7 @@ void simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
     // First with all the memory one could wish for: what is needed. Then, if that is too much, with what there is: the
     // allocator may still manage by giving cached segments back.
     memory.allocator.limit = Bytes{std::int64_t{1} << 40} - 1_GiB;
-    r.memory = run_memory(result.plan, i, memory);
+    r.memory = run(i, memory);
     const bool beyond = r.memory.out_of_memory.has_value();  // more than the simulated allocator's addresses
     if (beyond) {
       hwmodels::OutOfMemory& end = *r.memory.out_of_memory;
@@ -104,7 +107,7 @@ void simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
     if (beyond || r.peak_device() > s.cluster.gpu.memory) {
       memory.allocator.limit = limit;
       if (limit > Bytes{0} && !beyond) {
-        executor::ClassMemory tight = run_memory(result.plan, i, memory);
+        executor::ClassMemory tight = run(i, memory);
         if (!tight.out_of_memory) {
           r.memory = std::move(tight);
           continue;

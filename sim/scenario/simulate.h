@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "sim/executor/memory.h"
+#include "sim/executor/memory_cache.h"
 #include "sim/executor/timing.h"
 #include "sim/scenario/scenario.h"
 
@@ -57,6 +58,7 @@ struct SimulateOptions {
   bool trace = false, timeline = false;
   bool shortcuts = true;     // off: every instruction and allocation is executed: the oracle of the shortcuts
   executor::Ablation ablation;
+  executor::MemoryCache* memory_cache = nullptr;  // not owned: shared by the points of a sweep. Changes no number
 };
 
 /// What the caching allocator of a rank class is told; its limit is what context, libraries and NCCL leave of the device.

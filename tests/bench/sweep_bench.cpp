@@ -27,6 +27,7 @@ void sweep(benchmark::State& state, const char* text, const Axes& axes, bool sho
   // Points in a fixed pseudo-random order, so that a short run sees all sizes.
   std::size_t next = 0;
   std::int64_t simulated = 0, instructions = 0;
+  executor::MemoryCache memory;   // as the command has it
   for (auto _ : state) {
     for (bool done = false; !done;) {
       std::size_t point = next++ * 7919 % points;
@@ -37,7 +38,7 @@ void sweep(benchmark::State& state, const char* text, const Axes& axes, bool sho
       }
       try {
         const scenario::Scenario s = scenario::read_scenario(config::apply_overrides(root, overrides), "sweep.yaml");
-        const scenario::Result r = scenario::simulate(s, {.shortcuts = shortcuts});
+        const scenario::Result r = scenario::simulate(s, {.shortcuts = shortcuts, .memory_cache = shortcuts ? &memory : nullptr});
         benchmark::DoNotOptimize(report::hash_of(s).size());
         instructions += r.instructions;
         done = true;
