@@ -34,3 +34,28 @@ find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
+
+# The standard headers that nearly every file reads, read once. With ccache they would do harm: it sees another
+# precompiled file in every build folder, and compiles anew what it has.
+set(REHEARSE_PCH AUTO CACHE STRING "precompile standard headers: ON, OFF or AUTO (where there is no ccache)")
+set_property(CACHE REHEARSE_PCH PROPERTY STRINGS ON OFF AUTO)
+if(REHEARSE_PCH STREQUAL "ON" OR (REHEARSE_PCH STREQUAL "AUTO" AND NOT CCACHE_PROGRAM))
+  set(rehearse_precompiles TRUE)
+else()
+  set(rehearse_precompiles FALSE)
+endif()
+set(rehearse_standard_headers <algorithm> <array> <chrono> <cstdint> <filesystem> <functional> <map> <optional> <sstream> <string> <string_view>
+                              <unordered_map> <utility> <vector> <fmt/format.h>)
+# The first target of a kind (same compiler options) precompiles, the others use what it made.
+function(rehearse_precompile target kind)
+  if(NOT rehearse_precompiles)
+    return()
+  endif()
+  get_property(first GLOBAL PROPERTY rehearse_precompiled_${kind})
+  if(first)
+    target_precompile_headers(${target} REUSE_FROM ${first})
+  else()
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+    set_property(GLOBAL PROPERTY rehearse_precompiled_${kind} ${target})
+  endif()
+endfunction()
