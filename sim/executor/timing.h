@@ -45,6 +45,7 @@ struct TimingResult {
   std::vector<Slice> trace;                     // only if asked for
   std::int64_t instructions = 0;                // timing instructions that were executed
   std::int64_t replayed = 0;                    // of these, in blocks that were replayed in one stroke
+  std::int64_t again = 0;                       // stretches that came again in a steady rhythm, and were counted instead of run
   std::string deadlock;                         // empty: the program ran to its end
 };
 

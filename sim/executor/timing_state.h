@@ -25,6 +25,7 @@ struct Event {
   std::int64_t time = kUnset;
   plan::Stream recorder = plan::Stream::compute;
   Cause cause = Cause::idle;   // what the recording stream was doing before
+  bool of_opened = false;      // between instructions of an opened block; made when that was opened, not when it was issued
   std::int64_t met = 0;        // when the peers for that were there, if it had to wait for them
 };
 

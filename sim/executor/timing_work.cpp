@@ -1,0 +1,121 @@
+// Work on a GPU: begins, shares what it runs on, ends, and is accounted for.
+#include <cmath>
+
+#include "sim/executor/contention.h"
+#include "sim/executor/timing_run.h"
+
+namespace rehearse::executor {
+
+using plan::GroupAxis;
+using plan::Opcode;
+
+namespace {
+
+Cause cause_of(GroupAxis axis) {
+  switch (axis) {
+    case GroupAxis::tensor: return Cause::tensor;
+    case GroupAxis::context:
+    case GroupAxis::context_ulysses:
+    case GroupAxis::context_ring: return Cause::context;
+    case GroupAxis::expert: return Cause::expert;
+    default: return Cause::data;
+  }
+}
+
+}  // namespace
+
+void TimingRun::happen(std::size_t r, std::int64_t now) {
+  RankState& rank = ranks_[r];
+  bool changed = false;
+  unsigned finished = 0;
+  for (int k = 0; k < plan::kStreams; ++k) {
+    StreamState& s = rank.streams[static_cast<std::size_t>(k)];
+    if (s.running && s.finish == now) {
+      complete(r, k, now);
+      finished |= 1u << k;
+      changed = true;
+    }
+  }
+  for (int k = 0; finished != 0 && k < plan::kStreams; ++k)
+    if (finished >> k & 1u) poll(r, k);
+  for (int k = 0; k < plan::kStreams; ++k) {
+    StreamState& s = rank.streams[static_cast<std::size_t>(k)];
+    if (!s.running && s.start <= now) {
+      begin(r, k, s.start);
+      changed = true;
+    }
+  }
+  if (changed) share(rank, now);
+  settle(r);
+}
+
+void TimingRun::begin(std::size_t r, int stream, std::int64_t now) {
+  RankState& rank = ranks_[r];
+  StreamState& s = rank.streams[static_cast<std::size_t>(stream)];
+  const Item& item = s.front();
+  s.running = true;
+  s.met = false;
+  s.work = &price(r, item);
+  s.began = s.updated = now;
+  s.remaining = static_cast<double>(s.work->duration);
+  s.rate = 1;
+  s.finish = now + s.work->duration;
+  s.start = kNever;
+  if (stream == 0) account_gap(rank, s, now, item);
+}
+
+void TimingRun::complete(std::size_t r, int stream, std::int64_t now) {
+  RankState& rank = ranks_[r];
+  StreamState& s = rank.streams[static_cast<std::size_t>(stream)];
+  const Item& item = s.front();
+  s.running = false;
+  s.last = cause(item);
+  if (stream == 0) account(rank, s.last, s.began, now);
+  rank.result.busy[static_cast<std::size_t>(stream)] += in_window(rank, s.began, now);
+  s.last_met = s.arrival != kUnset && s.began > s.arrival ? s.began : 0;
+  s.arrival = kUnset;
+  trace(r, item, s.began, now);
+  s.ready = now;
+  s.pop();
+}
+
+void TimingRun::share(RankState& rank, std::int64_t now) {
+  std::array<StreamState*, plan::kStreams> running;
+  int n = 0;
+  for (StreamState& s : rank.streams)
+    if (s.running) running[static_cast<std::size_t>(n++)] = &s;
+  if (n == 0) return;
+  std::array<double, plan::kStreams> rate;
+  if (n == 1) {
+    rate[0] = 1;
+  } else {
+    std::array<const Priced*, plan::kStreams> work;
+    for (int i = 0; i < n; ++i) work[static_cast<std::size_t>(i)] = running[static_cast<std::size_t>(i)]->work;
+    share_gpu({work.data(), static_cast<std::size_t>(n)}, {rate.data(), static_cast<std::size_t>(n)});
+  }
+  for (int i = 0; i < n; ++i) {
+    StreamState& s = *running[static_cast<std::size_t>(i)];
+    if (rate[static_cast<std::size_t>(i)] == s.rate) continue;
+    s.remaining -= static_cast<double>(now - s.updated) * s.rate;
+    s.updated = now;
+    s.rate = rate[static_cast<std::size_t>(i)];
+    s.finish = now + std::llround(std::max(0.0, s.remaining) / s.rate);
+  }
+}
+
+Cause TimingRun::cause(const Item& item) const {
+  switch (item.op) {
+    case Opcode::kernel: return kernel_cause_[item.index];
+    case Opcode::collective: return cause_of(plan_.collectives[item.index].axis);
+    case Opcode::copy: return Cause::copy;
+    default: return Cause::pipeline_message;
+  }
+}
+
+void TimingRun::trace(std::size_t r, const Item& item, std::int64_t from, std::int64_t to) {
+  const RankState& rank = ranks_[r];
+  if (!options_.trace || (options_.steps > 1 && (rank.measured_from == kNever || from < rank.measured_from))) return;
+  trace_.push_back({static_cast<std::uint16_t>(r), item.stream, item.op, item.index, item.call, from, to});
+}
+
+}  // namespace rehearse::executor
