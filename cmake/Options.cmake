@@ -41,6 +41,8 @@ set(REHEARSE_PCH AUTO CACHE STRING "precompile standard headers: ON, OFF or AUTO
 set_property(CACHE REHEARSE_PCH PROPERTY STRINGS ON OFF AUTO)
 if(REHEARSE_PCH STREQUAL "ON" OR (REHEARSE_PCH STREQUAL "AUTO" AND NOT CCACHE_PROGRAM))
   set(rehearse_precompiles TRUE)
+  # More of GCC 12's ghosts in std::string: in precompiled headers it forgets that they are the system's.
+  rehearse_cxx_options(-Wno-stringop-overflow -Wno-array-bounds)
 else()
   set(rehearse_precompiles FALSE)
 endif()
