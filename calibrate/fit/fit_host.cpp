@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "sim/config/document.h"
+#include "sim/config/scalar_types.h"
+#include "sim/core/resources.h"
 
 namespace rehearse::calibrate {
 namespace {
@@ -88,7 +90,8 @@ std::vector<HostNumber> fit_host(const Observations& o, const std::vector<Linear
 }
 
 std::string node_yaml(const hwmodels::NodeDesign& base, const std::vector<HostNumber>& numbers, const std::string& gpu, const std::string& origin) {
-  const config::Document file = config::load_document(base.file);
+  // Ours are shown by their path below the program's data, wherever the user stands.
+  const config::Document file = config::load_document(config::is_file_name(base.name) ? std::filesystem::path(base.file) : resource_root() / base.file);
   std::string text = "# Written by rehearse calibrate fit over " + base.name + ".\n# " + origin + "\n";
   std::vector<Value::Entry> kept;
   for (const Value::Entry& e : file.root.entries())
