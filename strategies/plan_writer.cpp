@@ -4,7 +4,9 @@
 #include <numeric>
 
 #include "sim/core/contract.h"
+#include "strategies/host_backend.h"
 #include "strategies/layer/routing.h"
+#include "strategies/one_process_plan.h"
 #include "strategies/pipeline/catalog.h"
 #include "strategies/pipeline/messages.h"
 #include "strategies/pipeline/sharding.h"
@@ -167,7 +169,10 @@ PipelineProgram forward_only(PipelineProgram program) {
   return program;
 }
 
-plan::Plan write_plan(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int gpus_per_node, Folding folding) {
+namespace {
+
+/// Every GPU has a process of its own.
+plan::Plan write_plan_of_processes(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int gpus_per_node, Folding folding) {
   const Layout layout(strategy.parallelism.degrees, strategy.parallelism.order);
   const PipelineProgram program = strategy.training.phase == StepKind::evaluation ? forward_only(schedule_of(strategy)) : schedule_of(strategy);
   const std::vector<StageLayers> layers = stage_layers(model, strategy, profile, program.virtual_stages);
@@ -202,6 +207,15 @@ plan::Plan write_plan(const model::ModelDescription& model, const Strategy& stra
     writer.finish();
   }
   return builder.take();
+}
+
+}  // namespace
+
+plan::Plan write_plan(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int gpus_per_node, Folding folding) {
+  plan::Plan plan = strategy.data_parallel.kind == DataParallelKind::one_process ? write_one_process_plan(model, strategy, profile, gpus_per_node, folding)
+                                                                                : write_plan_of_processes(model, strategy, profile, gpus_per_node, folding);
+  carry_through_host(plan, strategy.backend);
+  return plan;
 }
 
 std::vector<std::int64_t> parameters_per_class(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "strategies/memory/device_map.h"
 #include "strategies/optimizer/optimizer.h"
 #include "strategies/pipeline/catalog.h"
 #include "strategies/plan_writer.h"
@@ -17,6 +18,7 @@ class Rules {
     if (broken) out_.push_back({{}, key, std::move(problem), std::move(fix), ""});
   }
   void add(Diagnostic problem) { out_.push_back(std::move(problem)); }
+  bool empty() const { return out_.empty(); }
   std::vector<Diagnostic> take() { return std::move(out_); }
 
  private:
@@ -97,13 +99,45 @@ void context_rules(const model::ModelDescription& model, const Strategy& s, cons
   rules.forbid(model.attention_sinks && kind != ContextKind::ulysses, "parallelism.context_kind", "learned attention sinks are in no block's sum", "Use ulysses");
 }
 
+/// DeepSpeed's ways to keep checkpoints, and paged optimizer states.
+void checkpoint_rules(const model::ModelDescription& model, const Strategy& s, Rules& rules) {
+  const Memory& m = s.memory;
+  const std::int64_t recomputed = (model.layer_count() + m.recompute_every - 1) / m.recompute_every;
+  rules.forbid(m.contiguous_checkpoints && m.recompute != Recompute::full, "memory.contiguous_checkpoints", "only inputs of recomputed layers are kept in buffers", "Set memory.recompute: full");
+  rules.forbid(m.contiguous_checkpoints && !m.partition_activations, "memory.contiguous_checkpoints", "DeepSpeed keeps only partitioned activations in buffers", "Set memory.partition_activations: true");
+  rules.forbid(m.contiguous_checkpoints && s.parallelism.degrees.pipeline > 1, "memory.contiguous_checkpoints", "the buffers are those of one micro-batch; pipeline stages have several under way", "Leave the key out");
+  rules.forbid(m.number_checkpoints > 0 && !m.contiguous_checkpoints, "memory.number_checkpoints", "there are no buffers to count", "Set memory.contiguous_checkpoints: true, or leave the key out");
+  rules.forbid(m.number_checkpoints > 0 && m.number_checkpoints < recomputed, "memory.number_checkpoints", text(m.number_checkpoints) + " buffers for " + text(recomputed) + " recomputed layers", "Use " + text(recomputed));
+  rules.forbid(m.synchronize_checkpoints && m.recompute != Recompute::full, "memory.synchronize_checkpoints", "there are no recomputed layers to wait for", "Set memory.recompute: full");
+  const DataParallelKind kind = s.data_parallel.kind;
+  rules.forbid(m.paged_optimizer && kind != DataParallelKind::none && kind != DataParallelKind::ddp, "memory.paged_optimizer", "bitsandbytes' optimizers page whole states, not shards", "Use data_parallel.kind ddp, or memory.offload.optimizer: cpu");
+  rules.forbid(m.paged_optimizer && s.training.optimizer != Optimizer::adamw && s.training.optimizer != Optimizer::adamw_8bit && s.training.optimizer != Optimizer::lion, "memory.paged_optimizer",
+               "bitsandbytes pages the states of Adam and Lion only", "Use adamw, adamw-8bit or lion");
+  rules.forbid(m.paged_optimizer && m.offload.optimizer != MemoryTier::device, "memory.paged_optimizer", "the states are in host memory already", "Leave out memory.offload.optimizer");
+}
+
+/// torch.nn.DataParallel: a thread and a whole model for each GPU that one process sees.
+void one_process_rules(const Strategy& s, const FrameworkProfile& profile, int gpus_per_node, Rules& rules) {
+  const Degrees& d = s.parallelism.degrees;
+  const char* key = "data_parallel.kind";
+  rules.forbid(d.tensor * d.context * d.pipeline * d.expert * d.expert_tensor > 1, key, "data-parallel holds the whole model on each GPU", "Use 1 for the degrees of tensor, context, pipeline and expert parallelism, or data_parallel.kind ddp");
+  rules.forbid(d.data > gpus_per_node, key, "one process drives the GPUs of one node: " + text(d.data) + " GPUs, " + text(gpus_per_node) + " to a node", "Use ddp, or one node");
+  rules.forbid(d.data == 1, key, "with one GPU there is nothing to be parallel with", "Use none");
+  rules.forbid(d.shard() != d.data, "parallelism.data_shard", "data-parallel shards nothing", "Leave the key out");
+  rules.forbid(bits(profile.gradient) != bits(profile.stored_parameter) || profile.fused_gradient_accumulation, key, "the framework profile '" + profile.name + "' keeps gradients in a buffer of its own, which no replica of a module has",
+               "Use framework plain, huggingface or litgpt");
+  rules.forbid(s.data_parallel.overlap_gradient_reduce.value_or(false), "data_parallel.overlap_gradient_reduce", "data-parallel sums gradients when all of them are there", "Use ddp");
+  rules.forbid(s.data_parallel.bucket.has_value(), "data_parallel.bucket", "data-parallel has buffers of 10 MiB", "Leave the key out");
+  rules.forbid(s.tuning.kind == TuningKind::qlora, "tuning.kind", "4-bit weights cannot be replicated in each step", "Use lora, or data_parallel.kind ddp");
+  rules.forbid(s.training.multi_token_prediction && s.data_parallel.gather == Gathered::logits, "training.multi_token_prediction", "the first GPU gathers one set of logits", "Set data_parallel.gather: loss");
+}
+
 }  // namespace
 
 std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, int gpus_per_node) {
   Rules rules;
   const Degrees& d = s.parallelism.degrees;
   const Training& t = s.training;
-  (void)gpus_per_node;
   rules.forbid(model.heads % d.tensor != 0, "parallelism.tensor", text(d.tensor) + " does not divide " + text(model.heads) + " attention heads (each rank owns whole heads)", use_divisor(model.heads, 64));
   rules.forbid(model.heads % d.tensor == 0 && model.kv_heads % d.tensor != 0 && d.tensor % std::max<std::int64_t>(1, model.kv_heads) != 0, "parallelism.tensor",
                text(d.tensor) + " and " + text(model.kv_heads) + " key/value heads do not divide each other", use_divisor(model.kv_heads, 64));
@@ -174,13 +208,19 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   const bool sharded = kind == DataParallelKind::zero3 || kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2;
   rules.forbid(sharded && profile.fused_gradient_accumulation, "data_parallel.kind", "the framework profile '" + profile.name + "' accumulates into whole gradients, which sharded parameters do not have",
                "Use distributed-optimizer, or another framework");
+  if (kind == DataParallelKind::one_process) one_process_rules(s, profile, gpus_per_node, rules);
+  rules.forbid(kind != DataParallelKind::one_process && s.data_parallel.gather != Gathered::logits, "data_parallel.gather", "only one process gathers from its GPUs", "Leave the key out, or use data_parallel.kind data-parallel");
   for (Diagnostic& problem : tuning_problems(model, s, profile)) rules.add(std::move(problem));
+  if (s.memory.device_map.active() && rules.empty())
+    for (Diagnostic& problem : device_map_problems(model, s, profile)) rules.add(std::move(problem));
+  rules.forbid(s.backend != Backend::nccl && d.pipeline > 1, "cluster.backend", "Gloo and MPI send host tensors only (torch.distributed, table of backends): stages on GPUs cannot exchange activations", "Use nccl");
+  checkpoint_rules(model, s, rules);
   const Offload& o = s.memory.offload;
   const bool states_away = o.optimizer != MemoryTier::device, parameters_away = o.parameters != MemoryTier::device;
   const bool fsdp = kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2;
-  rules.forbid((states_away || parameters_away) && (kind == DataParallelKind::none || kind == DataParallelKind::ddp), "memory.offload.optimizer", "replicas that PyTorch keeps whole update themselves on the GPU",
+  rules.forbid((states_away || parameters_away) && (kind == DataParallelKind::none || kind == DataParallelKind::ddp || kind == DataParallelKind::one_process), "memory.offload.optimizer", "replicas that PyTorch keeps whole update themselves on the GPU",
                "Use data_parallel.kind zero1, zero2, zero3, fsdp1, fsdp2 or distributed-optimizer");
-  rules.forbid(parameters_away && !sharded && kind != DataParallelKind::none && kind != DataParallelKind::ddp, "memory.offload.parameters", "only sharded parameters can wait elsewhere", "Use data_parallel.kind zero3, fsdp1 or fsdp2");
+  rules.forbid(parameters_away && !sharded && kind != DataParallelKind::none && kind != DataParallelKind::ddp && kind != DataParallelKind::one_process, "memory.offload.parameters", "only sharded parameters can wait elsewhere", "Use data_parallel.kind zero3, fsdp1 or fsdp2");
   rules.forbid(fsdp && states_away != parameters_away, states_away ? "memory.offload.parameters" : "memory.offload.optimizer", "FSDP offloads parameters, gradients and optimizer together (CPUOffload, CPUOffloadPolicy)",
                "Set both to cpu");
   rules.forbid(parameters_away && !states_away && !fsdp, "memory.offload.optimizer", "parameters that wait elsewhere are updated there", "Set it to cpu or nvme as well");
@@ -188,7 +228,7 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   rules.forbid((kind == DataParallelKind::zero1 || kind == DataParallelKind::zero2) && o.optimizer == MemoryTier::nvme, "memory.offload.optimizer", "ZeRO-1 and ZeRO-2 offload to the CPU only", "Use cpu, or data_parallel.kind zero3");
   rules.forbid(o.ratio < 1 && !(states_away && (kind == DataParallelKind::zero3 || kind == DataParallelKind::distributed_optimizer)), "memory.offload.ratio", "only a ZeRO-3 or Megatron optimizer on the CPU can be offloaded in part",
                "Leave the key out");
-  const bool whole_states = kind == DataParallelKind::none || kind == DataParallelKind::ddp;
+  const bool whole_states = kind == DataParallelKind::none || kind == DataParallelKind::ddp || kind == DataParallelKind::one_process;
   rules.forbid(!states_are_elementwise(t.optimizer) && !whole_states, "training.optimizer", t.optimizer == Optimizer::muon ? "muon orthogonalises whole matrices, which sharded optimizer states do not have" : "flattened shards have no rows and columns for adafactor",
                "Use data_parallel.kind ddp, or another optimizer");
   rules.forbid(states_away && (t.optimizer == Optimizer::adamw_8bit || !states_are_elementwise(t.optimizer)), "training.optimizer", "there is no CPU form of this optimizer", "Use adamw, lion, momentum or sgd");

@@ -20,7 +20,10 @@ enum class StepKind : std::uint8_t { training, evaluation };
 enum class Precision : std::uint8_t { fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4 };
 
 /// How data-parallel replicas keep parameters, gradients and optimizer states.
-enum class DataParallelKind : std::uint8_t { none, ddp, zero1, zero2, zero3, fsdp1, fsdp2, distributed_optimizer };
+enum class DataParallelKind : std::uint8_t { none, one_process, ddp, zero1, zero2, zero3, fsdp1, fsdp2, distributed_optimizer };
+
+/// What one process gathers from its GPUs (torch.nn.DataParallel): the model's outputs, or losses that each GPU has made.
+enum class Gathered : std::uint8_t { logits, loss };
 
 /// How cross-entropy is carried out (framework/profile.h).
 enum class LossKind : std::uint8_t;
@@ -64,6 +67,7 @@ struct Parallelism {
 
 struct DataParallel {
   DataParallelKind kind = DataParallelKind::ddp;
+  Gathered gather = Gathered::logits;             // kind one_process
   std::optional<bool> overlap_gradient_reduce;    // unset: the profile's habit
   std::optional<bool> overlap_parameter_gather;
   std::optional<Bytes> bucket;                   // gradient bucket as sent; unset: the framework's default
@@ -95,10 +99,23 @@ struct Offload {
   double ratio = 1;                       // share of the optimizer that is offloaded (Twin-Flow)
 };
 
+/// Weights that wait in host memory and are copied to the GPU for each use (accelerate's device_map with "cpu").
+struct DeviceMap {
+  std::vector<std::string> cpu;                   // weights by part (tuning/tuning.h, Selector)
+  std::optional<Bytes> gpu_memory;                // layers in order until these bytes are full; the rest waits (accelerate's max_memory)
+  bool active() const { return !cpu.empty() || gpu_memory.has_value(); }
+};
+
 struct Memory {
   Recompute recompute = Recompute::none;
   Offload offload;
+  DeviceMap device_map;
+  bool paged_optimizer = false;                   // states in unified memory that the driver moves when the GPU is full (bitsandbytes)
+  std::vector<bool> states_are_evicted;           // paged_optimizer, by rank class: other tensors leave them too little room
   bool partition_activations = false;             // each tensor rank keeps a piece of a recomputed layer's input
+  bool contiguous_checkpoints = false;            // pieces are copied into buffers made together at the first one (DeepSpeed)
+  int number_checkpoints = 0;                     // contiguous: how many buffers; 0: one for each recomputed layer
+  bool synchronize_checkpoints = false;           // the host waits for the device around each recomputed layer (DeepSpeed)
   int recompute_every = 1;                        // every n-th layer when full
   std::vector<std::string> recompute_modules;     // selective: core_attn, mlp, layernorm, ...; empty: the profile's habit
 };
@@ -148,8 +165,12 @@ struct ExpertRouting {
   std::optional<bool> overlap_shared;     // shared experts run while tokens travel; unset: the profile's habit
 };
 
+/// Who carries collectives. Gloo and MPI take them through host memory, and the host thread waits for them.
+enum class Backend : std::uint8_t { nccl, gloo, mpi };
+
 struct Strategy {
   Training training;
+  Backend backend = Backend::nccl;
   Parallelism parallelism;
   DataParallel data_parallel;
   Pipeline pipeline;

@@ -41,8 +41,8 @@ struct GroupSizes {
 
 class Stage {
  public:
-  Stage(const Strategy& chosen, const FrameworkProfile& framework, plan::PlanBuilder& plan_builder, plan::RankClass& ranks, GroupSizes groups)
-      : strategy(chosen), profile(framework), builder(plan_builder), rank_class(ranks), sizes(groups) {}
+  Stage(const Strategy& chosen, const FrameworkProfile& framework, plan::PlanBuilder& plan_builder, plan::RankClass& ranks, GroupSizes groups, std::int64_t model_layers)
+      : strategy(chosen), profile(framework), builder(plan_builder), rank_class(ranks), sizes(groups), layers(model_layers) {}
 
   const Strategy& strategy;
   const FrameworkProfile& profile;
@@ -54,6 +54,8 @@ class Stage {
   std::uint32_t persistent = 0; // first slot of this rank's persistent tensors
 
   bool in_setup = false;
+  std::int64_t layers;              // of the model
+  std::int64_t bytes_on_host = 0;   // parameters that a device map keeps there
 
   /// The block that `write` writes, once per key; kNoFrame: nothing was written.
   template <typename Write>

@@ -10,6 +10,7 @@
 #include "sim/core/contract.h"
 #include "strategies/block_segments.h"
 #include "strategies/memory/activation_offload.h"
+#include "strategies/memory/device_map.h"
 #include "strategies/stage_frames.h"
 
 namespace rehearse::strategies {
@@ -25,6 +26,7 @@ struct Variants {
   const Tape* tape = nullptr;
   bool checkpoint = false;
   bool input_gradient = true;
+  bool in_parallel = false;   // launched by threads that take turns (torch.nn.DataParallel)
   std::map<std::pair<WeightGradient, SplitBackward>, TapeBlocks> blocks;
 };
 
@@ -35,12 +37,18 @@ enum class Pass : std::uint8_t { forward, backward, input_gradients, weight_grad
 
 struct StageWriter::Impl {
   Impl(const model::ModelDescription& m, const Strategy& s, const FrameworkProfile& p, plan::PlanBuilder& b, plan::RankClass& c, GroupSizes sizes)
-      : model(m), context(make_context(m, s, p, b)), stage(s, p, b, c, sizes), inputs(stage), frames(stage.frames), incoming(stage.frames), outgoing(stage.frames) {}
+      : model(m), context(make_context(m, s, p, b)), stage(s, p, b, c, sizes, m.layer_count()), taking_turns(p), inputs(stage), weights_on_host(stage), frames(stage.frames), incoming(stage.frames), outgoing(stage.frames) {
+    // Threads of one process hold Python's lock in turn; backward is launched by autograd's threads, which need no lock.
+    taking_turns.kernel_host *= sizes.data;
+    taking_turns.layer_host *= sizes.data;
+  }
 
   const model::ModelDescription& model;
   LowerContext context;
   Stage stage;
+  FrameworkProfile taking_turns;    // launches of one of several threads
   ActivationOffload inputs;
+  DeviceMapWriter weights_on_host;
   std::deque<Tape> tapes;           // owns; stable addresses
   std::vector<Variants> variants;   // by unit
   struct Chunk {
@@ -63,6 +71,13 @@ struct StageWriter::Impl {
   static constexpr std::uint32_t kBoundarySlots = 4;   // activation, gradient, events of either
   static constexpr std::uint32_t kForwardEvent = 2, kBackwardEvent = 3;
 
+  /// The first GPU of one process has the loss of all replicas' samples.
+  LowerContext whole_batch() const {
+    LowerContext whole = context;
+    whole.batch *= stage.sizes.data;
+    whole.tokens *= stage.sizes.data;
+    return whole;
+  }
   Chunk& chunk(int c) { return chunks[static_cast<std::size_t>(c)]; }
   /// Who takes the gradients away after each micro-batch cannot take some of them early: only autograd's own split will do.
   SplitBackward split() const {
@@ -78,7 +93,7 @@ struct StageWriter::Impl {
     // Units with the same tape share their blocks.
     for (std::size_t u = 0; u <= unit; ++u) {
       Variants& other = variants[u];
-      if (other.tape != v.tape || other.checkpoint != v.checkpoint || other.input_gradient != v.input_gradient) continue;
+      if (other.tape != v.tape || other.checkpoint != v.checkpoint || other.input_gradient != v.input_gradient || other.in_parallel != v.in_parallel) continue;
       auto it = other.blocks.find({mode, how});
       if (it == other.blocks.end()) {
         EmitOptions options;
@@ -90,7 +105,7 @@ struct StageWriter::Impl {
         options.main_gradient_element_bytes = data->main_gradient_element_bytes();
         if (!stage.rank_class.stage_peers_other_node.empty()) options.collective_wait = stage.profile.proxy_stall * context.tensor;
         options.split = how;
-        it = other.blocks.emplace(std::pair{mode, how}, emit(*v.tape, options, stage.profile, stage.builder)).first;
+        it = other.blocks.emplace(std::pair{mode, how}, emit(*v.tape, options, v.in_parallel ? taking_turns : stage.profile, stage.builder)).first;
       }
       return it->second;
     }
@@ -125,7 +140,7 @@ struct StageWriter::Impl {
     plan::Call call;
     call.micro_batch = micro_batch;
     call.layer = static_cast<std::int16_t>(stage.units[unit].layer);
-    call.phase = part == Pass::forward ? Phase::forward : part == Pass::weight_gradients ? Phase::weight_gradient : Phase::backward;
+    call.phase = phase_of(part);
     const Chunk& c = chunk(of_chunk);
     auto frame = [&](Frame f) -> std::uint32_t& { return call.frames[static_cast<std::size_t>(f)]; };
     frame(Frame::own) = frame_of(unit, of_chunk, micro_batch);
@@ -175,6 +190,7 @@ struct StageWriter::Impl {
     const Chunk& c = chunk(a.chunk);
     const int peer = enters(a.kind) ? c.neighbours.previous : c.neighbours.next;
     if (peer < 0) return;
+    if (c.neighbours.gathered) return exchange(a);
     const bool forward = activation(a.kind), sending = sends(a.kind);
     const Stream stream = stream_of(a.kind, c.neighbours);
     const std::int64_t bytes = enters(a.kind) ? c.bytes_in : c.bytes_out;
@@ -204,6 +220,32 @@ struct StageWriter::Impl {
     }
   }
 
+  /// torch.nn.DataParallel's gather and scatter, as messages to and from the chunk that has the loss: outputs are copied side
+  /// by side on the first GPU, parts of their gradient go home. Its own part stays where it is, and with it the whole tensor.
+  void exchange(const Action& a) {
+    const Chunk& c = chunk(a.chunk);
+    const bool forward = activation(a.kind), sending = sends(a.kind), first_gpu = stage.rank_class.representative == 0;
+    const std::int64_t bytes = enters(a.kind) ? c.bytes_in : c.bytes_out, all = enters(a.kind) ? bytes : bytes * stage.sizes.data;
+    const std::uint32_t slot = forward ? kOutputSlot : kInputGradientSlot;
+    const std::uint32_t block = stage.block(std::string(forward ? "outputs " : "output gradients ") + (sending ? "leave " : "come ") + std::to_string(all), [&](plan::BlockWriter& w) {
+      if (!sending && (forward || !first_gpu)) w.alloc(slot, bytes, plan::Category::activation);
+      if (forward ? sending : first_gpu == sending)
+        w.collective(stage.builder.collective({forward ? CollectiveKind::gather : CollectiveKind::scatter, plan::GroupAxis::data, Bytes{all}, forward ? "outputs" : "output gradients"}), Stream::data_gather,
+                     plan::kAfterCompute | plan::kComputeWaits, stage.profile.collective_host);
+      if (sending && forward) w.free(slot, Frame::below);
+      if (!sending && !forward && first_gpu) w.move(slot, slot, Frame::below);
+    });
+    plan::Call call{.block = block, .phase = Phase::communication, .micro_batch = a.micro_batch};
+    call.frames[static_cast<std::size_t>(Frame::own)] = enters(a.kind) ? lower_boundary(a.chunk, a.micro_batch) : upper_boundary(a.chunk, a.micro_batch);
+    if (sending) call.frames[static_cast<std::size_t>(Frame::below)] = frames.at(a.micro_batch, forward ? c.last - 1 : c.first);
+    else if (!forward && first_gpu) call.frames[static_cast<std::size_t>(Frame::below)] = frames.at(a.micro_batch, chunk(a.chunk + 1).first);
+    if (block != plan::kNoFrame) stage.append(call);
+    if (a.kind == ActionKind::send_backward) {
+      frames.drop(a.micro_batch, c.first);
+      incoming.drop(a.micro_batch, static_cast<std::size_t>(a.chunk));
+    }
+  }
+
   void wait(ActionKind kind, std::uint32_t frame, int micro_batch) {
     std::optional<std::uint32_t>& block = activation(kind) ? waits_for_activation : waits_for_gradient;
     if (!block) {
@@ -217,17 +259,23 @@ struct StageWriter::Impl {
   }
 
   void wait_for_input(int of_chunk, int micro_batch) {
-    if (chunk(of_chunk).neighbours.previous >= 0) wait(ActionKind::recv_forward, lower_boundary(of_chunk, micro_batch), micro_batch);
+    if (chunk(of_chunk).neighbours.previous >= 0 && !chunk(of_chunk).neighbours.gathered) wait(ActionKind::recv_forward, lower_boundary(of_chunk, micro_batch), micro_batch);
   }
   void wait_for_gradient(int of_chunk, int micro_batch) {
-    if (chunk(of_chunk).neighbours.next >= 0) wait(ActionKind::recv_backward, upper_boundary(of_chunk, micro_batch), micro_batch);
+    if (chunk(of_chunk).neighbours.next >= 0 && !chunk(of_chunk).neighbours.gathered) wait(ActionKind::recv_backward, upper_boundary(of_chunk, micro_batch), micro_batch);
   }
 
   // Passes -----------------------------------------------------------------------------------------------------------
 
+  static Phase phase_of(Pass part) { return part == Pass::forward ? Phase::forward : part == Pass::weight_gradients ? Phase::weight_gradient : Phase::backward; }
+  /// Autograd holds on to weights that backward reads, unless it runs the layer again.
+  bool keeps_fetched(std::size_t u) const { return !variants[u].checkpoint && runs_backward(u); }
+  bool runs_backward(std::size_t u) const { return !evaluates() && (variants[u].input_gradient || stage.units[u].trainable()); }
+
   void begin_unit(std::size_t u, int micro_batch, Pass part) {
     if (part == Pass::forward) data->before_forward(u, micro_batch);
     else if (part != Pass::weight_gradients) data->before_backward(u, micro_batch);
+    if (weights_on_host.holds(u) && (part == Pass::forward || (runs_backward(u) && !keeps_fetched(u)))) weights_on_host.fetch(u, phase_of(part), micro_batch);
   }
 
   std::uint32_t block_of(std::size_t u, const Chunk& c, Pass part) {
@@ -242,9 +290,11 @@ struct StageWriter::Impl {
 
   void end_unit(std::size_t u, int of_chunk, int micro_batch, Pass part) {
     const Chunk& c = chunk(of_chunk);
+    if (weights_on_host.holds(u) && (part == Pass::forward ? !keeps_fetched(u) : part == Pass::backward && runs_backward(u))) weights_on_host.drop(u, phase_of(part), micro_batch);
     if (part == Pass::forward) data->after_forward(u, micro_batch);
     if (part == Pass::input_gradients) data->after_input_gradients(u, micro_batch);
     if (part != Pass::backward && part != Pass::weight_gradients) return;
+    if (inputs.active() && variants[u].checkpoint) inputs.done();
     release(u, of_chunk, micro_batch);
     data->after_backward(u, micro_batch, c.weight_gradients == 0, c.weight_gradients + 1 == c.micro_batches);
   }
@@ -331,7 +381,8 @@ StageWriter::StageWriter(const model::ModelDescription& model, const Strategy& s
     Unit unit{.tape = tape, .layer = layer, .chunk = static_cast<int>(s.chunks.size())};
     unit.frame = s.stage.frames.acquire(static_cast<std::uint32_t>(tape->weights.size()) + kUnitExtraSlots);
     s.stage.units.push_back(unit);
-    s.variants.push_back({.tape = tape, .checkpoint = checkpoint, .input_gradient = wanted_below});
+    const bool whole_loss = s.chunks.size() < neighbours.size() && neighbours[s.chunks.size()].gathered && s.chunks.size() > 0;
+    s.variants.push_back({.tape = tape, .checkpoint = checkpoint, .input_gradient = wanted_below, .in_parallel = strategy.data_parallel.kind == DataParallelKind::one_process && !whole_loss});
     wanted_below = wanted_below || unit.trainable() || asked;
   };
   for (std::size_t c = 0; c < chunks.size(); ++c) {
@@ -361,15 +412,16 @@ StageWriter::StageWriter(const model::ModelDescription& model, const Strategy& s
       add_unit(&s.tapes.back(), -1, false);
     } else if (chunks[c].loss) {
       s.context.layer = -1;
-      s.tapes.push_back(loss_tape(s.context));
+      s.tapes.push_back(loss_tape(neighbours[c].gathered ? s.whole_batch() : s.context));
       add_unit(&s.tapes.back(), -1, false);
     }
     const std::int64_t stream = s.context.stream_tokens() * model.hidden * s.context.element();
-    chunk.bytes_in = chunks[c].loss && !chunks[c].head ? logits_bytes(s.context) : stream;
+    chunk.bytes_in = chunks[c].loss && !chunks[c].head ? logits_bytes(neighbours[c].gathered ? s.whole_batch() : s.context) : stream;
     chunk.bytes_out = chunks[c].head && !chunks[c].loss ? logits_bytes(s.context) : stream;
     chunk.last = s.stage.units.size();
     s.chunks.push_back(chunk);
   }
+  s.weights_on_host.place();
   s.data = make_data_parallel(s.stage);
 }
 
@@ -448,6 +500,22 @@ void StageWriter::synchronise() {
 void StageWriter::unshard(int chunk) { impl_->data->unshard(impl_->chunk(chunk).first, impl_->chunk(chunk).last); }
 void StageWriter::reshard(int chunk) { impl_->data->reshard(impl_->chunk(chunk).first, impl_->chunk(chunk).last); }
 void StageWriter::reduce_gradient(int chunk) { impl_->data->end_chunk(impl_->chunk(chunk).first, impl_->chunk(chunk).last); }
+
+Duration StageWriter::launch_time(int chunk) const {
+  Duration sum{};
+  const Impl::Chunk& c = impl_->chunk(chunk);
+  for (std::size_t u = c.first; u < c.last; ++u)
+    for (const Pass part : {Pass::forward, Pass::backward}) {
+      if (part == Pass::backward && impl_->evaluates()) continue;
+      for (const plan::Instruction& i : impl_->stage.builder.block(impl_->block_of(u, c, part)).timing)
+        if (i.op == plan::Opcode::kernel || i.op == plan::Opcode::host || i.op == plan::Opcode::collective) sum += Duration{i.value};
+    }
+  return sum;
+}
+
+void StageWriter::wait_for_thread(Duration busy) {
+  impl_->stage.call("wait for the thread with the loss", Phase::forward, nullptr, [&](plan::BlockWriter& w) { w.host(busy); });
+}
 
 void StageWriter::end_step() {
   Impl& s = *impl_;

@@ -28,6 +28,7 @@ struct ChunkNeighbours {
   int previous = -1, next = -1;              // rank class; -1: this chunk begins or ends the model
   int previous_chunk = -1, next_chunk = -1;  // of this rank; -1: the neighbour is elsewhere
   bool previous_is_below = true, next_is_above = true;  // on the side of the ranks before and after this one
+  bool gathered = false;                     // outputs of all replicas meet on the first GPU's last chunk (one process)
   bool begins() const { return previous < 0 && previous_chunk < 0; }
 };
 
@@ -56,6 +57,9 @@ class StageWriter {
   void unshard(int chunk);
   void reshard(int chunk);
   void reduce_gradient(int chunk);
+  /// Host time of a chunk's passes: one process's other threads wait for the one that has the loss.
+  Duration launch_time(int chunk) const;
+  void wait_for_thread(Duration busy);
   void end_step();
   /// Fixes the program's size; call last.
   void finish();

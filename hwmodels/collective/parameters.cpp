@@ -53,7 +53,7 @@ const Fields<NetworkTiming>& network_fields() {
 const Fields<HostBackendTiming>& backend_fields() {
   using H = HostBackendTiming;
   static const Fields<H> fields{REHEARSE_NUMBER(H, alpha), REHEARSE_NUMBER(H, intra),
-                                REHEARSE_NUMBER(H, inter), REHEARSE_NUMBER(H, nic_fraction),
+                                REHEARSE_NUMBER(H, inter), REHEARSE_NUMBER(H, nic_fraction), REHEARSE_NUMBER(H, copies),
                                 source_field<H>()};
   return fields;
 }

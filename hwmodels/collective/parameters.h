@@ -64,6 +64,7 @@ struct HostBackendTiming {
   double intra = 5;    // GB/s per rank, same node
   double inter = 1.2;  // GB/s per node at most, else the NIC times `nic_fraction`
   double nic_fraction = 0.5;
+  double copies = 1;   // copies between GPU and host, of a pinned copy's rate
 };
 
 struct CollectiveParameters {

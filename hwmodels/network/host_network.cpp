@@ -13,10 +13,18 @@ BytesPerSecond HostNetwork::bandwidth(bool across_nodes, int sharing) const {
   return BytesPerSecond{std::min(timing_.inter * 1e9, nics) / std::max(1, sharing)};
 }
 
+HostNetwork::HostNetwork(ClusterDescription cluster, const HostBackendTiming& timing)
+    : cluster_(std::move(cluster)), timing_(timing), host_(host_rates(cluster_)) {}
+
+Duration HostNetwork::copy_time(Bytes down, Bytes up) const {
+  return down / (host_.to_host * timing_.copies) + up / (host_.to_device * timing_.copies);
+}
+
 CommunicationCost HostNetwork::collective(CollectiveKind kind, Bytes bytes, const GroupShape& group) const {
   CommunicationCost cost;
   if (group.ranks == 1) return cost;
   if (kind == CollectiveKind::send_recv) return point_to_point(bytes, group.nodes == 1, group.groups_per_node);
+  if (kind == CollectiveKind::scatter || kind == CollectiveKind::gather) return copies_in_turn(*this, bytes, group);
   Duration alpha = microseconds(timing_.alpha);
   BytesPerSecond rate = bandwidth(group.nodes > 1, group.groups_per_node);
   cost.algorithm = Algorithm::ring;
@@ -32,10 +40,11 @@ CommunicationCost HostNetwork::collective(CollectiveKind kind, Bytes bytes, cons
       cost.duration = ring_all_gather_time(bytes, group.ranks, alpha, rate);
       break;
   }
-  // Down from the GPU and up again.
-  cost.duration += bytes / cluster_.gpu.device_to_host + bytes / cluster_.gpu.host_to_device;
-  cost.use.pcie =
-      std::min(1.0, 2 * to_seconds(bytes / cluster_.gpu.host_to_device) / to_seconds(cost.duration));
+  // Down from the GPU and up again: what a rank gives, and what it gets.
+  const Bytes part{bytes.value / group.ranks};
+  const Duration copies = copy_time(kind == CollectiveKind::all_gather ? part : bytes, kind == CollectiveKind::reduce_scatter ? part : bytes);
+  cost.duration += copies;
+  cost.use.pcie = std::min(1.0, to_seconds(copies) / to_seconds(cost.duration));
   if (group.nodes > 1) cost.use.nic = 1;
   return cost;
 }
@@ -44,7 +53,7 @@ CommunicationCost HostNetwork::point_to_point(Bytes bytes, bool same_node, int c
   CommunicationCost cost;
   cost.algorithm = Algorithm::direct;
   cost.duration = microseconds(timing_.alpha) + bytes / bandwidth(!same_node, concurrent_per_node) +
-                  bytes / cluster_.gpu.device_to_host + bytes / cluster_.gpu.host_to_device;
+                  copy_time(bytes, bytes);
   if (!same_node) cost.use.nic = 1;
   return cost;
 }

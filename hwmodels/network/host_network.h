@@ -5,13 +5,13 @@
 #include "hwmodels/collective/parameters.h"
 #include "hwmodels/network/network.h"
 #include "hwmodels/topology/cluster.h"
+#include "hwmodels/topology/host.h"
 
 namespace rehearse::hwmodels {
 
 class HostNetwork final : public Network {
  public:
-  HostNetwork(ClusterDescription cluster, const HostBackendTiming& timing)
-      : cluster_(std::move(cluster)), timing_(timing) {}
+  HostNetwork(ClusterDescription cluster, const HostBackendTiming& timing);
 
   CommunicationCost collective(CollectiveKind kind, Bytes bytes, const GroupShape& group) const override;
   /// Gloo and MPI know no dispatch kernel: a copy for each choice.
@@ -26,8 +26,11 @@ class HostNetwork final : public Network {
 
  private:
   BytesPerSecond bandwidth(bool across_nodes, int sharing) const;
+  /// Copies to host memory and back, one after the other, while the node's other GPUs do the same.
+  Duration copy_time(Bytes down, Bytes up) const;
   ClusterDescription cluster_;
   HostBackendTiming timing_;
+  HostRates host_;
 };
 
 }  // namespace rehearse::hwmodels

@@ -123,6 +123,7 @@ CommunicationCost NcclNetwork::collective(CollectiveKind kind, Bytes bytes, cons
   EXPECTS(shape.ranks >= 1 && bytes.value >= 0);
   if (shape.ranks == 1) return {};
   if (kind == CollectiveKind::send_recv) return shift(bytes, shape);
+  if (kind == CollectiveKind::scatter || kind == CollectiveKind::gather) return copies_in_turn(*this, bytes, shape);
   Group group = group_for(shape);
   CommunicationCost cost = alone(kind, static_cast<double>(bytes.value), group);
   double factor = measured_factor(kind, group);

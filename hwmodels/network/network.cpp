@@ -42,6 +42,17 @@ std::string_view name_of(Protocol p) {
   return "?";
 }
 
+CommunicationCost copies_in_turn(const Network& network, Bytes bytes, const GroupShape& group) {
+  if (group.ranks == 1) return {};
+  const Bytes part{bytes.value / group.ranks};
+  const int inside = group.ranks_per_node - 1, outside = group.ranks - group.ranks_per_node;
+  CommunicationCost cost = network.point_to_point(part, inside > 0, 1);
+  const Duration far = outside > 0 ? network.point_to_point(part, false, 1).duration : Duration{};
+  cost.duration = cost.duration * inside + far * outside;
+  cost.use.sms = 0;
+  return cost;
+}
+
 std::unique_ptr<Network> make_network(const ClusterDescription& cluster,
                                       const CommunicationOptions& options) {
   if (options.backend == "nccl") return std::make_unique<NcclNetwork>(cluster, options);

@@ -81,7 +81,9 @@ class Network {
   ///   bytes   nccl-tests' size: per-rank buffer for all-reduce and broadcast; the total (n x shard) for
   ///   all-gather and
   ///           reduce-scatter; per-rank total send for all-to-all;
-  ///           send_recv: what each member sends to the next one round the ring
+  ///           send_recv: what each member sends to the next one round the ring;
+  ///           all parts together for scatter and gather, which are one copy after the other between the first rank and
+  ///           each of the others (PyTorch's comm.scatter, comm.gather)
   virtual CommunicationCost collective(CollectiveKind kind, Bytes bytes, const GroupShape& group) const = 0;
 
   /// Expert dispatch that sends a token once to each place: tokens of `bytes` in all leave this rank, each for
@@ -101,6 +103,9 @@ class Network {
 };
 
 struct ClusterDescription;
+
+/// Copies of `bytes / ranks` between one GPU and each of the others in turn, by the copy engines: scatter and gather.
+CommunicationCost copies_in_turn(const Network& network, Bytes bytes, const GroupShape& group);
 
 /// The network of a cluster. Cheap: builds no graph unless the fabric is oversubscribed or written by hand.
 /// Throws ConfigError for an unknown backend.

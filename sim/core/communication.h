@@ -7,7 +7,7 @@
 
 namespace rehearse {
 
-enum class CollectiveKind : std::uint8_t { all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send_recv };
+enum class CollectiveKind : std::uint8_t { all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send_recv, scatter, gather };
 
 constexpr std::string_view name_of(CollectiveKind k) {
   switch (k) {
@@ -18,6 +18,8 @@ constexpr std::string_view name_of(CollectiveKind k) {
     case CollectiveKind::broadcast: return "broadcast";
     case CollectiveKind::reduce: return "reduce";
     case CollectiveKind::send_recv: return "send_recv";
+    case CollectiveKind::scatter: return "scatter";
+    case CollectiveKind::gather: return "gather";
   }
   return "?";
 }

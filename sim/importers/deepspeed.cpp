@@ -251,15 +251,21 @@ class DeepSpeed {
   void read_checkpointing() {
     const std::string at = "activation_checkpointing.";
     const bool partition = in_.flag(at + "partition_activations").value_or(false), cpu = in_.flag(at + "cpu_checkpointing").value_or(false);
-    const bool contiguous = in_.flag(at + "contiguous_memory_optimization").value_or(false), numbered = in_.integer(at + "number_checkpoints", config::non_negative).value_or(0) > 0;
-    if (!partition && !cpu && !contiguous && !numbered) return;
+    const bool contiguous = in_.flag(at + "contiguous_memory_optimization").value_or(false);
+    const bool synchronised = in_.flag(at + "synchronize_checkpoint_boundary").value_or(false);
+    const std::int64_t number = in_.integer(at + "number_checkpoints", config::non_negative).value_or(0);
+    if (!partition && !cpu && !contiguous && number == 0) return;
     in_.assume("memory.recompute", "full", "activation_checkpointing is configured; the model must call it");
     if (partition) {
       std::int64_t tensor = in_.stated_integer("parallelism.tensor").value_or(in_.integer("tensor_parallel.autotp_size").value_or(1));
-      if (tensor > 1) in_.set("memory.partition_activations", "true", at + "partition_activations");
+      if (tensor > 1 || contiguous) in_.set("memory.partition_activations", "true", at + "partition_activations");
       else in_.use(at + "partition_activations", "one tensor-parallel rank: nothing to partition");
     }
     if (cpu) in_.set("memory.offload.activations", "cpu", at + "cpu_checkpointing");
+    if (contiguous) in_.set("memory.contiguous_checkpoints", "true", at + "contiguous_memory_optimization");
+    if (contiguous && number > 0) in_.set("memory.number_checkpoints", std::to_string(number), at + "number_checkpoints");
+    else if (number > 0) in_.use(at + "number_checkpoints", "sizes the buffers of contiguous_memory_optimization, which is off");
+    if (synchronised) in_.set("memory.synchronize_checkpoints", "true", at + "synchronize_checkpoint_boundary");
   }
 
   Importer in_;

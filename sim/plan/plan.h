@@ -178,6 +178,7 @@ struct RankClass {
   std::array<std::vector<std::uint16_t>, kGroupAxes> partners{};  // other classes in the group, if any
   HostBytes host;                  // highest during a step
   double expert_load = 1;          // slots of its experts over the mean of the ranks with the same layers
+  std::int64_t unified = 0;        // bytes of CUDA's unified memory: on the device while there is room, else on the host
   std::vector<std::uint16_t> stage_peers_other_node;              // classes whose messages cross nodes
 };
 

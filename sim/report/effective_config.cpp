@@ -135,6 +135,7 @@ Value data_parallel_section(const scenario::Scenario& s) {
   const st::DataParallel& d = s.strategy.data_parallel;
   Section out("data_parallel");
   out.add("kind", word_of(d.kind));
+  if (d.kind == st::DataParallelKind::one_process) out.add("gather", std::string_view(d.gather == st::Gathered::loss ? "loss" : "logits"));
   out.add("overlap_gradient_reduce", d.overlap_gradient_reduce.value_or(s.profile.overlap_gradient_reduce));
   out.add("overlap_parameter_gather", d.overlap_parameter_gather.value_or(s.profile.overlap_parameter_gather));
   if (d.bucket) out.add("bucket", config::to_text(*d.bucket));
@@ -196,6 +197,16 @@ Value memory_section(const st::Memory& m) {
   out.add("recompute", word_of(m.recompute));
   out.add("recompute_every", m.recompute_every);
   out.put("offload", offload_section(m.offload));
+  if (m.device_map.active()) {
+    Section map("memory.device_map");
+    if (!m.device_map.cpu.empty()) map.add_list("cpu", m.device_map.cpu);
+    if (m.device_map.gpu_memory) map.add("gpu_memory", config::to_text(*m.device_map.gpu_memory));
+    out.put("device_map", map.take());
+  }
+  if (m.paged_optimizer) out.add("paged_optimizer", true);
+  if (m.contiguous_checkpoints) out.add("contiguous_checkpoints", true);
+  if (m.number_checkpoints > 0) out.add("number_checkpoints", m.number_checkpoints);
+  if (m.synchronize_checkpoints) out.add("synchronize_checkpoints", true);
   out.add("partition_activations", m.partition_activations);
   if (!m.recompute_modules.empty()) out.add_list("recompute_modules", m.recompute_modules);
   return out.take();

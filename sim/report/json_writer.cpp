@@ -60,6 +60,7 @@ Json memory(const Scenario& s, const Result& r) {
     Json categories = Json::object();
     for (std::size_t k = 0; k < plan::kCategories; ++k) categories[std::string(name_of(static_cast<plan::Category>(k)))] = c.memory.at_peak[k];
     Json outside = {{"context_bytes", c.context.value}, {"communicator_bytes", c.communicators.value}, {"other_bytes", c.misc.value}};
+    if (c.unified > Bytes{0}) outside["unified_bytes"] = c.unified.value;
     out.push_back({{"class", c.name},
                    {"ranks", c.ranks},
                    {"representative_rank", r.plan.classes[i].representative},

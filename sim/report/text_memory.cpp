@@ -1,4 +1,6 @@
 // The memory part of the text answer.
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "sim/model/describe.h"
@@ -49,13 +51,16 @@ std::string memory_text(const Scenario& s, const Result& r) {
     used.push_back(k);
     head.emplace_back(short_name(static_cast<plan::Category>(k)));
   }
+  const bool unified = std::any_of(r.classes.begin(), r.classes.end(), [](const auto& c) { return c.unified > Bytes{0}; });
   head.insert(head.end(), {"context", "NCCL", "other"});
+  if (unified) head.emplace_back("paged");
   Table parts(head);
   for (const std::size_t i : shown) {
     const scenario::ClassResult& c = r.classes[i];
     std::vector<std::string> row{"  " + c.name};
     for (const std::size_t k : used) row.push_back(gib_text(Bytes{c.memory.at_peak[k]}));
     row.insert(row.end(), {gib_text(c.context), gib_text(c.communicators), gib_text(c.misc)});
+    if (unified) row.push_back(gib_text(c.unified));
     parts.add(std::move(row));
   }
   std::string text = "\n" + sizes.text(0) + parts.text(0);

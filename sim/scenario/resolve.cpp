@@ -129,6 +129,7 @@ Scenario read_scenario(const Value& written, const std::string& file) {
   config::throw_if_any(std::move(out));
   s.communication.nvls = f.cluster.nvls;
   s.communication.backend = f.cluster.backend;
+  s.strategy.backend = f.cluster.backend == "gloo" ? st::Backend::gloo : f.cluster.backend == "mpi" ? st::Backend::mpi : st::Backend::nccl;
   s.strategy.training = f.training;
   s.strategy.parallelism.overlap_tensor = f.parallelism.overlap_tensor;
   s.strategy.data_parallel = f.data_parallel;

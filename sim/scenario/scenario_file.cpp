@@ -115,6 +115,7 @@ const config::Fields<st::DataParallel>& data_parallel_fields() {
   using T = st::DataParallel;
   static const config::Fields<T> table{
       from_catalog("kind", &T::kind, "what data-parallel ranks keep and exchange", st::data_parallel_kinds()),
+      config::choice("gather", &T::gather, "data-parallel: what the first GPU gathers from the others", {{"logits", st::Gathered::logits, "the model's outputs; it has the loss alone"}, {"loss", st::Gathered::loss, "the loss that each GPU has made"}}),
       config::boolean("overlap_gradient_reduce", &T::overlap_gradient_reduce, "gradients are reduced under backward; default: the framework's habit"),
       config::boolean("overlap_parameter_gather", &T::overlap_parameter_gather, "parameters are gathered under the next forward"),
       config::bytes("bucket", &T::bucket, "gradient bucket, as sent", at_least(1024)),
@@ -152,6 +153,15 @@ const config::Fields<st::Offload>& offload_fields() {
   return table;
 }
 
+const config::Fields<st::DeviceMap>& device_map_fields() {
+  using T = st::DeviceMap;
+  static const config::Fields<T> table{
+      config::text("cpu", &T::cpu, "weights by part: embedding, head, layers.8-31, layers.8-31.mlp, experts, ..."),
+      config::bytes("gpu_memory", &T::gpu_memory, "weights of each GPU: layers in order until this is full, the rest waits in host memory (accelerate's max_memory)", positive),
+  };
+  return table;
+}
+
 const config::Fields<st::Memory>& memory_fields() {
   using T = st::Memory;
   static const config::Fields<T> table{
@@ -159,6 +169,11 @@ const config::Fields<st::Memory>& memory_fields() {
                                                                                          {"full", st::Recompute::full, "whole layers"}}),
       config::integer("recompute_every", &T::recompute_every, "full: every n-th layer", positive),
       config::nested("offload", &T::offload, "what waits in host memory or on disks", offload_fields()),
+      config::nested("device_map", &T::device_map, "frozen weights that wait in host memory and are copied to the GPU for each use (accelerate's device_map)", device_map_fields()),
+      config::boolean("paged_optimizer", &T::paged_optimizer, "optimizer states in CUDA's unified memory, moved over PCIe where the GPU is full (bitsandbytes' paged optimizers)"),
+      config::boolean("contiguous_checkpoints", &T::contiguous_checkpoints, "DeepSpeed's contiguous_memory_optimization: buffers for all inputs of recomputed layers are made together"),
+      config::integer("number_checkpoints", &T::number_checkpoints, "contiguous_checkpoints: how many buffers; default: one for each recomputed layer", config::non_negative),
+      config::boolean("synchronize_checkpoints", &T::synchronize_checkpoints, "the host waits for the device around each recomputed layer (DeepSpeed's synchronize_checkpoint_boundary)"),
       config::boolean("partition_activations", &T::partition_activations, "each tensor rank keeps a piece of a recomputed layer's input"),
       config::text("recompute_modules", &T::recompute_modules, "selective: core_attn, layernorm, mlp, mlp_act, mla_up_proj, moe, moe_act, shared_experts, or operators"),
   };

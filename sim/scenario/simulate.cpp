@@ -65,6 +65,7 @@ Bytes communicator_bytes(const plan::Plan& plan, const plan::RankClass& c, const
       if (i.op == plan::Opcode::send || i.op == plan::Opcode::recv) messages = true;
       if (i.op != plan::Opcode::collective) continue;
       const plan::CollectiveSpec& spec = plan.collectives[i.index];
+      if (spec.kind == CollectiveKind::scatter || spec.kind == CollectiveKind::gather) continue;  // copies, without a communicator
       auto& list = kinds[static_cast<std::size_t>(spec.axis)];
       if (std::find(list.begin(), list.end(), spec.kind) == list.end()) list.push_back(spec.kind);
     }
@@ -96,6 +97,7 @@ void simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
     // allocator may still manage by giving cached segments back.
     memory.allocator.limit = Bytes{std::int64_t{1} << 40} - 1_GiB;
     r.memory = run(i, memory);
+    r.unified = std::clamp(s.cluster.gpu.memory - r.peak_device(), Bytes{0}, Bytes{c.unified});
     const bool beyond = r.memory.out_of_memory.has_value();  // more than the simulated allocator's addresses
     if (beyond) {
       hwmodels::OutOfMemory& end = *r.memory.out_of_memory;
@@ -153,8 +155,22 @@ hwmodels::AllocatorSettings allocator_settings(const Scenario& s, const ClassRes
   return settings;
 }
 
+/// Where unified memory is asked for, who has room for it depends on everything else that lies on the device.
+static Scenario with_evictions(const Scenario& s, SimulateOptions options) {
+  Scenario out = s;
+  std::vector<bool>& evicted = out.strategy.memory.states_are_evicted;
+  evicted = {false};
+  options.time = options.trace = options.timeline = false;
+  options.memory = true;
+  const Result r = simulate(out, options);
+  evicted.clear();
+  for (std::size_t i = 0; i < r.classes.size(); ++i) evicted.push_back(r.classes[i].unified < Bytes{r.plan.classes[i].unified});
+  return out;
+}
+
 Result simulate(const Scenario& s, const SimulateOptions& options) {
   if (wants_pass_times(s)) return simulate(with_pass_times(s), options);
+  if (s.strategy.memory.paged_optimizer && s.strategy.memory.states_are_evicted.empty()) return simulate(with_evictions(s, options), options);
   Result result;
   result.notes = s.notes;
   const int capability = s.cluster.gpu.compute_capability;
@@ -197,6 +213,7 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
       if (waiting(i) < waiting(result.critical_class)) result.critical_class = i;
   }
   if (options.memory) simulate_memory(s, options, *network, result);
+  for (std::size_t i = 0; i < result.classes.size(); ++i) result.plan.classes[i].host.pageable += result.plan.classes[i].unified - result.classes[i].unified.value;
   result.host = fullest_node(s, layout, result.plan);
   if (result.host.ram() > s.cluster.node.cpu.memory || result.host.nvme > s.cluster.node.nvme.capacity) result.fits = false;
   return result;

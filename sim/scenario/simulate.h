@@ -18,7 +18,8 @@ struct ClassResult {
   executor::ClassMemory memory;
   executor::ClassTiming timing;
   Bytes context, communicators, misc;      // on the device, outside the caching allocator
-  Bytes peak_device() const { return memory.peak_reserved + context + communicators + misc; }
+  Bytes unified;                           // the same: what of unified memory has room there
+  Bytes peak_device() const { return memory.peak_reserved + context + communicators + misc + unified; }
 };
 
 /// How operations are counted: facts/accounting in the report's legend.

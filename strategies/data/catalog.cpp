@@ -8,6 +8,7 @@ namespace rehearse::strategies {
 const Catalog<DataParallelKind>& data_parallel_kinds() {
   static const Catalog<DataParallelKind> kinds{"data-parallel strategy", {
       {"none", "one replica, nothing to exchange", DataParallelKind::none},
+      {"data-parallel", "torch.nn.DataParallel: one process; parameters are broadcast from the first GPU of a node, outputs and gradients gathered there", DataParallelKind::one_process},
       {"ddp", "full replicas; gradients are all-reduced in buckets during backward", DataParallelKind::ddp},
       {"zero1", "DeepSpeed ZeRO-1: optimizer states are sharded", DataParallelKind::zero1},
       {"zero2", "DeepSpeed ZeRO-2: gradients are sharded as well", DataParallelKind::zero2},
@@ -21,6 +22,8 @@ const Catalog<DataParallelKind>& data_parallel_kinds() {
 
 std::unique_ptr<DataParallelWriter> make_data_parallel(Stage& stage) {
   switch (stage.strategy.data_parallel.kind) {
+    case DataParallelKind::one_process:
+      return make_one_process(stage);
     case DataParallelKind::zero3:
     case DataParallelKind::fsdp1:
     case DataParallelKind::fsdp2:

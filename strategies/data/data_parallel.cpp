@@ -149,6 +149,22 @@ void DataParallelWriter::update(const Share& mine) {
   });
 }
 
+void DataParallelWriter::free_gradients_of(const Unit& u, plan::BlockWriter& w) {
+  for (std::size_t i = 0; i < u.tape->weights.size(); ++i)
+    if (u.tape->weights[i].trainable && !u.tape->weights[i].gradient_elsewhere) w.free(static_cast<std::uint32_t>(i), plan::Frame::unit);
+}
+
+std::string DataParallelWriter::pattern_of(const Unit& u) {
+  std::string pattern;
+  for (const Weight& w : u.tape->weights) pattern += w.trainable && !w.gradient_elsewhere ? 'y' : 'n';
+  return pattern;
+}
+
+void DataParallelWriter::free_gradients(Phase phase) {
+  for (const Unit& u : stage_.units)
+    stage_.call("free gradients " + pattern_of(u), phase, &u, [&](plan::BlockWriter& w) { free_gradients_of(u, w); });
+}
+
 /// Five steps of X <- aX + (bA + cAA)X with A = XX', in 16 bit, for each matrix; three matrices live beside it.
 /// Source: Jordan et al. 2024 (Muon), zeropower_via_newtonschulz5.
 void DataParallelWriter::orthogonalise(plan::BlockWriter& w) {

@@ -60,7 +60,16 @@ class DataParallelWriter {
   /// Source: arXiv 2401.10241, section 4 (optimizer post-validation).
   void pass_norm_on(plan::BlockWriter& w);
   void update(const Share& mine);
+  /// zero_grad(set_to_none=True): what autograd made goes until the next backward.
+  void free_gradients(plan::Phase phase = plan::Phase::optimizer);
+  static void free_gradients_of(const Unit& unit, plan::BlockWriter& w);
+  /// Which of a unit's weights have a gradient of their own; blocks are shared by units that agree in this.
+  static std::string pattern_of(const Unit& unit);
   void orthogonalise(plan::BlockWriter& w);
+  // States in unified memory (paged_optimizer.cpp)
+  std::int64_t paged_bytes(const Weight& weight) const;
+  std::int64_t paged_bytes() const;
+  void update_paged(std::int64_t gradient);
   // The optimizer on the host (optimizer_offload.cpp)
   bool offloads_optimizer() const { return stage_.strategy.memory.offload.optimizer != MemoryTier::device; }
   /// The part of a share that is offloaded, or the one that stays.

@@ -7,5 +7,6 @@ namespace rehearse::strategies {
 
 std::unique_ptr<DataParallelWriter> make_replicated(Stage& stage);   // replicated.cpp
 std::unique_ptr<DataParallelWriter> make_sharded(Stage& stage);      // sharded.cpp
+std::unique_ptr<DataParallelWriter> make_one_process(Stage& stage);  // one_process.cpp
 
 }  // namespace rehearse::strategies

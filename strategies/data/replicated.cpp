@@ -25,11 +25,12 @@ class Replicated final : public DataParallelWriter {
   }
 
   void setup() override {
-    persistent("parameters", stage_.parameter_bytes(stored_bytes()), Category::parameter);
+    persistent("parameters", stage_.parameter_bytes(stored_bytes()) - stage_.bytes_on_host, Category::parameter);
     if (keeps_main_gradients()) persistent("gradients", stage_.trainable_bytes(main_bytes()), Category::gradient);
     const Share stays = part_of(my_share(), false);
     if (partitions_gradients()) persistent("gradient partition", stays.gradients, Category::gradient);
-    persistent("optimizer states", stays.states, Category::optimizer);
+    persistent("optimizer states", stays.states - paged_bytes(), Category::optimizer);
+    stage_.rank_class.unified = paged_bytes();
     keep_on_host(my_share());
     if (profile().ddp_bucket_copies) persistent("gradient bucket views", stage_.trainable_bytes(2), Category::gradient);
     const std::int64_t reduced = stage_.trainable_bytes(reduce_bytes());
@@ -117,6 +118,8 @@ class Replicated final : public DataParallelWriter {
         stage_.call("gradients to host at end", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) { copy_gradients(w, my_share().gradients, Stream::compute, true); });
       update(part_of(my_share(), false));
       update_on_host(host_part, false);
+    } else if (stage_.strategy.memory.paged_optimizer) {
+      update_paged(keeps_main_gradients() ? main_bytes() : stored_bytes());
     } else {
       update(my_share());
     }
@@ -212,23 +215,6 @@ class Replicated final : public DataParallelWriter {
                     [&](plan::BlockWriter& w) { gather(w, part, bytes, plan::kComputeWaits); });
       }
     }
-  }
-
-  static void free_gradients_of(const Unit& u, plan::BlockWriter& w) {
-    for (std::size_t i = 0; i < u.tape->weights.size(); ++i)
-      if (u.tape->weights[i].trainable && !u.tape->weights[i].gradient_elsewhere) w.free(static_cast<std::uint32_t>(i), plan::Frame::unit);
-  }
-  /// Which of a unit's weights have a gradient of their own; blocks are shared by units that agree in this.
-  static std::string pattern_of(const Unit& u) {
-    std::string pattern;
-    for (const Weight& w : u.tape->weights) pattern += w.trainable && !w.gradient_elsewhere ? 'y' : 'n';
-    return pattern;
-  }
-
-  /// zero_grad(set_to_none=True): the gradients go until the next backward.
-  void free_gradients() {
-    for (const Unit& u : stage_.units)
-      stage_.call("free gradients " + pattern_of(u), Phase::optimizer, &u, [&](plan::BlockWriter& w) { free_gradients_of(u, w); });
   }
 
   /// Source: DeepSpeed stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads.

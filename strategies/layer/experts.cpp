@@ -285,12 +285,23 @@ class ExpertLayer {
 
   TensorId plain_product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, Operators& op, bool adapter) {
     const TensorId y = tape_.tensor(name, received_ * out * e());
-    Weight matrix = op.weight(name + ".weight", local_ * in * out);
+    // Experts that are modules of their own can be trained one by one; the others' weights are counted beside.
+    const std::int64_t own = adapter ? local_ : std::min(local_, trained_experts(c_.strategy.tuning, c_.layer, moe_.experts));
+    const bool some = own > 0 && own < local_;
+    Weight matrix = op.weight(name + ".weight", (some ? own : local_) * in * out);
     matrix.expert = own_group_;
+    matrix.one_of_several = some;
     const bool trains = matrix.trainable;
     const bool quantised = !trains && !adapter && quantises(c_.strategy.tuning, c_.profile, name);
     if (quantised) matrix.packed_bytes = quantised_bytes(local_ * in * out, c_.strategy.tuning.double_quantization), matrix.wide_bytes = 0;
     const std::int64_t packed = quantised ? matrix.packed_bytes : 0;
+    if (some) {
+      Weight others = matrix;
+      others.name = name + ".others";
+      others.elements = (local_ - own) * in * out;
+      others.trainable = others.one_of_several = false;
+      tape_.weight(std::move(others));
+    }
     const int w = tape_.weight(std::move(matrix));
     Node node{.name = name, .inputs = {x}, .outputs = {y}};
     if (trains || quantised) node.saved.push_back(x);
@@ -305,6 +316,7 @@ class ExpertLayer {
       const bool fused = c_.profile.fused_gradient_accumulation;
       std::vector<Item> made;
       products(made, name + " weight gradient", GemmRole::weight_gradient, out, in, fused ? DType::fp32 : c_.activation, fused);
+      if (some) made.resize(made.size() / static_cast<std::size_t>(local_) * static_cast<std::size_t>(own));
       // The gradients of all experts are one tensor; each product writes its part.
       for (std::size_t i = 0; i + 1 < made.size(); ++i) node.backward.push_back(made[i]);
       node.backward.push_back(op_.weight_gradient(w, made.back()));

@@ -41,6 +41,7 @@ struct Weight {
   int wide_bytes = 0;                // bytes per element where they differ from what the profile stores; 0: they do not
   std::int64_t packed_bytes = -1;    // all bytes of a quantised weight; -1: not quantised
   bool copied = false;               // the frozen original stays beside the trained copy
+  bool one_of_several = false;       // experts of a layer that are trained, beside others that are not
   bool expert = false;               // sharded over the expert axes: its gradient is summed over the expert-data group
   bool replicated_over_tensor = false;  // every tensor rank holds all of it (norms): its gradient may need a reduction
   bool in(Part part) const { return part == Part::all || (part == Part::experts) == expert; }

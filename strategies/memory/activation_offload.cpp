@@ -22,6 +22,12 @@ ActivationOffload::ActivationOffload(Stage& stage) : stage_(stage) {
   to_host_ = m.offload.activations == MemoryTier::cpu;
   partitions_ = m.partition_activations && stage.sizes.tensor > 1;
   pinned_ = m.offload.pinned;
+  contiguous_ = m.contiguous_checkpoints;
+  synchronises_ = m.synchronize_checkpoints;
+  if (!contiguous_) return;
+  const std::int64_t recomputed = (stage.layers + m.recompute_every - 1) / m.recompute_every;
+  number_ = m.number_checkpoints > 0 ? m.number_checkpoints : static_cast<int>(recomputed);
+  buffers_ = stage.frames.acquire(static_cast<std::uint32_t>(number_));
 }
 
 template <typename Write>
@@ -33,9 +39,47 @@ void ActivationOffload::call(const StoredInput& input, const std::string& name, 
   stage_.append(c);
 }
 
+/// torch.cuda.synchronize around a recomputed layer.
+void ActivationOffload::synchronise(Phase phase) {
+  if (synchronises_) stage_.call("synchronise at checkpoint", phase, nullptr, [](plan::BlockWriter& w) { w.host_sync(); });
+}
+
+/// All buffers at the first checkpoint of a forward pass, in host memory where checkpoints go there. Those that nobody fills
+/// go with the first backward. Source: deepspeed runtime/activation_checkpointing/checkpointing.py, partition_activations.
+void ActivationOffload::make_buffers(std::int64_t bytes) {
+  if (to_host_) {
+    stage_.rank_class.host.pageable += std::max<std::int64_t>(0, number_ * bytes - peak_);
+    peak_ = std::max(peak_, number_ * bytes);
+    return;
+  }
+  for (int k = 0; k < number_; ++k) {
+    plan::Call c{.block = stage_.block("checkpoint buffer " + std::to_string(bytes), [&](plan::BlockWriter& w) { w.alloc(w.new_slot("checkpoint buffer"), bytes, Category::activation); }), .phase = Phase::forward};
+    c.frames[static_cast<std::size_t>(Frame::own)] = buffers_ + static_cast<std::uint32_t>(k);
+    stage_.append(c);
+  }
+}
+
 void ActivationOffload::store(const StoredInput& in) {
   const std::int64_t bytes = kept(in.bytes);
   const Duration host = stage_.profile.kernel_host;
+  synchronise(Phase::forward);
+  if (contiguous_ && filled_ == 0) make_buffers(bytes);
+  if (contiguous_ && !to_host_) {
+    StoredInput into = in;
+    into.call.frames[static_cast<std::size_t>(Frame::above)] = buffers_ + static_cast<std::uint32_t>(filled_++);
+    call(into, "layer input into buffer", Phase::forward, [&](plan::BlockWriter& w) {
+      w.reserve_slots(in.extra + kOffloadSlots);
+      auto copy = [&](const char* name) { w.kernel(stage_.builder.kernel({.kind = model::KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = name}), host); };
+      w.alloc(in.extra + kShard, bytes, Category::temporary);   // this rank's part, cloned before it is copied
+      copy("partition layer input");
+      copy("layer input into buffer");
+      w.free(in.extra + kShard);
+      w.free(kOutputSlot, Frame::below);
+    });
+    return;
+  }
+  if (contiguous_) ++filled_;
+  if (!to_host_ && !partitions_) return;
   call(in, "store layer input", Phase::forward, [&](plan::BlockWriter& w) {
     w.reserve_slots(in.extra + kOffloadSlots);
     if (partitions_) {
@@ -53,7 +97,7 @@ void ActivationOffload::store(const StoredInput& in) {
   leaving_ = in;
   if (!pinned_) settle();
   live_ += bytes;
-  if (live_ > peak_) {
+  if (live_ > peak_) {  // with buffers in host memory never: they have been counted
     (pinned_ ? stage_.rank_class.host.pinned : stage_.rank_class.host.pageable) += live_ - peak_;
     peak_ = live_;
   }
@@ -85,7 +129,34 @@ void ActivationOffload::fetch(const StoredInput& in) {
   live_ -= bytes;
 }
 
+void ActivationOffload::done() {
+  synchronise(Phase::backward);
+}
+
 void ActivationOffload::use(const StoredInput& in) {
+  synchronise(Phase::backward);
+  const bool first = contiguous_ && !to_host_ && filled_ > 0 && !taking_;
+  if (contiguous_) --filled_, taking_ = filled_ > 0;
+  if (first)
+    for (int k = filled_ + 1; k < number_; ++k) {
+      plan::Call c{.block = stage_.block("free checkpoint buffer", [](plan::BlockWriter& w) { w.free(0); }), .phase = Phase::backward};
+      c.frames[static_cast<std::size_t>(Frame::own)] = buffers_ + static_cast<std::uint32_t>(k);
+      stage_.append(c);
+    }
+  if (contiguous_ && !to_host_) {
+    StoredInput from = in;   // the block's own frame is the one below the unit: its output is what has been kept
+    from.call.frames[static_cast<std::size_t>(Frame::own)] = in.call.frames[static_cast<std::size_t>(Frame::below)];
+    from.call.frames[static_cast<std::size_t>(Frame::above)] = buffers_ + static_cast<std::uint32_t>(filled_);
+    call(from, "layer input from buffer", Phase::backward, [&](plan::BlockWriter& w) {
+      if (stage_.sizes.tensor == 1) return w.move(kOutputSlot, 0, Frame::above);
+      w.alloc(kOutputSlot, in.bytes, Category::activation);
+      w.collective(stage_.builder.collective({CollectiveKind::all_gather, plan::GroupAxis::tensor, Bytes{in.bytes}, "gather layer input"}), Stream::tensor, plan::kAfterCompute | plan::kComputeWaits,
+                   stage_.profile.collective_host);
+      w.free(0, Frame::above);
+    });
+    return;
+  }
+  if (!to_host_ && !partitions_) return;
   call(in, "use layer input", Phase::backward, [&](plan::BlockWriter& w) {
     w.reserve_slots(in.extra + kOffloadSlots);
     if (to_host_) w.wait(Stream::compute, in.extra + kBack);

@@ -69,7 +69,7 @@ std::vector<Diagnostic> tuning_problems(const model::ModelDescription& model, co
   if (t.kind == TuningKind::qlora && profile.fused_gradient_accumulation)
     complain("tuning.kind", "the framework profile '" + profile.name + "' has no 4-bit weights", "Use lora, or framework huggingface, litgpt or deepspeed");
   for (const std::string& text : t.trainable)
-    if (!parse_selector(text)) complain("tuning.trainable", "'" + text + "' is not written as a part", "Write a part (norms), layers.0-5, or layers.0-5.mlp");
+    if (!parse_selector(text)) complain("tuning.trainable", "'" + text + "' is not written as a part", "Write a part (norms), layers.0-5, layers.0-5.mlp, or layers.0-5.experts.0-1");
   if (!out.empty()) return out;
 
   const Inventory inventory = take_inventory(model, strategy, profile);
@@ -79,6 +79,12 @@ std::vector<Diagnostic> tuning_problems(const model::ModelDescription& model, co
     if (s.last >= model.layer_count()) {
       complain("tuning.trainable", "'" + text + "' names layer " + std::to_string(s.last) + ", the model has " + std::to_string(model.layer_count()), "Layers count from 0");
       continue;
+    }
+    if (s.first_expert >= 0) {
+      if (s.last_expert >= model.experts.experts) complain("tuning.trainable", "'" + text + "' names expert " + std::to_string(s.last_expert) + ", a layer has " + std::to_string(model.experts.experts), "Experts count from 0");
+      if (profile.grouped_experts) complain("tuning.trainable", "the framework profile '" + profile.name + "' keeps all experts of a layer in one tensor", "Name experts, or use framework huggingface");
+      if (t.kind == TuningKind::qlora) complain("tuning.trainable", "experts of a 4-bit layer are trained together or not at all", "Name experts, or use lora");
+      if (strategy.parallelism.degrees.expert > 1) complain("tuning.trainable", "with expert parallelism ranks would train different numbers of experts", "Use parallelism.expert 1, or name experts");
     }
     const bool found = std::any_of(inventory.weights.begin(), inventory.weights.end(), [&](const Named& w) { return selects({.first = -1, .last = -1, .part = s.part.empty() ? "all" : s.part}, w.name, w.layer); });
     if (!found) complain("tuning.trainable", "'" + text + "' is no part of this model", "Known: " + parts);

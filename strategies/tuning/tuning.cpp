@@ -53,6 +53,15 @@ std::optional<Selector> parse_selector(const std::string& text) {
     s.first = *first;
     s.last = *last;
   }
+  if (rest.starts_with("experts.")) {
+    const std::string range = rest.substr(8);
+    const auto dash = range.find('-');
+    const auto first = number(std::string_view(range).substr(0, dash)), last = dash == range.npos ? first : number(std::string_view(range).substr(dash + 1));
+    if (!first || !last || *first > *last) return std::nullopt;
+    s.first_expert = *first;
+    s.last_expert = *last;
+    rest = "experts";
+  }
   if (rest.find('.') != rest.npos || (rest.empty() && s.first < 0)) return std::nullopt;
   s.part = rest;
   return s;
@@ -61,6 +70,18 @@ std::optional<Selector> parse_selector(const std::string& text) {
 bool selects(const Selector& s, const std::string& weight, int layer) {
   if (s.first >= 0 && (layer < s.first || layer > s.last)) return false;
   return in_part(s.part, weight, layer);
+}
+
+std::int64_t trained_experts(const Tuning& tuning, int layer, std::int64_t experts) {
+  if (tuning.kind == TuningKind::full) return experts;
+  std::vector<bool> trained(static_cast<std::size_t>(experts), false);
+  for (const std::string& text : tuning.trainable) {
+    const auto s = parse_selector(text);
+    if (!s || !selects(*s, "experts.weight", layer)) continue;
+    const std::int64_t first = s->first_expert < 0 ? 0 : s->first_expert, last = s->first_expert < 0 ? experts - 1 : s->last_expert;
+    for (std::int64_t i = first; i <= std::min(last, experts - 1); ++i) trained[static_cast<std::size_t>(i)] = true;
+  }
+  return std::count(trained.begin(), trained.end(), true);
 }
 
 bool trains(const Tuning& tuning, const std::string& weight, int layer) {

@@ -14,10 +14,11 @@
 namespace rehearse::strategies {
 
 /// One entry of `tuning.trainable`: "part", "layers.A-B" or "layers.A-B.part". Parts: all, embedding, head, norms, biases,
-/// attention, mlp, experts, router, or a linear layer by name.
+/// attention, mlp, experts, some of them (experts.A-B), router, or a linear layer by name.
 struct Selector {
   int first = -1, last = -1;   // layers, both ends included; -1: everywhere
   std::string part;
+  int first_expert = -1, last_expert = -1;   // part experts: these only; -1: all
 };
 
 /// Unset: not written that way.
@@ -25,6 +26,9 @@ std::optional<Selector> parse_selector(const std::string& text);
 
 /// Whether a selector means this weight ("q_proj.weight", "input norm.weight", ...). `layer` -1: embedding or head.
 bool selects(const Selector& selector, const std::string& weight, int layer);
+
+/// How many of `experts` experts of a layer the job trains itself: of those that one of the entries names.
+std::int64_t trained_experts(const Tuning& tuning, int layer, std::int64_t experts);
 
 /// Whether the job trains this weight itself (adapters are always trained).
 bool trains(const Tuning& tuning, const std::string& weight, int layer);

@@ -42,6 +42,7 @@ const std::vector<Dimension>& dimensions() {
       {"context", {"none", "none", "2", "2 ring", "2 all-gather", "2 ulysses", "4 ulysses-ring"}},
       {"routing", {"balanced", "balanced", "zipf", "dirichlet", "capacity"}},
       {"offload", {"none", "none", "optimizer", "optimizer and parameters", "activations", "pageable", "nvme", "pieces"}},
+      {"habits", {"none", "none", "none", "lower half on the host", "budget", "paged", "buffers", "synchronised", "losses gathered", "gloo", "mpi"}},
   };
   return all;
 }
@@ -131,6 +132,16 @@ scenario::Scenario scenario_of(const Choice& c) {
   if (offload == "activations" || offload == "pageable") away.activations = st::MemoryTier::cpu;
   away.pinned = offload != "pageable";
   job.memory.partition_activations = offload == "pieces";
+  const std::string habit = value(13);
+  if (habit == "lower half on the host") job.memory.device_map.cpu = {"layers.0-3"};
+  if (habit == "budget") job.memory.device_map.gpu_memory = 4_MiB;
+  job.memory.paged_optimizer = habit == "paged";
+  job.memory.synchronize_checkpoints = habit == "synchronised";
+  if (habit == "buffers") job.memory.partition_activations = job.memory.contiguous_checkpoints = true;
+  if (habit == "losses gathered") job.data_parallel.gather = st::Gathered::loss;
+  if (habit == "gloo") job.backend = st::Backend::gloo;
+  if (habit == "mpi") job.backend = st::Backend::mpi;
+  if (job.backend != st::Backend::nccl) s.communication.backend = habit;
   s.profile = st::with_precision(st::load_profile(value(9)), job.training.precision);
   return s;
 }
@@ -188,7 +199,7 @@ TEST(Combinations, EveryPairSimulatesOrIsRefusedWithAReason) {
   std::mt19937_64 random(20240611);
   std::set<std::array<std::size_t, 4>> pairs;
   int simulated = 0, refused = 0;
-  for (int run = 0; run < 2500 && !testing::Test::HasFailure(); ++run) {
+  for (int run = 0; run < 3000 && !testing::Test::HasFailure(); ++run) {
     Choice c;
     for (const Dimension& d : dimensions()) c.push_back(random() % d.values.size());
     for (std::size_t i = 0; i < c.size(); ++i)

@@ -4,6 +4,8 @@
 #include "sim/advice/advise.h"
 #include "sim/advice/largest.h"
 #include "sim/config/document.h"
+#include "sim/config/layers.h"
+#include "tests/support/source_dir.h"
 
 namespace rehearse::advice {
 namespace {
@@ -81,6 +83,24 @@ TEST(Largest, BetterTechniquesTrainLargerModels) {
   };
   const auto plain = parameters("data_parallel: {kind: ddp}\n"), sharded = parameters("data_parallel: {kind: zero3}\nmemory: {recompute: full}\n");
   EXPECT_GT(sharded, 4 * plain);
+}
+
+// The user's notes, B.13: about 7, 20 and 70 B parameters, and hundreds of billions. States alone are 16 bytes per parameter on
+// one GPU (80 / 16 = 5 B), 3.75 under ZeRO-2 over 8 (40 / 3.75 = 10 B); with the optimizer on the CPU host memory ends it (2 TB / 16).
+TEST(Largest, OnTheMachinesOfTheNotes) {
+  auto billions = [](const char* name) {
+    const std::string path = (source_dir() / "scenarios" / "notes" / (std::string(name) + ".yaml")).string();
+    const Largest found = largest_model({config::load_layered(path), path});
+    return found.largest ? static_cast<double>(found.tried[*found.largest].answer.parameters) / 1e9 : 0;
+  };
+  const double one = billions("b13_1xa100"), eight = billions("b13_8xa100_40gb"), offloaded = billions("b13_8xh100_offload"), cluster = billions("b13_fsdp_cluster");
+  EXPECT_GT(one, 4);
+  EXPECT_LT(one, 5);
+  EXPECT_GT(eight, 7);
+  EXPECT_LT(eight, 10.7);
+  EXPECT_GT(offloaded, 70);
+  EXPECT_LT(offloaded, 125);
+  EXPECT_GT(cluster, 200);
 }
 
 }  // namespace

@@ -200,10 +200,25 @@ TEST(DeepSpeed, TheNotesFileIsUnderstoodWhole) {
   EXPECT_EQ(key(i, "memory.offload.optimizer"), "cpu");
   EXPECT_EQ(key(i, "memory.offload.activations"), "cpu");
   EXPECT_EQ(key(i, "memory.offload.pinned"), "true");
-  EXPECT_EQ(key(i, "memory.partition_activations"), "-");  // one tensor-parallel rank
+  EXPECT_EQ(key(i, "memory.partition_activations"), "true");
+  EXPECT_EQ(key(i, "memory.contiguous_checkpoints"), "true");
+  EXPECT_EQ(key(i, "memory.number_checkpoints"), "-");  // DeepSpeed asserts that it is given; here: one for each layer
   EXPECT_TRUE(i.unsimulated.empty());
   EXPECT_TRUE(i.report.not_understood.empty());
   expect_complete(i, parse_deepspeed(text, "ds.json"));
+}
+
+TEST(DeepSpeedCheckpoints, AreKeptAsTheFileSays) {
+  const Imported i = read(R"({"train_batch_size": 8, "activation_checkpointing": {"partition_activations": true, "contiguous_memory_optimization": true, "number_checkpoints": 48, "synchronize_checkpoint_boundary": true}})");
+  EXPECT_EQ(key(i, "memory.contiguous_checkpoints"), "true");
+  EXPECT_EQ(key(i, "memory.number_checkpoints"), "48");
+  EXPECT_EQ(key(i, "memory.synchronize_checkpoints"), "true");
+  // Numbered alone means checkpointing without buffers.
+  const Imported numbered = read(R"({"train_batch_size": 8, "activation_checkpointing": {"number_checkpoints": 4}})");
+  EXPECT_EQ(key(numbered, "memory.recompute"), "full");
+  EXPECT_EQ(key(numbered, "memory.number_checkpoints"), "-");
+  EXPECT_EQ(fate(numbered, "activation_checkpointing.number_checkpoints"), "used");
+  EXPECT_EQ(key(read(R"({"train_batch_size": 8, "activation_checkpointing": {"partition_activations": true}})"), "memory.partition_activations"), "-");  // one tensor-parallel rank
 }
 
 TEST(DeepSpeedOffload, PlacesPinningAndPipelining) {

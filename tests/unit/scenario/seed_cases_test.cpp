@@ -216,5 +216,41 @@ TEST(SeedCases, B15NaivePipelineIdlesHalfTheTime) {
   }
 }
 
+// B.10: model states over 8 GPUs: 16, 2 + 2 + 12/8, 2 + 14/8, 16/8 bytes per parameter.
+TEST(SeedCases, B10SavingsOfModelStates) {
+  for (const auto& [kind, bytes] : std::vector<std::pair<std::string, double>>{{"ddp", 16}, {"zero1", 5.5}, {"zero2", 3.75}}) {
+    const Bars b = bars_of(seed("b10_savings", {"data_parallel.kind=" + kind}));
+    EXPECT_NEAR((b.weights + b.gradients + b.optimizer) / b.parameters_count, bytes, 0.01 * bytes) << kind;
+  }
+}
+
+// B.14: 45.1 B weights of experts are 90 GB in host memory; recomputation brings them up twice a step.
+TEST(SeedCases, B14RouterOnlyOnOneCardDragsTheExperts) {
+  const Result r = simulate(seed("b14_router_one_card"));
+  EXPECT_TRUE(r.fits);
+  const double experts = 32.0 * 8 * 3 * 4096 * 14336 * 2;
+  EXPECT_EQ(static_cast<double>(r.host.pageable.value), experts);
+  double up = 0;
+  for (const plan::Call& call : r.plan.classes[0].program.step)
+    for (const plan::Instruction& i : r.plan.blocks[call.block].timing)
+      if (i.op == plan::Opcode::copy) up += static_cast<double>(r.plan.copies[i.index].bytes.value);
+  EXPECT_EQ(up, 2 * experts);
+  EXPECT_GT(r.classes[0].timing.time[static_cast<std::size_t>(executor::Cause::copy)], r.classes[0].timing.step / 2);
+}
+
+// B.14: 6 layers x 2 experts of 1.76 x 10^8 weights and 32 routers of 32,768: 2.11 B trained; gradients in BF16, moments in FP32.
+TEST(SeedCases, B14SixLayersOfTwoExperts) {
+  const Scenario s = seed("b14_two_experts_one_card");
+  const Bars b = bars_of(s);
+  const double trained = 6 * 2 * 3.0 * 4096 * 14336 + 32 * 4096.0 * 8;
+  EXPECT_EQ(b.gradients, 2 * trained);
+  EXPECT_EQ(b.optimizer, 8 * trained);
+  EXPECT_NEAR(b.gradients / kGB, 4.23, 0.01);
+  EXPECT_NEAR(b.optimizer / kGB, 16.9, 0.05);
+  const Result r = simulate(s);
+  EXPECT_TRUE(r.fits);
+  EXPECT_EQ(static_cast<double>(r.host.pageable.value), (32.0 * 8 - 6 * 2) * 3 * 4096 * 14336 * 2);
+}
+
 }  // namespace
 }  // namespace rehearse::scenario

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "sim/model/shapes.h"
 #include "strategies/layer/transformer_layer.h"
 #include "tests/support/byte_ledger.h"
 #include "tests/unit/strategies/oracle_runs.h"
@@ -58,6 +59,25 @@ TEST(Tuning, AdaptersOfOneMixtralExpert) {
   s.tuning.rank = 16;
   s.tuning.targets = {"mlp"};
   EXPECT_EQ(trained_elements(llama_like(1, 4096, 32, 8, 14336, 32000), s, load_profile("huggingface")), 884'736);
+}
+
+// Experts that are modules of their own: two of eight in the first layer, all of them in the second.
+TEST(Tuning, SomeExpertsOfALayer) {
+  model::Shapes shapes{.name = "mixture", .layers = 4, .hidden = 256, .heads = 8, .vocab = 1000};
+  shapes.experts = 8, shapes.top_k = 2, shapes.gated = true, shapes.ffn_hidden = 512;
+  const model::ModelDescription model = model::make_from_shapes(shapes);
+  Strategy s = one_gpu_job(TuningKind::frozen);
+  s.tuning.trainable = {"layers.0.experts.0-1", "layers.1.experts"};
+  EXPECT_EQ(trained_experts(s.tuning, 0, 8), 2);
+  EXPECT_EQ(trained_experts(s.tuning, 1, 8), 8);
+  EXPECT_EQ(trained_experts(s.tuning, 2, 8), 0);
+  const std::int64_t one = 3LL * 256 * model.experts.ffn_hidden;
+  EXPECT_EQ(trained_elements(model, s, load_profile("huggingface")), (2 + 8) * one);
+  EXPECT_TRUE(tuning_problems(model, s, load_profile("huggingface")).empty());
+  EXPECT_NE(tuning_problems(model, s, load_profile("plain"))[0].problem.find("all experts of a layer in one tensor"), std::string::npos);
+  s.tuning.trainable = {"layers.0.experts.6-8"};
+  EXPECT_NE(tuning_problems(model, s, load_profile("huggingface"))[0].problem.find("names expert 8"), std::string::npos);
+  EXPECT_FALSE(parse_selector("layers.0.experts.3-2").has_value());
 }
 
 // 4 bits; one fp32 scale per 64 values: 4.5 bits; scales in 8 bits with an fp32 per 256 of them: 4.127 bits.
