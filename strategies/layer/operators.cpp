@@ -257,7 +257,7 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   for (std::size_t i = scatter_from; i < b.size(); ++i) b[i].for_input = true;
   const bool fused = c_.profile.fused_gradient_accumulation;
   if (trained) {
-    b.push_back(weight_gradient(w, gemm(name + " weight gradient", model::GemmRole::weight_gradient, n, k, m, fused ? DType::fp32 : c_.activation, fused)));
+    b.push_back(weight_gradient(w, gemm(name + " weight gradient", model::GemmRole::weight_gradient, n, k, m, fused ? c_.profile.gradient : c_.activation, fused)));
     b.back().reads_gathered = scatter;
   }
   if (bias) {

@@ -135,8 +135,9 @@ TEST(Experts, ExpertGradientsHaveTheirOwnGroup) {
   const std::int64_t experts = 4 * 8 * 3 * 512 * 1024 / 4;
   const std::int64_t all = parameters_per_class(m, job(8, 4), profile)[0];
   const auto traffic = traffic_of(write_plan(m, job(8, 4), profile, 8));
-  EXPECT_EQ(traffic.at({CollectiveKind::reduce_scatter, plan::GroupAxis::expert_data}).bytes, experts * 4);
-  EXPECT_EQ(traffic.at({CollectiveKind::reduce_scatter, plan::GroupAxis::data}).bytes, (all - experts) * 4);
+  const std::int64_t reduced = bits(profile.reduce) / 8;
+  EXPECT_EQ(traffic.at({CollectiveKind::reduce_scatter, plan::GroupAxis::expert_data}).bytes, experts * reduced);
+  EXPECT_EQ(traffic.at({CollectiveKind::reduce_scatter, plan::GroupAxis::data}).bytes, (all - experts) * reduced);
   EXPECT_EQ(traffic.at({CollectiveKind::all_gather, plan::GroupAxis::expert_data}).bytes, experts * 2);
 }
 
