@@ -25,6 +25,7 @@ PipelineShape shape_of(const Strategy& strategy) {
   shape.chunks = strategy.pipeline.virtual_stages;
   shape.times = strategy.pipeline.times;
   shape.overlap_messages = strategy.pipeline.overlap_messages.value_or(true);
+  shape.overlap_expert_messages = strategy.experts.overlap_exchange;
   return shape;
 }
 

@@ -27,6 +27,12 @@ class Rules {
 
 constexpr std::int64_t kMaxMicroBatches = 1 << 16;
 
+bool is_capturable(const std::string& module) {
+  for (const char* known : {"attn", "mlp", "moe_router", "moe_preprocess", "moe"})
+    if (module == known) return true;
+  return false;
+}
+
 std::string text(std::int64_t n) { return std::to_string(n); }
 
 /// "Use 1, 2, 4 or 8": the divisors of n up to a limit.
@@ -62,6 +68,7 @@ std::optional<PipelineProgram> checked_schedule(const Strategy& s, Rules& rules)
   shape.micro_batches = micro_batches;
   shape.chunks = s.pipeline.virtual_stages;
   shape.overlap_messages = s.pipeline.overlap_messages.value_or(true);
+  shape.overlap_expert_messages = s.experts.overlap_exchange;
   const std::vector<std::string> problems = schedule->problems(shape);
   for (const std::string& p : problems) rules.forbid(true, "pipeline.schedule", p, "");
   if (other_chunks || !problems.empty()) return std::nullopt;
@@ -160,16 +167,26 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   rules.forbid(t.global_batch_size % per_step != 0, "training.global_batch_size",
                text(t.global_batch_size) + " is not a multiple of micro-batch " + text(t.micro_batch_size) + " x data-parallel degree " + text(d.data),
                (t.global_batch_size > per_step ? "Use " + text(t.global_batch_size / per_step * per_step) + " or " : std::string("Use ")) + text((t.global_batch_size / per_step + 1) * per_step));
-  rules.forbid(t.cuda_graph.value_or(false), "training.cuda_graph", "CUDA graphs cannot be simulated yet", "Leave the key out");
+  for (const std::string& m : t.cuda_graph_modules)
+    rules.forbid(!is_capturable(m), "training.cuda_graph_modules", "'" + m + "' is no part of a layer that graphs are made of", "Use attn, mlp, moe_router, moe_preprocess or moe");
+  rules.forbid(t.cuda_graph.value_or(false) && !t.cuda_graph_modules.empty(), "training.cuda_graph_modules", "the whole step is one graph already", "Leave out one of the two keys");
+  const bool any_experts = std::any_of(model.layers.begin(), model.layers.end(), [](const model::Layer& l) { return l.moe; });
+  if (s.experts.overlap_exchange) {
+    rules.forbid(!any_experts || d.expert == 1, "experts.overlap_exchange", "no tokens travel", "Leave the key out");
+    rules.forbid(s.pipeline.schedule != "1f1b" && s.pipeline.schedule != "interleaved-1f1b", "experts.overlap_exchange", "only Megatron's 1F1B schedules merge a forward and a backward", "Use 1f1b (one stage) or interleaved-1f1b");
+    rules.forbid(d.pipeline > 1 && s.pipeline.virtual_stages == 1, "experts.overlap_exchange", "Megatron merges a forward and a backward of several stages under the interleaved schedule only", "Set pipeline.virtual_stages to 2 or more");
+    rules.forbid(s.memory.recompute == Recompute::full, "experts.overlap_exchange", "full recomputation leaves nothing to overlap (Megatron refuses it)", "Use memory.recompute: selective or none");
+  }
   rules.forbid(t.compile.has_value() && *t.compile != profile.compiled, "training.compile",
                "the framework profile '" + profile.name + (profile.compiled ? "' is compiled" : "' has no compiled form"), "Leave the key out, or choose torchtitan or torchtitan-compile");
   const bool experts = std::any_of(model.layers.begin(), model.layers.end(), [](const model::Layer& l) { return l.moe; });
   if (experts) {
     const model::Experts& moe = model.experts;
+    const Dispatcher dispatcher = s.experts.dispatcher.value_or(profile.dispatcher);
     rules.forbid(moe.experts % d.expert != 0, "parallelism.expert", text(d.expert) + " does not divide " + text(moe.experts) + " experts", use_divisor(moe.experts, 4096));
     rules.forbid(moe.ffn_hidden % d.expert_tensor != 0, "parallelism.expert_tensor", text(d.expert_tensor) + " does not divide the experts' width " + text(moe.ffn_hidden), use_divisor(moe.ffn_hidden, 64));
     rules.forbid(d.tensor > 1 && !s.parallelism.sequence_parallel, "parallelism.sequence_parallel", "experts under tensor parallelism need it: each tensor rank routes its own tokens", "Set parallelism.sequence_parallel: true");
-    rules.forbid(s.experts.dispatcher.value_or(profile.dispatcher) == Dispatcher::deepep && d.expert_tensor > 1, "parallelism.expert_tensor", "DeepEP's dispatch knows no expert tensor parallelism", "Use 1, or experts.dispatcher: all-to-all");
+    rules.forbid((dispatcher == Dispatcher::deepep || dispatcher == Dispatcher::hybridep) && d.expert_tensor > 1, "parallelism.expert_tensor", "DeepEP's dispatch knows no expert tensor parallelism", "Use 1, or experts.dispatcher: all-to-all");
     rules.forbid(s.experts.capacity_factor > 0 && s.experts.imbalance > 1, "experts.imbalance", "a capacity limits what the fullest expert gets", "Leave out experts.imbalance or experts.capacity_factor");
     rules.forbid(!s.experts.routing.even() && s.experts.imbalance > 1, "experts.imbalance", "experts.routing says how full each rank is", "Leave out one of the two");
     rules.forbid(s.experts.pad_to_capacity && s.experts.capacity_factor == 0, "experts.pad_to_capacity", "there is no capacity to pad to", "Set experts.capacity_factor");

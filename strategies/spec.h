@@ -40,7 +40,8 @@ struct Training {
   StepKind phase = StepKind::training;
   std::string framework;                 // name of a framework profile
   std::optional<bool> compile;           // torch.compile; unset: the profile's habit
-  std::optional<bool> cuda_graph;
+  std::optional<bool> cuda_graph;        // the whole step is replayed from one CUDA graph
+  std::vector<std::string> cuda_graph_modules;  // parts of a layer that are (Megatron's names): attn, mlp, moe_router, moe_preprocess, moe
   std::optional<std::string> attention;  // flash | unfused | ...; unset: the profile's habit
   bool clip_gradients = true;
   bool multi_token_prediction = false;   // the model's further layers that predict later tokens are trained
@@ -142,7 +143,8 @@ struct Tuning {
 enum class Dispatcher : std::uint8_t {
   all_to_all,     // a copy per chosen expert, NCCL all-to-all
   all_gather,     // every rank gets every token of the group and keeps what its experts want
-  deepep,         // a copy per destination rank inside a node, per destination node between nodes (DeepEP, HybridEP)
+  deepep,         // a copy per destination rank inside a node, per destination node between nodes
+  hybridep,       // the same traffic; rows are padded for 8-bit products on the way
 };
 
 /// How the router spreads tokens over experts. Every layer has popular experts of its own, drawn with `seed`.
@@ -163,6 +165,8 @@ struct ExpertRouting {
   double imbalance = 1;                   // load of the fullest rank over the mean (dropless): every rank is as full
   Routing routing;                        // ranks as full as the experts they hold
   std::optional<bool> overlap_shared;     // shared experts run while tokens travel; unset: the profile's habit
+  std::optional<bool> fused_mlp;          // both products of the experts, activation, biases and quantisation in fused kernels; unset: the profile's habit
+  bool overlap_exchange = false;          // tokens of one micro-batch travel while another's backward is computed
 };
 
 /// Who carries collectives. Gloo and MPI take them through host memory, and the host thread waits for them.

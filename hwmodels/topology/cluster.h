@@ -36,6 +36,7 @@ struct CpuDesign {
   BytesPerSecond copy_bandwidth;    // DRAM traffic that copies reach
   BytesPerSecond update_bandwidth;  // DRAM traffic of a CPU optimizer on all cores
   double pageable_fraction = 0.35;  // of a pinned copy's rate; 25-50 % are reported
+  double launch_time = 1;           // host time of issuing work, relative to the Xeon that framework profiles were measured on
 };
 
 struct NvmeDesign {

@@ -187,11 +187,12 @@ class Model {
     const bool deepep = in_.flag("moe_enable_deepep").value_or(false) || type == "flex";
     if (deepep && backend != "deepep" && backend != "hybridep") in_.refuse("moe_flex_dispatcher_backend", "the dispatcher " + backend);
     const char* by = in_.has("moe_token_dispatcher_type") ? "moe_token_dispatcher_type" : "moe_enable_deepep";
-    const char* ours = deepep ? "deepep" : type == "alltoall" || type == "alltoall_seq" ? "all-to-all" : "all-gather";
+    const char* ours = deepep ? (backend == "hybridep" ? "hybridep" : "deepep") : type == "alltoall" || type == "alltoall_seq" ? "all-to-all" : "all-gather";
     if (in_.has(by)) in_.set("experts.dispatcher", ours, by);
     else in_.assume("experts.dispatcher", ours, "Megatron's default");
     if (const auto factor = in_.number("moe_expert_capacity_factor"); factor && *factor > 0) in_.set("experts.capacity_factor", config::number_text(*factor), "moe_expert_capacity_factor");
     if (in_.flag("moe_pad_expert_input_to_capacity").value_or(false)) in_.set("experts.pad_to_capacity", "true", "moe_pad_expert_input_to_capacity");
+    if (in_.flag("overlap_moe_expert_parallel_comm").value_or(false)) in_.set("experts.overlap_exchange", "true", "overlap_moe_expert_parallel_comm");
     if (const auto overlap = in_.flag("moe_shared_expert_overlap")) in_.set("experts.overlap_shared", *overlap ? "true" : "false", "moe_shared_expert_overlap");
   }
 

@@ -29,7 +29,6 @@ constexpr Unsimulated kUnsimulated[] = {
     {"use_layer_wise_distributed_optimizer", kNone, "the layer-wise optimizer"},
     {"defer_embedding_wgrad_compute", kNone, "deferred embedding gradients"},
     {"delay_wgrad_compute", kNone, "delayed weight gradients"},
-    {"overlap_moe_expert_parallel_comm", kNone, "overlapped expert communication"},
     {"overlap_dispatch_backward_with_experts_wgrad", kNone, "overlapped expert communication"},
     {"overlap_param_gather_with_optimizer_step", kNone, "parameter gathering under the optimizer step"},
     {"enable_cuda_graph", kNone, "CUDA graphs"},

@@ -71,6 +71,7 @@ struct ModelDescription {
   bool tied_embeddings = false;
   bool fused_qkv = false;         // the published code computes queries, keys and values by one product
   bool attention_sinks = false;   // one learned logit per head (GPT-OSS)
+  bool clamped_activation = false;  // the operands of the experts' gated activation are clamped first (GPT-OSS)
   bool scaled_embedding = false;  // embeddings are multiplied by a constant (Gemma): one more kernel
   double dropout = 0;             // residual/hidden dropout probability that training uses
   double attention_dropout = 0;

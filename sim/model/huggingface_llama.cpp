@@ -126,6 +126,7 @@ ModelDescription read_gpt_oss(ModelFields& fields) {
   model.qkv_bias = model.attention_output_bias = fields.flag({"attention_bias"}, true);
   model.attention_sinks = true;
   model.mlp_bias = true;  // experts have biases; no file says it
+  model.clamped_activation = fields.number({"swiglu_limit"}, 7.0) > 0;
   model.experts.router_bias = true;
   model.experts.experts = fields.integer({"num_local_experts", "num_experts"}, 128);
   model.experts.top_k = fields.integer({"num_experts_per_tok"}, 4);

@@ -170,6 +170,7 @@ void restate(ModelFields& fields, ModelDescription& model) {
   read_biases(fields, model);
   model.fused_qkv = fields.flag({"fused_qkv"}, false);
   model.attention_sinks = fields.flag({"attention_sinks"}, false);
+  model.clamped_activation = fields.flag({"clamped_activation"}, false);
   model.scaled_embedding = fields.flag({"scaled_embedding"}, false);
   model.embedding_width = fields.integer({"embedding_width"}, 0);
   model.mtp_layers = fields.integer({"mtp_layers"}, 0);
@@ -229,6 +230,7 @@ const std::vector<ModelKey>& model_keys() {
       {"biases", "list from qkv, attention_output, mlp, head"},
       {"fused_qkv", "the published code computes queries, keys and values by one product"},
       {"attention_sinks", "one learned logit per head"},
+      {"clamped_activation", "the operands of the experts' gated activation are clamped first"},
       {"scaled_embedding", "the embedding is multiplied by a constant"},
       {"embedding_width", "width of the token embedding where it is not hidden"},
       {"windows", "{size, pattern: letters L local / G global repeated, chunked, global_rotary}"},

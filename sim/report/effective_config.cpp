@@ -96,6 +96,7 @@ Value training_section(const scenario::Scenario& s) {
   out.add("framework", s.profile.name);
   out.add("compile", t.compile.value_or(s.profile.compiled));
   out.add_if("cuda_graph", t.cuda_graph);
+  if (!t.cuda_graph_modules.empty()) out.add_list("cuda_graph_modules", t.cuda_graph_modules);
   out.add("attention", t.attention.value_or(s.profile.attention_fused ? "flash" : "unfused"));
   out.add("multi_token_prediction", t.multi_token_prediction);
   out.add("clip_gradients", t.clip_gradients);
@@ -168,7 +169,7 @@ Value routing_section(const st::Routing& r) {
 }
 
 Value experts_section(const scenario::Scenario& s) {
-  constexpr std::string_view kDispatchers[] = {"all-to-all", "all-gather", "deepep"};
+  constexpr std::string_view kDispatchers[] = {"all-to-all", "all-gather", "deepep", "hybridep"};
   const st::ExpertRouting& e = s.strategy.experts;
   Section out("experts");
   out.add("dispatcher", kDispatchers[static_cast<std::size_t>(e.dispatcher.value_or(s.profile.dispatcher))]);
@@ -176,6 +177,8 @@ Value experts_section(const scenario::Scenario& s) {
   out.add("pad_to_capacity", e.pad_to_capacity);
   out.add("imbalance", e.imbalance);
   out.add("overlap_shared", e.overlap_shared.value_or(s.profile.overlap_shared_experts));
+  out.add("fused_mlp", e.fused_mlp.value_or(s.profile.fused_expert_mlp));
+  out.add("overlap_exchange", e.overlap_exchange);
   if (e.routing.distribution != st::RoutingKind::balanced) out.put("routing", routing_section(e.routing));
   return out.take();
 }

@@ -12,6 +12,7 @@
 #include "sim/model/shapes.h"
 #include "sim/scenario/megatron_arguments.h"
 #include "sim/scenario/measured_tuning.h"
+#include "strategies/framework/recipes.h"
 #include "strategies/plan_writer.h"
 
 namespace rehearse::scenario {
@@ -82,6 +83,14 @@ std::string profile_of(const config::CsvRow& row) {
 
 /// torchtitan's asynchronous tensor parallelism has no column of its own.
 bool asynchronous_tensor(const config::CsvRow& row) { return contains(cell(row, "note"), "async TP"); }
+
+/// The release that a row's source names: "26.04.01 NeMo Container" is "26.04.01".
+std::string release_of(const std::string& source) {
+  const std::size_t end = source.find(" NeMo Container");
+  if (end == std::string::npos) return "";
+  const std::size_t begin = source.find_last_not_of("0123456789.", end - 1);
+  return source.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin == std::string::npos ? 0 : begin + 1));
+}
 
 /// The node design for a GPU; the prose of `interconnect` decides between designs that differ in their NICs.
 std::string node_of(const config::CsvRow& row) {
@@ -311,7 +320,14 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   st::Recompute& recomputes = s.strategy.memory.recompute;
   recomputes = recompute.empty() ? s.profile.default_recompute : recompute == "full" ? st::Recompute::full : recompute == "selective" ? st::Recompute::selective : st::Recompute::none;
   apply_offload(offload, cell(row, "source") + " " + cell(row, "note"), s.strategy);
-  if (recompute.empty()) s.notes.push_back(std::string("recomputation not stated, taken as ") + (recomputes == st::Recompute::full ? "full" : recomputes == st::Recompute::selective ? "selective" : "none"));
+  if (const std::string release = release_of(cell(row, "source")); !release.empty())
+    if (const auto preset = model::preset_for(cell(row, "model")))
+      if (const auto recipe = st::recipe_for(profile, {release, *preset, cell(row, "gpu"), format, t.global_batch_size})) {
+        st::apply(*recipe, recompute.empty(), s.strategy);
+        s.profile = st::with_choices(s.profile, s.strategy);
+        s.notes.push_back("dispatcher, CUDA graphs, fused kernels and overlap of experts as the presets of release " + recipe->release);
+      }
+  if (recompute.empty() && s.strategy.memory.recompute_modules.empty()) s.notes.push_back(std::string("recomputation not stated, taken as ") + (recomputes == st::Recompute::full ? "full" : recomputes == st::Recompute::selective ? "selective" : "none"));
 
   if (const auto world = row.find("ar_gbps_world") ? row.number("ar_gbps_world") : std::nullopt) {
     hwmodels::MeasuredBandwidth measured;

@@ -81,7 +81,8 @@ const config::Fields<st::Training>& training_fields() {
       config::choice("phase", &T::phase, "what one step is", {{"training", st::StepKind::training, "forward, backward, update"}, {"evaluation", st::StepKind::evaluation, "forward only, beside the states of training"}}),
       config::named_or_file("framework", &T::framework, "how a step is carried out", "framework profile", st::profile_names).required_unless("from"),
       config::boolean("compile", &T::compile, "torch.compile on each layer; default: the framework's habit"),
-      config::boolean("cuda_graph", &T::cuda_graph, "launches are replayed from a CUDA graph"),
+      config::boolean("cuda_graph", &T::cuda_graph, "the whole step is replayed from one CUDA graph"),
+      config::text("cuda_graph_modules", &T::cuda_graph_modules, "parts of each layer that are replayed from graphs: attn, mlp, moe_router, moe_preprocess, moe"),
       config::named("attention", &T::attention, "attention kernel; default: the framework's", "attention kind", [] { return std::vector<std::string>{"flash", "unfused"}; }),
       config::boolean("multi_token_prediction", &T::multi_token_prediction, "the model's multi-token-prediction layers are trained as well"),
       config::boolean("clip_gradients", &T::clip_gradients, "the gradient norm is computed and clipped"),
@@ -214,12 +215,14 @@ const config::Fields<st::ExpertRouting>& experts_fields() {
   static const config::Fields<T> table{
       config::choice("dispatcher", &T::dispatcher, "how tokens reach their experts; default: the framework's",
                      {{"all-to-all", st::Dispatcher::all_to_all, "a copy per chosen expert, NCCL all-to-all"}, {"all-gather", st::Dispatcher::all_gather, "every rank of the group gets every token"},
-                      {"deepep", st::Dispatcher::deepep, "a copy per destination rank in a node, per node between nodes"}}),
+                      {"deepep", st::Dispatcher::deepep, "a copy per destination rank in a node, per node between nodes"}, {"hybridep", st::Dispatcher::hybridep, "the same traffic; rows padded for 8-bit products on the way"}}),
       config::number("capacity_factor", &T::capacity_factor, "slots per expert over the mean, tokens beyond are dropped; default: none are", at_least(0.01)),
       config::boolean("pad_to_capacity", &T::pad_to_capacity, "empty slots are computed as well"),
       config::number("imbalance", &T::imbalance, "load of the fullest expert rank over the mean; every rank is taken to be as full", at_least(1)),
       config::nested("routing", &T::routing, "routing as a distribution: ranks with popular experts have more to do and to keep", routing_fields()),
       config::boolean("overlap_shared", &T::overlap_shared, "shared experts run while tokens travel; default: the framework's habit"),
+      config::boolean("fused_mlp", &T::fused_mlp, "activation, biases and quantisation inside the experts' products; default: the framework's habit"),
+      config::boolean("overlap_exchange", &T::overlap_exchange, "tokens of one micro-batch travel while another's backward is computed (Megatron's --overlap-moe-expert-parallel-comm)"),
   };
   return table;
 }

@@ -84,8 +84,12 @@ const config::Fields<P>& fields() {
       config::choice("context", &P::context, "attention under context parallelism", context_kinds()),
       config::boolean("dropout", &P::dropout, "trains with dropout"),
       config::boolean("grouped_experts", &P::grouped_experts, "one grouped product for all experts of a rank; false: a loop"),
+      config::boolean("fused_expert_mlp", &P::fused_expert_mlp, "activation, biases and quantisation of grouped experts happen inside their products"),
+      config::boolean("expert_launches", &P::expert_launches, "each expert's product and quantisation is a launch of its own"),
+      config::boolean("separate_expert_bias", &P::separate_expert_bias, "the bias after the experts is added expert by expert in fp32; clamping is operators of its own"),
+      config::boolean("current_scaling", &P::current_scaling, "fp8 scales come from a pass over the tensor itself"),
       config::choice("dispatcher", &P::dispatcher, "how tokens reach their experts",
-                     {{"all-to-all", Dispatcher::all_to_all, ""}, {"all-gather", Dispatcher::all_gather, ""}, {"deepep", Dispatcher::deepep, ""}}),
+                     {{"all-to-all", Dispatcher::all_to_all, ""}, {"all-gather", Dispatcher::all_gather, ""}, {"deepep", Dispatcher::deepep, ""}, {"hybridep", Dispatcher::hybridep, ""}}),
       config::boolean("overlap_shared_experts", &P::overlap_shared_experts, "shared experts run while tokens travel"),
       config::boolean("compiled", &P::compiled, "torch.compile on each layer"),
       format("stored_parameter", &P::stored_parameter, "what modules hold"),
@@ -120,6 +124,8 @@ const config::Fields<P>& fields() {
       config::duration("collective_host", &P::collective_host, "host time to issue one collective"),
       config::duration("layer_host", &P::layer_host, "host time per layer beyond its kernels"),
       config::duration("layer_backward_host", &P::layer_backward_host, "host time per layer of backward beyond its kernels"),
+      config::duration("expert_host", &P::expert_host, "host time per layer of experts beyond its kernels"),
+      config::duration("expert_backward_host", &P::expert_backward_host, "host time per layer of experts of backward beyond its kernels"),
       config::duration("step_host", &P::step_host, "host time per step: data, logging, scheduler"),
       config::duration("proxy_stall", &P::proxy_stall, "wait of a layer's collective per rank, while pipeline messages between nodes are outstanding"),
       config::number("collective_sm_factor", &P::collective_sm_factor, "SMs that collectives take from kernels beside them, of what the GPU's file says", config::non_negative),
@@ -212,6 +218,9 @@ FrameworkProfile with_choices(FrameworkProfile p, const Strategy& strategy) {
   p.gradient = strategy.data_parallel.gradient_dtype.value_or(p.gradient);
   p.loss = training.cross_entropy.value_or(p.loss);
   p.overlap_tensor = strategy.parallelism.overlap_tensor.value_or(p.overlap_tensor);
+  // One launch of the whole step: nothing is issued kernel by kernel.
+  if (training.cuda_graph.value_or(false))
+    for (Duration* d : {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host, &p.expert_host, &p.expert_backward_host, &p.proxy_stall}) *d = Duration{};
   if (const auto fused = training.fused_gradient_accumulation) {
     p.fused_gradient_accumulation = *fused;
     if (!*fused) p.dummy_weight_gradients = false;

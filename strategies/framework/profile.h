@@ -53,6 +53,9 @@ struct FrameworkProfile {
   ContextKind context = ContextKind::ring;  // how attention is carried out under context parallelism
   bool dropout = false;                   // trains with dropout masks by default
   bool grouped_experts = true;            // one grouped product for all experts of a rank; false: a loop over experts
+  bool fused_expert_mlp = false;          // grouped: activation, biases and quantisation inside the products
+  bool expert_launches = false;           // grouped: each expert's product, and its operands' quantisation, is a launch of its own, on a few streams
+  bool separate_expert_bias = false;      // the second product's bias, times the router's weight, is added expert by expert, in fp32; clamping is operators of its own
   Dispatcher dispatcher = Dispatcher::all_to_all;
   bool overlap_shared_experts = false;    // shared experts run while tokens travel
   bool compiled = false;                  // torch.compile on each layer by default
@@ -63,6 +66,8 @@ struct FrameworkProfile {
   DType gradient = DType::fp32;           // accumulated gradient
   DType reduce = DType::fp32;             // gradient reduction on the wire
   DType optimizer_state = DType::fp32;
+  bool current_scaling = false;           // fp8 scales come from a pass over the tensor itself before it is quantised; false: from steps before
+  bool transposes_fp8 = true;             // fp8 products take operands in one orientation only (before Blackwell): quantised twice. Set by with_workspaces' caller
   bool autocast = false;                  // 16-bit copies of fp32 weights are made per use
   bool fused_gradient_accumulation = false;  // weight-gradient GEMM adds into the fp32 gradient
   bool dummy_weight_gradients = false;    // Transformer Engine keeps one 16-bit dummy per weight shape
@@ -94,6 +99,7 @@ struct FrameworkProfile {
   // Host thread (per call, on the issuing thread)
   Duration kernel_host{}, backward_kernel_host{}, collective_host{};
   Duration layer_host{}, layer_backward_host{};   // per layer and micro-batch, beyond its kernels: modules, hooks, autograd
+  Duration expert_host{}, expert_backward_host{};  // the same of a layer's experts: routing, dispatch, splitting by expert
   Duration step_host{};
   /// Observed while messages between pipeline stages on different nodes are outstanding: host time of a layer's collective, per
   /// rank of the tensor group. Likely NCCL's proxy threads, which poll the NICs on the cores of the host threads.

@@ -43,6 +43,9 @@ class ExpertLayer {
     if (c.strategy.uneven_experts()) hold_own_share(c, routing);
     dispatcher_ = routing.dispatcher.value_or(c.profile.dispatcher);
     dropless_ = routing.capacity_factor == 0;
+    fused_ = !loops() && routing.fused_mlp.value_or(c.profile.fused_expert_mlp);
+    by_expert_ = !loops() && !fused_ && c.profile.expert_launches;
+    low_ = bits(c.gemm) <= 8;
     own_group_ = !(ranks_ == 1 && tensor_ == c.tensor);
   }
 
@@ -130,7 +133,9 @@ class ExpertLayer {
   }
 
   TensorId route(TensorId x) {
-    const TensorId logits = op_.linear(x, "router", hidden_, moe_.experts, moe_.router_bias, Operators::Split::none);
+    LowerContext wide = c_;   // never in 8 bit
+    wide.gemm = c_.activation;
+    const TensorId logits = Operators(wide, tape_).linear(x, "router", hidden_, moe_.experts, moe_.router_bias, Operators::Split::none);
     const std::int64_t scores = rows_ * moe_.experts * 4, chosen = rows_ * moe_.top_k;
     const TensorId all = tape_.tensor("router scores", scores, false), map = tape_.tensor("routing map", rows_ * moe_.experts, false);
     const TensorId weights = tape_.tensor("router weights", loops() ? chosen * 4 : scores);
@@ -139,6 +144,9 @@ class ExpertLayer {
     if (moe_.groups > 1) node.forward.insert(node.forward.end(), {op_.kernel("group scores", scores, chosen * 4, KernelKind::reduction), op_.kernel("group mask", scores, scores)});
     // Weights and map in dense form; tokens per expert and the balancing loss.
     for (const char* step : {"zeros", "scatter", "routing map", "tokens per expert", "balancing loss", "balancing loss sum"}) node.forward.push_back(op_.kernel(step, scores, scores));
+    // Half of the host's work is routing, half is after the tokens have arrived.
+    node.forward_host = c_.profile.expert_host / 2;
+    node.backward_host = c_.profile.expert_backward_host / 2;
     node.backward = {op_.kernel("balancing loss backward", scores, scores), op_.kernel("scatter backward", scores, scores), op_.kernel("router softmax backward", 2 * scores, scores, KernelKind::softmax)};
     tape_.nodes.push_back(std::move(node));
     return weights;
@@ -257,15 +265,33 @@ class ExpertLayer {
       const std::int64_t rows = weight ? n : tokens, depth = weight ? tokens : k;
       if (packed > 0) out.insert(out.end(), {Operators::alloc(9, wide), op_.kernel("dequantise experts", packed / launches, wide)});
       if (loops()) out.push_back(op_.gemm(name, role, rows, columns, depth, result, accumulate));
-      else out.push_back({.kind = Item::Kind::kernel, .spec = c_.builder.kernel({.kind = KernelKind::grouped_gemm, .role = role, .dtype = c_.gemm, .output_dtype = result, .accumulate = accumulate, .batch = local_,
-                                                                                 .m = rows, .n = columns, .k = depth, .name = name})});
+      else out.push_back({.kind = Item::Kind::kernel,
+                          // Fused kernels schedule the tiles of all experts as one product; others hand over from expert to expert.
+                          .spec = c_.builder.kernel({.kind = fused_ ? KernelKind::gemm : KernelKind::grouped_gemm, .role = role, .dtype = c_.gemm, .output_dtype = result, .accumulate = accumulate, .batch = local_,
+                                                     .m = rows, .n = columns, .k = depth, .name = name}),
+                          .launches = by_expert_ ? static_cast<int>(local_) : 1});
       if (packed > 0) out.push_back(Operators::free(9));
     }
   }
 
+  /// One kernel over the slots of all experts, or one for each expert's.
+  void per_expert(std::vector<Item>& list, const std::string& name, std::int64_t read, std::int64_t written, KernelKind kind = KernelKind::elementwise) const {
+    const std::int64_t parts = by_expert_ ? local_ : 1;
+    for (std::int64_t i = 0; i < parts; ++i) list.push_back(op_.kernel(name, read / parts, written / parts, kind));
+  }
+
+  /// Operands of 8-bit products, each expert's with scales of its own.
+  void quantise(std::vector<Item>& list, const std::string& name, std::int64_t elements) const {
+    if (op_.scales_from_tensor()) per_expert(list, name + " maximum", elements * e(), local_ * 4, KernelKind::reduction);
+    per_expert(list, name, elements * e(), elements * op_.quantised_copies() * bits(c_.gemm) / 8);
+  }
+
+  /// Which of the experts' two products a layer is: in fused kernels the first also makes the second's operand.
+  enum class Place : std::uint8_t { first, second };
+
   /// A linear layer of every expert, with its adapter where the job has one.
-  TensorId product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out) {
-    const TensorId y = plain_product(x, name, in, out, op_, false);
+  TensorId product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, Place place) {
+    const TensorId y = plain_product(x, name, in, out, op_, false, place);
     const std::vector<std::string> parts = parts_of(name);
     const auto adapted = static_cast<std::int64_t>(adapted_parts(c_.strategy.tuning, name, parts).size());
     if (adapted == 0) return y;
@@ -273,9 +299,9 @@ class ExpertLayer {
     inner.adapter = true;
     Operators op(inner, tape_);
     const std::int64_t rank = c_.strategy.tuning.rank, width = out * adapted / static_cast<std::int64_t>(parts.size());
-    const TensorId down = plain_product(x, name + ".lora_A", in, rank * adapted, op, true);
+    const TensorId down = plain_product(x, name + ".lora_A", in, rank * adapted, op, true, place);
     // One rank-wide product per adapted part: as one of the same operations and bytes.
-    const TensorId up = plain_product(down, name + ".lora_B", rank, width, op, true);
+    const TensorId up = plain_product(down, name + ".lora_B", rank, width, op, true, place);
     const TensorId sum = tape_.tensor(name + " with adapter", received_ * out * e());
     const std::int64_t bytes = received_ * out * e(), branch = received_ * width * e();
     tape_.nodes.push_back({.name = name + " adapter add", .inputs = {y, up}, .outputs = {sum}, .forward = {op_.kernel("adapter scaled add", bytes + branch, bytes)},
@@ -283,7 +309,7 @@ class ExpertLayer {
     return sum;
   }
 
-  TensorId plain_product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, Operators& op, bool adapter) {
+  TensorId plain_product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, Operators& op, bool adapter, Place place) {
     const TensorId y = tape_.tensor(name, received_ * out * e());
     // Experts that are modules of their own can be trained one by one; the others' weights are counted beside.
     const std::int64_t own = adapter ? local_ : std::min(local_, trained_experts(c_.strategy.tuning, c_.layer, moe_.experts));
@@ -305,10 +331,14 @@ class ExpertLayer {
     const int w = tape_.weight(std::move(matrix));
     Node node{.name = name, .inputs = {x}, .outputs = {y}};
     if (trains || quantised) node.saved.push_back(x);
-    const bool low = bits(c_.gemm) <= 8 && !adapter;
-    if (low) node.forward.push_back(op_.kernel(name + " cast input", received_ * in * e(), received_ * in));
+    if (place == Place::first && !adapter) {
+      node.forward_host = c_.profile.expert_host / 2;
+      node.backward_host = c_.profile.expert_backward_host / 2;
+    }
+    const bool low = low_ && !adapter;
+    if (low && !(fused_ && place == Place::second)) quantise(node.forward, name + " cast input", received_ * in);
     products(node.forward, name, GemmRole::forward, out, in, c_.activation, false, packed);
-    if (low) node.backward.push_back(op_.kernel(name + " cast gradient", received_ * out * e(), 2 * received_ * out));
+    if (low && !(fused_ && place == Place::first)) quantise(node.backward, name + " cast gradient", received_ * out);
     const std::size_t input_from = node.backward.size();
     products(node.backward, name + " data gradient", GemmRole::data_gradient, in, out, c_.activation, false, packed);
     for (std::size_t i = input_from; i < node.backward.size(); ++i) node.backward[i].for_input = true;
@@ -321,14 +351,17 @@ class ExpertLayer {
       for (std::size_t i = 0; i + 1 < made.size(); ++i) node.backward.push_back(made[i]);
       node.backward.push_back(op_.weight_gradient(w, made.back()));
     }
-    if (c_.model.mlp_bias && !adapter) {
+    if (c_.model.mlp_bias && !adapter && !(separate_bias() && place == Place::second)) {
       Weight added = op_.weight(name + ".bias", local_ * out);
       added.matrix = false;
       added.expert = own_group_;
       const bool bias_trains = added.trainable;
       const int b = tape_.weight(std::move(added));
-      node.forward.push_back(op_.kernel(name + " bias", received_ * out * e(), received_ * out * e()));
-      if (bias_trains) node.backward.push_back(op_.weight_gradient(b, op_.kernel(name + " bias gradient", received_ * out * e(), local_ * out * 4, KernelKind::reduction)));
+      // In the product's epilogue, and its gradient in the weight gradient's or in the quantisation of the output's gradient.
+      const bool epilogue = fused_ || separate_bias();
+      if (!epilogue) node.forward.push_back(op_.kernel(name + " bias", received_ * out * e(), received_ * out * e()));
+      const std::int64_t read = epilogue ? local_ * out * 4 : received_ * out * e();
+      if (bias_trains) node.backward.push_back(op_.weight_gradient(b, op_.kernel(name + " bias gradient", read, local_ * out * 4, KernelKind::reduction)));
     }
     tape_.nodes.push_back(std::move(node));
     return y;
@@ -337,8 +370,12 @@ class ExpertLayer {
   /// Megatron multiplies by the router's weights here, so that nothing has to be kept for it later.
   TensorId activation(TensorId x, TensorId weights, std::int64_t width) {
     const std::int64_t size = received_ * width * e(), in = c_.model.gated_mlp ? 2 * size : size;
+    if (c_.model.clamped_activation && separate_bias()) x = clamp(x, in);
     const TensorId y = tape_.tensor("experts activation", size);
     Node node{.name = "experts activation", .inputs = {x}, .outputs = {y}, .saved = {x}};
+    // The scalar of the gate is copied to the device for each call, and such a copy waits for the stream
+    // (fused_bias_geglu.py: torch.tensor(linear_offset, device=...)).
+    if (c_.model.clamped_activation && separate_bias()) node.forward.push_back({.kind = Item::Kind::host_sync});
     if (weighs_in_activation()) {
       node.inputs.push_back(weights);
       node.saved.push_back(weights);
@@ -350,10 +387,12 @@ class ExpertLayer {
       node.intermediates = {silu};
       if (c_.model.gated_mlp) node.saved.push_back(silu);
     }
-    for (std::int64_t i = 0; i < parts; ++i) {
+    for (std::int64_t i = 0; i < parts && !fused_; ++i) {
       node.forward.push_back(op_.kernel("experts activation", in / parts, size / parts));
       if (loops() && c_.model.gated_mlp) node.forward.push_back(op_.kernel("experts gate product", 2 * size / parts, size / parts));
       node.backward.push_back(op_.kernel("experts activation backward", (in + size) / parts, in / parts));
+      // The slots' weights want a sum over the width: a second pass (weighted_swiglu_back, weighted_quick_geglu_back under torch.compile).
+      if (by_expert_) node.backward.push_back(op_.kernel("experts activation weights backward", in + size, received_ * 4, KernelKind::reduction));
       if (loops() && c_.model.gated_mlp) node.backward.insert(node.backward.end(), {op_.kernel("experts gate product backward", 2 * size / parts, size / parts), op_.kernel("experts gate product backward", 2 * size / parts, size / parts)});
     }
     tape_.nodes.push_back(std::move(node));
@@ -361,17 +400,85 @@ class ExpertLayer {
   }
 
   bool weighs_in_activation() const { return !loops(); }
+  bool separate_bias() const { return !loops() && !fused_ && c_.profile.separate_expert_bias; }
+
+  /// Gate and up cut apart, clamped and joined again before the activation's kernel.
+  /// Source: megatron/core/fusions/fused_bias_geglu.py, weighted_bias_quick_geglu_impl.
+  TensorId clamp(TensorId x, std::int64_t size) {
+    const TensorId y = tape_.tensor("experts clamped", size);
+    const std::int64_t half = size / 2;
+    Node node{.name = "experts clamp", .inputs = {x}, .outputs = {y}, .saved = {x}};
+    node.forward = {Operators::alloc(0, half), op_.kernel("clamp gate", half, half), Operators::alloc(1, half), op_.kernel("clamp up", half, half),
+                    op_.kernel("join gate and up", size, size), Operators::free(0), Operators::free(1)};
+    node.backward = {Operators::alloc(0, half), op_.kernel("clamp gate backward", size, half), Operators::alloc(1, half), op_.kernel("clamp up backward", size, half),
+                     op_.kernel("cut gate and up backward", size, size), Operators::free(0), Operators::free(1)};
+    tape_.nodes.push_back(std::move(node));
+    return y;
+  }
+
+  /// The bias after the experts, times each slot's weight: an fp32 product and an fp32 sum for each expert, joined and cast.
+  /// Source: megatron/core/transformer/moe/experts.py, TEGroupedMLP._apply_bias; backward as autograd records it.
+  TensorId output_bias(TensorId x, TensorId weights) {
+    const std::int64_t narrow = bytes(received_), wide = received_ * hidden_ * 4, slots = received_ * 4;
+    const TensorId y = tape_.tensor("experts biased output", narrow);
+    Weight added = op_.weight("experts down.bias", local_ * hidden_);
+    added.matrix = false;
+    added.expert = own_group_;
+    const bool trains = added.trainable;
+    const int b = tape_.weight(std::move(added));
+    Node node{.name = "experts output bias", .inputs = {x, weights}, .outputs = {y}, .saved = {weights}};
+    auto& f = node.forward;
+    f.push_back(Operators::alloc(0, wide));
+    f.push_back(Operators::alloc(1, wide / local_));
+    per_expert(f, "bias times weight", slots, wide);
+    per_expert(f, "bias add", narrow + wide, wide);
+    f.push_back(Operators::free(1));
+    f.insert(f.end(), {Operators::alloc(2, wide), op_.kernel("join experts", wide, wide), Operators::free(0), op_.kernel("cast", wide, narrow), Operators::free(2)});
+    auto& back = node.backward;
+    back.insert(back.end(), {Operators::alloc(3, wide), op_.kernel("cast backward", narrow, wide)});
+    per_expert(back, "bias add backward", wide, narrow);
+    if (trains) {
+      back.push_back(Operators::alloc(4, wide / local_));
+      per_expert(back, "bias times weight backward", wide + slots, wide);
+      std::vector<Item> sums;
+      per_expert(sums, "experts down bias gradient", wide, local_ * hidden_ * 4, KernelKind::reduction);
+      for (std::size_t i = 0; i + 1 < sums.size(); ++i) back.push_back(sums[i]);
+      back.push_back(op_.weight_gradient(b, sums.back()));
+      back.push_back(Operators::free(4));
+    }
+    back.push_back(Operators::alloc(5, wide / local_));
+    per_expert(back, "slot weight backward", wide, wide);
+    per_expert(back, "slot weight backward sum", wide, slots, KernelKind::reduction);
+    back.push_back(Operators::free(5));
+    back.insert(back.end(), {op_.kernel("join gradients", narrow, narrow), Operators::free(3)});
+    tape_.nodes.push_back(std::move(node));
+    return y;
+  }
+
+  /// Experts' rows filled up to what 8-bit products want, where the dispatcher has not done it (HybridEP does): a copy.
+  /// Source: Transformer Engine, Fp8Padding and Fp8Unpadding in TEGroupedMLP.
+  TensorId copy(TensorId x, const char* name) {
+    const TensorId y = tape_.tensor(name, bytes(received_));
+    tape_.nodes.push_back({.name = std::string("experts ") + name, .inputs = {x}, .outputs = {y}, .forward = {op_.kernel(name, bytes(received_), bytes(received_))},
+                           .backward = {op_.kernel(std::string(name) + " backward", bytes(received_), bytes(received_))}});
+    return y;
+  }
+  bool pads() const { return low_ && by_expert_ && dropless_ && dispatcher_ != Dispatcher::hybridep; }
 
   TensorId experts(const Slots& in) {
     const std::int64_t width = moe_.ffn_hidden / tensor_;
     TensorId h;
+    const TensorId x = pads() ? copy(in.tokens, "padding") : in.tokens;
     if (c_.model.gated_mlp) {
-      h = product(in.tokens, "experts gate_up", hidden_, 2 * width);
+      h = product(x, "experts gate_up", hidden_, 2 * width, Place::first);
       h = activation(h, in.weights, width);
-      return product(h, "experts down", width, hidden_);
+      h = product(h, "experts down", width, hidden_, Place::second);
+    } else {
+      h = activation(product(x, "experts fc1", hidden_, width, Place::first), in.weights, width);
+      h = product(h, "experts fc2", width, hidden_, Place::second);
     }
-    h = activation(product(in.tokens, "experts fc1", hidden_, width), in.weights, width);
-    return product(h, "experts fc2", width, hidden_);
+    if (c_.model.mlp_bias && separate_bias()) h = output_bias(h, in.weights);
+    return pads() ? copy(h, "unpadding") : h;
   }
 
   /// Sums each token's outputs, weighed here where the experts did not.
@@ -419,6 +526,9 @@ class ExpertLayer {
   std::vector<std::int64_t> rows_of_;         // slots of each local expert; empty: all alike
   Dispatcher dispatcher_ = Dispatcher::all_to_all;
   bool dropless_ = true;
+  bool fused_ = false;          // both products, activation, biases and quantisation in fused kernels
+  bool by_expert_ = false;      // each expert's product is a launch
+  bool low_ = false;            // 8- or 4-bit products
   bool own_group_ = false;      // expert weights are summed over another group than dense ones
   TensorId order_ = kNoTensor;
   std::size_t joins_at_ = 0;    // the node before which compute waits for tokens that travelled beside it

@@ -219,7 +219,12 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   };
   const bool regathers = gather && trained && !keeps_gathered;
   const std::int64_t own_rows = gather ? m / t : m;
-  if (low_precision) f.push_back(kernel(name + " cast input", own_rows * k * e, own_rows * k));
+  // Transformer Engine also writes the columns that the weight gradient wants, where they are not gathered again for it.
+  const std::int64_t input_copies = c_.profile.transformer_engine && trained && !gather ? quantised_copies() : 1;
+  if (low_precision) {
+    if (scales_from_tensor()) f.push_back(kernel(name + " input maximum", own_rows * k * e, 4, KernelKind::reduction));
+    f.push_back(kernel(name + " cast input", own_rows * k * e, own_rows * k * bits(c_.gemm) / 8 * input_copies));
+  }
   if (gather && !keeps_gathered) f.push_back(alloc(0, sent_in));
   if (gather && !overlaps) f.push_back(collective(CollectiveKind::all_gather, name + " gather input", sent_in, both));
   if (scatter || reduce) f.push_back(alloc(1, whole_out));
@@ -236,7 +241,11 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
 
   // Backward: the gradient of the input, then of the weight; collectives overlap with the other GEMM.
   auto& b = node.backward;
-  if (low_precision) b.push_back(kernel(name + " cast gradient", out_rows * n * e, 2 * out_rows * n));
+  const std::int64_t gradient_copies = c_.profile.transformer_engine ? quantised_copies() : 2;
+  if (low_precision) {
+    if (scales_from_tensor()) b.push_back(kernel(name + " gradient maximum", out_rows * n * e, 4, KernelKind::reduction));
+    b.push_back(kernel(name + " cast gradient", out_rows * n * e, out_rows * n * bits(c_.gemm) / 8 * gradient_copies));
+  }
   if (scatter) b.push_back(alloc(2, sent_gradient));
   if (scatter && !overlaps) b.push_back(collective(CollectiveKind::all_gather, name + " gather gradient", sent_gradient, both));
   if (regathers)

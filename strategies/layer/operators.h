@@ -78,6 +78,10 @@ class Operators {
   TensorId activation(TensorId gate_up, TensorId up, std::int64_t width, const std::string& prefix = "");
   TensorId residual(TensorId stream, TensorId branch, const std::string& name);
 
+  /// 8-bit operands: whether scales want a pass over the tensor first; copies that are written (rows and columns).
+  bool scales_from_tensor() const { return c_.gemm == DType::fp8 && c_.profile.current_scaling; }
+  std::int64_t quantised_copies() const { return c_.gemm != DType::fp8 || c_.profile.transposes_fp8 ? 2 : 1; }
+
   // Building bricks, also used by head.cpp
   Weight weight(const std::string& name, std::int64_t elements) const;
   Item kernel(const std::string& name, std::int64_t read, std::int64_t written, model::KernelKind kind = model::KernelKind::elementwise) const;

@@ -66,6 +66,7 @@ struct Item {
   int temporary = 0;
   int weight = -1;
   std::int64_t bytes = 0;
+  int launches = 1;                  // of the host for one kernel of ours: members of a group that the library issues one by one
   plan::Category category = plan::Category::temporary;  // workspace: a kernel's own, gone when it returns
   bool for_input = false;            // backward: left out where no input wants a gradient
   // Where a schedule splits backward, weight gradients wait until long after the input gradients:
@@ -87,6 +88,8 @@ struct Node {
   bool cached = false;                // inside a region: its output is kept, not recomputed (selective policies)
   bool recomputed_last = false;       // a recomputation that stops early still runs this node (see linear())
   bool discard_output = false;        // outputs are dropped after use and recomputed on demand in backward
+  Duration forward_host{}, backward_host{};   // host time beyond its kernels
+  bool captured = false;              // replayed from a CUDA graph: no launches, no synchronisation of the host
 };
 
 struct Tape {

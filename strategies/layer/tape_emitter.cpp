@@ -73,14 +73,15 @@ class Emitter {
     BlockWriter forward(tape_.name + " forward");
     out_ = &forward;
     out_->reserve_slots(2);
-    out_->host(profile_.layer_host);
+    out_->host(issued(profile_.layer_host));
     emit_forward();
     plan::Block forward_block = forward.take();
 
+    in_graph_ = false;
     BlockWriter backward(tape_.name + (split() ? " input gradients" : " backward"));
     out_ = &backward;
     backward_ = true;
-    if (std::find(active_.begin(), active_.end(), true) != active_.end()) out_->host(profile_.layer_backward_host);
+    if (std::find(active_.begin(), active_.end(), true) != active_.end()) out_->host(issued(profile_.layer_backward_host));
     emit_backward();
     plan::Block backward_block = backward.take();
 
@@ -204,8 +205,22 @@ class Emitter {
     state.live = false;
   }
 
-  void kernel(std::uint32_t spec, plan::Stream stream = plan::Stream::compute) {
-    out_->kernel(spec, in_backward_node_ ? profile_.backward_kernel_host : profile_.kernel_host, stream);
+  void kernel(std::uint32_t spec, plan::Stream stream = plan::Stream::compute, int launches = 1) {
+    const Duration one = in_backward_node_ ? profile_.backward_kernel_host : profile_.kernel_host;
+    out_->kernel(spec, in_graph_ ? Duration{} : one * launches, stream);
+  }
+
+  /// Neighbouring nodes that were captured are one graph, launched as one.
+  void enter(const Node& node) {
+    if (node.captured && !in_graph_) out_->host(profile_.kernel_host);
+    in_graph_ = node.captured;
+    if (!in_graph_) out_->host(in_backward_node_ ? node.backward_host : node.forward_host);
+  }
+
+  /// Share of the layer whose host code runs: captured parts are replayed without it.
+  Duration issued(Duration whole) const {
+    const auto captured = std::count_if(tape_.nodes.begin(), tape_.nodes.end(), [](const Node& n) { return n.captured; });
+    return whole * (node_count() - captured) / std::max(1, node_count());
   }
 
   /// What a node leaves to the weight-gradient block, and what is kept for it.
@@ -229,6 +244,7 @@ class Emitter {
 
   /// Runs a node's items; those that wait for the weight gradients go to `left`.
   void items(const std::vector<Item>& list, const Node* of, std::vector<int>* output_gradients, Left* left = nullptr) {
+    enter(*of);
     std::map<int, std::uint32_t> temporaries;
     const bool defers = left != nullptr && waits(*of);
     const bool input_wanted = output_gradients == nullptr || std::any_of(of->inputs.begin(), of->inputs.end(), [&](TensorId t) { return wants_gradient(t); });
@@ -243,7 +259,7 @@ class Emitter {
   void item(const Item& item, const Node* of, std::vector<int>* output_gradients, std::map<int, std::uint32_t>& temporaries) {
     switch (item.kind) {
       case Item::Kind::kernel:
-        kernel(item.spec, item.stream);
+        kernel(item.spec, item.stream, item.launches);
         break;
       case Item::Kind::collective:
         out_->collective(item.spec, item.stream, item.sync, profile_.collective_host + options_.collective_wait);
@@ -255,6 +271,7 @@ class Emitter {
         break;
       }
       case Item::Kind::host_sync: {
+        if (in_graph_) break;
         const std::uint32_t event = new_slot("");
         out_->record(plan::Stream::compute, event);
         out_->host_wait(event);
@@ -316,7 +333,7 @@ class Emitter {
         for (const auto* list : {&node(n).inputs, &node(n).holds})
           for (TensorId t : *list) ++tensor(t).uses;
     const bool was = std::exchange(in_backward_node_, false);
-    if (options_.checkpoint) out_->host(profile_.layer_host);
+    if (options_.checkpoint) out_->host(issued(profile_.layer_host));
     for (int n : members) {
       if (n > last_needed || node(n).cached) continue;
       forward_node(n, true);
@@ -450,7 +467,7 @@ class Emitter {
     switch (mode) {
       case WeightGradient::fused_main:
         if (w.matrix) {
-          kernel(item.spec);
+          kernel(item.spec, plan::Stream::compute, item.launches);
           return;
         }
         [[fallthrough]];  // vectors have no GEMM to fuse into
@@ -458,7 +475,7 @@ class Emitter {
       case WeightGradient::accumulate: {
         const std::uint32_t temporary = split() ? reserved : new_slot(w.name + " gradient");
         out_->alloc(temporary, bytes, Category::temporary);
-        kernel(item.spec);
+        kernel(item.spec, plan::Stream::compute, item.launches);
         const std::int64_t main = w.elements * width(options_.main_gradient_element_bytes);
         kernel(builder_.kernel({.kind = model::KernelKind::elementwise, .bytes_read = bytes + main, .bytes_written = main, .name = "gradient accumulate"}));
         out_->free(temporary);
@@ -466,7 +483,7 @@ class Emitter {
       }
       case WeightGradient::first:
         out_->alloc(slot, bytes, Category::gradient, Frame::unit);
-        kernel(item.spec);
+        kernel(item.spec, plan::Stream::compute, item.launches);
         return;
     }
   }
@@ -591,6 +608,7 @@ class Emitter {
   bool produced_ = false;
   bool backward_ = false;
   bool in_backward_node_ = false;
+  bool in_graph_ = false;   // the node at hand is replayed from a CUDA graph
 };
 
 }  // namespace

@@ -58,6 +58,22 @@ void apply_selective(const LowerContext& c, Tape& tape) {
   tape.regions = regions;
 }
 
+/// Which nodes are replayed from CUDA graphs, by module name (Megatron's cuda_graph_scope); all of them where the step is one.
+void apply_capture(const LowerContext& c, Tape& tape) {
+  const Training& t = c.strategy.training;
+  const std::set<std::string> modules(t.cuda_graph_modules.begin(), t.cuda_graph_modules.end());
+  const bool all = t.cuda_graph.value_or(false);
+  enum class Part : std::uint8_t { attention, router, experts, mlp } part = Part::attention;
+  for (Node& n : tape.nodes) {
+    if (part == Part::attention && n.name == "mlp norm") part = Part::mlp;
+    if (part == Part::mlp && n.name.starts_with("router")) part = Part::router;
+    if (part == Part::router && !n.name.starts_with("router")) part = Part::experts;
+    const bool routed = modules.contains("moe_router") && (part == Part::router || (n.name == "mlp norm" && c.model.experts.experts > 0));
+    n.captured = all || (part == Part::attention && modules.contains("attn")) || (part == Part::mlp && modules.contains("mlp")) || routed ||
+                 (part == Part::experts && modules.contains("moe"));
+  }
+}
+
 TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, TensorId x, const model::Layer& layer) {
   const auto& m = c.model;
   if (m.latent.present()) return latent_attention_block(c, op, tape, x, layer);
@@ -175,6 +191,7 @@ Tape layer_tape(const LowerContext& c, const model::Layer& layer) {
   tape.input = tape.tensor("layer input", c.stream_tokens() * c.model.hidden * c.element());
   tape.output = layer_block(c, op, tape, tape.input, layer);
   apply_selective(c, tape);
+  apply_capture(c, tape);
   return tape;
 }
 

@@ -11,6 +11,14 @@ namespace rehearse::strategies {
 PipelineProgram make_one_forward_one_backward(const PipelineShape& shape) {
   PipelineProgram out = empty_looped("1f1b", shape, 1);
   const int m = shape.micro_batches;
+  if (shape.overlap_expert_messages && shape.stages == 1) {
+    // Source: megatron/core/pipeline_parallel/combined_1f1b.py, combined_1f1b_schedule_for_no_pipelining.
+    RankWriter w(out, 0);
+    w.forward(0, 0);
+    for (int i = 0; i + 1 < m; ++i) w.compute(overlapped(0, i + 1, 0, i));
+    w.backward(0, m - 1);
+    return out;
+  }
   for (int r = 0; r < shape.stages; ++r) {
     RankWriter w(out, r);
     const int warm_up = std::min(m, shape.stages - r - 1);

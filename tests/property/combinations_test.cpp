@@ -149,7 +149,7 @@ scenario::Scenario scenario_of(const Choice& c) {
 /// The same with a host that takes no time, so that the device sets the pace and its blocks can be replayed.
 scenario::Scenario with_fast_host(scenario::Scenario s) {
   st::FrameworkProfile& p = s.profile;
-  for (Duration* d : {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host, &p.step_host}) *d = {};
+  for (Duration* d : {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host, &p.expert_host, &p.expert_backward_host, &p.step_host}) *d = {};
   return s;
 }
 

@@ -76,8 +76,10 @@ TEST(Refusals, SchedulesThatTheModelOrTheFrameworkCannotRun) {
   EXPECT_NE(mistakes("pipeline={schedule: 1f1b, virtual_stages: 2}").find("has 1 model chunk per rank"), std::string::npos);
 }
 
-TEST(Refusals, CudaGraphsAndCompiledFormsThatDoNotExist) {
-  EXPECT_NE(mistakes("training.cuda_graph=true").find("CUDA graphs cannot be simulated yet"), std::string::npos);
+TEST(Refusals, GraphPartsAndCompiledFormsThatDoNotExist) {
+  EXPECT_EQ(mistakes("training.cuda_graph=true"), "");
+  EXPECT_NE(mistakes("training.cuda_graph_modules=[attention]").find("is no part of a layer"), std::string::npos);
+  EXPECT_NE(mistakes("experts.overlap_exchange=true").find("no tokens travel"), std::string::npos);
   EXPECT_NE(mistakes("training.compile=true").find("has no compiled form"), std::string::npos);
 }
 

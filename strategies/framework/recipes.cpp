@@ -1,0 +1,82 @@
+#include "strategies/framework/recipes.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "sim/config/document.h"
+#include "sim/config/fields.h"
+#include "sim/core/error.h"
+#include "sim/core/remembered.h"
+#include "sim/core/resources.h"
+
+namespace rehearse::strategies {
+namespace {
+
+constexpr const char* kFolder = "strategies/framework/recipes";
+
+struct Recipes {
+  std::string title, source;
+  std::vector<Recipe> recipes;
+};
+
+const config::Fields<Recipe>& recipe_fields() {
+  using R = Recipe;
+  static const config::Fields<R> table{
+      config::text("release", &R::release, "first release with these settings").required(),
+      config::text("model", &R::model, "model preset").required(),
+      config::text("gpu", &R::gpu, "GPU type").required(),
+      config::text("precision", &R::precision, "number formats").required(),
+      config::integer("global_batch", &R::global_batch, "samples per step", config::positive).required(),
+      config::choice("dispatcher", &R::dispatcher, "how tokens reach their experts",
+                     {{"all-to-all", Dispatcher::all_to_all, ""}, {"all-gather", Dispatcher::all_gather, ""}, {"deepep", Dispatcher::deepep, ""}, {"hybridep", Dispatcher::hybridep, ""}}),
+      config::boolean("cuda_graph", &R::cuda_graph, "the whole step is one CUDA graph"),
+      config::text("cuda_graph_modules", &R::cuda_graph_modules, "parts of a layer replayed from graphs"),
+      config::text("recompute_modules", &R::recompute_modules, "what is recomputed"),
+      config::boolean("fused_mlp", &R::fused_mlp, "the experts' products in fused kernels"),
+      config::boolean("overlap_exchange", &R::overlap_exchange, "tokens travel beside another micro-batch's backward"),
+  };
+  return table;
+}
+
+Recipes read(const std::string& profile) {
+  const std::filesystem::path file = resource_root() / kFolder / (profile + ".yaml");
+  if (!std::filesystem::exists(file)) return {};
+  static const config::Fields<Recipes> table{
+      config::text("title", &Recipes::title, "what the recipes are").required(),
+      config::text("source", &Recipes::source, "where they stand").required(),
+      config::list_of("recipes", &Recipes::recipes, "settings of one model on one GPU", recipe_fields()).required(),
+  };
+  config::Diagnostics problems;
+  Recipes out = config::read(config::load_document(file).root, table, problems);
+  config::throw_if_any(std::move(problems));
+  return out;
+}
+
+}  // namespace
+
+std::optional<Recipe> recipe_for(const std::string& profile, const RecipeKey& key) {
+  static Remembered<std::string, Recipes> all;
+  const Recipes& known = all.get(profile, [&] { return read(profile); });
+  const Recipe* best = nullptr;
+  for (const Recipe& r : known.recipes) {
+    if (r.model != key.model || r.gpu != key.gpu || r.release > key.release) continue;
+    if (std::find(r.precision.begin(), r.precision.end(), key.precision) == r.precision.end()) continue;
+    const auto rank = [&](const Recipe& x) { return std::pair(x.global_batch == key.global_batch, x.release); };
+    if (best == nullptr || rank(r) > rank(*best)) best = &r;
+  }
+  return best == nullptr ? std::nullopt : std::optional(*best);
+}
+
+void apply(const Recipe& recipe, bool recompute_unsaid, Strategy& s) {
+  if (recipe.dispatcher) s.experts.dispatcher = recipe.dispatcher;
+  if (recipe.cuda_graph) s.training.cuda_graph = true;
+  s.training.cuda_graph_modules = recipe.cuda_graph_modules;
+  if (recipe.fused_mlp) s.experts.fused_mlp = true;
+  // Overlap needs the interleaved schedule where there are stages.
+  s.experts.overlap_exchange = recipe.overlap_exchange && s.parallelism.degrees.expert > 1 && (s.parallelism.degrees.pipeline == 1 || s.pipeline.virtual_stages > 1);
+  if (!recompute_unsaid || recipe.recompute_modules.empty()) return;
+  s.memory.recompute = Recompute::selective;
+  s.memory.recompute_modules = recipe.recompute_modules;
+}
+
+}  // namespace rehearse::strategies

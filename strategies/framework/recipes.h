@@ -1,0 +1,36 @@
+// What a framework's published runs were told beyond what their tables say, release by release: dispatcher, CUDA graphs,
+// recomputed modules. Data: strategies/framework/recipes/<profile>.yaml. Leaves out what the tables do say.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strategies/spec.h"
+
+namespace rehearse::strategies {
+
+struct Recipe {
+  std::string release, model, gpu;
+  std::vector<std::string> precision;
+  std::int64_t global_batch = 0;
+  std::optional<Dispatcher> dispatcher;
+  bool cuda_graph = false;
+  std::vector<std::string> cuda_graph_modules, recompute_modules;
+  bool fused_mlp = false, overlap_exchange = false;
+};
+
+struct RecipeKey {
+  std::string release, model, gpu, precision;
+  std::int64_t global_batch = 0;
+};
+
+/// The entry of the newest release that is not after `key.release`; the batch decides between entries of one release, and
+/// where none has it the newest entry counts. Nothing where the profile has no recipes, or none for this model and GPU.
+std::optional<Recipe> recipe_for(const std::string& profile, const RecipeKey& key);
+
+/// The strategy as the recipe says. Recomputation only where `recompute_unsaid`.
+void apply(const Recipe& recipe, bool recompute_unsaid, Strategy& strategy);
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,177 @@
+// How Megatron carries out experts: launches, biases, fused kernels, CUDA graphs, overlapped exchanges, release presets.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "sim/model/presets.h"
+#include "strategies/framework/recipes.h"
+#include "strategies/layer/transformer_layer.h"
+#include "strategies/pipeline/catalog.h"
+#include "strategies/plan_writer.h"
+
+namespace rehearse::strategies {
+namespace {
+
+model::ModelDescription gpt_oss(int layers = 2) {
+  model::ModelDescription m = model::load_preset("gpt-oss-20b");
+  m.layers.resize(static_cast<std::size_t>(layers));
+  return m;
+}
+
+Strategy job(int expert, Precision precision = Precision::bf16) {
+  Strategy s;
+  s.training.sequence_length = 1024;
+  s.training.global_batch_size = 4 * expert;
+  s.training.precision = precision;
+  s.parallelism.degrees.data = expert;
+  s.parallelism.degrees.expert = expert;
+  s.data_parallel.kind = DataParallelKind::distributed_optimizer;
+  return s;
+}
+
+/// Bytes and host time of the kernels whose names contain a word, over one step of the first class.
+struct Sum {
+  int kernels = 0;
+  double bytes = 0, host_us = 0;
+};
+Sum sum_of(const plan::Plan& plan, const std::string& word) {
+  Sum out;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing) {
+      if (i.op != plan::Opcode::kernel) continue;
+      const model::KernelSpec& k = plan.kernels[i.index];
+      if (k.name.find(word) == std::string::npos) continue;
+      ++out.kernels;
+      out.bytes += static_cast<double>(k.bytes_read + k.bytes_written);
+      out.host_us += static_cast<double>(i.value) * 1e-6;
+    }
+  return out;
+}
+int syncs_of(const plan::Plan& plan) {
+  int out = 0;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing) out += i.op == plan::Opcode::host_wait;
+  return out;
+}
+
+/// Written out by hand from TEGroupedMLP._apply_bias: per slot and hidden element, forward b * p (4), t + bp (2, 4, 4), cat (4, 4),
+/// cast (4, 2); backward cast (2, 4), the sum's (4, 2), b's product and sum (4, 4, 4), p's (4, 4, 4), split's cat (2, 2): 28 and 40 bytes.
+TEST(ExpertKernels, MegatronsOutputBiasMovesSixtyEightBytesPerElement) {
+  const model::ModelDescription m = gpt_oss();
+  const FrameworkProfile profile = load_profile("megatron-core");
+  const plan::Plan plan = write_plan(m, job(8), profile, 8);
+  const double slots = 1024.0 * 4, elements = slots * 2880, layers = 2, micro_batches = 4;
+  double bytes = 0;
+  for (const char* word : {"bias times weight", "bias add", "join experts", "cast", "experts down bias gradient", "slot weight backward", "join gradients"}) bytes += sum_of(plan, word).bytes;
+  EXPECT_NEAR(bytes / (elements * layers * micro_batches), 68, 0.1);
+  Strategy fused = job(8);
+  fused.experts.fused_mlp = true;
+  EXPECT_EQ(sum_of(write_plan(m, fused, profile, 8), "bias add").kernels, 0);
+}
+
+TEST(ExpertKernels, EachExpertsProductIsALaunchUnlessFused) {
+  const model::ModelDescription m = gpt_oss();
+  const FrameworkProfile profile = load_profile("megatron-core");
+  Strategy s = job(4);   // eight experts on each rank
+  const Sum eight = sum_of(write_plan(m, s, profile, 8), "experts gate_up");
+  s.experts.fused_mlp = true;
+  const Sum one = sum_of(write_plan(m, s, profile, 8), "experts gate_up");
+  EXPECT_EQ(eight.kernels, one.kernels);   // one grouped product on the device
+  const double products = 3, biases = 1;
+  EXPECT_NEAR(eight.host_us / one.host_us, (8 * products + biases) / (products + biases), 1e-9);
+}
+
+TEST(ExpertKernels, QuantisedOperandsOfFusedExpertsAreThoseThatEnterOnly) {
+  const model::ModelDescription m = gpt_oss();
+  const FrameworkProfile profile = load_profile("megatron-bridge");
+  Strategy s = job(8, Precision::mxfp8);
+  const plan::Plan apart = write_plan(m, s, profile, 8);
+  s.experts.fused_mlp = true;
+  const plan::Plan fused = write_plan(m, s, profile, 8);
+  EXPECT_GT(sum_of(apart, "experts down cast input").kernels, 0);
+  EXPECT_EQ(sum_of(fused, "experts down cast input").kernels, 0);
+  EXPECT_EQ(sum_of(fused, "experts gate_up cast gradient").kernels, 0);
+  EXPECT_EQ(sum_of(fused, "experts activation").kernels, 0);
+  EXPECT_GT(sum_of(fused, "experts gate_up cast input").kernels, 0);
+  EXPECT_GT(sum_of(fused, "experts down cast gradient").kernels, 0);
+}
+
+TEST(ExpertKernels, RoutersAreNeverInEightBits) {
+  const model::ModelDescription m = gpt_oss();
+  const plan::Plan plan = write_plan(m, job(8, Precision::mxfp8), load_profile("megatron-bridge"), 8);
+  EXPECT_EQ(sum_of(plan, "router cast").kernels, 0);
+  for (const model::KernelSpec& k : plan.kernels)
+    if (k.name.starts_with("router") && k.kind == model::KernelKind::gemm) { EXPECT_EQ(k.dtype, DType::bf16) << k.name; }
+}
+
+TEST(ExpertKernels, HybridEpPadsOnTheWay) {
+  const model::ModelDescription m = gpt_oss();
+  const FrameworkProfile profile = load_profile("megatron-bridge");
+  Strategy s = job(8, Precision::mxfp8);
+  s.experts.dispatcher = Dispatcher::deepep;
+  EXPECT_GT(sum_of(write_plan(m, s, profile, 8), "padding").kernels, 0);
+  s.experts.dispatcher = Dispatcher::hybridep;
+  EXPECT_EQ(sum_of(write_plan(m, s, profile, 8), "padding").kernels, 0);
+}
+
+TEST(CudaGraphs, CapturedPartsCostOneLaunchAndNeverWait) {
+  const model::ModelDescription m = gpt_oss();
+  const FrameworkProfile profile = load_profile("megatron-bridge");
+  Strategy s = job(8);
+  const plan::Plan eager = write_plan(m, s, profile, 8);
+  s.training.cuda_graph_modules = {"attn", "moe_router"};
+  const plan::Plan parts = write_plan(m, s, profile, 8);
+  EXPECT_GT(sum_of(eager, "qkv").host_us, 0);
+  EXPECT_EQ(sum_of(parts, "qkv").host_us, 0);
+  EXPECT_EQ(sum_of(parts, "router").host_us, 0);
+  EXPECT_EQ(sum_of(parts, "experts gate_up").host_us, sum_of(eager, "experts gate_up").host_us);
+  EXPECT_EQ(sum_of(parts, "qkv").kernels, sum_of(eager, "qkv").kernels);
+  EXPECT_EQ(syncs_of(parts), syncs_of(eager));
+  s.training.cuda_graph_modules.clear();
+  s.training.cuda_graph = true;
+  const plan::Plan whole = write_plan(m, s, with_choices(profile, s), 8);
+  EXPECT_EQ(sum_of(whole, "").host_us, 0);
+  EXPECT_LT(syncs_of(whole), syncs_of(eager));
+}
+
+/// Megatron's combined schedule: the first forward and the last backward stand alone, the rest are pairs.
+TEST(OverlappedExchange, EveryForwardButTheFirstRunsBesideABackward) {
+  PipelineShape shape{.stages = 1, .micro_batches = 5};
+  shape.overlap_expert_messages = true;
+  const PipelineProgram program = kPipelineSchedules.find("1f1b")->make(shape);
+  int pairs = 0, alone = 0;
+  for (const Action& a : program.ranks[0]) {
+    pairs += a.kind == ActionKind::overlapped;
+    alone += a.kind == ActionKind::forward || a.kind == ActionKind::backward;
+    if (a.kind == ActionKind::overlapped) { EXPECT_EQ(a.micro_batch, a.under_micro_batch + 1); }
+  }
+  EXPECT_EQ(pairs, 4);
+  EXPECT_EQ(alone, 2);
+}
+
+TEST(OverlappedExchange, TheSameKernelsRunWithAndWithout) {
+  const model::ModelDescription m = gpt_oss();
+  const FrameworkProfile profile = load_profile("megatron-bridge");
+  Strategy s = job(8);
+  const Sum before = sum_of(write_plan(m, s, profile, 8), "");
+  s.experts.overlap_exchange = true;
+  const Sum after = sum_of(write_plan(m, s, profile, 8), "");
+  EXPECT_EQ(after.kernels, before.kernels);
+  EXPECT_EQ(after.bytes, before.bytes);
+}
+
+TEST(Recipes, TheNewestReleaseNotAfterTheRunsCounts) {
+  RecipeKey key{"26.04.01", "gpt-oss-120b", "gb200-nvl72", "bf16", 1280};
+  ASSERT_TRUE(recipe_for("megatron-bridge", key));
+  EXPECT_EQ(recipe_for("megatron-bridge", key)->dispatcher, Dispatcher::hybridep);
+  EXPECT_TRUE(recipe_for("megatron-bridge", key)->overlap_exchange);
+  key.release = "26.02";
+  EXPECT_EQ(recipe_for("megatron-bridge", key)->dispatcher, Dispatcher::all_to_all);
+  key.release = "24.01";
+  EXPECT_FALSE(recipe_for("megatron-bridge", key));
+  EXPECT_FALSE(recipe_for("plain", key));
+}
+
+}  // namespace
+}  // namespace rehearse::strategies
