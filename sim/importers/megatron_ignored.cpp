@@ -369,6 +369,7 @@ constexpr Ignored kIgnored[] = {
     {"moe_pad_expert_input_to_capacity", "the model has no experts"},
     {"moe_shared_expert_*", "the model has no shared experts"},
     {"moe_enable_deepep", "the model has no experts"},
+    {"overlap_moe_expert_parallel_comm", "the model has no experts"},
     {"moe_ffn_hidden_size", "the model has no experts"},
     {"moe_router_topk", "the model has no experts"},
     {"moe_router_num_groups", "the model has no experts"},
