@@ -112,7 +112,7 @@ TEST_F(Chain, TheTruthIsFoundAgain) {
 }
 
 TEST_F(Chain, AScenarioOnTheFittedFilesTakesAsLongAsOnTheTrueMachine) {
-  const std::string job = "model: {layers: 8, hidden: 4096, heads: 32, kv_heads: 8, ffn_hidden: 14336, vocab: 32000}\ntraining: {sequence_length: 2048, global_batch_size: 32, framework: megatron-core}\n"
+  const std::string job = "model: {layers: 8, hidden: 4096, heads: 32, kv_heads: 8, ffn_hidden: 14336, vocab: 32000}\ntraining: {sequence_length: 8192, global_batch_size: 32, framework: megatron-core}\n"
                           "parallelism: {tensor: 2}\ndata_parallel: {kind: distributed-optimizer}\n";
   std::ofstream(folder / "job.yaml") << "extends: cluster.yaml\n" << job << "cluster: {nodes: 2}\n";
   std::ofstream(folder / "base.yaml") << job << "cluster: {node: dgx-h100, nodes: 2}\n";
