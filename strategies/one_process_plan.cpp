@@ -1,5 +1,6 @@
 #include "strategies/one_process_plan.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "strategies/stage_writer.h"
@@ -32,9 +33,11 @@ plan::Plan write_one_process_plan(const model::ModelDescription& model, const St
   sizes.data = sizes.shard = gpus;
 
   plan::PlanBuilder builder;
-  builder.plan().classes.resize(folding == Folding::unfolded ? static_cast<std::size_t>(gpus) : 2);
+  const int classes = folding == Folding::unfolded ? gpus : 2;
+  builder.plan().classes.resize(static_cast<std::size_t>(classes));
+  for (int rank = 0; rank < gpus; ++rank) builder.plan().class_of_rank.push_back(static_cast<std::uint16_t>(std::min(rank, classes - 1)));
   Duration loss_launch{};
-  for (int index = 0; index < static_cast<int>(builder.plan().classes.size()); ++index) {
+  for (int index = 0; index < classes; ++index) {
     plan::RankClass& c = builder.plan().classes[static_cast<std::size_t>(index)];
     describe(c, index, layout, gpus_per_node, folding);
     const bool has_loss = index == 0 && gathers_logits;

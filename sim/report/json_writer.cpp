@@ -73,7 +73,7 @@ Json memory(const Scenario& s, const Result& r) {
                    {"outside_allocator", outside},
                    {"peak_moment", moment_text(r.plan, i, c.memory.peak_call)},
                    {"out_of_memory", failure(s, r, i)}});
-    if (!r.plan.class_of_rank.empty()) out.back()["expert_load"] = r.plan.classes[i].expert_load;
+    if (expert_imbalance(r.plan) > 1) out.back()["expert_load"] = r.plan.classes[i].expert_load;
   }
   return out;
 }
@@ -123,7 +123,7 @@ std::string write_json(const Scenario& s, const Result& r) {
   out["breakdown_mean"] = timed ? by_cause(account_of(r).mean) : Json(nullptr);
   out["critical_class"] = r.classes.empty() ? Json(nullptr) : Json(r.classes[r.critical_class].name);
   // Slots of the fullest expert rank over the mean, in the layers of its stage.
-  if (!r.plan.class_of_rank.empty()) out["expert_imbalance"] = expert_imbalance(r.plan);
+  if (expert_imbalance(r.plan) > 1) out["expert_imbalance"] = expert_imbalance(r.plan);
   out["memory"] = memory(s, r);
   out["headroom_bytes"] = r.classes.empty() ? Json(nullptr) : Json(headroom_of(s, r).value);
   out["fullest_class"] = r.classes.empty() ? Json(nullptr) : Json(r.classes[r.fullest_class].name);

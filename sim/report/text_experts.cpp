@@ -15,7 +15,7 @@ double expert_imbalance(const plan::Plan& plan) {
 }
 
 std::string experts_text(const Result& r) {
-  if (r.plan.class_of_rank.empty()) return {};
+  if (expert_imbalance(r.plan) == 1) return {};
   Table table({"Expert ranks", "GPUs", "slots / mean", "computes", "waits and exchanges", "allocated (GiB)"});
   const std::vector<std::size_t> shown = shown_classes(r, 12);
   for (const std::size_t i : shown) {

@@ -112,7 +112,10 @@ TEST(EffectiveConfig, HasEveryKeyOfTheScenarioFile) {
   std::set<std::string> written;
   // One key of each pair that no scenario has together.
   const auto other = small_scenario({"model=mixtral-8x7b", "experts.routing.distribution=dirichlet", "experts.routing.concentration=2"});
-  for (const auto* s : {&scenario, &other})
+  // What is shown where it is asked for, though not all of it is of one job.
+  const auto rare = small_scenario({"data_parallel.kind=data-parallel", "training.cuda_graph_modules=[attn]", "memory.paged_optimizer=true", "memory.contiguous_checkpoints=true", "memory.number_checkpoints=2",
+                                    "memory.synchronize_checkpoints=true", "memory.device_map.cpu=[head]", "memory.device_map.gpu_memory=10 GiB"});
+  for (const auto* s : {&scenario, &other, &rare})
     for (const auto& [key, value] : flattened(effective_config(*s))) written.insert(key);
   std::set<std::string> known;
   leaves(*scenario::scenario_fields().table(), "", known);
