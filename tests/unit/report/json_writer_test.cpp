@@ -110,13 +110,18 @@ TEST(EffectiveConfig, HasEveryKeyOfTheScenarioFile) {
                                         "experts.routing.distribution=zipf", "experts.routing.skew=1", "experts.routing.seed=3",
                                         "parallelism.context=2", "parallelism.context_kind=ulysses-ring", "parallelism.context_ulysses=2"});
   std::set<std::string> written;
-  // One key of each pair that no scenario has together.
-  const auto other = small_scenario({"model=mixtral-8x7b", "experts.routing.distribution=dirichlet", "experts.routing.concentration=2"});
-  // What is shown where it is asked for, though not all of it is of one job.
-  const auto rare = small_scenario({"data_parallel.kind=data-parallel", "training.cuda_graph_modules=[attn]", "memory.paged_optimizer=true", "memory.contiguous_checkpoints=true", "memory.number_checkpoints=2",
-                                    "memory.synchronize_checkpoints=true", "memory.device_map.cpu=[head]", "memory.device_map.gpu_memory=10 GiB"});
-  for (const auto* s : {&scenario, &other, &rare})
-    for (const auto& [key, value] : flattened(effective_config(*s))) written.insert(key);
+  // Keys that no scenario has together.
+  const std::vector<scenario::Scenario> scenarios{
+      scenario,
+      small_scenario({"model=mixtral-8x7b", "experts.routing.distribution=dirichlet", "experts.routing.concentration=2"}),
+      small_scenario({"data_parallel.kind=data-parallel", "training.cuda_graph_modules=[attn]"}),
+      small_scenario({"data_parallel.kind=ddp", "memory.paged_optimizer=true"}),
+      small_scenario({"data_parallel.kind=zero1", "parallelism.tensor=2", "memory.recompute=full", "memory.partition_activations=true", "memory.contiguous_checkpoints=true", "memory.number_checkpoints=4",
+                      "memory.synchronize_checkpoints=true"}),
+      small_scenario({"cluster.gpus_per_node=1", "data_parallel.kind=none", "tuning.kind=lora", "tuning.targets=[q_proj]", "memory.device_map.cpu=[head]", "memory.device_map.gpu_memory=10 GiB"}),
+  };
+  for (const scenario::Scenario& s : scenarios)
+    for (const auto& [key, value] : flattened(effective_config(s))) written.insert(key);
   std::set<std::string> known;
   leaves(*scenario::scenario_fields().table(), "", known);
   for (const std::string& key : known) {
