@@ -1,10 +1,23 @@
 #include "strategies/block_segments.h"
 
+#include <algorithm>
+
 namespace rehearse::strategies {
 
 using plan::Opcode;
 
 std::uint32_t slots_with_cuts(const plan::Block& block) { return block.slots + static_cast<std::uint32_t>(block.cuts.size()); }
+
+namespace {
+
+/// Work that the first instructions of a block give to a stream.
+std::int64_t works_before(const plan::Block& block, std::uint32_t instructions, plan::Stream stream) {
+  return std::count_if(block.timing.begin(), block.timing.begin() + instructions, [&](const plan::Instruction& i) {
+    return i.stream == stream && (i.op == Opcode::kernel || i.op == Opcode::collective || i.op == Opcode::send || i.op == Opcode::recv || i.op == Opcode::copy);
+  });
+}
+
+}  // namespace
 
 std::vector<std::uint32_t> segments_of(plan::PlanBuilder& builder, std::uint32_t id) {
   const plan::Block whole = builder.block(id);  // a copy: adding blocks moves the original
@@ -22,6 +35,8 @@ std::vector<std::uint32_t> segments_of(plan::PlanBuilder& builder, std::uint32_t
     opens = false;
     part.timing.insert(part.timing.end(), whole.timing.begin() + from.timing, whole.timing.begin() + to.timing);
     part.memory.assign(whole.memory.begin() + from.memory, whole.memory.begin() + to.memory);
+    for (plan::Instruction& i : part.memory)
+      if (i.op == Opcode::record_stream) i.value = std::max<std::int64_t>(0, i.value - works_before(whole, from.timing, i.stream));
     if (c < whole.cuts.size() && !part.timing.empty()) {
       plan::Instruction& last = part.timing.back();
       if (last.op == Opcode::collective && (last.flags & plan::kComputeWaits) != 0) {

@@ -35,6 +35,7 @@ struct BlockReplay {
   std::vector<std::uint32_t> waits;       // for which of the records, in the order of issue
   std::array<std::int64_t, kCauses> time{};
   std::array<std::int64_t, plan::kStreams> busy{};
+  std::array<std::vector<std::int64_t>, plan::kStreams> done;   // ends of the works on other streams, if they are kept
 };
 
 /// May this block be measured at all? It must hold nothing that depends on other ranks or on what was before: no messages,

@@ -1,6 +1,8 @@
 #include "sim/executor/memory.h"
 
 #include <algorithm>
+#include <deque>
+#include <map>
 #include <unordered_map>
 #include <utility>
 
@@ -75,7 +77,7 @@ class Ledger {
 
   ClassMemory run() {
     allocator_.set_observer(options_.observer);
-    if (options_.shortcuts && !options_.timeline && options_.observer == nullptr) {
+    if (options_.shortcuts && !options_.timeline && options_.observer == nullptr && options_.progress == nullptr) {
       repeats_.emplace(program_);
       if (!worth_looking(repeats_->stretch())) repeats_.reset();
     }
@@ -83,12 +85,17 @@ class Ledger {
       last_use_.resize(program_.slots + 1);
       live_in_frame_.resize(program_.slots + 1);
     }
-    checkpoints_wanted_ = options_.shortcuts && !options_.timeline && options_.observer == nullptr && options_.steps > 1;
+    checkpoints_wanted_ = options_.shortcuts && !options_.timeline && options_.observer == nullptr && options_.progress == nullptr && options_.steps > 1;
     if (checkpoints_wanted_)
       for (const plan::Call& c : program_.step) step_operations_ += static_cast<std::int64_t>(plan_.blocks[c.block].memory.size());
     checkpoints_wanted_ = checkpoints_wanted_ && step_operations_ >= kWorthCheckpoints;
     bool alive = calls(program_.setup, -1);
-    for (int step = 0; alive && step < options_.steps; ++step) alive = calls(program_.step, step);
+    for (int step = 0; alive && step < options_.steps; ++step) {
+      alive = calls(program_.step, step);
+      if (options_.progress == nullptr) continue;
+      for (auto& queue : pending_)   // the next step's clock
+        for (Pending& p : queue) p.done -= options_.progress->step();
+    }
     if (options_.observer != nullptr) options_.observer->at_end(allocator_);
     const hwmodels::AllocatorStatistics& s = allocator_.statistics();
     result_.peak_allocated = s.allocated_bytes.peak;
@@ -244,6 +251,7 @@ class Ledger {
   bool block(const plan::Call& call, std::int64_t index, int step) {
     const plan::Block& b = plan_.blocks[call.block];
     high_ = allocator_.statistics().allocated_bytes.current.value;
+    const std::int64_t before = result_.operations;
     for (const plan::Instruction& i : b.memory) {
       const std::uint32_t frame = call.frames[static_cast<std::size_t>(i.frame)];
       Slot& slot = slots_[frame + i.index];
@@ -252,6 +260,7 @@ class Ledger {
         case Opcode::alloc: {
           if (i.value == 0) break;
           EXPECTS(slot.bytes == 0, b.name + ": a live tensor's slot is allocated again: " + name_of_slot(b, i));
+          if (any_pending_ && index >= 0) see_events(options_.progress->host(static_cast<std::size_t>(index), static_cast<double>(result_.operations - before) / static_cast<double>(b.memory.size())));
           if (options_.observer != nullptr) options_.observer->on_tensor(step, call, name_of_slot(b, i), static_cast<plan::Category>(i.flags));
           const hwmodels::Allocation got = allocator_.allocate(Bytes{i.value}, {static_cast<std::uint8_t>(i.stream)});
           if (!got) {
@@ -279,7 +288,7 @@ class Ledger {
         }
         case Opcode::free:
           if (slot.bytes == 0) break;  // an empty slot: nothing was allocated (0 bytes) or it went elsewhere
-          release(slot);
+          release(slot, frame + i.index);
           break;
         case Opcode::move: {
           const std::uint32_t own = call.frames[static_cast<std::size_t>(plan::Frame::own)];
@@ -291,13 +300,16 @@ class Ledger {
             --live_in_frame_[from.frame];
             ++live_in_frame_[own];
           }
+          if (const auto node = recorded_.extract(frame + static_cast<std::uint32_t>(i.value)); !node.empty()) recorded_[own + i.index] = node.mapped();
           to = from;
           to.frame = own;
           from = Slot{};
           break;
         }
         case Opcode::record_stream:
-          if (slot.bytes > 0) allocator_.record_stream(slot.block, {static_cast<std::uint8_t>(i.stream)});
+          if (slot.bytes == 0) break;
+          allocator_.record_stream(slot.block, {static_cast<std::uint8_t>(i.stream)});
+          recorded_[frame + i.index].push_back({i.stream, options_.progress != nullptr && index >= 0 ? done(static_cast<std::size_t>(index), i, step) : kAtOnce});
           break;
         default:
           EXPECTS(false, "a timing instruction among memory instructions");
@@ -306,11 +318,37 @@ class Ledger {
     return true;
   }
 
-  void release(Slot& slot) {
+  std::int64_t done(std::size_t call, const plan::Instruction& i, int step) const {
+    return step == 0 ? options_.progress->done_at_first(call, i.stream, i.value) : options_.progress->done(call, i.stream, i.value);
+  }
+
+  void release(Slot& slot, std::uint32_t name) {
     live_[static_cast<std::size_t>(slot.category)] -= slot.bytes;
     if (repeats_) --live_in_frame_[slot.frame];
-    allocator_.free(slot.block);
+    const auto token = allocator_.free(slot.block);
     slot = Slot{};
+    if (!token) return;
+    const auto node = recorded_.extract(name);
+    for (const auto& [stream, done] : node.mapped()) {
+      if (done == kAtOnce) {
+        allocator_.complete_events({static_cast<std::uint8_t>(stream)}, *token);
+        continue;
+      }
+      // The event comes after all that the stream was given before it.
+      auto& queue = pending_[static_cast<std::size_t>(stream)];
+      queue.push_back({queue.empty() ? done : std::max(done, queue.back().done), *token});
+      any_pending_ = true;
+    }
+  }
+
+  /// The allocator looks at the events of other streams; `now`: the host's clock.
+  void see_events(std::int64_t now) {
+    any_pending_ = false;
+    for (std::size_t s = 0; s < pending_.size(); ++s) {
+      auto& queue = pending_[s];
+      for (; !queue.empty() && queue.front().done <= now; queue.pop_front()) allocator_.complete_events({static_cast<std::uint8_t>(s)}, queue.front().token);
+      any_pending_ = any_pending_ || !queue.empty();
+    }
   }
 
   static std::string name_of_slot(const plan::Block& b, const plan::Instruction& i) {
@@ -346,6 +384,14 @@ class Ledger {
   Bytes at_last_step_;                           // allocated when the latest step began
   bool same_end_ = false;                        // and so it is when that step ends
   std::vector<Checkpoint> checkpoints_;          // of the last step but one
+  static constexpr std::int64_t kAtOnce = INT64_MIN;
+  struct Pending {
+    std::int64_t done = 0;
+    hwmodels::EventToken token;
+  };
+  std::map<std::uint32_t, std::vector<std::pair<plan::Stream, std::int64_t>>> recorded_;   // by slot: streams that use it too, and when they are done
+  std::array<std::deque<Pending>, plan::kStreams> pending_;                                // frees that wait for them
+  bool any_pending_ = false;
 };
 
 }  // namespace

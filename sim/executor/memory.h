@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hwmodels/memory/allocator_types.h"
+#include "sim/executor/device_progress.h"
 #include "sim/plan/plan.h"
 
 namespace rehearse::hwmodels {
@@ -58,6 +59,8 @@ struct MemoryOptions {
   bool timeline = false;
   MemoryObserver* observer = nullptr;  // not owned
   bool shortcuts = true;     // a repeat that meets the same allocator is counted, not run. Changes no number
+  /// When other streams are through with what they were given (record_stream); not owned. Without it they are at once.
+  const DeviceProgress* progress = nullptr;
 };
 
 ClassMemory run_memory(const plan::Plan& plan, std::size_t rank_class, const MemoryOptions& options);

@@ -38,12 +38,13 @@ TimingResult TimingRun::run() {
     ranks_[r].slot_event.assign(plan_.classes[r].program.slots, UINT32_MAX);
     if (options_.steps == 1) ranks_[r].measured_from = 0;
     ranks_[r].result.call_host.assign(plan_.classes[r].program.step.size(), 0);
+    if (options_.progress) ranks_[r].result.call_device.assign(plan_.classes[r].program.step.size(), 0);
     issue(r);
     for (int s = 0; s < plan::kStreams; ++s) poll(r, s);
     settle(r);
   }
   for (std::size_t r = 0; r < classes(); ++r) set_next(r, next(r));
-  if (options_.shortcuts && !options_.trace && classes() > 0) rhythm_.emplace(program(0));
+  if (options_.shortcuts && !options_.trace && !options_.progress && classes() > 0) rhythm_.emplace(program(0));
   if (rhythm_ && !rhythm_->stretch().any()) rhythm_.reset();
   // Global order of time: the rank whose next happening is earliest goes on.
   for (;;) {
@@ -80,6 +81,7 @@ TimingResult TimingRun::finish() {
     // One that came to the second step before the others, and no longer at its end, has a longer step of its own.
     rank.result.step = std::max(result.step, sum);
     rank.result.time[static_cast<std::size_t>(Cause::idle)] += rank.result.step - sum;
+    for (auto& done : rank.result.done) done.erase(done.begin(), done.end() - static_cast<std::ptrdiff_t>(done.size() / static_cast<std::size_t>(options_.steps)));
     result.classes.push_back(std::move(rank.result));
   }
   result.trace = std::move(trace_);

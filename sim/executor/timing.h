@@ -37,6 +37,9 @@ struct ClassTiming {
   std::array<std::int64_t, kCauses> time{};     // sums to `step` (property test)
   std::array<std::int64_t, plan::kStreams> busy{};
   std::vector<std::int64_t> call_host;          // host clock at the start of each call of the last step
+  // Only if asked for (progress), of the last step:
+  std::vector<std::int64_t> call_device;        // when the compute stream was through with each call; 0: it had no part in it
+  std::array<std::vector<std::int64_t>, plan::kStreams> done;   // when each work of the other streams ended, in their order
 };
 
 struct TimingResult {
@@ -52,6 +55,7 @@ struct TimingResult {
 struct TimingOptions {
   int steps = 2;           // the last one is reported: the first has nothing to overlap with from the step before
   bool trace = false;
+  bool progress = false;   // keep when the device was through with what: for memory that other streams use (device_progress.h)
   bool shortcuts = true;   // replay blocks that meet no other traffic; off: every instruction runs. Changes no number
 };
 

@@ -53,6 +53,7 @@ std::uint32_t TimingRun::measure(std::size_t rank_class, std::uint32_t block) {
   replay.slack = slack_;
   replay.time = rank.result.time;
   replay.busy = rank.result.busy;
+  replay.done = rank.result.done;
   for (std::size_t k = 0; k < rank.streams.size(); ++k) {
     const StreamState& s = rank.streams[k];
     replay.ready[k] = s.ready;
@@ -112,7 +113,10 @@ void TimingRun::meet_whole(std::size_t r) {
       s.ready = start + b.ready[k];
       s.last = b.last[k];
       s.last_met = 0;
+      if (k > 0 && options_.progress)
+        for (const std::int64_t done : b.done[k]) rank.result.done[k].push_back(start + done);
     }
+    if (options_.progress) rank.result.call_device[item.call] = start + b.duration;
     replayed_ += static_cast<std::int64_t>(plan_.blocks[b.block].timing.size());
     if (rank.measured_from != kNever) {
       for (std::size_t c = 0; c < b.time.size(); ++c) rank.result.time[c] += b.time[c];

@@ -131,6 +131,12 @@ class TimingRun {
   /// Max-min fair shares among what runs on this rank now. Collectives hold their SMs; kernels share the rest.
   void share(RankState& rank, std::int64_t now);
   void trace(std::size_t r, const Item& item, std::int64_t from, std::int64_t to);
+  /// Keeps when the device was through with this, if that is asked for.
+  void note_progress(RankState& rank, int stream, const Item& item, std::int64_t now) {
+    if (!options_.progress) return;
+    if (stream > 0) rank.result.done[static_cast<std::size_t>(stream)].push_back(now);
+    else if (!measuring_) rank.result.call_device[item.call] = now;
+  }
 
   // Rhythm (timing_rhythm.cpp)
   /// All that decides what happens next, relative to the time; and where the queues and accounts stand.

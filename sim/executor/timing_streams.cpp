@@ -104,6 +104,7 @@ void TimingRun::run_alone(std::size_t r, StreamState& s, const Item& item, std::
   s.last = kernel_cause_[item.index];
   s.last_met = 0;
   s.ready = start + duration;
+  note_progress(rank, 0, item, s.ready);
   s.pop();
 }
 

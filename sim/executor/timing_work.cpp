@@ -75,6 +75,7 @@ void TimingRun::complete(std::size_t r, int stream, std::int64_t now) {
   s.last_met = s.arrival != kUnset && s.began > s.arrival ? s.began : 0;
   s.arrival = kUnset;
   trace(r, item, s.began, now);
+  note_progress(rank, stream, item, now);
   s.ready = now;
   s.pop();
 }

@@ -25,7 +25,10 @@ void BlockWriter::move(std::uint32_t to, std::uint32_t from, Frame frame) {
 }
 
 void BlockWriter::record_stream(std::uint32_t slot, Stream stream, Frame frame) {
-  block_.memory.push_back({Opcode::record_stream, stream, frame, 0, slot, 0});
+  std::int64_t works = 0;
+  for (const Instruction& i : block_.timing)
+    works += i.stream == stream && (i.op == Opcode::kernel || i.op == Opcode::collective || i.op == Opcode::send || i.op == Opcode::recv || i.op == Opcode::copy) ? 1 : 0;
+  block_.memory.push_back({Opcode::record_stream, stream, frame, 0, slot, works});
 }
 
 namespace {

@@ -65,6 +65,7 @@ enum class Opcode : std::uint8_t {
   free,         // tensor slot (frame, index)
   move,         // own slot `index` takes over the tensor of slot `value` of `frame`
   record_stream,// tensor slot is also used on `stream`: its free completes only when that stream has got there
+                //                                           value: work that the block has given to `stream` so far
 };
 
 /// How work on a side stream is tied to the compute stream (bits).

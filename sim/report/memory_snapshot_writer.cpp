@@ -181,6 +181,9 @@ std::string write_memory_snapshot(const Scenario& s, const Result& r, SnapshotFo
   options.allocator = scenario::allocator_settings(s, r.classes[r.fullest_class]);
   options.allocator.limit = std::max(options.allocator.limit, 1_GiB);  // an OOM, not a contract, where nothing is left
   options.observer = &recorder;
+  std::optional<executor::DeviceProgress> progress;
+  const scenario::ClassResult& fullest = r.classes[r.fullest_class];
+  if (!fullest.timing.call_device.empty()) options.progress = &progress.emplace(r.plan, r.plan.classes[r.fullest_class].program, fullest.timing);
   run_memory(r.plan, r.fullest_class, options);
   return sink->take();
 }
