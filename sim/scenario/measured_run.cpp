@@ -59,8 +59,10 @@ std::string profile_of(const config::CsvRow& row) {
     return contains(source, "_202412_") ? "torchtitan-compile-2024" : "torchtitan-compile";  // the loss was compiled later
   }
   if (f == "llm-foundry") return "llm-foundry";
-  if (f == "nanotron") return "nanotron";
-  if (f == "deepspeed") return "deepspeed";
+  // Until August 2024 the gathered input was kept; bench_cluster measured before that.
+  if (f == "nanotron") return contains(source, "old_bench") ? "nanotron-2024" : "nanotron";
+  // FPDT's baselines are Megatron-DeepSpeed's own layers.
+  if (f == "deepspeed") return contains(source, "ulysses-offload") ? "megatron-deepspeed" : "deepspeed";
   if (f == "plain") return "plain";  // calibrate/ground_truth
   if (f == "litgpt") return "litgpt";
   // The Qwen scripts run DeepSpeed on several GPUs.
@@ -137,7 +139,7 @@ model::ModelDescription model_of(const config::CsvRow& row, const std::string& p
     shapes.vocab = profile.starts_with("megatron") ? 50257 : shapes.gated ? 32000 : 50257;
     notes.push_back(fmt::format("vocabulary not stated, taken as {}", shapes.vocab));
   }
-  if (!shapes.tied && profile == "nanotron") shapes.tied = false;
+  if (!shapes.tied && profile.starts_with("nanotron")) shapes.tied = false;
   return model::make_from_shapes(shapes);
 }
 
@@ -150,7 +152,7 @@ st::Precision precision_of(const std::string& word) {
 
 st::DataParallelKind sharding_of(const std::string& word, const std::string& profile, int data) {
   using K = st::DataParallelKind;
-  const bool megatron = profile.starts_with("megatron") || profile == "nanotron";
+  const bool megatron = profile.starts_with("megatron") || profile.starts_with("nanotron");
   if (word == "none" || word.empty()) return data > 1 ? (word.empty() && profile == "megatron-bridge" ? K::distributed_optimizer : K::ddp) : K::none;
   if (word == "zero1") return megatron ? K::distributed_optimizer : K::zero1;
   if (word == "zero2") return K::zero2;
@@ -231,6 +233,7 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   s.strategy.tuning = std::move(tuning.tuning);
   s.notes = std::move(tuning.notes);
   check_counts(row);
+  if (contains(cell(row, "note"), "FPDT chunked")) throw NotSimulated{"sequences in pieces with keys and values on the host (FPDT) are not simulated"};
   const std::int64_t context = integer(row, "cp").value_or(1);
 
   std::string profile = profile_of(row);
@@ -256,6 +259,7 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   // huggingface/peft method_comparison: use_amp is off, adapters are computed in fp32.
   if (contains(cell(row, "source"), "method_comparison")) s.profile.adapter_autocast = false;
   s.model = model_of(row, profile, s.notes);
+  if (s.profile.unties_embeddings) s.model.tied_embeddings = false;
   if (const std::string arguments = cell(row, "model_args_json"); profile == "megatron-core" && !arguments.empty()) {
     if (const auto reason = apply_megatron_arguments(arguments, cell(row, "env_vars_json"), s)) throw NotSimulated{*reason};
   } else if (profile == "megatron-core" && contains(cell(row, "source"), "_cef")) {
@@ -327,7 +331,9 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
         s.profile = st::with_choices(s.profile, s.strategy);
         s.notes.push_back("dispatcher, CUDA graphs, fused kernels and overlap of experts as the presets of release " + recipe->release);
       }
-  if (recompute.empty() && s.strategy.memory.recompute_modules.empty()) s.notes.push_back(std::string("recomputation not stated, taken as ") + (recomputes == st::Recompute::full ? "full" : recomputes == st::Recompute::selective ? "selective" : "none"));
+  const bool recompute_unstated = recompute.empty() && s.strategy.memory.recompute_modules.empty();
+  const bool least_recompute = recompute_unstated && task == "pretrain" && recomputes == st::Recompute::none;
+  if (recompute_unstated) s.notes.push_back(std::string("recomputation not stated, taken as ") + (recomputes == st::Recompute::full ? "full" : recomputes == st::Recompute::selective ? "selective" : least_recompute ? "the least that fits" : "none"));
 
   if (const auto world = row.find("ar_gbps_world") ? row.number("ar_gbps_world") : std::nullopt) {
     hwmodels::MeasuredBandwidth measured;
@@ -343,6 +349,17 @@ Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) {
   }
   const auto problems = problems_of(s);
   if (!problems.empty()) throw NotSimulated{to_string(problems.front())};
+  if (least_recompute) {
+    // Megatron's cheap modules first, then whole layers.
+    if (profile.starts_with("megatron-core") || profile == "megatron-bridge") {
+      run.recomputing.push_back(s);
+      run.recomputing.back().strategy.memory.recompute = st::Recompute::selective;
+      run.recomputing.back().strategy.memory.recompute_modules = {"core_attn", "layernorm", "mlp_act", "moe_act", "mla_up_proj"};
+    }
+    run.recomputing.push_back(s);
+    run.recomputing.back().strategy.memory.recompute = st::Recompute::full;
+    std::erase_if(run.recomputing, [](const Scenario& other) { return !problems_of(other).empty(); });
+  }
   if (!micro && !accumulation && global) add_alternatives(row, s, run);
   return s;
 }

@@ -23,6 +23,8 @@ struct MeasuredRun {
   std::optional<Scenario> scenario;
   /// Where the micro-batch is not stated: the same job with larger ones. Whoever ran it took the fastest that fits.
   std::vector<Scenario> alternatives;
+  /// Where a pretraining job's recomputation is not stated: the same with more of it. Whoever ran it took the least that fits.
+  std::vector<Scenario> recomputing;
   std::string reason;                           // why there is no scenario
 };
 
