@@ -63,7 +63,7 @@ void describe(plan::RankClass& c, int index, const RankClasses& classes, const L
 }
 
 /// Runs the schedule's actions of one rank through its writer.
-void follow(const PipelineProgram& program, int rank, bool message_sync, StageWriter& writer) {
+void follow(const PipelineProgram& program, int rank, const FrameworkProfile& profile, StageWriter& writer) {
   const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& a = actions[i];
@@ -83,7 +83,9 @@ void follow(const PipelineProgram& program, int rank, bool message_sync, StageWr
         for (std::size_t k = i; k < end; ++k) writer.message(actions[k]);
         if (a.wait == Wait::at_issue)
           for (std::size_t k = i; k < end; ++k) writer.wait_for(actions[k]);
-        if (a.wait == Wait::at_issue && message_sync) writer.synchronise();
+        const bool receives = std::any_of(actions.begin() + static_cast<std::ptrdiff_t>(i), actions.begin() + static_cast<std::ptrdiff_t>(end),
+                                          [](const Action& x) { return x.kind == ActionKind::recv_forward || x.kind == ActionKind::recv_backward; });
+        if (a.wait == Wait::at_issue && profile.message_sync && (receives || profile.send_sync)) writer.synchronise();
         i = end - 1;
         break;
       }
@@ -203,7 +205,7 @@ plan::Plan write_plan_of_processes(const model::ModelDescription& model, const S
     StageWriter writer(model, strategy, profile, builder, c, sizes, std::move(chunks), std::move(neighbours));
     writer.setup();
     writer.begin_step();
-    follow(program, r, profile.message_sync, writer);
+    follow(program, r, profile, writer);
     writer.end_step();
     writer.finish();
   }

@@ -112,6 +112,7 @@ struct StageWriter::Impl {
     return v.blocks.begin()->second;  // not reached: u == unit matches itself
   }
 
+  bool keeps_sent() const { return stage.profile.keeps_sent_output && !evaluates(); }
   bool evaluates() const { return stage.strategy.training.phase == StepKind::evaluation; }
   std::uint32_t slots(std::size_t unit, const Chunk& c) { return tape_slots(unit, c) + (inputs.active() ? ActivationOffload::kOffloadSlots : 0); }
   std::uint32_t tape_slots(std::size_t unit, const Chunk& c) {
@@ -202,7 +203,8 @@ struct StageWriter::Impl {
       const std::uint32_t slot = forward ? kOutputSlot : kInputGradientSlot;
       if (sending) {
         w.send(spec, stream, plan::kAfterCompute, stage.profile.collective_host);
-        w.free(slot, Frame::below);  // what was sent is let go: the output's storage, or the input's gradient
+        // What was sent is let go: the input's gradient, and the output's storage where the framework knows that nobody reads it.
+        if (!forward || !keeps_sent()) w.free(slot, Frame::below);
       } else {
         w.alloc(slot, bytes, plan::Category::activation);
         w.recv(spec, stream, plan::kAfterCompute, stage.profile.collective_host);
@@ -295,6 +297,11 @@ struct StageWriter::Impl {
     if (part == Pass::input_gradients) data->after_input_gradients(u, micro_batch);
     if (part != Pass::backward && part != Pass::weight_gradients) return;
     if (inputs.active() && variants[u].checkpoint) inputs.done();
+    if (keeps_sent() && u + 1 == c.last && c.neighbours.next_chunk < 0 && c.neighbours.next >= 0) {
+      plan::Call call{.block = stage.block("free sent output", [](plan::BlockWriter& w) { w.free(kOutputSlot); }), .phase = Phase::backward, .micro_batch = micro_batch};
+      call.frames[static_cast<std::size_t>(Frame::own)] = frame_of(u, of_chunk, micro_batch);
+      stage.append(call);
+    }
     release(u, of_chunk, micro_batch);
     data->after_backward(u, micro_batch, c.weight_gradients == 0, c.weight_gradients + 1 == c.micro_batches);
   }
@@ -434,6 +441,8 @@ void StageWriter::setup() {
   // Made at the first matrix product and never freed (PyTorch, CublasHandlePool).
   stage.call("allocate workspaces", Phase::setup, nullptr, [&](plan::BlockWriter& w) {
     for (Bytes workspace : stage.profile.workspaces) w.alloc(stage.persistent_slot(), workspace.value, plan::Category::workspace);
+    if (stage.profile.gathers_into_buffers && impl_->context.sequence_parallel)
+      for (int i = 0; i < 2; ++i) w.alloc(stage.persistent_slot(), impl_->context.tokens * impl_->model.hidden * impl_->context.element(), plan::Category::workspace);
   });
   stage.in_setup = false;
 }

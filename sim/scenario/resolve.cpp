@@ -144,6 +144,10 @@ Scenario read_scenario(const Value& written, const std::string& file) {
   s.profile = st::with_choices(st::with_precision(st::load_profile(beside(framework, "training.framework", given)), f.training.precision), s.strategy);
   if (!s.strategy.pipeline.overlap_messages && f.parallelism.pipeline > 2) s.strategy.pipeline.overlap_messages = s.profile.overlap_messages;  // two stages need it
   if (f.training.optimizer_state_dtype) s.profile.optimizer_state = *f.training.optimizer_state_dtype;
+  if (s.profile.unties_embeddings && s.model.tied_embeddings) {
+    s.model.tied_embeddings = false;
+    s.notes.push_back(framework + " keeps a table of its own for the output layer; the model ties it");
+  }
   resolve_degrees(f.parallelism, s, given, out);
   if (!given.given("data_parallel.kind")) {
     if (s.strategy.parallelism.degrees.data == 1) {

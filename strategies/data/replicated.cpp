@@ -32,7 +32,7 @@ class Replicated final : public DataParallelWriter {
     persistent("optimizer states", stays.states - paged_bytes(), Category::optimizer);
     stage_.rank_class.unified = paged_bytes();
     keep_on_host(my_share());
-    if (profile().ddp_bucket_copies) persistent("gradient bucket views", stage_.trainable_bytes(2), Category::gradient);
+    if (profile().ddp_bucket_copies && stage_.sizes.data > 1) persistent("gradient bucket views", stage_.trainable_bytes(2), Category::gradient);
     const std::int64_t reduced = stage_.trainable_bytes(reduce_bytes());
     if (reduces_copies() && reduces()) persistent("gradient buckets", reduced, Category::communication);
     if (kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2) {
@@ -44,6 +44,7 @@ class Replicated final : public DataParallelWriter {
   }
 
   WeightGradient gradient_mode(bool first) const override {
+    if (accumulates_later()) return WeightGradient::first;
     if (keeps_main_gradients()) return profile().fused_gradient_accumulation ? WeightGradient::fused_main : WeightGradient::added_main;
     return first || partitions_gradients() ? WeightGradient::first : WeightGradient::accumulate;
   }
@@ -71,6 +72,7 @@ class Replicated final : public DataParallelWriter {
 
   void after_backward(std::size_t unit, int, bool first, bool last) override {
     if (partitions_gradients()) into_bucket(stage_.units[unit]);
+    if (accumulates_later() && begins_chunk(unit)) accumulate_chunk(unit);
     first_ = first;
     if (!reduces()) {
       const std::int64_t bytes = stage_.units[unit].tape->trainable_bytes(stored_bytes());
@@ -135,6 +137,22 @@ class Replicated final : public DataParallelWriter {
   bool keeps_main_gradients() const { return !partitions_gradients() && (bits(profile().gradient) / 8 != stored_bytes() || profile().fused_gradient_accumulation); }
   /// ZeRO-2: gradients go into the reduction bucket as they are made; what stays is this rank's partition of their sum.
   bool partitions_gradients() const { return kind_ == DataParallelKind::zero2 && !profile().fused_gradient_accumulation; }
+  /// The 16-bit gradients of a micro-batch stay until its backward is over (nanotron, FP32GradientAccumulator.backward).
+  bool accumulates_later() const { return profile().accumulates_after_backward && keeps_main_gradients() && !profile().fused_gradient_accumulation; }
+  bool begins_chunk(std::size_t unit) const { return unit == 0 || stage_.units[unit - 1].chunk != stage_.units[unit].chunk; }
+  void accumulate_chunk(std::size_t first) {
+    for (std::size_t u = first; u < stage_.units.size() && stage_.units[u].chunk == stage_.units[first].chunk; ++u) {
+      const Unit& unit = stage_.units[u];
+      stage_.call("accumulate gradients " + std::to_string(unit.tape->trainable_elements()) + pattern_of(unit), Phase::backward, &unit, [&](plan::BlockWriter& w) {
+        for (const Weight& weight : unit.tape->weights) {
+          if (!weight.trainable || weight.gradient_elsewhere) continue;
+          const std::int64_t main = weight.elements * main_bytes();
+          w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = weight.elements * gradient_element_bytes() + main, .bytes_written = main, .name = "gradient accumulate"}), host());
+        }
+        free_gradients_of(unit, w);
+      });
+    }
+  }
   /// DDP reduces copies of the gradients unless they are views of the buckets.
   bool reduces_copies() const { return kind_ == DataParallelKind::ddp && !keeps_main_gradients(); }
   bool wide_compute() const { return stage_.strategy.training.precision == Precision::fp32 || stage_.strategy.training.precision == Precision::tf32; }
@@ -205,7 +223,25 @@ class Replicated final : public DataParallelWriter {
     w.collective(builder().collective({CollectiveKind::all_gather, axis_of(part), Bytes{bytes}, "parameter gather"}), Stream::data_gather, plan::kAfterCompute | sync, profile().collective_host);
   }
 
+  /// Every rank's updated share arrives in a buffer of its own, beside a flat copy of what this rank sends.
+  /// Source: nanotron distributed.py, all_gather_coalesced.
+  void gather_through_copies() {
+    const std::int64_t bytes = stage_.trainable_bytes(stored_bytes());
+    const auto ranks = static_cast<std::uint32_t>(stage_.sizes.shard);
+    if (bytes <= 0 || ranks <= 1) return;
+    if (gather_frame_ == plan::kNoFrame) gather_frame_ = stage_.frames.acquire(ranks + 1);
+    const std::uint32_t block = stage_.block("gather parameters through copies", [&](plan::BlockWriter& w) {
+      for (std::uint32_t r = 0; r <= ranks; ++r) w.alloc(w.new_slot("updated share"), bytes / ranks, Category::communication);
+      gather(w, Part::all, bytes, plan::kComputeWaits);
+      for (std::uint32_t r = 0; r <= ranks; ++r) w.free(r);
+    });
+    plan::Call call{.block = block, .phase = Phase::parameter_gather};
+    call.frames[static_cast<std::size_t>(plan::Frame::own)] = gather_frame_;
+    stage_.append(call);
+  }
+
   void gather_all() {
+    if (profile().gathers_through_copies && !trains_experts()) return gather_through_copies();
     for (const Part part : kParts) {
       std::int64_t left = stage_.trainable_bytes(stored_bytes(), part);
       const std::int64_t chunk = std::max<std::int64_t>(1, bucket_ == INT64_MAX ? left : bucket_ / reduce_bytes() * stored_bytes());
@@ -233,6 +269,7 @@ class Replicated final : public DataParallelWriter {
   std::int64_t bucket_ = 0;
   std::array<std::int64_t, 2> pending_{};   // bytes to reduce: dense weights, experts
   bool first_ = true;
+  std::uint32_t gather_frame_ = plan::kNoFrame;
 };
 
 }  // namespace

@@ -24,12 +24,20 @@ enum class Fusion : std::uint8_t { eager, native, fused, compiled };
 enum class LossKind : std::uint8_t {
   upcast,          // logits.float(), then PyTorch's cross-entropy (Hugging Face, nanotron, torchtitan eager)
   native,          // PyTorch's cross-entropy on logits as they are
+  chunked,         // fp32 copy of the logits, cross-entropy piece by piece: gradients take the softmax's place (LitGPT under Lightning Fabric)
   vocab_parallel,  // Megatron's: fp32 copy of the logits shard, softmax in place
   vocab_parallel_compiled,  // Megatron's through torch.compile: exponentials are written beside the fp32 copy
   sharded,         // nanotron's: fp32 logits, shifted copy and exponentials live together; softmax kept
   fused,           // logits stay in 16 bit, gradient in place (Transformer Engine, Liger without the head)
   compiled,        // softmax statistics only; gradient fused into the backward
 };
+
+/// Which collectives mark their buffers as used on their own stream (Tensor.record_stream), so that a freed buffer is not
+/// reused before the device has got there, however far ahead the host is.
+///   none    TORCH_NCCL_AVOID_RECORD_STREAMS=1, or torch from 2.8 (pytorch/pytorch pull request 150398)
+///   async   those issued with async_op=True (pull request 111431, for all-gather and reduce-scatter)
+///   all     torch before that
+enum class RecordStreams : std::uint8_t { none, async, all };
 
 struct FrameworkProfile {
   std::string name, title, source;
@@ -48,6 +56,8 @@ struct FrameworkProfile {
   bool fused_qkv = true, fused_gate_up = true;
   bool keeps_logits = true;               // the training loop holds the 16-bit logits until the loss is known
   bool keeps_gathered_input = false;      // sequence parallel: linear layers keep the gathered input for backward, not their shard
+  bool gathers_into_buffers = false;      // sequence parallel: gathered tensors lie in two buffers that are made once (nanotron's MemoryBuffer)
+  RecordStreams record_streams = RecordStreams::none;   // of the tensor group's collectives
   bool repacks_qkv = false;               // q, k and v are permuted out of one product, k and v joined and permuted again (nanotron)
   bool repeat_kv = false;                 // keys and values are copied to all query heads before attention
   ContextKind context = ContextKind::ring;  // how attention is carried out under context parallelism
@@ -75,6 +85,7 @@ struct FrameworkProfile {
   // Tuning
   DType adapter = DType::bf16;            // low-rank adapters: fp32 where they are kept, and computed, beside a 16-bit model (PEFT)
   bool adapter_autocast = false;          // fp32 adapters are computed in 16 bit under autocast
+  bool unties_embeddings = false;         // the output layer has a table of its own even where the model ties it (LitGPT)
   bool value_is_view = false;             // values stay a view of the fused projection, which therefore lives until backward
   bool input_require_gradients = false;   // the embedding's output wants a gradient under recomputation (enable_input_require_grads)
   bool keeps_original_of_trained = false; // modules that are trained whole beside adapters are copies (PEFT modules_to_save)
@@ -89,8 +100,12 @@ struct FrameworkProfile {
   bool gradient_norm_sync = true;         // the host reads the norm before the optimizer step
   bool overlap_messages = true;           // messages of Megatron's interleaved schedule travel under the passes
   bool message_sync = false;              // the host waits for the device after each blocking exchange between stages
+  bool send_sync = true;                  // and after exchanges that only send; false: where something is received (nanotron)
   bool pipeline_by_cost = false;          // stages are balanced by compute, head included (nanotron); false: by layers
-  bool ddp_bucket_copies = false;         // 16-bit gradients live in bucket views beside the fp32 buffer (nanotron)
+  bool ddp_bucket_copies = false;         // with data parallelism, DDP's 16-bit buckets live beside the fp32 gradients (nanotron)
+  bool accumulates_after_backward = false;  // 16-bit gradients live until the micro-batch's backward is over, then go into the fp32 ones
+  bool gathers_through_copies = false;    // sharded updates: each rank's updated share arrives in a buffer of its own, then is copied (nanotron)
+  bool keeps_sent_output = false;         // pipeline stages: what was sent on stays until its backward; false: its storage is let go (Megatron)
   bool overlap_tensor = false;            // sequence parallel: collectives travel in pieces under the products that need or make them
   bool retains_graph = false;             // a split backward keeps all that was saved until the weight gradients are made
                                           // (torch.distributed.pipelining); false: their operands only (Megatron, DualPipe)

@@ -68,7 +68,10 @@ TensorId Operators::with_adapter(TensorId x, TensorId y, const std::string& name
     const TensorId result = tape_.tensor(name + " adapter output", out_elements * e);
     Node node{.name = name + " adapter up", .inputs = {branch}, .outputs = {result}, .saved = {branch}};
     const bool padded = adapted.size() < parts.size();
-    if (padded) node.forward.push_back(alloc(0, rows * sum * e));
+    if (padded) {  // index_copy keeps its source (torch derivatives.yaml)
+      node.intermediates.push_back(tape_.tensor(name + " adapter columns", rows * sum * e));
+      node.saved.push_back(node.intermediates.back());
+    }
     if (padded) node.backward.insert(node.backward.end(), {alloc(0, rows * sum * e), op.kernel("gather columns", rows * sum * e, rows * sum * e)});
     for (std::size_t i : adapted) {
       const std::int64_t n = widths[i] / t;
@@ -77,7 +80,7 @@ TensorId Operators::with_adapter(TensorId x, TensorId y, const std::string& name
     }
     node.backward.push_back(weight_gradient(w, op.gemm(name + ".lora_B weight gradient", GemmRole::weight_gradient, sum, tuning.rank, rows, inner.activation, false)));
     if (padded) {
-      node.forward.insert(node.forward.end(), {op.kernel("zero fill", 0, out_elements * e, KernelKind::memset), op.kernel("scatter columns", rows * sum * e, rows * sum * e), free(0)});
+      node.forward.insert(node.forward.end(), {op.kernel("zero fill", 0, out_elements * e, KernelKind::memset), op.kernel("scatter columns", rows * sum * e, rows * sum * e)});
       node.backward.push_back(free(0));
     }
     tape_.nodes.push_back(std::move(node));

@@ -330,12 +330,18 @@ class ExpertLayer {
     }
     const int w = tape_.weight(std::move(matrix));
     Node node{.name = name, .inputs = {x}, .outputs = {y}};
-    if (trains || quantised) node.saved.push_back(x);
+    const bool low = low_ && !adapter;
+    if (trains && low && c_.profile.transformer_engine) {  // as linear layers (operators.cpp)
+      const std::int64_t elements = received_ * in, blocks = c_.gemm == DType::fp8 ? 0 : elements / (c_.gemm == DType::nvfp4 ? 16 : 32);
+      node.intermediates.push_back(tape_.tensor(name + " cast input", elements * bits(c_.gemm) / 8 + blocks, false));
+      node.saved.push_back(node.intermediates.back());
+    } else if (trains || quantised) {
+      node.saved.push_back(x);
+    }
     if (place == Place::first && !adapter) {
       node.forward_host = c_.profile.expert_host / 2;
       node.backward_host = c_.profile.expert_backward_host / 2;
     }
-    const bool low = low_ && !adapter;
     if (low && !(fused_ && place == Place::second)) quantise(node.forward, name + " cast input", received_ * in);
     products(node.forward, name, GemmRole::forward, out, in, c_.activation, false, packed);
     if (low && !(fused_ && place == Place::first)) quantise(node.backward, name + " cast gradient", received_ * out);

@@ -37,7 +37,9 @@ Tape embedding_tape(const LowerContext& c, bool tied_here) {
   if (c.tensor > 1) node.forward.push_back(Operators::alloc(0, whole));
   node.forward.push_back(op.kernel("embedding", whole, whole, KernelKind::embedding));
   if (c.tensor > 1) {
+    if (c.sequence_parallel) node.forward.push_back({.kind = Item::Kind::produce_outputs});
     node.forward.push_back(op.collective(c.sequence_parallel ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce, "embedding reduce", whole, both));
+    if (c.profile.record_streams == RecordStreams::all) node.forward.push_back(Operators::record_stream(0));
     node.forward.push_back(Operators::free(0));
     if (c.sequence_parallel)
       node.backward.insert(node.backward.end(), {Operators::alloc(1, whole), op.collective(CollectiveKind::all_gather, "embedding gather gradient", whole, both)});
@@ -112,6 +114,15 @@ void add_loss(const LowerContext& c, Operators& op, Tape& tape, TensorId hidden,
                             .forward = {op.kernel("log softmax", narrow, narrow, KernelKind::softmax)}, .backward = {op.kernel("log softmax backward", 2 * narrow, narrow, KernelKind::softmax)}});
       tape.nodes.push_back({.name = "nll loss", .inputs = {log_softmax}, .saved = {log_softmax, loss_rows}, .intermediates = {loss_rows}, .holds = {logits},
                             .forward = {op.kernel("nll loss", row, row)}, .backward = {op.kernel("zero fill", 0, narrow, KernelKind::memset), op.kernel("nll loss backward", row, row)}});
+      return;
+    }
+    case LossKind::chunked: {
+      // lit_gpt/utils.py, chunked_cross_entropy, on outputs that Fabric has converted to fp32 and the training loop keeps.
+      const TensorId wide_logits = tape.tensor("logits fp32", wide), log_softmax = tape.tensor("log softmax", wide);
+      tape.nodes.push_back({.name = "logits float", .inputs = {logits}, .outputs = {wide_logits}, .forward = {op.kernel("cast", narrow, wide)}, .backward = {op.kernel("cast", wide, narrow)}});
+      tape.nodes.push_back({.name = "chunked loss", .inputs = {wide_logits}, .saved = {wide_logits, log_softmax, loss_rows}, .intermediates = {log_softmax, loss_rows},
+                            .forward = {op.kernel("log softmax", wide, wide, KernelKind::softmax), op.kernel("nll loss", row, row)},
+                            .backward = {op.kernel("nll loss backward", row, wide), op.kernel("log softmax backward", 2 * wide, wide, KernelKind::softmax)}, .gradient_in_place = true});
       return;
     }
     case LossKind::vocab_parallel: {

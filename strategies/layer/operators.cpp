@@ -168,6 +168,11 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   if (keeps_gathered) {
     node.intermediates.push_back(tape_.tensor(name + " gathered input", whole_in, false));
     node.saved.push_back(node.intermediates.back());
+  } else if (trained && low_precision && c_.profile.transformer_engine) {
+    // Transformer Engine keeps the operand as it was multiplied: cast, with its scales (module/linear.py, layernorm_linear.py: inputmat).
+    const std::int64_t elements = (gather ? m / t : m) * k, blocks = c_.gemm == DType::fp8 ? 0 : elements / (c_.gemm == DType::nvfp4 ? 16 : 32);
+    node.intermediates.push_back(tape_.tensor(name + " cast input", elements * bits(c_.gemm) / 8 + blocks, false));
+    node.saved.push_back(node.intermediates.back());
   } else if (trained || quantised) {  // bitsandbytes keeps the input of a 4-bit product as well (autograd/_functions.py, MatMul4Bit: ctx.tensors = (A, B))
     node.saved.push_back(x);
   }
@@ -218,6 +223,8 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
     list.push_back(kernel(what + " sum", bytes, bytes / t));
   };
   const bool regathers = gather && trained && !keeps_gathered;
+  const bool buffers = c_.profile.gathers_into_buffers, gathers_anew = gather && !keeps_gathered && !buffers;
+  const RecordStreams records = c_.profile.record_streams;
   const std::int64_t own_rows = gather ? m / t : m;
   // Transformer Engine also writes the columns that the weight gradient wants, where they are not gathered again for it.
   const std::int64_t input_copies = c_.profile.transformer_engine && trained && !gather ? quantised_copies() : 1;
@@ -225,7 +232,7 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
     if (scales_from_tensor()) f.push_back(kernel(name + " input maximum", own_rows * k * e, 4, KernelKind::reduction));
     f.push_back(kernel(name + " cast input", own_rows * k * e, own_rows * k * bits(c_.gemm) / 8 * input_copies));
   }
-  if (gather && !keeps_gathered) f.push_back(alloc(0, sent_in));
+  if (gathers_anew) f.push_back(alloc(0, sent_in));
   if (gather && !overlaps) f.push_back(collective(CollectiveKind::all_gather, name + " gather input", sent_in, both));
   if (scatter || reduce) f.push_back(alloc(1, whole_out));
   if (quantised) dequantised(f, 5);
@@ -233,9 +240,11 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   else if (scatter && overlaps) scattered_product(f, name, name + " scatter output", whole_out, model::GemmRole::forward, n, k);
   else f.push_back(product_of(name, model::GemmRole::forward, m, n, k));
   if (quantised) f.push_back(free(5));
-  if (gather && !keeps_gathered) f.push_back(free(0));
+  if (gathers_anew) f.push_back(free(0));
+  if (scatter) f.push_back({.kind = Item::Kind::produce_outputs});
   if (scatter && !overlaps) f.push_back(collective(CollectiveKind::reduce_scatter, name + " scatter output", whole_out, both));
   if (reduce) f.push_back(collective(CollectiveKind::all_reduce, name + " reduce output", whole_out, both));
+  if ((scatter || reduce) && records == RecordStreams::all) f.push_back(record_stream(1));
   if (scatter || reduce) f.push_back(free(1));
   if (bias && !low_precision && c_.profile.norm == Fusion::eager && split == Split::row && sharded) f.push_back(kernel("bias add", whole_out, whole_out));
 
@@ -246,10 +255,10 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
     if (scales_from_tensor()) b.push_back(kernel(name + " gradient maximum", out_rows * n * e, 4, KernelKind::reduction));
     b.push_back(kernel(name + " cast gradient", out_rows * n * e, out_rows * n * bits(c_.gemm) / 8 * gradient_copies));
   }
-  if (scatter) b.push_back(alloc(2, sent_gradient));
+  if (scatter && !buffers) b.push_back(alloc(2, sent_gradient));
   if (scatter && !overlaps) b.push_back(collective(CollectiveKind::all_gather, name + " gather gradient", sent_gradient, both));
-  if (regathers)
-    b.insert(b.end(), {for_weights(alloc(0, sent_in)), for_weights(collective(CollectiveKind::all_gather, name + " gather input", sent_in, plan::kAfterCompute))});
+  if (regathers && !buffers) b.push_back(for_weights(alloc(0, sent_in)));
+  if (regathers) b.push_back(for_weights(collective(CollectiveKind::all_gather, name + " gather input", sent_in, plan::kAfterCompute)));
   const std::size_t input_from = b.size();
   if (gather) b.push_back(alloc(3, whole_in));
   else b.push_back({.kind = Item::Kind::produce_input_gradients});
@@ -263,6 +272,7 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   if (gather) b.insert(b.end(), {{.kind = Item::Kind::produce_input_gradients},
                                  collective(CollectiveKind::reduce_scatter, name + " scatter gradient", whole_in, plan::kAfterCompute)});
   else if (sharded && split == Split::column) b.push_back(collective(CollectiveKind::all_reduce, name + " reduce gradient", whole_in, plan::kAfterCompute));
+  if (gather && records != RecordStreams::none) b.push_back(record_stream(3));
   for (std::size_t i = scatter_from; i < b.size(); ++i) b[i].for_input = true;
   const bool fused = c_.profile.fused_gradient_accumulation;
   if (trained) {
@@ -281,12 +291,12 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
     }
   }
   if (sharded && split == Split::column) b.push_back(wait(plan::Stream::tensor));
-  if (regathers) b.push_back(for_weights(free(0)));
+  if (regathers && !buffers) b.push_back(for_weights(free(0)));
   if (gather) {
     b.push_back(free(3));
     b.back().for_input = true;
   }
-  if (scatter) b.push_back(for_weights(free(2)));
+  if (scatter && !buffers) b.push_back(for_weights(free(2)));
   tape_.nodes.push_back(std::move(node));
   return y;
 }

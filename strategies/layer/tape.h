@@ -56,9 +56,11 @@ struct Item {
     host_sync,        // the host waits for the compute stream (sizes that only the device knows)
     alloc,            // temporary number `temporary`, bytes, category
     free,             // temporary
+    record_stream,    // temporary is also used on `stream`: it is free again once that has got there
     weight_gradient,  // kernels that make the gradient of weight `weight`: spec is the GEMM or reduction
     release_output_gradients,  // the gradients of the outputs are not needed from here on
     produce_input_gradients,   // the gradients of the inputs are allocated here (else: before the first item)
+    produce_outputs,  // forward: the outputs are allocated here (else: before the first item)
   } kind = Kind::kernel;
   plan::Stream stream = plan::Stream::compute;
   int sync = 0;

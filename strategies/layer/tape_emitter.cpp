@@ -286,6 +286,9 @@ class Emitter {
       case Item::Kind::free:
         out_->free(temporaries.at(item.temporary));
         break;
+      case Item::Kind::record_stream:
+        out_->record_stream(temporaries.at(item.temporary), item.stream);
+        break;
       case Item::Kind::weight_gradient:
         weight_gradient(item);
         break;
@@ -295,12 +298,18 @@ class Emitter {
       case Item::Kind::produce_input_gradients:
         produce_input_gradients(*of);
         break;
+      case Item::Kind::produce_outputs:
+        for (TensorId t : of->outputs) allocate(t, output_category_);
+        break;
     }
   }
 
   void forward_node(int n, bool keep_outputs) {
     const Node& it = node(n);
-    for (TensorId t : it.outputs) allocate(t, keep_outputs ? Category::activation : Category::temporary);
+    const auto later = [](const Item& i) { return i.kind == Item::Kind::produce_outputs; };
+    output_category_ = keep_outputs ? Category::activation : Category::temporary;
+    if (std::none_of(it.forward.begin(), it.forward.end(), later))
+      for (TensorId t : it.outputs) allocate(t, output_category_);
     for (TensorId t : it.intermediates) allocate(t, keep_outputs ? Category::activation : Category::temporary);
     items(it.forward, &it, nullptr);
     for (TensorId t : it.inputs) --tensor(t).uses;
@@ -604,6 +613,7 @@ class Emitter {
   std::vector<Left> left_;           // in the order of backward
   std::vector<std::string> names_;
   std::uint32_t next_slot_ = 0;
+  plan::Category output_category_ = plan::Category::temporary;
   int backward_position_ = 1 << 30;
   bool produced_ = false;
   bool backward_ = false;

@@ -74,6 +74,29 @@ void apply_capture(const LowerContext& c, Tape& tape) {
   }
 }
 
+/// nanotron's attention (models/llama.py, CausalSelfAttention.forward): q, k and v are permuted into a tensor of their own, keys and
+/// values joined and permuted again, queries rotated into a new tensor, keys in place. The projection's output is a variable
+/// of the caller until the end.
+TensorId repacked_attention(const LowerContext& c, Operators& op, Tape& tape, TensorId qkv, const model::Layer& layer) {
+  const auto& m = c.model;
+  const std::int64_t per = c.tokens / c.tensor * c.element(), one = per * m.heads * m.head_dim, pair = per * 2 * m.kv_heads * m.head_dim, all = one + pair;
+  const TensorId packed = tape.tensor("permuted qkv", all);
+  tape.nodes.push_back({.name = "permute qkv", .inputs = {qkv}, .outputs = {packed}, .forward = {op.kernel("permute qkv", all, all)}, .backward = {op.kernel("permute qkv gradients", all, all)}});
+  const TensorId from_q = tape.part("permuted query", packed, one), from_kv = tape.part("permuted keys and values", packed, pair);
+  tape.nodes.push_back({.name = "take apart", .inputs = {packed}, .outputs = {from_q, from_kv}, .backward = {op.kernel("join qkv gradients", all, all)}});
+  const TensorId q = tape.tensor("query", one), kv = tape.tensor("keys and values", pair);
+  tape.nodes.push_back({.name = "join kv", .inputs = {from_kv}, .outputs = {kv},
+                        .forward = {Operators::alloc(0, pair), op.kernel("join kv", pair, pair), {.kind = Item::Kind::produce_outputs}, op.kernel("permute kv", pair, pair), Operators::free(0)},
+                        .backward = {op.kernel("permute kv gradients", pair, pair), op.kernel("split kv gradients", pair, pair)}});
+  tape.nodes.push_back({.name = "rope", .inputs = {from_q}, .outputs = {q}, .forward = {op.kernel("rope", one + pair / 2, one + pair / 2)}, .backward = {op.kernel("rope backward", one + pair / 2, one + pair / 2)}});
+  const TensorId k = tape.part("key", kv, pair / 2), v = tape.part("value", kv, pair / 2);
+  tape.nodes.push_back({.name = "split kv", .inputs = {kv}, .outputs = {k, v}, .backward = {op.kernel("join kv gradients", pair, pair)}});
+  const TensorId out = op.attention(q, k, v, layer);
+  const TensorId projected = op.linear(out, "o_proj", m.heads * m.head_dim, m.hidden, m.attention_output_bias, Operators::Split::row);
+  tape.nodes.back().holds.push_back(qkv);
+  return projected;
+}
+
 TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, TensorId x, const model::Layer& layer) {
   const auto& m = c.model;
   if (m.latent.present()) return latent_attention_block(c, op, tape, x, layer);
@@ -88,6 +111,8 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
       q = op.rope(parts[0], "query rope", q_width / c.tensor);
       k = op.rope(parts[1], "key rope", kv_width / c.tensor);
       v = parts[2];
+    } else if (rotates && c.profile.repacks_qkv) {
+      return repacked_attention(c, op, tape, qkv, layer);
     } else if (rotates) {
       // Rotary embedding makes q, k and v tensors of their own.
       const std::int64_t e = c.element(), per = c.tokens / c.tensor;
@@ -95,13 +120,6 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
       const std::int64_t bytes = per * (q_width + 2 * kv_width) * e;
       Node node{.name = "split and rope", .inputs = {qkv}, .outputs = {nq, nk, nv}, .forward = {op.kernel("rope", bytes, bytes)},
                 .backward = {op.kernel("rope backward", bytes, bytes)}};
-      if (c.profile.repacks_qkv) {
-        // Permuted copies of q, k and v; k and v joined; both permuted again; q and k rotated in place. Backward the same way back.
-        const std::int64_t pair = per * 2 * kv_width * e, rotated = per * (q_width + kv_width) * e;
-        node.forward = {op.kernel("permute qkv", bytes, bytes), op.kernel("join kv", pair, pair), op.kernel("permute kv", pair, pair), op.kernel("rope", rotated, rotated)};
-        node.backward = {op.kernel("join kv gradients", pair, pair), op.kernel("rope backward", rotated, rotated), op.kernel("permute kv gradients", pair, pair),
-                         op.kernel("split kv gradients", pair, pair), op.kernel("join qkv gradients", bytes, bytes), op.kernel("permute qkv gradients", bytes, bytes)};
-      }
       tape.nodes.push_back(std::move(node));
       q = nq, k = nk, v = nv;
     } else {
@@ -181,7 +199,9 @@ TensorId layer_block(const LowerContext& c, Operators& op, Tape& tape, TensorId 
   const TensorId y = op.residual(x, a, "attention residual");
   TensorId f = mlp(op.norm(y, "mlp norm", rows, m.hidden));
   if (m.norms_per_layer == 4) f = op.norm(f, "post mlp norm", rows, m.hidden);
-  return op.residual(y, f, "mlp residual");
+  const TensorId out = op.residual(y, f, "mlp residual");
+  if (c.profile.repacks_qkv) tape.nodes.back().holds.push_back(a);  // the attention's result is a variable of the layer (nanotron)
+  return out;
 }
 
 Tape layer_tape(const LowerContext& c, const model::Layer& layer) {

@@ -29,7 +29,7 @@ TEST(LossStage, ReceivesTheLogitsAndSendsTheirGradients) {
   for (const plan::MessageSpec& m : r.plan.messages) largest = std::max(largest, m.bytes.value);
   EXPECT_EQ(largest, 256 * 131072 * 2);  // tokens x vocabulary in 16 bit
   EXPECT_EQ(r.classes[7].parameters, 0);
-  EXPECT_EQ(r.classes[6].parameters, 131072 * 2048 + 2048);
+  EXPECT_EQ(r.classes[6].parameters, 131072 * 2048 + 2048 + (4 * 2048 * 2048 + 3 * 2048 * 8192 + 2 * 2048));  // a layer, the head and its norm
 }
 
 // One micro-batch at a time, the same matrix products run wherever the loss is.
