@@ -65,7 +65,7 @@ TEST(MeasuredMemory, EightBitInputsAreKeptAsTheyWere) {
     s.strategy.training.precision = precision;
     s.strategy.training.sequence_length = 4096;
     s.profile = strategies::with_precision(strategies::load_profile("megatron-core"), precision);
-    s.cluster = hwmodels::load_cluster("dgx-h100", 1, "rail-fat-tree", "");
+    s.cluster = hwmodels::load_cluster("single-gpu", 1, "rail-fat-tree", "h100-sxm");
     return simulate(s, {.time = false}).classes[0].memory.peak_allocated.value;
   };
   const auto layer = [&](strategies::Precision p) { return peak(12, p) - peak(4, p); };   // eight layers' activations and states
