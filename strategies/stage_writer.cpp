@@ -274,7 +274,18 @@ struct StageWriter::Impl {
   bool keeps_fetched(std::size_t u) const { return !variants[u].checkpoint && runs_backward(u); }
   bool runs_backward(std::size_t u) const { return !evaluates() && (variants[u].input_gradient || stage.units[u].trainable()); }
 
-  void begin_unit(std::size_t u, int micro_batch, Pass part) {
+  /// Lets go of what a chunk's last unit sent on. One that runs again writes its output anew, to the same place: its first
+  /// output goes before (PyTorch holds both while that unit's backward runs).
+  void free_sent(std::size_t u, int of_chunk, int micro_batch) {
+    const Chunk& c = chunk(of_chunk);
+    if (!keeps_sent() || u + 1 != c.last || c.neighbours.next_chunk >= 0 || c.neighbours.next < 0) return;
+    plan::Call call{.block = stage.block("free sent output", [](plan::BlockWriter& w) { w.free(kOutputSlot); }), .phase = Phase::backward, .micro_batch = micro_batch};
+    call.frames[static_cast<std::size_t>(Frame::own)] = frame_of(u, of_chunk, micro_batch);
+    stage.append(call);
+  }
+
+  void begin_unit(std::size_t u, int of_chunk, int micro_batch, Pass part) {
+    if (variants[u].checkpoint && (part == Pass::backward || part == Pass::input_gradients)) free_sent(u, of_chunk, micro_batch);
     if (part == Pass::forward) data->before_forward(u, micro_batch);
     else if (part != Pass::weight_gradients) data->before_backward(u, micro_batch);
     if (weights_on_host.holds(u) && (part == Pass::forward || (runs_backward(u) && !keeps_fetched(u)))) weights_on_host.fetch(u, phase_of(part), micro_batch);
@@ -297,17 +308,13 @@ struct StageWriter::Impl {
     if (part == Pass::input_gradients) data->after_input_gradients(u, micro_batch);
     if (part != Pass::backward && part != Pass::weight_gradients) return;
     if (inputs.active() && variants[u].checkpoint) inputs.done();
-    if (keeps_sent() && u + 1 == c.last && c.neighbours.next_chunk < 0 && c.neighbours.next >= 0) {
-      plan::Call call{.block = stage.block("free sent output", [](plan::BlockWriter& w) { w.free(kOutputSlot); }), .phase = Phase::backward, .micro_batch = micro_batch};
-      call.frames[static_cast<std::size_t>(Frame::own)] = frame_of(u, of_chunk, micro_batch);
-      stage.append(call);
-    }
+    if (!variants[u].checkpoint) free_sent(u, of_chunk, micro_batch);
     release(u, of_chunk, micro_batch);
     data->after_backward(u, micro_batch, c.weight_gradients == 0, c.weight_gradients + 1 == c.micro_batches);
   }
 
   void unit(std::size_t u, int of_chunk, int micro_batch, Pass part) {
-    begin_unit(u, micro_batch, part);
+    begin_unit(u, of_chunk, micro_batch, part);
     plan::Call call = unit_call(u, of_chunk, micro_batch, part);
     call.block = block_of(u, chunk(of_chunk), part);
     stage.append(call);
@@ -358,7 +365,7 @@ struct StageWriter::Impl {
         const std::uint32_t id = parts[k];
         const bool opens = k == 0, closes = k + 1 == parts.size();
         out.emplace_back([this, of_chunk, micro_batch, part, u, id, opens, closes] {
-          if (opens) begin_unit(u, micro_batch, part);
+          if (opens) begin_unit(u, of_chunk, micro_batch, part);
           plan::Call call = unit_call(u, of_chunk, micro_batch, part);
           call.block = id;
           stage.append(call);
