@@ -22,6 +22,7 @@ struct DeviceRates {
   KernelParameters p;
   double sms = 1;
   double hbm = 0;                          // datasheet bytes/s
+  double strided = 0;                      // bytes/s of pointwise kernels that load their elements one by one
   double l2_bytes = 0;                     // the share of the L2 that data survives in
   double attention_clock = 1;              // of the burst clock
   std::array<double, kDTypes> peak{};      // datasheet FLOP/s by operand type, where one exists or can stand in

@@ -8,9 +8,12 @@ namespace rehearse::hwmodels {
 
 using model::KernelKind;
 
-double achieved_fraction(const KernelParameters& p, const model::KernelSpec& s) {
+double achieved_fraction(const DeviceRates& gpu, const model::KernelSpec& s) {
+  const KernelParameters& p = gpu.p;
   const bool backward = s.role != model::GemmRole::forward;
   switch (s.kind) {
+    case KernelKind::strided: return std::min(p.elementwise_fraction, gpu.strided / gpu.hbm);
+    case KernelKind::native_normalization: return backward ? p.normalization_backward_fraction : p.native_normalization_fraction;
     case KernelKind::normalization: return backward ? p.normalization_backward_fraction : p.normalization_fraction;
     case KernelKind::softmax: return p.softmax_fraction;
     case KernelKind::cross_entropy: return p.cross_entropy_fraction;
@@ -26,7 +29,7 @@ double achieved_fraction(const KernelParameters& p, const model::KernelSpec& s) 
 CostParts memory_cost(const DeviceRates& gpu, const model::KernelSpec& s) {
   EXPECTS(s.bytes_read >= 0 && s.bytes_written >= 0 && s.flops >= 0, "kernel " + s.name);
   const double bytes = static_cast<double>(s.bytes_read + s.bytes_written);
-  const double bandwidth = gpu.hbm * achieved_fraction(gpu.p, s);
+  const double bandwidth = gpu.hbm * achieved_fraction(gpu, s);
   const double from_hbm = bytes / bandwidth, from_l2 = from_hbm / gpu.p.l2_bandwidth_ratio;
   // 0 while the tensors fit, 1 from twice that size on: both ends and the slope between grow with the size.
   const double outside = gpu.l2_bytes > 0 ? std::clamp(bytes / gpu.l2_bytes - 1, 0.0, 1.0) : 1.0;

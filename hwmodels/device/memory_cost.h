@@ -13,6 +13,6 @@ namespace rehearse::hwmodels {
 CostParts memory_cost(const DeviceRates& gpu, const model::KernelSpec& kernel);
 
 /// Fraction of the HBM bandwidth that kernels of this kind reach.
-double achieved_fraction(const KernelParameters& parameters, const model::KernelSpec& kernel);
+double achieved_fraction(const DeviceRates& gpu, const model::KernelSpec& kernel);
 
 }  // namespace rehearse::hwmodels

@@ -1,11 +1,14 @@
 // rehearse validate: predicted against measured, for tables of real runs.
-#include <filesystem>
 #include <memory>
+
+#include <fmt/format.h>
 
 #include "sim/cli/output.h"
 #include "sim/cli/subcommand.h"
 #include "sim/report/accuracy.h"
 #include "sim/report/error_bands.h"
+#include "sim/report/explain.h"
+#include "sim/report/text_writer.h"
 
 namespace rehearse::cli {
 namespace {
@@ -16,8 +19,23 @@ struct Options {
   int worst = 10, threads = 0;
   std::vector<std::string> without, by;
   bool bands = false;
-  std::string out;
+  std::string out, row;
 };
+
+/// One row: the scenario that it became, with every default filled in, the answer, and what was measured.
+std::string one_row(const Options& o, const report::AccuracyOptions& options) {
+  for (const std::string& file : o.files)
+    for (const scenario::MeasuredRun& run : scenario::read_measured_runs(file)) {
+      if (run.row_id != o.row) continue;
+      if (!run.scenario) throw ConfigError(Diagnostic{{file, 0, 0}, o.row, "is not simulated: " + run.reason, "", ""});
+      const report::PredictedRun predicted = report::predict(run, options);
+      std::string text = report::explain_scenario(predicted.scenario, predicted.result) + "\n" + report::write_text(predicted.scenario, predicted.result);
+      if (run.step_time_s) text += fmt::format("\nmeasured: {:.4g} s per step; predicted {:.4g} s, {:+.1f} %\n", *run.step_time_s, predicted.result.step_time, 100 * (predicted.result.step_time / *run.step_time_s - 1));
+      if (run.peak_mem_gib) text += fmt::format("\nmeasured: {:.2f} GiB at the peak ({})\n", *run.peak_mem_gib, run.peak_mem_kind);
+      return text;
+    }
+  throw ConfigError(Diagnostic{{}, "--row", "there is no row '" + o.row + "' in these tables", "Names are in the column row_id", ""});
+}
 
 int validate(const Options& o) {
   report::AccuracyOptions options;
@@ -29,6 +47,12 @@ int validate(const Options& o) {
     if (mechanism == "kernels") options.ablation.kernels = false;
     if (mechanism == "host") options.ablation.host = false;
     if (mechanism == "spread") options.ablation.spread = false;
+  }
+  if (!o.row.empty()) {
+    const std::string text = one_row(o, options);
+    if (o.out.empty()) print(text);
+    else write_file(o.out, text);
+    return kYes;
   }
   const report::Accuracy accuracy = report::measure_accuracy(o.files, options);
   const std::string text = o.bands ? report::bands_yaml(accuracy) : !o.by.empty() ? report::groups_text(report::grouped(accuracy, o.by), o.by) : o.json ? report::accuracy_json(accuracy) : o.markdown ? report::accuracy_markdown(accuracy) : report::accuracy_text(accuracy, o.worst);
@@ -46,6 +70,7 @@ Run add_validate(CLI::App& app) {
   app.add_flag("--markdown", o->markdown, "the table by source, as README shows it")->excludes(json);
   app.add_option("--by", o->by, "errors of groups of rows instead: --by framework,gpu")->delimiter(',')->check(CLI::IsMember(report::accuracy_facets()))->excludes(json);
   app.add_flag("--bands", o->bands, "the error bands as YAML, as hwmodels/data/accuracy holds them")->excludes(json);
+  app.add_option("--row", o->row, "one row instead: the scenario that it became, and the answer")->excludes(json);
   app.add_option("--worst", o->worst, "how many of the worst rows to list")->capture_default_str();
   app.add_option("--without", o->without, "switch a mechanism off, to see what it is worth")->check(CLI::IsMember({"contention", "communication", "kernels", "host", "spread"}));
   app.add_option("--threads", o->threads, "rows simulated at once; 0: all cores")->capture_default_str();

@@ -61,7 +61,9 @@ std::string_view name_of(KernelKind kind) {
     case KernelKind::attention_forward: return "attention_forward";
     case KernelKind::attention_backward: return "attention_backward";
     case KernelKind::elementwise: return "elementwise";
+    case KernelKind::strided: return "strided";
     case KernelKind::normalization: return "normalization";
+    case KernelKind::native_normalization: return "native_normalization";
     case KernelKind::softmax: return "softmax";
     case KernelKind::cross_entropy: return "cross_entropy";
     case KernelKind::embedding: return "embedding";

@@ -16,7 +16,9 @@ enum class KernelKind : std::uint8_t {
   attention_forward,  // fused (flash / cuDNN) attention
   attention_backward,
   elementwise,        // add, copy, cast, activation, dropout, rope: reads and writes streams
+  strided,            // elementwise, an operand broadcast or not contiguous: PyTorch loads such operands one by one
   normalization,      // LayerNorm, RMSNorm: row reductions and a stream
+  native_normalization, // the same by PyTorch's own kernel
   softmax,            // unfused attention scores
   cross_entropy,      // loss over the vocabulary
   embedding,          // gather (forward) or scatter-add (backward)

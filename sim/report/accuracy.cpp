@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "sim/core/contract.h"
-#include "sim/scenario/simulate.h"
 #include "strategies/data/catalog.h"
 
 namespace rehearse::report {
@@ -47,16 +46,8 @@ RowOutcome outcome_of(const scenario::MeasuredRun& run, const AccuracyOptions& o
   if (!run.scenario) return out;
   out.profile = run.scenario->profile.name;
   out.architecture = name_of(run.scenario->cluster.gpu.architecture);
-  scenario::Result result = scenario::simulate(*run.scenario, {.ablation = options.ablation});
-  for (const scenario::Scenario& other : run.alternatives) {
-    scenario::Result larger = scenario::simulate(other, {.ablation = options.ablation});
-    if (larger.deadlock.empty() && larger.fits && (!result.fits || larger.step_time < result.step_time)) result = std::move(larger);
-  }
-  for (const scenario::Scenario& other : run.smaller) {
-    if (result.fits || !result.deadlock.empty()) break;
-    scenario::Result smaller = scenario::simulate(other, {.ablation = options.ablation});
-    if (smaller.fits) result = std::move(smaller);
-  }
+  const PredictedRun predicted = predict(run, options);
+  const scenario::Result& result = predicted.result;
   if (!result.deadlock.empty()) {
     out.reason = "deadlock: " + result.deadlock.substr(0, 160);
     return out;
@@ -163,6 +154,20 @@ std::vector<SourceSummary> grouped(const Accuracy& accuracy, const std::vector<s
   }
   std::vector<SourceSummary> out;
   for (const auto& [key, rows] : groups) out.push_back(summarise(key, rows));
+  return out;
+}
+
+PredictedRun predict(const scenario::MeasuredRun& run, const AccuracyOptions& options) {
+  PredictedRun out{*run.scenario, scenario::simulate(*run.scenario, {.ablation = options.ablation})};
+  for (const scenario::Scenario& other : run.alternatives) {
+    scenario::Result larger = scenario::simulate(other, {.ablation = options.ablation});
+    if (larger.deadlock.empty() && larger.fits && (!out.result.fits || larger.step_time < out.result.step_time)) out = {other, std::move(larger)};
+  }
+  for (const scenario::Scenario& other : run.smaller) {
+    if (out.result.fits || !out.result.deadlock.empty()) break;
+    scenario::Result smaller = scenario::simulate(other, {.ablation = options.ablation});
+    if (smaller.fits) out = {other, std::move(smaller)};
+  }
   return out;
 }
 

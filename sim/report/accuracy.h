@@ -9,6 +9,7 @@
 
 #include "sim/executor/costs.h"
 #include "sim/scenario/measured_run.h"
+#include "sim/scenario/simulate.h"
 
 namespace rehearse::report {
 
@@ -48,6 +49,16 @@ struct AccuracyOptions {
   int threads = 0;                      // 0: all cores
   bool progress = false;                // on stderr, for terminals
 };
+
+/// A row's scenario and what came of it. Of settings that the row does not state it is the fastest alternative that fits, else the
+/// first smaller one that does.
+struct PredictedRun {
+  scenario::Scenario scenario;
+  scenario::Result result;
+};
+
+/// Precondition: the row has a scenario.
+PredictedRun predict(const scenario::MeasuredRun& run, const AccuracyOptions& options);
 
 /// Throws ConfigError for files that are no such tables. Same rows, same numbers, for any number of threads.
 Accuracy measure_accuracy(const std::vector<std::string>& files, const AccuracyOptions& options);

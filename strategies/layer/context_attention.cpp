@@ -60,7 +60,7 @@ class ContextAttention {
   TensorId contiguous(TensorId t, std::int64_t bytes) {
     if (!tape_.tensors[static_cast<std::size_t>(t)].own_gradient) return t;
     const TensorId copy = tape_.tensor("contiguous " + tape_.tensors[static_cast<std::size_t>(t)].name, bytes);
-    tape_.nodes.push_back({.name = "contiguous", .inputs = {t}, .outputs = {copy}, .forward = {op_.kernel("contiguous", bytes, bytes)}, .passed_inputs = 1});
+    tape_.nodes.push_back({.name = "contiguous", .inputs = {t}, .outputs = {copy}, .forward = {op_.kernel("contiguous", bytes, bytes, model::KernelKind::strided)}, .passed_inputs = 1});
     return copy;
   }
 

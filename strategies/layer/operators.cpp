@@ -84,8 +84,9 @@ TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows,
     const TensorId statistics = tape_.tensor(name + " statistics", rows * 4 * (layer_norm ? 2 : 1), false);
     node.intermediates = {statistics};
     node.saved = {x, statistics};
-    node.forward = {kernel(name, bytes, bytes, KernelKind::normalization)};
-    node.backward = {kernel(name + " backward", 2 * bytes, bytes, KernelKind::normalization)};
+    const KernelKind kind = c_.profile.norm == Fusion::native || c_.profile.norm == Fusion::eager ? KernelKind::native_normalization : KernelKind::normalization;
+    node.forward = {kernel(name, bytes, bytes, kind)};
+    node.backward = {kernel(name + " backward", 2 * bytes, bytes, kind)};
     if (trained) node.backward.push_back(weight_gradient(w, kernel(name + " weight gradient", 2 * bytes, width * 4, KernelKind::reduction)));
     node.discard_output = c_.profile.norm == Fusion::compiled;
     if (c_.profile.norm_upcasts) norm_upcasts(node, name, elements);
@@ -128,13 +129,13 @@ void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& 
   if (cast) node.forward.push_back(kernel("cast", narrow, wide));
   node.forward.insert(node.forward.end(), {alloc(0, wide), kernel("pow", wide, wide), kernel("mean", wide, rows * 4, KernelKind::reduction), free(0),
                                            kernel("rsqrt", rows * 4, rows * 4)});
-  if (cast) node.forward.insert(node.forward.end(), {alloc(1, wide), kernel("mul", wide, wide), kernel("cast", wide, narrow), free(1)});
-  else node.forward.push_back(kernel("mul", wide, wide));
-  if (w >= 0) node.forward.push_back(kernel("mul weight", narrow, narrow));
+  if (cast) node.forward.insert(node.forward.end(), {alloc(1, wide), kernel("mul", wide, wide, KernelKind::strided), kernel("cast", wide, narrow), free(1)});
+  else node.forward.push_back(kernel("mul", wide, wide, KernelKind::strided));
+  if (w >= 0) node.forward.push_back(kernel("mul weight", narrow, narrow, KernelKind::strided));
 
   // d(weight * n): one product per operand, the weight's is summed over rows.
   auto& b = node.backward;
-  b = {alloc(0, narrow), kernel("mul backward", 2 * narrow, narrow)};
+  b = {alloc(0, narrow), kernel("mul backward", narrow, narrow, KernelKind::strided)};
   if (trained)
     b.insert(b.end(), {for_weights(alloc(1, narrow)), for_weights(kernel("mul backward", 2 * narrow, narrow)), weight_gradient(w, kernel("sum rows", narrow, 4096, KernelKind::reduction)), for_weights(free(1))});
   b.push_back({.kind = Item::Kind::release_output_gradients});
@@ -142,9 +143,12 @@ void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& 
   const std::size_t input_from = b.size();
   if (cast) b.insert(b.end(), {alloc(2, wide), kernel("cast", narrow, wide), free(0)});
   const int g = cast ? 2 : 0;
-  b.insert(b.end(), {alloc(3, wide), kernel("mul backward", wide, wide), alloc(4, wide), kernel("mul backward", 2 * wide, wide), free(g),
-                     kernel("sum columns", wide, rows * 4, KernelKind::reduction), free(4), alloc(5, wide), kernel("pow backward", wide, wide),
-                     kernel("gradient add", 2 * wide, wide), free(5)});
+  b.insert(b.end(), {alloc(3, wide), kernel("mul backward", wide, wide, KernelKind::strided), alloc(4, wide), kernel("mul backward", 2 * wide, wide), free(g),
+                     kernel("sum columns", wide, rows * 4, KernelKind::reduction), free(4)});
+  // The mean's gradient is written out for every element; that of x^2 is grad * (2 * x^1), each a kernel.
+  b.insert(b.end(), {alloc(5, wide), kernel("mean backward", rows * 4, wide, KernelKind::strided), alloc(6, wide), kernel("pow backward", wide, wide),
+                     alloc(7, wide), kernel("pow backward", wide, wide), free(6), alloc(8, wide), kernel("pow backward", 2 * wide, wide), free(7), free(5),
+                     kernel("gradient add", 2 * wide, wide), free(8)});
   b.insert(b.end(), {{.kind = Item::Kind::produce_input_gradients}, kernel("cast", wide, narrow), free(3)});
   for (std::size_t i = input_from; i < b.size(); ++i) b[i].for_input = true;
 }
@@ -157,32 +161,34 @@ TensorId Operators::rope(TensorId x, const std::string& name, std::int64_t width
   const std::int64_t bytes = c_.tokens * width * c_.element();
   const TensorId y = tape_.tensor(name, bytes);
   Node node{.name = name, .inputs = {x}, .outputs = {y}};
+  // Frequencies are broadcast over heads, heads are permuted or halved.
+  auto strided = [&](const char* kernel_name, std::int64_t read, std::int64_t written) { return kernel(kernel_name, read, written, KernelKind::strided); };
   const std::int64_t wide = c_.tokens * width * 4, half = wide / 2;   // an fp32 copy; every second element of it
   if (c_.profile.rope == Fusion::eager && c_.profile.rope_form == RopeForm::pairs) {
     // Every second element: a read touches all of them. Gradients of such views are zeros that the half is copied into.
     node.forward = {alloc(0, wide), kernel("cast", bytes, wide)};
-    for (const int sum : {3, 4}) node.forward.insert(node.forward.end(), {alloc(1, half), kernel("product", wide, half), alloc(2, half), kernel("product", wide, half), alloc(sum, half), kernel("add", 2 * half, half), free(1), free(2)});
-    node.forward.insert(node.forward.end(), {alloc(1, wide), kernel("stack", wide, wide), free(3), free(4), kernel("cast", wide, bytes), free(1), free(0)});
+    for (const int sum : {3, 4}) node.forward.insert(node.forward.end(), {alloc(1, half), strided("product", wide, half), alloc(2, half), strided("product", wide, half), alloc(sum, half), strided("add", 2 * half, half), free(1), free(2)});
+    node.forward.insert(node.forward.end(), {alloc(1, wide), strided("stack", wide, wide), free(3), free(4), kernel("cast", wide, bytes), free(1), free(0)});
     node.backward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, wide)};
     for (int i = 0; i < 4; ++i) {
-      node.backward.insert(node.backward.end(), {alloc(2, half), kernel("product backward", wide, half)});
+      node.backward.insert(node.backward.end(), {alloc(2, half), strided("product backward", wide, half)});
       if (i > 0) node.backward.push_back(alloc(3, wide));
-      node.backward.insert(node.backward.end(), {kernel("zero fill", 0, wide, KernelKind::memset), kernel("select backward", half, wide), free(2)});
+      node.backward.insert(node.backward.end(), {kernel("zero fill", 0, wide, KernelKind::memset), strided("select backward", half, wide), free(2)});
       if (i > 0) node.backward.insert(node.backward.end(), {kernel("gradient add", 2 * wide, wide), free(3)});
     }
     node.backward.insert(node.backward.end(), {kernel("cast", wide, bytes), free(1), free(0)});
   } else if (c_.profile.rope == Fusion::eager && c_.profile.rope_form == RopeForm::matrices) {
-    node.forward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, 2 * wide), kernel("matrices", wide, 2 * wide), alloc(2, wide), kernel("sum pairs", 2 * wide, wide, KernelKind::reduction), free(1),
+    node.forward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, 2 * wide), strided("matrices", wide, 2 * wide), alloc(2, wide), strided("sum pairs", 2 * wide, wide), free(1),
                     kernel("cast", wide, bytes), free(2), free(0)};
-    node.backward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, 2 * wide), kernel("matrices backward", wide, 2 * wide), alloc(2, wide), kernel("sum matrices", 2 * wide, wide, KernelKind::reduction), free(1),
+    node.backward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, 2 * wide), strided("matrices backward", wide, 2 * wide), alloc(2, wide), strided("sum matrices", 2 * wide, wide), free(1),
                      kernel("cast", wide, bytes), free(2), free(0)};
   } else if (c_.profile.rope == Fusion::eager) {
     // x * cos + cat(-x2, x1) * sin
-    node.forward = {alloc(0, bytes), kernel("mul cos", bytes, bytes), alloc(1, bytes / 2), kernel("neg", bytes / 2, bytes / 2), alloc(2, bytes),
-                    kernel("cat", bytes, bytes), free(1), alloc(3, bytes), kernel("mul sin", bytes, bytes), free(2), kernel("add", 2 * bytes, bytes), free(0), free(3)};
-    node.backward = {alloc(0, bytes), kernel("mul sin backward", bytes, bytes), alloc(1, bytes), kernel("slice backward", bytes, bytes),
-                     kernel("neg", bytes / 2, bytes / 2), kernel("slice backward", bytes, bytes), kernel("add", 2 * bytes, bytes), free(0),
-                     kernel("mul cos backward", bytes, bytes), kernel("gradient add", 2 * bytes, bytes), free(1)};
+    node.forward = {alloc(0, bytes), strided("mul cos", bytes, bytes), alloc(1, bytes / 2), strided("neg", bytes / 2, bytes / 2), alloc(2, bytes),
+                    strided("cat", bytes, bytes), free(1), alloc(3, bytes), strided("mul sin", bytes, bytes), free(2), strided("add", 2 * bytes, bytes), free(0), free(3)};
+    node.backward = {alloc(0, bytes), strided("mul sin backward", bytes, bytes), alloc(1, bytes), strided("slice backward", bytes, bytes),
+                     strided("neg", bytes / 2, bytes / 2), strided("slice backward", bytes, bytes), strided("add", 2 * bytes, bytes), free(0),
+                     strided("mul cos backward", bytes, bytes), kernel("gradient add", 2 * bytes, bytes), free(1)};
   } else {
     node.forward = {kernel(name, bytes, bytes)};
     node.backward = {kernel(name + " backward", bytes, bytes)};
@@ -194,7 +200,7 @@ TensorId Operators::rope(TensorId x, const std::string& name, std::int64_t width
 TensorId Operators::repeat(TensorId x, const std::string& name, std::int64_t from_width, std::int64_t to_width) {
   const std::int64_t from = c_.tokens * from_width * c_.element(), to = c_.tokens * to_width * c_.element();
   const TensorId y = tape_.tensor(name, to);
-  tape_.nodes.push_back({.name = name, .inputs = {x}, .outputs = {y}, .forward = {kernel(name, to, to)},
+  tape_.nodes.push_back({.name = name, .inputs = {x}, .outputs = {y}, .forward = {kernel(name, to, to, KernelKind::strided)},
                          .backward = {kernel(name + " backward", to, from, KernelKind::reduction)}});
   return y;
 }
@@ -249,6 +255,8 @@ TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t
   if (!c_.model.gated_mlp && c_.profile.activation == Fusion::eager && c_.model.activation == model::Activation::gelu_tanh) return gelu_eager(gate_or_fused, width);
   const std::int64_t bytes = c_.tokens * width * c_.element();
   const TensorId y = tape_.tensor("activation", bytes);
+  // Gate and up are halves of one tensor's rows. Megatron's TorchScript chain is no better at them (Liger's table, bias_swiglu_impl).
+  const KernelKind halves = up == kNoTensor && c_.profile.activation != Fusion::compiled ? KernelKind::strided : KernelKind::elementwise;
   if (!c_.model.gated_mlp) {
     Node node{.name = prefix + "gelu", .inputs = {gate_or_fused}, .outputs = {y}, .saved = {gate_or_fused}, .forward = {kernel("gelu", bytes, bytes)},
               .backward = {kernel("gelu backward", 2 * bytes, bytes)}};
@@ -258,17 +266,17 @@ TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t
   }
   if (c_.profile.activation == Fusion::eager || c_.profile.activation == Fusion::native) {
     const TensorId silu = tape_.tensor("silu", bytes);
-    tape_.nodes.push_back({.name = prefix + "silu", .inputs = {gate_or_fused}, .outputs = {silu}, .saved = {gate_or_fused}, .forward = {kernel("silu", bytes, bytes)},
-                           .backward = {kernel("silu backward", 2 * bytes, bytes)}});
+    tape_.nodes.push_back({.name = prefix + "silu", .inputs = {gate_or_fused}, .outputs = {silu}, .saved = {gate_or_fused}, .forward = {kernel("silu", bytes, bytes, halves)},
+                           .backward = {kernel("silu backward", 2 * bytes, bytes, halves)}});
     std::vector<TensorId> inputs{silu, up == kNoTensor ? gate_or_fused : up};
-    tape_.nodes.push_back({.name = prefix + "gate product", .inputs = inputs, .outputs = {y}, .saved = inputs, .forward = {kernel("gate product", 2 * bytes, bytes)},
-                           .backward = {kernel("gate product backward", 2 * bytes, bytes), kernel("gate product backward", 2 * bytes, bytes)}});
+    tape_.nodes.push_back({.name = prefix + "gate product", .inputs = inputs, .outputs = {y}, .saved = inputs, .forward = {kernel("gate product", 2 * bytes, bytes, halves)},
+                           .backward = {kernel("gate product backward", 2 * bytes, bytes), kernel("gate product backward", 2 * bytes, bytes, halves)}});
     return y;
   }
   std::vector<TensorId> inputs{gate_or_fused};
   if (up != kNoTensor) inputs.push_back(up);
-  Node node{.name = prefix + "swiglu", .inputs = inputs, .outputs = {y}, .saved = inputs, .forward = {kernel("swiglu", 2 * bytes, bytes)},
-            .backward = {kernel("swiglu backward", 3 * bytes, 2 * bytes)}};
+  Node node{.name = prefix + "swiglu", .inputs = inputs, .outputs = {y}, .saved = inputs, .forward = {kernel("swiglu", 2 * bytes, bytes, halves)},
+            .backward = {kernel("swiglu backward", 3 * bytes, 2 * bytes, halves)}};
   node.discard_output = c_.profile.activation == Fusion::compiled;
   tape_.nodes.push_back(std::move(node));
   return y;

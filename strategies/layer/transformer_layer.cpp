@@ -85,13 +85,13 @@ TensorId repacked_attention(const LowerContext& c, Operators& op, Tape& tape, Te
   const auto& m = c.model;
   const std::int64_t per = c.tokens / c.tensor * c.element(), one = per * m.heads * m.head_dim, pair = per * 2 * m.kv_heads * m.head_dim, all = one + pair;
   const TensorId packed = tape.tensor("permuted qkv", all);
-  tape.nodes.push_back({.name = "permute qkv", .inputs = {qkv}, .outputs = {packed}, .forward = {op.kernel("permute qkv", all, all)}, .backward = {op.kernel("permute qkv gradients", all, all)}});
+  tape.nodes.push_back({.name = "permute qkv", .inputs = {qkv}, .outputs = {packed}, .forward = {op.kernel("permute qkv", all, all, model::KernelKind::strided)}, .backward = {op.kernel("permute qkv gradients", all, all, model::KernelKind::strided)}});
   const TensorId from_q = tape.part("permuted query", packed, one), from_kv = tape.part("permuted keys and values", packed, pair);
   tape.nodes.push_back({.name = "take apart", .inputs = {packed}, .outputs = {from_q, from_kv}, .backward = {op.kernel("join qkv gradients", all, all)}});
   const TensorId q = tape.tensor("query", one), kv = tape.tensor("keys and values", pair);
   tape.nodes.push_back({.name = "join kv", .inputs = {from_kv}, .outputs = {kv},
-                        .forward = {Operators::alloc(0, pair), op.kernel("join kv", pair, pair), {.kind = Item::Kind::produce_outputs}, op.kernel("permute kv", pair, pair), Operators::free(0)},
-                        .backward = {op.kernel("permute kv gradients", pair, pair), op.kernel("split kv gradients", pair, pair)}});
+                        .forward = {Operators::alloc(0, pair), op.kernel("join kv", pair, pair), {.kind = Item::Kind::produce_outputs}, op.kernel("permute kv", pair, pair, model::KernelKind::strided), Operators::free(0)},
+                        .backward = {op.kernel("permute kv gradients", pair, pair, model::KernelKind::strided), op.kernel("split kv gradients", pair, pair)}});
   tape.nodes.push_back({.name = "rope", .inputs = {from_q}, .outputs = {q}, .forward = {op.kernel("rope", one + pair / 2, one + pair / 2)}, .backward = {op.kernel("rope backward", one + pair / 2, one + pair / 2)}});
   const TensorId k = tape.part("key", kv, pair / 2), v = tape.part("value", kv, pair / 2);
   tape.nodes.push_back({.name = "split kv", .inputs = {kv}, .outputs = {k, v}, .backward = {op.kernel("join kv gradients", pair, pair)}});
@@ -160,8 +160,8 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
   if (c.profile.repeat_kv || transposes) {
     const std::int64_t bytes = c.tokens * q_width / c.tensor * c.element();
     const TensorId copy = tape.tensor("contiguous attention output", bytes);
-    Node node{.name = "contiguous", .inputs = {out}, .outputs = {copy}, .forward = {op.kernel("contiguous", bytes, bytes)}};
-    if (transposes) node.backward = {op.kernel("contiguous backward", bytes, bytes)};
+    Node node{.name = "contiguous", .inputs = {out}, .outputs = {copy}, .forward = {op.kernel("contiguous", bytes, bytes, model::KernelKind::strided)}};
+    if (transposes) node.backward = {op.kernel("contiguous backward", bytes, bytes, model::KernelKind::strided)};
     else node.passed_inputs = 1;
     tape.nodes.push_back(std::move(node));
     out = copy;

@@ -16,7 +16,7 @@ import kernel_tables as T
 
 GPU_FILES = pathlib.Path(__file__).parents[2] / "hwmodels" / "data" / "gpu"
 BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp32": 4}
-SCALE = {"GB/s": 1e9, "MB": 1e6, "TFLOPS": 1e12}
+SCALE = {"GB/s": 1e9, "MB": 1e6, "MHz": 1e6, "TFLOPS": 1e12}
 ATTENTION_POWER_SHARE = 0.65  # B200: long attention kernels lose 0.17 of their speed, long GEMMs 0.26 (SimuMax)
 ATTENTION_FIELDS = ["forward_fraction", "backward_fraction", "softmax_flops", "key_ramp", "causal_waste", "wave_quantisation"]
 
@@ -31,7 +31,7 @@ def load_gpus():
     for path in GPU_FILES.glob("*.yaml"):
         data = yaml.safe_load(path.read_text())
         out[path.stem] = dict(architecture=data["architecture"], sms=data["sms"]["value"], l2=number(data["l2"]["value"]),
-                              hbm=number(data["hbm_bandwidth"]["value"]),
+                              hbm=number(data["hbm_bandwidth"]["value"]), clock=number(data["boost_clock"]["value"]),
                               peak={t: number(v["value"]) for t, v in data["peak"].items()})
     return out
 
@@ -177,6 +177,29 @@ def fit_memory(gpus, architecture):
     return dict(zip(["floor with harness"] + [n + "_fraction" for n in names], map(float, fit.x)))
 
 
+def fit_eager(gpus, architecture, memory):
+    """What PyTorch's own kernels reach, of chains whose other kernels are known."""
+    rows = [r for r in T.eager_rows() if gpus[r["gpu"]]["architecture"] == architecture]
+    if not rows:
+        return {}
+    y = np.array([r["us"] for r in rows])
+    groups = grouped_by(rows, "table", "gpu", "op")
+    w = balanced_weights(groups, len(rows), None)
+
+    def predict(x):  # bytes per SM and clock, fraction of native norms, and the launch of one more kernel (the harness keeps the queue full)
+        out = []
+        for r in rows:
+            g = gpus[r["gpu"]]
+            rate = {"elementwise": g["hbm"] * memory["elementwise_fraction"], "reduction": g["hbm"] * 0.85, "native_normalization": g["hbm"] * x[1]}
+            rate["strided"] = min(rate["elementwise"], x[0] * g["sms"] * g["clock"])
+            out.append(sum(1e6 * size / rate[kind] + x[2] for kind, size in r["parts"]))
+        return np.array(out)
+
+    fit = least_squares(lambda x: 10 * w * np.log(predict(x) / y), [6, .6, 2], bounds=([2, .2, .5], [16, .95, 6]), loss="soft_l1", f_scale=.3)
+    report("PyTorch's own chains", groups, predict(fit.x), y)
+    return dict(zip(["strided_bytes_per_clock", "native_normalization_fraction", "launch of one kernel"], map(float, fit.x)))
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--without", help="leave this table out of the GEMM fit, and report its errors")
@@ -191,6 +214,7 @@ def main():
             found.update(fit_attention(gpus, architecture, gemm))
             found.update(fit_math(gpus, architecture, gemm, 0.8))
             found.update(fit_memory(gpus, architecture))
+            found.update(fit_eager(gpus, architecture, found))
         for name, value in found.items():
             print(f"    {name}: {value:.4g}")
 

@@ -149,3 +149,41 @@ def memory_rows():
         out.append(dict(table="liger", gpu=GPU[r["gpu"]], kind=kind, backward=backward, bytes=count,
                         us=1e3 * float(r["median"])))
     return out
+
+
+def eager_rows():
+    """Chains of PyTorch's own kernels in the Liger table: dicts with table, gpu, op, parts [(kind, bytes)], us.
+
+    strided: pointwise, an operand broadcast over rows or heads, a chunk of a wider tensor, or permuted. Sources of the
+    chains: benchmark/scripts of Liger-Kernel and modeling_llama.py of transformers (RMSNorm widens, squares, averages,
+    scales by rows, casts, scales by an fp32 weight; rope is x cos + cat(-x2, x1) sin over permuted heads).
+    """
+    out = []
+    for r in read("liger_kernels"):
+        if r["metric"] != "speed" or r["mode"] != "forward":
+            continue
+        c, x = json.loads(r["config"]), float(r["x_value"])
+        size = 4 if "float32" in c.get("dtype", "") else 2
+        key = (r["kernel"], r["provider"])
+        if key == ("megatron_swiglu", "torch"):
+            n = c["S"] * c["B"] * x
+            parts = [("strided", 4 * n), ("strided", 6 * n)]
+        elif key == ("rms_norm", "huggingface"):
+            n = c["M"] * x
+            parts = [("elementwise", 6 * n), ("elementwise", 8 * n), ("reduction", 4 * n), ("elementwise", 0), ("strided", 8 * n),
+                     ("elementwise", 6 * n), ("strided", 6 * n)]
+        elif key == ("fused_add_rms_norm", "huggingface"):
+            n = c["M"] * x
+            parts = [("elementwise", 12 * n), ("elementwise", 8 * n), ("reduction", 4 * n), ("elementwise", 0), ("strided", 8 * n), ("strided", 8 * n)]
+        elif key == ("rope", "huggingface"):
+            width = (c.get("hidden_size") or x) * (c["num_q_heads"] + c["num_kv_heads"]) / c["num_q_heads"]
+            n = (c.get("seq_len") or x) * width
+            parts = [("strided", 4 * n), ("strided", 2 * n), ("strided", 4 * n), ("strided", 4 * n), ("strided", 6 * n)] + [("elementwise", 0)] * 5
+        elif key == ("layer_norm", "huggingface"):
+            parts = [("native_normalization", 2 * size * c["M"] * x)]
+        elif key == ("megatron_rms_norm", "torch"):
+            parts = [("native_normalization", 2 * 2 * c["S"] * c["B"] * x)]
+        else:
+            continue
+        out.append(dict(table="liger", gpu=GPU[r["gpu"]], op=r["kernel"], parts=parts, us=1e3 * float(r["median"])))
+    return out
