@@ -62,8 +62,7 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, int gpus) {
   r.strided = r.p.strided_bytes_per_clock * gpu.sms * gpu.boost_clock_mhz * 1e6;
   r.l2_bytes = static_cast<double>(gpu.l2.value) * r.p.l2_share;
   const double slowest = 1 - r.p.speed_spread * expected_largest(gpus);
-  const double gemm_clock = (clock == ClockState::burst ? 1.0 : r.p.sustained_clock) * slowest;
-  r.attention_clock = 1 - (1 - gemm_clock) * r.p.attention_power_share;
+  r.gemm_clock = (clock == ClockState::burst ? 1.0 : r.p.sustained_clock) * slowest;
   for (std::size_t i = 0; i < kDTypes; ++i) {
     const DType wanted = static_cast<DType>(i);
     DType runs_as = wanted;
@@ -72,7 +71,7 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, int gpus) {
     if (it == gpu.peak.end()) continue;
     r.stand_in[index_of(wanted)] = runs_as != wanted;
     r.peak[index_of(wanted)] = it->second.value;
-    r.gemm_rate[index_of(wanted)] = it->second.value * gemm_clock * gemm_fraction(r.p, runs_as);
+    r.gemm_rate[index_of(wanted)] = it->second.value * r.gemm_clock * gemm_fraction(r.p, runs_as);
   }
   prepare_tiles(r);
   return r;

@@ -24,7 +24,7 @@ struct DeviceRates {
   double hbm = 0;                          // datasheet bytes/s
   double strided = 0;                      // bytes/s of pointwise kernels that load their elements one by one
   double l2_bytes = 0;                     // the share of the L2 that data survives in
-  double attention_clock = 1;              // of the burst clock
+  double gemm_clock = 1;                   // of the burst clock, with matrix products running
   std::array<double, kDTypes> peak{};      // datasheet FLOP/s by operand type, where one exists or can stand in
   std::array<double, kDTypes> gemm_rate{}; // FLOP/s of the reference tile on all SMs at this clock
   std::array<double, kGemmTiles.size()> tile_flops{};  // FLOPs of one step of K, slow operand fetch counted as more

@@ -21,7 +21,6 @@ using P = KernelParameters;
 
 constexpr std::array kFields{
     REHEARSE_FIELD(sustained_clock, true),
-    REHEARSE_FIELD(attention_power_share, false),
     REHEARSE_FIELD(speed_spread, false),
     REHEARSE_FIELD(gemm_peak_fraction, true),
     REHEARSE_FIELD(gemm_fp8_fraction, true),

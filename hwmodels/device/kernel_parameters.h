@@ -24,7 +24,6 @@ struct AttentionParameters {
 struct KernelParameters {
   // Clock. Burst: a cold microbenchmark. Sustained: minutes of training at the power limit.
   double sustained_clock = 1;        // GEMM rate sustained / burst
-  double attention_power_share = 1;  // attention loses this share of what GEMMs lose
 
   double speed_spread = 0;           // standard deviation of the compute speed of GPUs of one type, as a fraction
 

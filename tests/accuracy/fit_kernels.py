@@ -17,7 +17,6 @@ import kernel_tables as T
 GPU_FILES = pathlib.Path(__file__).parents[2] / "hwmodels" / "data" / "gpu"
 BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp32": 4}
 SCALE = {"GB/s": 1e9, "MB": 1e6, "MHz": 1e6, "TFLOPS": 1e12}
-ATTENTION_POWER_SHARE = 0.65  # B200: long attention kernels lose 0.17 of their speed, long GEMMs 0.26 (SimuMax)
 ATTENTION_FIELDS = ["forward_fraction", "backward_fraction", "softmax_flops", "key_ramp", "causal_waste", "wave_quantisation"]
 
 
@@ -104,7 +103,7 @@ def fit_gemm(gpus, architecture, without=None):
 
 def fit_attention(gpus, architecture, gemm):
     out = {}
-    p = dict(gemm_launch_us=gemm["gemm_launch_us"])
+    p = dict(gemm_launch_us=gemm["gemm_launch_us"], gemm_peak_fraction=gemm["gemm_peak_fraction"])
     for impl in ("flash1", "flash2", "flash3", "cudnn"):
         rows = [r for r in T.attention_rows() if gpus[r["gpu"]]["architecture"] == architecture and r["impl"] == impl]
         if not rows:
@@ -123,7 +122,7 @@ def fit_attention(gpus, architecture, gemm):
             for r in rows:
                 g = gpus[r["gpu"]]
                 hot = r["table"] == "simumax"
-                clock = 1 - (1 - gemm.get("clock " + r["gpu"], 1.0)) * ATTENTION_POWER_SHARE if hot else 1.0
+                clock = gemm.get("clock " + r["gpu"], 1.0) if hot else 1.0
                 us = sum(F.attention_us(g, q, a, g["peak"]["bf16"], clock, r, back)
                          for back, word in ((False, "fwd"), (True, "bwd")) if word in r["direction"])
                 values.append(us + (a.get("floor " + r["direction"], 0) if hot else 0))

@@ -41,10 +41,11 @@ def gemm_us(gpu, p, rate, b, m, n, k, operand, result, grouped=False):
 
 
 def attention_us(gpu, p, a, peak, clock, row, backward):
-    """attention_cost.cpp for one row; a: parameters of one implementation; clock: of the burst clock."""
+    """attention_cost.cpp for one row; a: parameters of one implementation; clock: of the burst clock,
+    while matrix products run; attention loses as much less as it keeps the tensor units less busy."""
     s, heads, d, dv = float(row["s"]), float(row["b"] * row["h"]), row["d"], row["dv"]
     fraction = a["backward_fraction"] * (p["wide_head_backward_fraction"] if d > 128 else 1) if backward else a["forward_fraction"]
-    sm_rate = peak * clock * fraction / gpu["sms"]
+    sm_rate = peak * (1 - (1 - clock) * min(1, fraction / p["gemm_peak_fraction"])) * fraction / gpu["sms"]
     per_score = 2.0 * (d + dv) * (2.5 if backward else 1) + a["softmax_flops"] * (2 if backward else 1)
     ramp = a["key_ramp"] + (a["causal_waste"] if row["causal"] else 0)
     seen = (s + 1) / 2 if row["causal"] else s
