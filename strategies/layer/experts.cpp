@@ -387,6 +387,7 @@ class ExpertLayer {
       node.saved.push_back(weights);
     }
     const std::int64_t parts = loops() ? local_ : 1;
+    const KernelKind halves = !loops() && c_.model.gated_mlp && c_.profile.activation != Fusion::compiled ? KernelKind::strided : KernelKind::elementwise;  // as Operators::activation
     if (loops()) {
       // silu(gate), times up, an operator each: the product's operands are kept too.
       const TensorId silu = tape_.tensor("experts silu", size);
@@ -394,9 +395,9 @@ class ExpertLayer {
       if (c_.model.gated_mlp) node.saved.push_back(silu);
     }
     for (std::int64_t i = 0; i < parts && !fused_; ++i) {
-      node.forward.push_back(op_.kernel("experts activation", in / parts, size / parts));
+      node.forward.push_back(op_.kernel("experts activation", in / parts, size / parts, halves));
       if (loops() && c_.model.gated_mlp) node.forward.push_back(op_.kernel("experts gate product", 2 * size / parts, size / parts));
-      node.backward.push_back(op_.kernel("experts activation backward", (in + size) / parts, in / parts));
+      node.backward.push_back(op_.kernel("experts activation backward", (in + size) / parts, in / parts, halves));
       // The slots' weights want a sum over the width: a second pass (weighted_swiglu_back, weighted_quick_geglu_back under torch.compile).
       if (by_expert_) node.backward.push_back(op_.kernel("experts activation weights backward", in + size, received_ * 4, KernelKind::reduction));
       if (loops() && c_.model.gated_mlp) node.backward.insert(node.backward.end(), {op_.kernel("experts gate product backward", 2 * size / parts, size / parts), op_.kernel("experts gate product backward", 2 * size / parts, size / parts)});
@@ -414,9 +415,9 @@ class ExpertLayer {
     const TensorId y = tape_.tensor("experts clamped", size);
     const std::int64_t half = size / 2;
     Node node{.name = "experts clamp", .inputs = {x}, .outputs = {y}, .saved = {x}};
-    node.forward = {Operators::alloc(0, half), op_.kernel("clamp gate", half, half), Operators::alloc(1, half), op_.kernel("clamp up", half, half),
+    node.forward = {Operators::alloc(0, half), op_.kernel("clamp gate", half, half, KernelKind::strided), Operators::alloc(1, half), op_.kernel("clamp up", half, half, KernelKind::strided),
                     op_.kernel("join gate and up", size, size), Operators::free(0), Operators::free(1)};
-    node.backward = {Operators::alloc(0, half), op_.kernel("clamp gate backward", size, half), Operators::alloc(1, half), op_.kernel("clamp up backward", size, half),
+    node.backward = {Operators::alloc(0, half), op_.kernel("clamp gate backward", size, half, KernelKind::strided), Operators::alloc(1, half), op_.kernel("clamp up backward", size, half, KernelKind::strided),
                      op_.kernel("cut gate and up backward", size, size), Operators::free(0), Operators::free(1)};
     tape_.nodes.push_back(std::move(node));
     return y;
