@@ -65,7 +65,7 @@ std::string gpu_named(const std::string& title) {
       {"H100 SXM", "h100-sxm"},            {"H200-SXM-141GB", "h200-sxm"},  {"H200 SXM", "h200-sxm"},
       {"H800-SXM", "h800-sxm"},            {"B200-SXM", "b200-sxm"},        {"B200 SXM", "b200-sxm"},
       {"B300 SXM", "b300-sxm"},            {"GB200", "gb200-nvl72"},        {"GB200 SXM", "gb200-nvl72"},
-      {"AMD MI300X", "mi300x"},            {"MI300X", "mi300x"}};
+      {"L40S", "l40s"},                    {"AMD MI300X", "mi300x"},            {"MI300X", "mi300x"}};
   const auto it = names.find(title);
   return it == names.end() ? "" : it->second;
 }
@@ -98,6 +98,13 @@ void add_simumax_gemms(std::vector<MeasuredKernel>& out) {
     out.push_back({"simumax", gpu_named(r["gpu"]), grouped ? "grouped_gemm bf16" : "gemm bf16", {s},
                    std::stod(r["time_us_derived"]), Harness::loop, 0});
   }
+}
+
+/// Short ones only: in loops of longer kernels some GPUs reach their power limit.
+void add_aiconfigurator_gemms(std::vector<MeasuredKernel>& out) {
+  for (CsvRow& r : read_table("gemm_aiconfigurator"))
+    if (const double us = std::stod(r["time_us"]); us < 300)
+      out.push_back({"aiconfigurator", gpu_named(r["gpu"]), "gemm bf16", {gemm(1, std::stoll(r["m"]), std::stoll(r["n"]), std::stoll(r["k"]), DType::bf16)}, us, Harness::burst, 0});
 }
 
 void add_other_gemms(std::vector<MeasuredKernel>& out) {
@@ -169,6 +176,7 @@ std::vector<CsvRow> read_table(const std::string& name) {
 std::vector<MeasuredKernel> measured_gemms() {
   std::vector<MeasuredKernel> out;
   add_simumax_gemms(out);
+  add_aiconfigurator_gemms(out);
   add_other_gemms(out);
   return out;
 }
@@ -243,6 +251,41 @@ std::vector<MeasuredKernel> measured_memory_kernels() {
     s.bytes_read = static_cast<std::int64_t>(bytes);
     out.push_back({"liger", gpu_named(r["gpu"]), std::string(name_of(s.kind)), {s}, 1e3 * std::stod(r["median"]),
                    Harness::burst, 3});  // 3 us of event timing and a cold cache
+  }
+  return out;
+}
+
+std::vector<MeasuredKernel> measured_eager_chains() {
+  std::vector<MeasuredKernel> out;
+  for (CsvRow& r : read_table("liger_kernels")) {
+    if (r["metric"] != "speed" || r["mode"] != "forward") continue;
+    auto c = fields_of(r["config"]);
+    const auto get = [&](const char* key) { return std::stod(c.at(key)); };
+    const double x = std::stod(r["x_value"]), size = c["dtype"] == "torch.float32" ? 4 : 2;
+    const std::string chain = r["kernel"] + " " + r["provider"];
+    using enum KernelKind;
+    double n = 0;                                          // elements
+    std::vector<std::pair<KernelKind, double>> bytes;      // of one element, kernel by kernel
+    if (chain == "megatron_swiglu torch") n = get("s") * get("b") * x, bytes = {{strided, 4}, {strided, 6}};
+    else if (chain == "rms_norm huggingface") n = get("m") * x, bytes = {{elementwise, 6}, {elementwise, 8}, {reduction, 4}, {strided, 8}, {elementwise, 6}, {strided, 6}};
+    else if (chain == "fused_add_rms_norm huggingface") n = get("m") * x, bytes = {{elementwise, 12}, {elementwise, 8}, {reduction, 4}, {strided, 8}, {strided, 8}};
+    else if (chain == "layer_norm huggingface") n = get("m") * x, bytes = {{native_normalization, 2 * size}};
+    else if (chain == "megatron_rms_norm torch") n = get("s") * get("b") * x, bytes = {{native_normalization, 4}};
+    else if (chain == "rope huggingface") {
+      const double length = c.contains("seq_len") ? get("seq_len") : x, width = c.contains("hidden_size") ? get("hidden_size") : x;
+      n = length * width * (get("num_q_heads") + get("num_kv_heads")) / get("num_q_heads");
+      for (const double b : {2, 1, 2, 2, 3}) bytes.emplace_back(strided, 2 * b), bytes.emplace_back(strided, 0);  // queries and keys each
+    } else {
+      continue;
+    }
+    MeasuredKernel m{"liger", gpu_named(r["gpu"]), "chain " + chain, {}, 1e3 * std::stod(r["median"]), Harness::burst, 0};
+    if (m.microseconds < 100) continue;                    // launches of its kernels decide
+    for (const auto& [kind, b] : bytes) {
+      KernelSpec s;
+      s.kind = kind, s.bytes_read = static_cast<std::int64_t>(b * n);
+      m.kernels.push_back(s);
+    }
+    out.push_back(std::move(m));
   }
   return out;
 }

@@ -27,5 +27,7 @@ std::vector<CsvRow> read_table(const std::string& name);
 std::vector<MeasuredKernel> measured_gemms();
 std::vector<MeasuredKernel> measured_attention();
 std::vector<MeasuredKernel> measured_memory_kernels();
+/// PyTorch's own kernels one after the other: eager_rows() of tests/accuracy/kernel_tables.py says which.
+std::vector<MeasuredKernel> measured_eager_chains();
 
 }  // namespace rehearse::hwmodels::testing
