@@ -1,5 +1,5 @@
 // Cuts a block where compute would wait for communication, so that another block can run there: what an overlapped
-// forward and backward (DualPipe) do to each other. Leaves out which blocks meet (stage_writer.h).
+// forward and backward (DualPipe) do to each other. Leaves out which blocks meet (stage_passes.h).
 #pragma once
 
 #include <cstdint>

@@ -6,6 +6,7 @@
 #include "sim/core/contract.h"
 #include "strategies/host_backend.h"
 #include "strategies/layer/routing.h"
+#include "strategies/layer/transformer_layer.h"
 #include "strategies/one_process_plan.h"
 #include "strategies/pipeline/catalog.h"
 #include "strategies/pipeline/messages.h"
@@ -229,7 +230,7 @@ std::vector<std::int64_t> parameters_per_class(const model::ModelDescription& mo
   const std::vector<StageLayers> layers = stage_layers(model, strategy, profile, program.virtual_stages);
   plan::PlanBuilder builder;
   LowerContext context = make_context(model, strategy, profile, builder);
-  // Layers of one kind have one tape (stage_writer.cpp): each is written once.
+  // Layers of one kind have one tape (stage_chunks.cpp): each is written once.
   std::vector<std::pair<std::pair<model::Layer, std::string>, std::int64_t>> kinds;
   auto layer_elements = [&](int layer) {
     const std::pair kind(model.layers[static_cast<std::size_t>(layer)], tuning_signature(strategy.tuning, layer));

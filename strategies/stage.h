@@ -1,5 +1,5 @@
 // One rank's share of the model and the program being written for it: units (embedding, layers, head), frames, calls.
-// The pipeline schedule drives it (stage_writer.h); data-parallel strategies hook into it (data/data_parallel.h).
+// The pipeline schedule drives it (stage_writer.h, stage_passes.h); data-parallel strategies hook into it (data/data_parallel.h).
 #pragma once
 
 #include <map>
@@ -19,7 +19,14 @@ struct Unit {
   int layer = -1;               // global layer number, -1 for embedding and head
   int chunk = 0;                // of this rank
   std::uint32_t frame = 0;      // unit frame: one slot per weight (its gradient), then kUnitExtraSlots
+  bool checkpoint = false;      // only its input is kept; backward runs it again
+  bool input_gradient = true;   // somebody below wants a gradient
+  bool in_parallel = false;     // launched by threads that take turns (torch.nn.DataParallel)
   bool trainable() const { return tape->trainable_elements() > 0; }
+  /// The same blocks serve both.
+  bool runs_like(const Unit& other) const {
+    return tape == other.tape && checkpoint == other.checkpoint && input_gradient == other.input_gradient && in_parallel == other.in_parallel;
+  }
 };
 constexpr std::uint32_t kUnitExtraSlots = 8;
 
@@ -42,7 +49,7 @@ struct GroupSizes {
 class Stage {
  public:
   Stage(const Strategy& chosen, const FrameworkProfile& framework, plan::PlanBuilder& plan_builder, plan::RankClass& ranks, GroupSizes groups, std::int64_t model_layers)
-      : strategy(chosen), profile(framework), builder(plan_builder), rank_class(ranks), sizes(groups), layers(model_layers) {}
+      : strategy(chosen), profile(framework), builder(plan_builder), rank_class(ranks), sizes(groups), persistent(frames.acquire(kPersistentSlots)), layers(model_layers) {}
 
   const Strategy& strategy;
   const FrameworkProfile& profile;
@@ -51,7 +58,8 @@ class Stage {
   GroupSizes sizes;
   std::vector<Unit> units;      // all chunks, in forward order of the chunks
   plan::FrameAllocator frames;
-  std::uint32_t persistent = 0; // first slot of this rank's persistent tensors
+  static constexpr std::uint32_t kPersistentSlots = 256;
+  std::uint32_t persistent;     // first slot of this rank's persistent tensors
 
   bool in_setup = false;
   std::int64_t layers;              // of the model
@@ -85,7 +93,9 @@ class Stage {
 
   /// A persistent tensor of this rank: a slot in the persistent frame.
   std::uint32_t persistent_slot() { return persistent_used_++; }
-  static constexpr std::uint32_t kPersistentSlots = 256;
+  bool evaluates() const { return strategy.training.phase == StepKind::evaluation; }
+  /// A chunk's output stays after it has been sent, until its backward.
+  bool keeps_sent() const { return profile.keeps_sent_output && !evaluates(); }
 
   std::int64_t elements(Part part = Part::all) const;   // parameters of this rank's units (after tensor and pipeline splitting)
   std::int64_t trainable_elements(Part part = Part::all) const;

@@ -85,4 +85,23 @@ class SharedFrames {
   std::vector<std::uint32_t> row_of_;   // by micro-batch
 };
 
+/// The shared frames of one rank: of its units, and of the boundaries where its chunks receive and send.
+struct StageFrames {
+  explicit StageFrames(plan::FrameAllocator& frames) : units(frames), below(frames), above(frames) {}
+
+  static constexpr std::uint32_t kBoundarySlots = 4;   // activation, gradient, events of either
+  static constexpr std::uint32_t kForwardEvent = 2, kBackwardEvent = 3;
+
+  /// The lower boundary is needed by backward and by the gradient's message, the upper one by backward.
+  std::uint32_t lower_boundary(int chunk, int micro_batch) {
+    return below.of(micro_batch, static_cast<std::size_t>(chunk), [] { return kBoundarySlots; }, 2);
+  }
+  std::uint32_t upper_boundary(int chunk, int micro_batch) {
+    return above.of(micro_batch, static_cast<std::size_t>(chunk), [] { return kBoundarySlots; }, 1);
+  }
+  bool empty() const { return units.empty() && below.empty() && above.empty(); }
+
+  SharedFrames units, below, above;
+};
+
 }  // namespace rehearse::strategies

@@ -28,8 +28,9 @@ std::unique_ptr<DataParallelWriter> make_data_parallel(Stage& stage) {
     case DataParallelKind::zero3:
     case DataParallelKind::fsdp1:
     case DataParallelKind::fsdp2:
-    case DataParallelKind::megatron_fsdp:
       return make_sharded(stage);
+    case DataParallelKind::megatron_fsdp:
+      return make_megatron_fsdp(stage);
     default:
       return make_replicated(stage);
   }

@@ -5,8 +5,9 @@
 
 namespace rehearse::strategies {
 
-std::unique_ptr<DataParallelWriter> make_replicated(Stage& stage);   // replicated.cpp
-std::unique_ptr<DataParallelWriter> make_sharded(Stage& stage);      // sharded.cpp
-std::unique_ptr<DataParallelWriter> make_one_process(Stage& stage);  // one_process.cpp
+std::unique_ptr<DataParallelWriter> make_replicated(Stage& stage);     // replicated.cpp
+std::unique_ptr<DataParallelWriter> make_sharded(Stage& stage);        // sharded.cpp
+std::unique_ptr<DataParallelWriter> make_megatron_fsdp(Stage& stage);  // megatron_fsdp.cpp
+std::unique_ptr<DataParallelWriter> make_one_process(Stage& stage);    // one_process.cpp
 
 }  // namespace rehearse::strategies

@@ -1,6 +1,6 @@
 // torch.nn.DataParallel: one process keeps the model on the first GPU of a node. Every forward pass broadcasts it to the others
 // (replicate), every backward pass sums their gradients there; only the first GPU has an optimizer.
-// Leaves out inputs and outputs (strategies/one_process_plan.cpp) and the threads' launches (stage_writer.cpp).
+// Leaves out inputs and outputs (strategies/one_process_plan.cpp) and the threads' launches (strategies/unit_blocks.cpp).
 // Source: torch/nn/parallel/{data_parallel,replicate,comm,_functions}.py, torch/csrc/cuda/comm.cpp.
 #include <algorithm>
 

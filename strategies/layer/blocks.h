@@ -1,4 +1,4 @@
-// The larger blocks of a transformer layer: attention with its projections, dense and expert MLPs.
+// The larger blocks of a transformer: layers, attention with its projections, dense and expert MLPs, the loss.
 // Leaves out lifetimes (tape_emitter.h).
 #pragma once
 
@@ -18,5 +18,8 @@ TensorId mlp_block(const LowerContext& context, Operators& op, TensorId x, std::
 
 /// Mixture of experts: router, dispatch to the ranks that hold the experts, expert MLPs, combine, shared experts.
 TensorId experts_block(const LowerContext& context, Operators& op, Tape& tape, TensorId x);
+
+/// The loss over logits of `columns` columns on this rank; `hidden` is what they were made from.
+void add_loss(const LowerContext& context, Operators& op, Tape& tape, TensorId hidden, TensorId logits, std::int64_t columns);
 
 }  // namespace rehearse::strategies

@@ -1,5 +1,5 @@
 // The tapes of a transformer: embedding, one layer of each kind, and final norm + head + loss.
-// Leaves out how the operators are lowered (operators.h) and where the tapes run (stage_writer.h).
+// Leaves out how the operators are lowered (operators.h) and where the tapes run (stage_chunks.h, stage_passes.h).
 #pragma once
 
 #include "strategies/layer/operators.h"

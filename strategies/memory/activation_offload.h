@@ -1,6 +1,6 @@
 // Checkpointed layer inputs that wait for backward elsewhere: in host memory, a piece on each tensor rank, or in buffers that
 // were made together (DeepSpeed's contiguous_memory_optimization).
-// Leaves out what a checkpoint is (layer/tape_emitter.h) and who calls when (stage_writer.cpp).
+// Leaves out what a checkpoint is (layer/tape_emitter.h) and who calls when (stage_passes.cpp).
 #pragma once
 
 #include <optional>

@@ -1,0 +1,270 @@
+#include "sim/scenario/measured_scenario.h"
+
+#include <algorithm>
+#include <regex>
+
+#include <fmt/core.h>
+
+#include "sim/model/presets.h"
+#include "sim/scenario/measured_alternatives.h"
+#include "sim/scenario/measured_columns.h"
+#include "sim/scenario/measured_memory.h"
+#include "sim/scenario/measured_setup.h"
+#include "sim/scenario/measured_sharding.h"
+#include "sim/scenario/measured_tuning.h"
+#include "sim/scenario/megatron_arguments.h"
+#include "strategies/framework/recipes.h"
+#include "strategies/plan_writer.h"
+
+namespace rehearse::scenario {
+namespace {
+
+namespace st = strategies;
+
+class RowScenario {
+ public:
+  RowScenario(const config::CsvRow& row, MeasuredRun& run) : row_(row), run_(run), note_(cell(row, "note")), source_(cell(row, "source")), megatron_arguments_(cell(row, "model_args_json")) {}
+
+  /// In the order of these steps: later ones need what earlier ones chose.
+  Scenario make() {
+    begin();
+    choose_setup();
+    choose_precision();
+    choose_model();
+    choose_degrees();
+    choose_ranks();
+    choose_sequence();
+    choose_batch();
+    choose_parallelism();
+    choose_memory();
+    take_measured_bandwidth();
+    choose_alternatives();
+    return std::move(s_);
+  }
+
+ private:
+  void begin() {
+    s_.file = row_.at().file;
+    s_.title = run_.row_id;
+    run_.dense = integer(row_, "n_experts").value_or(0) == 0;
+    RowTuning tuning = tuning_of(row_);
+    if (tuning.not_simulated) throw NotSimulated{*tuning.not_simulated};
+    s_.strategy.tuning = std::move(tuning.tuning);
+    s_.notes = std::move(tuning.notes);
+    check_counts(row_);
+    if (contains(note_, "FPDT chunked")) throw NotSimulated{"sequences in pieces with keys and values on the host (FPDT) are not simulated"};
+  }
+
+  void choose_setup() {
+    const ProfileChoice choice = profile_of(row_);
+    profile_ = choice.name;
+    if (!choice.note.empty()) s_.notes.push_back(choice.note);
+    gpu_ = gpu_of(row_);
+    sharding_ = sharding_of(row_, profile_, s_.notes);
+    one_gpu_said_ = contains(note_, "all runs are single-GPU");
+    if (one_gpu_said_) {
+      sharding_ = "none";
+      s_.notes.push_back("ran on one GPU, as its source says");
+    }
+    if (profile_ == "megatron-2021" && sharding_.starts_with("zero")) profile_ = "megatron-deepspeed";
+    s_.cluster = hwmodels::load_cluster(one_gpu_said_ ? "single-gpu" : node_of(row_, gpu_), 1, "rail-fat-tree", gpu_);
+    apply_network(row_, s_.cluster, s_.notes);
+  }
+
+  void choose_precision() {
+    format_ = cell(row_, "precision");
+    if (contains(note_, "power limited")) throw NotSimulated{"the GPUs ran under a power limit that the source does not state"};
+    if (contains(note_, "rowwise_with_gw_hp")) throw NotSimulated{"fp8 with row scales whose weight gradients are 16-bit products is not simulated"};
+    if (format_ == "fp8" && (contains(note_, "precision: float8 rowwise") || contains(note_, "precision: fp8 rowwise"))) format_ = "fp8-rowwise";
+    if (format_ == "nf4") format_ = "bf16";  // what products are computed in
+    if (format_.empty()) {
+      format_ = s_.cluster.gpu.peak.contains(DType::bf16) ? "bf16" : "fp16";
+      s_.notes.push_back("precision not stated, taken as " + format_);
+    }
+    precision_ = precision_of(format_);
+  }
+
+  void choose_model() {
+    s_.profile = st::with_precision(st::load_profile(profile_), precision_);
+    apply_wording(row_, s_.profile, s_.notes);
+    s_.model = model_of(row_, profile_, s_.notes);
+    // "nvfp4 (layers 0-26) + bf16 tail"
+    static const std::regex kTail(R"(layers 0-([0-9]+)\) \+ bf16 tail)");
+    std::smatch tail;
+    if (std::regex_search(note_, tail, kTail)) s_.strategy.training.last_layers_16bit = std::max(0, static_cast<int>(s_.model.layer_count()) - 1 - std::stoi(tail[1]));
+    if (s_.profile.unties_embeddings) s_.model.tied_embeddings = false;
+    if (profile_ == "megatron-core" && !megatron_arguments_.empty()) {
+      if (const auto reason = apply_megatron_arguments(megatron_arguments_, cell(row_, "env_vars_json"), s_)) throw NotSimulated{*reason};
+    } else if (profile_ == "megatron-core" && contains(source_, "_cef")) {
+      s_.profile.loss = st::LossKind::fused;  // SimuMax names the fused cross-entropy in its case names
+    }
+  }
+
+  void choose_degrees() {
+    st::Degrees& d = s_.strategy.parallelism.degrees;
+    d.tensor = static_cast<int>(integer(row_, "tp").value_or(1));
+    d.pipeline = static_cast<int>(integer(row_, "pp").value_or(1));
+    d.context = static_cast<int>(integer(row_, "cp").value_or(1));
+    if (!std::any_of(s_.model.layers.begin(), s_.model.layers.end(), [](const model::Layer& l) { return l.moe; })) return;
+    run_.dense = false;
+    d.expert = static_cast<int>(integer(row_, "ep").value_or(1));
+    // Megatron's experts are split like everything else unless told otherwise (--expert-tensor-parallel-size); its releases' recipes keep them whole.
+    d.expert_tensor = static_cast<int>(integer(row_, "etp").value_or(profile_ == "megatron-core" ? d.tensor : 1));
+    if (contains(cell(row_, "model"), "tokendrop")) {
+      s_.strategy.experts.capacity_factor = 1;
+      s_.strategy.experts.pad_to_capacity = true;
+    }
+  }
+
+  /// The data-parallel degree from the number of GPUs, and the nodes that they fill.
+  void choose_ranks() {
+    st::Degrees& d = s_.strategy.parallelism.degrees;
+    std::int64_t gpus = one_gpu_said_ ? 1 : integer(row_, "n_gpus").value_or(0);
+    const auto data = integer(row_, "dp");
+    const std::int64_t parts = static_cast<std::int64_t>(d.tensor) * d.pipeline * d.context;
+    if (gpus == 0 && !data) {
+      if (!run_.source.starts_with("megatron_lm_ci") || contains(note_, "release-scale")) throw NotSimulated{"the number of GPUs is not stated"};
+      gpus = std::max<std::int64_t>(8, parts);  // the CI's other tests run on 8 GPUs
+      s_.notes.push_back(fmt::format("number of GPUs not stated, taken as {}", gpus));
+    }
+    std::int64_t all = gpus > 0 ? gpus : *data * parts;
+    if (all % parts != 0) throw NotSimulated{fmt::format("{} GPUs cannot be split {} ways", all, parts)};
+    d.data = static_cast<int>(all / parts);
+    if (const auto fewer = ranks_of_test(row_, run_.source, d.data)) {
+      all = *fewer * parts;
+      d.data = static_cast<int>(*fewer);
+      s_.notes.push_back(fmt::format("ran on {} GPUs, as its global batch says", all));
+    }
+    const int per_node = static_cast<int>(std::min<std::int64_t>({integer(row_, "gpus_per_node").value_or(s_.cluster.node.gpus), s_.cluster.node.gpus, all}));
+    if (all % per_node != 0) throw NotSimulated{fmt::format("{} GPUs do not fill nodes of {}", all, per_node)};
+    s_.cluster.gpus_per_node = per_node;
+    s_.cluster.nodes = static_cast<int>(all / per_node);
+  }
+
+  void choose_sequence() {
+    st::Training& t = s_.strategy.training;
+    t.framework = profile_;
+    t.sequence_length = integer(row_, "seq_len").value_or(0);
+    if (t.sequence_length == 0 && s_.model.position == model::Position::learned && s_.model.max_positions > 0) {
+      t.sequence_length = s_.model.max_positions;  // whoever has a table of positions is trained on all of them
+      s_.notes.push_back(fmt::format("sequence length not stated, taken as the model's {} positions", t.sequence_length));
+    }
+    if (t.sequence_length == 0) throw NotSimulated{"the sequence length is not stated"};
+    if (const std::string attention = cell(row_, "attention"); !t.attention && (attention == "unfused" || attention == "flash")) t.attention = attention;
+  }
+
+  void choose_batch() {
+    st::Training& t = s_.strategy.training;
+    const int data = s_.strategy.parallelism.degrees.data;
+    const auto micro = integer(row_, "micro_batch"), global = integer(row_, "global_batch"), accumulation = integer(row_, "grad_accum");
+    if (micro) t.micro_batch_size = *micro;
+    else if (global && accumulation && *global % (*accumulation * data) == 0) t.micro_batch_size = std::max<std::int64_t>(1, *global / (*accumulation * data));
+    else s_.notes.push_back("micro-batch not stated, taken as the fastest power of two up to 32 that fits");
+    t.global_batch_size = global ? *global : t.micro_batch_size * data * accumulation.value_or(1);
+    if (!global) s_.notes.push_back(fmt::format("global batch not stated, taken as {}", t.global_batch_size));
+    t.precision = precision_;
+    micro_batch_open_ = !micro && !accumulation && global;
+  }
+
+  void choose_parallelism() {
+    st::Strategy& strategy = s_.strategy;
+    st::Degrees& d = strategy.parallelism.degrees;
+    const std::string said = cell(row_, "sp");
+    strategy.parallelism.sequence_parallel = d.tensor > 1 && (said == "y" || (said.empty() && (profile_ == "megatron-bridge" || profile_.starts_with("torchtitan"))));
+    if (asynchronous_tensor(row_) && strategy.parallelism.sequence_parallel) strategy.parallelism.overlap_tensor = s_.profile.overlap_tensor = true;
+    strategy.data_parallel.kind = kind_of(sharding_, profile_, d.data);
+    if (sharding_ == "hsdp") d.data_shard = s_.cluster.gpus_per_node;
+    if (const int group = shard_group(row_, d.data); group > 0) d.data_shard = group;
+    if (d.pipeline > 1) strategy.pipeline = pipeline_of(row_, d.pipeline, s_.model.layer_count());
+    // Megatron's option of 2023-05 was off until 2024-11; the zero-bubble paper compares with the Megatron of 2023.
+    if (d.pipeline > 2) strategy.pipeline.overlap_messages = s_.profile.overlap_messages && !contains(source_, "arXiv 2401.10241");
+    if (profile_ == "megatron-core") apply_megatron_layout(megatron_arguments_, s_);
+  }
+
+  void choose_memory() {
+    const bool stated = !cell(row_, "recompute").empty();
+    const bool share_open = apply_recompute(row_, s_);
+    if (nemo()) apply_nemo(sharding_, release_of(source_), s_.profile, s_.strategy);
+    if (profile_ == "maxtext") apply_rematerialisation(row_, s_.strategy.memory);
+    apply_offload(row_, s_);
+    apply_optimizer(row_, s_);
+    apply_recipe(stated);
+    const st::Recompute recompute = s_.strategy.memory.recompute;
+    const bool unstated = !stated && s_.strategy.memory.recompute_modules.empty();
+    recompute_open_ = share_open || (unstated && cell(row_, "task") == "pretrain" && recompute == st::Recompute::none);
+    if (!unstated) return;
+    const char* taken = recompute == st::Recompute::full ? "full" : recompute == st::Recompute::selective ? "selective" : recompute_open_ ? "the least that fits" : "none";
+    s_.notes.push_back(std::string("recomputation not stated, taken as ") + taken);
+  }
+
+  /// What the presets of a release of NeMo or Megatron-Bridge set beyond the row's columns.
+  void apply_recipe(bool recompute_stated) {
+    const std::string release = release_of(source_);
+    const auto preset = release.empty() ? std::nullopt : model::preset_for(cell(row_, "model"));
+    if (!preset) return;
+    const auto recipe = st::recipe_for(nemo() ? "nemo" : profile_, {release, *preset, gpu_, format_, s_.strategy.training.global_batch_size});
+    if (!recipe) return;
+    st::apply(*recipe, !recompute_stated, s_.strategy);
+    s_.profile = st::with_choices(s_.profile, s_.strategy);
+    s_.notes.push_back("dispatcher, CUDA graphs, fused kernels and overlap of experts as the presets of release " + recipe->release);
+  }
+
+  void take_measured_bandwidth() {
+    const auto number = [&](const char* column) { return row_.find(column) ? row_.number(column) : std::nullopt; };
+    if (!number("ar_gbps_world")) return;
+    hwmodels::MeasuredBandwidth measured;
+    const auto take = [&](double& to, const char* column) { if (const auto v = number(column)) to = *v; };
+    take(measured.all_reduce_world, "ar_gbps_world");
+    take(measured.all_gather_world, "ag_gbps_world");
+    take(measured.reduce_scatter_world, "rs_gbps_world");
+    take(measured.all_reduce_node, "ar_gbps_node");
+    take(measured.all_gather_node, "ag_gbps_node");
+    take(measured.reduce_scatter_node, "rs_gbps_node");
+    measured.world = st::Layout(s_.strategy.parallelism.degrees).shape_of(st::Axis::world, 0, s_.cluster.gpus_per_node);
+    s_.communication.measured = measured;
+  }
+
+  void choose_alternatives() {
+    if (const auto problems = problems_of(s_); !problems.empty()) {
+      std::optional<Scenario> split = least_split(row_, s_);
+      if (!split) throw NotSimulated{to_string(problems.front())};
+      s_ = *std::move(split);
+    }
+    add_smaller(row_, s_, recompute_open_, run_);
+    if (micro_batch_open_) add_alternatives(row_, s_, run_);
+    else if (nemo() && s_.strategy.parallelism.degrees.pipeline > 1 && cell(row_, "vpp").empty() && run_.dense) add_chunks();
+  }
+
+  /// NeMo's recommended configurations of dense models interleave wherever there are stages; tables of fine-tuning leave out how.
+  /// Source: NVIDIA/NeMo scripts/performance/recommended_model_configs.
+  void add_chunks() {
+    const int stages = s_.strategy.parallelism.degrees.pipeline;
+    if (s_.model.layer_count() % stages != 0) return;
+    const std::int64_t layers = s_.model.layer_count() / stages;
+    s_.notes.push_back("chunks per rank not stated, taken as the fastest that fit");
+    for (std::int64_t chunks = 2; chunks <= layers; ++chunks) {
+      if (layers % chunks != 0) continue;
+      Scenario other = s_;
+      other.strategy.pipeline.schedule = "interleaved-1f1b";
+      other.strategy.pipeline.virtual_stages = static_cast<int>(chunks);
+      if (problems_of(other).empty()) run_.alternatives.push_back(std::move(other));
+    }
+  }
+
+  bool nemo() const { return cell(row_, "framework") == "nemo"; }
+
+  const config::CsvRow& row_;
+  MeasuredRun& run_;
+  Scenario s_;
+  std::string note_, source_, megatron_arguments_;    // cells
+  std::string profile_, gpu_, sharding_, format_;     // by our names
+  st::Precision precision_ = st::Precision::bf16;
+  bool one_gpu_said_ = false;
+  bool micro_batch_open_ = false, recompute_open_ = false;   // whoever ran it chose
+};
+
+}  // namespace
+
+Scenario scenario_of(const config::CsvRow& row, MeasuredRun& run) { return RowScenario(row, run).make(); }
+
+}  // namespace rehearse::scenario

@@ -1,0 +1,52 @@
+// What every writer of sharded parameters needs: a unit's slots and sizes, collectives over the groups that share it, and
+// letting go of what was gathered. Leaves out when units are gathered and how their gradients are reduced (sharded.cpp,
+// megatron_fsdp.cpp).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "strategies/data/data_parallel.h"
+
+namespace rehearse::strategies {
+
+class ShardedWriter : public DataParallelWriter {
+ public:
+  void begin_step() override;
+  void after_forward(std::size_t unit, int micro_batch) override;
+  void end_evaluation() override;
+
+ protected:
+  /// `reduce`: in which gradients are reduced, where the user does not say.
+  ShardedWriter(Stage& stage, DType reduce);
+
+  // Slots of the unit frame beyond one per weight.
+  enum Extra : std::uint32_t { kGathered, kUnsharded, kEvent, kShard, kAccumulated, kFetched, kBucket, kReduced };
+  static_assert(kReduced < kUnitExtraSlots);
+  static std::uint32_t extra(const Unit& u, Extra which) { return static_cast<std::uint32_t>(u.tape->weights.size()) + which; }
+
+  /// One rank's part of a number of elements, rounded up.
+  std::int64_t divided(std::int64_t elements, Part part) const { return (elements + stage_.sizes.sharing(part) - 1) / stage_.sizes.sharing(part); }
+  /// Bytes of this rank's shards of all parameters, as they are kept.
+  std::int64_t parameter_shards() const;
+  std::int64_t gathered_bytes(const Unit& u, Part part = Part::all) const { return u.tape->parameter_bytes(parameter_bytes_, part); }
+  /// Blocks are shared by units of equal sizes that train the same of their weights.
+  static std::string key(const char* what, const Unit& u);
+
+  /// A collective over each group that shares some of a unit. `bytes`: of each part, dense and experts.
+  void over_groups(plan::BlockWriter& w, CollectiveKind kind, const std::array<std::int64_t, 2>& bytes, const char* name, plan::Stream stream, int sync);
+  /// Sums reduced shards over the replicas, behind their reduction.
+  void sum_over_replicas(plan::BlockWriter& w, std::int64_t bytes);
+  /// Compute waits for every reduction so far.
+  static void wait_for_reductions(plan::BlockWriter& w);
+  /// Of a unit that reduces none: a tied table's gradient may lie there, though another unit reduces it.
+  void drop_gradients(const Unit& u);
+  /// Lets go of a unit's gathered parameters.
+  void release(std::size_t index, plan::Phase phase);
+
+  std::int64_t parameter_bytes_ = 2, reduce_bytes_ = 4;   // per element, on the wire
+  bool reshard_ = true;                                   // after forward
+  std::vector<bool> gathered_, kept_;                     // by unit: under way or there; there for uses to come
+};
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,112 @@
+// One tape while it is turned into blocks: slots and lifetimes of its tensors, the block being written (tape_emitter.cpp: forward
+// and the items of a node, tape_backward.cpp: backward, tape_gradients.cpp: gradients).
+// Leaves out what autograd records, which is known beforehand (autograd_graph.h).
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "strategies/layer/autograd_graph.h"
+
+namespace rehearse::strategies {
+
+class TapeEmitter {
+ public:
+  TapeEmitter(const Tape& tape, const EmitOptions& options, const FrameworkProfile& profile, plan::PlanBuilder& builder);
+  TapeBlocks run();
+
+ private:
+  static constexpr std::uint32_t kUnassigned = 0xffffffff;
+  struct Tensor {
+    bool live = false;
+    plan::Frame frame = plan::Frame::own;
+    std::uint32_t slot = kUnassigned;
+    int uses = 0;    // consumers still to come in the running forward
+    int saved = 0;   // backward nodes that still need it
+  };
+  /// Where a gradient lies and who still needs it.
+  struct Storage {
+    plan::Frame frame = plan::Frame::own;
+    std::uint32_t slot = 0;
+    int refs = 0;
+  };
+  /// What a node leaves to the weight-gradient block, and what is kept for it.
+  struct Left {
+    const Node* node = nullptr;
+    std::vector<const Item*> items;
+    std::map<int, std::uint32_t> temporaries;   // slots
+    std::vector<int> gradients;                 // storages
+    std::vector<TensorId> tensors;
+  };
+
+  int node_count() const { return static_cast<int>(tape_.nodes.size()); }
+  const Node& node(int n) const { return tape_.nodes[static_cast<std::size_t>(n)]; }
+  Tensor& tensor(TensorId t) { return tensors_[static_cast<std::size_t>(tape_.root(t))]; }
+  std::uint32_t new_slot(const std::string& name) {
+    names_.push_back(name);
+    return next_slot_++;
+  }
+
+  // Forward, and what every node does (tape_emitter.cpp)
+  void emit_forward();
+  void forward_node(int n, bool keep_outputs);
+  void items(const std::vector<Item>& list, const Node* of, std::vector<int>* output_gradients, Left* left = nullptr);
+  void item(const Item& item, const Node* of, std::vector<int>* output_gradients, std::map<int, std::uint32_t>& temporaries);
+  void allocate(TensorId t, plan::Category category);
+  void release_if_unused(TensorId t);
+  void kernel(std::uint32_t spec, plan::Stream stream = plan::Stream::compute, int launches = 1);
+  void enter(const Node& node);
+  Duration issued(Duration whole) const;
+
+  // Backward (tape_backward.cpp)
+  void emit_backward();
+  void backward_node(int n);
+  void run_backward(const Node& node, std::vector<int>& output_gradients, Left* left);
+  void release_saved(int n);
+  void recompute_region(int region);
+  int last_recomputed(const std::vector<int>& members) const;
+  void require(TensorId t);
+  bool split() const { return options_.split != SplitBackward::none; }
+  bool waits(const Item& item) const;
+  bool waits(const Node& node) const;
+  void keep_for_weights(int n, const std::vector<int>& output_gradients, Left& left);
+  void emit_weights();
+
+  // Gradients (tape_gradients.cpp)
+  int new_gradient(const std::string& name, std::int64_t bytes);
+  void unref(int storage);
+  void release(std::vector<int>& gradients);
+  std::int64_t gradient_bytes(TensorId t) const;
+  int take_over(TensorId t);
+  void add_kernel(std::int64_t bytes);
+  void give_gradient(TensorId t, int storage);
+  void produce_input_gradients(const Node& node);
+  void weight_gradient(const Item& item);
+
+  const Tape& tape_;
+  const EmitOptions& options_;
+  const FrameworkProfile& profile_;
+  plan::PlanBuilder& builder_;
+  AutogradGraph graph_;
+  plan::BlockWriter* out_ = nullptr;           // the block at hand
+  std::vector<std::string> names_{"output", "input gradient"};
+  std::uint32_t next_slot_ = 2;
+
+  std::vector<Tensor> tensors_;                // by root tensor
+  std::vector<int> gradient_of_;               // storage of each root's gradient, -1: none yet
+  std::vector<Storage> storages_;
+  std::vector<std::pair<TensorId, int>> made_; // root and storage: input gradients of the node at hand
+  std::vector<bool> region_done_;              // run again
+  std::vector<TensorId> pending_release_;      // what a region kept, until the node at hand is done
+  std::vector<Left> left_;                     // in the order of backward
+  plan::Category output_category_ = plan::Category::temporary;
+  int backward_position_ = 1 << 30;
+  bool produced_ = false;                      // input gradients of the node at hand
+  bool backward_ = false;
+  bool in_backward_node_ = false;
+  bool in_cuda_graph_ = false;                 // the node at hand is replayed from a CUDA graph
+};
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,138 @@
+// How tokens get to their experts and back: copies in the order of experts, exchanges between ranks, the sum at the end.
+// Leaves out which of them a layer has (experts.cpp) and how many tokens there are (expert_load.h).
+#include <algorithm>
+#include <cmath>
+
+#include "strategies/layer/expert_layer.h"
+
+namespace rehearse::strategies {
+
+using model::KernelKind;
+using plan::GroupAxis;
+using plan::Stream;
+
+namespace {
+constexpr int kBoth = plan::kAfterCompute | plan::kComputeWaits;
+}
+
+/// A copy of each token for each of its experts, in the order of experts.
+ExpertLayer::Slots ExpertLayer::permute(const Slots& in, std::int64_t slots) {
+  Slots out{tape_.tensor("permuted tokens", bytes(slots)), tape_.tensor("slot weights", slots * 4), slots};
+  order_ = tape_.tensor("slot order", slots * 8, false);
+  Node node{.name = "permute", .inputs = {in.tokens, in.weights}, .outputs = {out.tokens, out.weights}, .saved = {order_}, .intermediates = {order_}};
+  const std::int64_t map = in.rows * moe_.experts;
+  if (loops()) {
+    // torch.where for each expert tells the host how many tokens there are.
+    const std::int64_t part = bytes(slots) / moe_.experts;
+    for (std::int64_t i = 0; i < moe_.experts; ++i) {
+      node.forward.insert(node.forward.end(), {op_.kernel("where", in.rows * 8, slots * 8 / moe_.experts), {.kind = Item::Kind::host_sync}, op_.kernel("select tokens", part, part, KernelKind::permute)});
+      node.backward.push_back(op_.kernel("select tokens backward", 2 * part, part, KernelKind::permute));
+    }
+  } else {
+    node.forward = {op_.kernel("slot order", map * 4, slots * 8, KernelKind::reduction),
+                    // Each token is read once and written to each of its slots.
+                    op_.kernel("permute", bytes(std::min(in.rows, slots)), bytes(slots), KernelKind::permute),
+                    op_.kernel("permute weights", slots * 4, slots * 4)};
+    node.backward = {op_.kernel("permute backward", bytes(slots), bytes(in.rows), KernelKind::permute), op_.kernel("permute weights backward", slots * 4, map * 4)};
+  }
+  tape_.nodes.push_back(std::move(node));
+  return out;
+}
+
+/// Sums each token's outputs, weighed here where the experts did not.
+TensorId ExpertLayer::unpermute(TensorId x, TensorId weights, std::int64_t rows) {
+  const std::int64_t slots = dispatcher_ == Dispatcher::all_to_all && exchanges() ? load_.sent : load_.received;
+  const TensorId y = tape_.tensor("experts output", bytes(rows));
+  Node node{.name = "unpermute", .inputs = {x}, .outputs = {y}, .saved = {order_}};
+  if (loops()) {
+    node.inputs.push_back(weights);
+    node.saved.insert(node.saved.end(), {x, weights});
+    const std::int64_t part = bytes(slots) / moe_.experts;
+    for (std::int64_t i = 0; i < moe_.experts; ++i) {
+      node.forward.insert(node.forward.end(), {op_.kernel("weigh outputs", part, part), op_.kernel("add to tokens", 2 * part, part, KernelKind::permute)});
+      node.backward.insert(node.backward.end(), {op_.kernel("add to tokens backward", part, part, KernelKind::permute), op_.kernel("weigh outputs backward", 2 * part, part),
+                                                 op_.kernel("weigh outputs backward", 2 * part, part / hidden_, KernelKind::reduction)});
+    }
+  } else {
+    node.forward = {op_.kernel("unpermute", bytes(slots), bytes(rows), KernelKind::permute)};
+    node.backward = {op_.kernel("unpermute backward", bytes(rows), bytes(slots), KernelKind::permute)};
+  }
+  tape_.nodes.push_back(std::move(node));
+  return y;
+}
+
+/// Slots arrive by sender; experts want them by expert (and back).
+ExpertLayer::Slots ExpertLayer::sort(Slots in, bool there) {
+  Slots out{tape_.tensor(there ? "sorted tokens" : "unsorted outputs", bytes(load_.received)), in.weights, load_.received};
+  const std::string name = there ? "sort by expert" : "sort by sender";
+  tape_.nodes.push_back({.name = name, .inputs = {in.tokens}, .outputs = {out.tokens}, .forward = {op_.kernel(name, bytes(load_.received), bytes(load_.received), KernelKind::permute)},
+                         .backward = {op_.kernel(name + " backward", bytes(load_.received), bytes(load_.received), KernelKind::permute)}});
+  return out;
+}
+
+/// To the ranks of the experts. Dropless, the host must know the sizes before it can issue.
+ExpertLayer::Slots ExpertLayer::exchange(const Slots& in, std::int64_t arriving, bool overlap) {
+  const Slots out{tape_.tensor("received tokens", bytes(arriving)), tape_.tensor("received weights", arriving * 4), arriving};
+  Node node{.name = "dispatch", .inputs = {in.tokens, in.weights}, .outputs = {out.tokens, out.weights}, .cached = true};
+  if (dropless_ && dispatcher_ != Dispatcher::all_gather) node.forward.push_back({.kind = Item::Kind::host_sync});
+  const std::vector<Item> items = outward("dispatch", overlap ? plan::kAfterCompute : kBoth, true);
+  node.forward.insert(node.forward.end(), items.begin(), items.end());
+  node.backward = homeward("dispatch back", true);
+  tape_.nodes.push_back(std::move(node));
+  return out;
+}
+
+/// Outputs return to their tokens' owners; the weights have been used where the experts are.
+TensorId ExpertLayer::home(TensorId x, std::int64_t arriving) {
+  const TensorId y = tape_.tensor("returned outputs", bytes(arriving));
+  tape_.nodes.push_back({.name = "combine", .inputs = {x}, .outputs = {y}, .forward = homeward("combine", false), .backward = outward("combine back", kBoth, false), .cached = true});
+  return y;
+}
+
+/// Slots of `size` bytes each from everybody to everybody: the fullest rank's side decides. `leaving`: of this rank.
+Item ExpertLayer::slots_item(const std::string& name, std::int64_t leaving, std::int64_t size, int sync) const {
+  if (!load_.uneven()) return exchange_item(CollectiveKind::all_to_all, name, std::max(load_.sent, load_.received / load_.tensor) * size, sync);
+  return {.kind = Item::Kind::collective, .stream = Stream::expert, .sync = sync,
+          .spec = c_.builder.collective({.kind = CollectiveKind::all_to_all, .axis = GroupAxis::expert, .bytes = Bytes{leaving * size}, .name = name, .fullest = Bytes{load_.fullest * size}})};
+}
+
+Item ExpertLayer::over_ranks(const std::string& name, bool there, int sync) const {
+  if (dispatcher_ == Dispatcher::all_gather) return exchange_item(there ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter, name, bytes(load_.rows) * load_.ranks, sync);
+  if (dispatcher_ == Dispatcher::all_to_all) return slots_item(name, there ? load_.sent : load_.received / load_.tensor, bytes(1), sync);
+  plan::CollectiveSpec spec{.kind = CollectiveKind::all_to_all, .axis = GroupAxis::expert, .bytes = Bytes{bytes(load_.rows)}, .name = name,
+                            .choices = static_cast<std::uint16_t>(moe_.top_k), .places = static_cast<std::uint16_t>(moe_.experts),
+                            .node_limit = static_cast<std::uint16_t>(moe_.groups_per_token)};
+  if (load_.uneven()) spec.fullest = Bytes{std::llround(static_cast<double>(bytes(load_.rows)) * load_.visits_over_mean)};
+  return {.kind = Item::Kind::collective, .stream = Stream::expert, .sync = sync, .spec = c_.builder.collective(spec)};
+}
+
+/// From token owners to experts. With expert tensor parallelism every rank of that group computes its slice of the
+/// experts for the tokens of all.
+std::vector<Item> ExpertLayer::outward(const std::string& name, int sync, bool weights) const {
+  std::vector<Item> out;
+  if (load_.ranks > 1 && weights && dispatcher_ == Dispatcher::all_to_all)
+    out.push_back(slots_item(name + " weights", load_.sent, 4, sync));
+  if (load_.ranks > 1) out.push_back(over_ranks(name, true, sync));
+  if (load_.tensor > 1) out.push_back(exchange_item(CollectiveKind::all_gather, name + " over expert tensor", arriving_bytes(), sync, GroupAxis::expert_tensor));
+  return out;
+}
+
+std::vector<Item> ExpertLayer::homeward(const std::string& name, bool weights) const {
+  std::vector<Item> out;
+  if (load_.tensor > 1) out.push_back(exchange_item(CollectiveKind::reduce_scatter, name + " over expert tensor", arriving_bytes(), kBoth, GroupAxis::expert_tensor));
+  if (load_.ranks > 1) out.push_back(over_ranks(name, false, kBoth));
+  if (load_.ranks > 1 && weights && dispatcher_ == Dispatcher::all_to_all)
+    out.push_back(slots_item(name + " weights", load_.received / load_.tensor, 4, kBoth));
+  return out;
+}
+
+std::int64_t ExpertLayer::arriving_bytes() const { return bytes(dispatcher_ == Dispatcher::all_to_all ? load_.received : arriving_tokens()); }
+
+/// Tokens after an exchange that copies none for the experts of one rank.
+std::int64_t ExpertLayer::arriving_tokens() const { return dispatcher_ == Dispatcher::all_gather ? load_.rows * load_.ranks * load_.tensor : load_.visiting_tokens(); }
+
+Item ExpertLayer::exchange_item(CollectiveKind kind, const std::string& name, std::int64_t size, int sync, GroupAxis axis) const {
+  return op_.collective(kind, name, size, sync, axis, Stream::expert);
+}
+
+}  // namespace rehearse::strategies

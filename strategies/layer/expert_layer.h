@@ -1,0 +1,93 @@
+// One mixture-of-experts layer of one rank while it is written to its tape: what its parts share (experts.cpp: the whole,
+// expert_dispatch.cpp: tokens on their way, expert_mlp.cpp and expert_products.cpp: what experts compute).
+// Leaves out how many tokens come (expert_load.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "strategies/layer/blocks.h"
+#include "strategies/layer/expert_load.h"
+
+namespace rehearse::strategies {
+
+class ExpertLayer {
+ public:
+  ExpertLayer(const LowerContext& context, Operators& op, Tape& tape);
+  TensorId run(TensorId x);
+
+ private:
+  /// Tokens on their way, with the weight of each.
+  struct Slots {
+    TensorId tokens, weights;
+    std::int64_t rows = 0;
+  };
+
+  std::int64_t e() const { return c_.element(); }
+  std::int64_t bytes(std::int64_t rows) const { return rows * hidden_ * e(); }
+  bool exchanges() const { return load_.ranks > 1 || load_.tensor > 1; }
+  /// A product per expert, in a loop of the host, instead of grouped ones.
+  bool loops() const { return !c_.profile.grouped_experts; }
+
+  TensorId route(TensorId x);
+  TensorId shared_experts(TensorId x);
+
+  // Dispatch and combine (expert_dispatch.cpp)
+  Slots permute(const Slots& in, std::int64_t slots);
+  TensorId unpermute(TensorId x, TensorId weights, std::int64_t rows);
+  Slots exchange(const Slots& in, std::int64_t arriving, bool overlap);
+  TensorId home(TensorId x, std::int64_t arriving);
+  Slots sort(Slots in, bool there);
+  std::int64_t arriving_tokens() const;
+  std::int64_t arriving_bytes() const;
+  std::vector<Item> outward(const std::string& name, int sync, bool weights) const;
+  std::vector<Item> homeward(const std::string& name, bool weights) const;
+  Item over_ranks(const std::string& name, bool there, int sync) const;
+  Item slots_item(const std::string& name, std::int64_t leaving, std::int64_t size, int sync) const;
+  Item exchange_item(CollectiveKind kind, const std::string& name, std::int64_t size, int sync, plan::GroupAxis axis = plan::GroupAxis::expert) const;
+
+  // The experts' MLPs (expert_mlp.cpp)
+  TensorId experts(const Slots& in);
+  TensorId activation(TensorId x, TensorId weights, std::int64_t width);
+  TensorId clamp(TensorId x, std::int64_t size);
+  TensorId output_bias(TensorId x, TensorId weights);
+  TensorId copy(TensorId x, const char* name);
+  bool separate_bias() const { return !loops() && !fused_ && c_.profile.separate_expert_bias; }
+  bool pads() const { return low_ && by_expert_ && dropless_ && dispatcher_ != Dispatcher::hybridep; }
+
+  // Their linear layers (expert_products.cpp)
+  /// Which of the experts' two products a layer is: in fused kernels the first also makes the second's operand.
+  enum class Place : std::uint8_t { first, second };
+  /// The weights of one linear layer of all experts of the rank.
+  struct Matrices {
+    int weight = -1;            // of the tape
+    std::int64_t own = 0;       // experts that they are of: fewer than the rank has where only some are trained
+    std::int64_t packed = 0;    // bytes in 4 bits; 0: not quantised
+    bool trains = false;
+  };
+  TensorId product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, Place place);
+  TensorId plain_product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, const Operators& op, bool adapter, Place place);
+  Matrices matrices(const std::string& name, std::int64_t elements, const Operators& op, bool adapter);
+  void keep_input(Node& node, TensorId x, std::int64_t in, const Matrices& matrices, bool low);
+  void weight_gradients(Node& node, std::int64_t in, std::int64_t out, const Matrices& matrices);
+  void product_bias(Node& node, std::int64_t out);
+  void products(std::vector<Item>& out, const std::string& name, model::GemmRole role, std::int64_t n, std::int64_t k, DType result, bool accumulate, std::int64_t packed = 0) const;
+  void quantise(std::vector<Item>& list, const std::string& name, std::int64_t elements) const;
+  void per_expert(std::vector<Item>& list, const std::string& name, std::int64_t read, std::int64_t written, model::KernelKind kind = model::KernelKind::elementwise) const;
+
+  const LowerContext& c_;
+  Operators& op_;
+  Tape& tape_;
+  const model::Experts& moe_;
+  ExpertLoad load_;
+  std::int64_t hidden_ = 0;
+  Dispatcher dispatcher_ = Dispatcher::all_to_all;
+  bool dropless_ = true;
+  bool fused_ = false;          // both products, activation, biases and quantisation in fused kernels
+  bool by_expert_ = false;      // each expert's product is a launch
+  bool low_ = false;            // 8- or 4-bit products
+  bool own_group_ = false;      // expert weights are summed over another group than dense ones
+  TensorId order_ = kNoTensor;  // of the permuted slots
+};
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,120 @@
+// The MLPs of all experts of a rank: two products with the activation between them, and what Megatron does apart from
+// its kernels (clamping, output bias, padding). Leaves out the products themselves (expert_products.cpp).
+#include "strategies/layer/expert_layer.h"
+
+namespace rehearse::strategies {
+
+using model::KernelKind;
+
+TensorId ExpertLayer::experts(const Slots& in) {
+  const std::int64_t width = moe_.ffn_hidden / load_.tensor;
+  TensorId h;
+  const TensorId x = pads() ? copy(in.tokens, "padding") : in.tokens;
+  if (c_.model.gated_mlp) {
+    h = product(x, "experts gate_up", hidden_, 2 * width, Place::first);
+    h = activation(h, in.weights, width);
+    h = product(h, "experts down", width, hidden_, Place::second);
+  } else {
+    h = activation(product(x, "experts fc1", hidden_, width, Place::first), in.weights, width);
+    h = product(h, "experts fc2", width, hidden_, Place::second);
+  }
+  if (c_.model.mlp_bias && separate_bias()) h = output_bias(h, in.weights);
+  return pads() ? copy(h, "unpadding") : h;
+}
+
+/// Megatron multiplies by the router's weights here, so that nothing has to be kept for it later.
+TensorId ExpertLayer::activation(TensorId x, TensorId weights, std::int64_t width) {
+  const std::int64_t size = load_.received * width * e(), in = c_.model.gated_mlp ? 2 * size : size;
+  if (c_.model.clamped_activation && separate_bias()) x = clamp(x, in);
+  const TensorId y = tape_.tensor("experts activation", size);
+  Node node{.name = "experts activation", .inputs = {x}, .outputs = {y}, .saved = {x}};
+  // The scalar of the gate is copied to the device for each call, and such a copy waits for the stream
+  // (fused_bias_geglu.py: torch.tensor(linear_offset, device=...)).
+  if (c_.model.clamped_activation && separate_bias()) node.forward.push_back({.kind = Item::Kind::host_sync});
+  if (!loops()) {
+    node.inputs.push_back(weights);
+    node.saved.push_back(weights);
+  }
+  const std::int64_t parts = loops() ? load_.local : 1;
+  const KernelKind halves = !loops() && c_.model.gated_mlp && c_.profile.activation != Fusion::compiled ? KernelKind::strided : KernelKind::elementwise;  // as Operators::activation
+  if (loops()) {
+    // silu(gate), times up, an operator each: the product's operands are kept too.
+    const TensorId silu = tape_.tensor("experts silu", size);
+    node.intermediates = {silu};
+    if (c_.model.gated_mlp) node.saved.push_back(silu);
+  }
+  for (std::int64_t i = 0; i < parts && !fused_; ++i) {
+    node.forward.push_back(op_.kernel("experts activation", in / parts, size / parts, halves));
+    if (loops() && c_.model.gated_mlp) node.forward.push_back(op_.kernel("experts gate product", 2 * size / parts, size / parts));
+    node.backward.push_back(op_.kernel("experts activation backward", (in + size) / parts, in / parts, halves));
+    // The slots' weights want a sum over the width: a second pass (weighted_swiglu_back, weighted_quick_geglu_back under torch.compile).
+    if (by_expert_) node.backward.push_back(op_.kernel("experts activation weights backward", in + size, load_.received * 4, KernelKind::reduction));
+    if (loops() && c_.model.gated_mlp) node.backward.insert(node.backward.end(), {op_.kernel("experts gate product backward", 2 * size / parts, size / parts), op_.kernel("experts gate product backward", 2 * size / parts, size / parts)});
+  }
+  tape_.nodes.push_back(std::move(node));
+  return y;
+}
+
+/// Gate and up cut apart, clamped and joined again before the activation's kernel.
+/// Source: megatron/core/fusions/fused_bias_geglu.py, weighted_bias_quick_geglu_impl.
+TensorId ExpertLayer::clamp(TensorId x, std::int64_t size) {
+  const TensorId y = tape_.tensor("experts clamped", size);
+  const std::int64_t half = size / 2;
+  Node node{.name = "experts clamp", .inputs = {x}, .outputs = {y}, .saved = {x}};
+  node.forward = {Operators::alloc(0, half), op_.kernel("clamp gate", half, half, KernelKind::strided), Operators::alloc(1, half), op_.kernel("clamp up", half, half, KernelKind::strided),
+                  op_.kernel("join gate and up", size, size), Operators::free(0), Operators::free(1)};
+  node.backward = {Operators::alloc(0, half), op_.kernel("clamp gate backward", size, half, KernelKind::strided), Operators::alloc(1, half), op_.kernel("clamp up backward", size, half, KernelKind::strided),
+                   op_.kernel("cut gate and up backward", size, size), Operators::free(0), Operators::free(1)};
+  tape_.nodes.push_back(std::move(node));
+  return y;
+}
+
+/// The bias after the experts, times each slot's weight: an fp32 product and an fp32 sum for each expert, joined and cast.
+/// Source: megatron/core/transformer/moe/experts.py, TEGroupedMLP._apply_bias; backward as autograd records it.
+TensorId ExpertLayer::output_bias(TensorId x, TensorId weights) {
+  const std::int64_t narrow = bytes(load_.received), wide = load_.received * hidden_ * 4, slots = load_.received * 4;
+  const TensorId y = tape_.tensor("experts biased output", narrow);
+  Weight added = op_.weight("experts down.bias", load_.local * hidden_);
+  added.matrix = false;
+  added.expert = own_group_;
+  const bool trains = added.trainable;
+  const int b = tape_.weight(std::move(added));
+  Node node{.name = "experts output bias", .inputs = {x, weights}, .outputs = {y}, .saved = {weights}};
+  auto& f = node.forward;
+  f.push_back(Operators::alloc(0, wide));
+  f.push_back(Operators::alloc(1, wide / load_.local));
+  per_expert(f, "bias times weight", slots, wide);
+  per_expert(f, "bias add", narrow + wide, wide);
+  f.push_back(Operators::free(1));
+  f.insert(f.end(), {Operators::alloc(2, wide), op_.kernel("join experts", wide, wide), Operators::free(0), op_.kernel("cast", wide, narrow), Operators::free(2)});
+  auto& back = node.backward;
+  back.insert(back.end(), {Operators::alloc(3, wide), op_.kernel("cast backward", narrow, wide)});
+  per_expert(back, "bias add backward", wide, narrow);
+  if (trains) {
+    back.push_back(Operators::alloc(4, wide / load_.local));
+    per_expert(back, "bias times weight backward", wide + slots, wide);
+    std::vector<Item> sums;
+    per_expert(sums, "experts down bias gradient", wide, load_.local * hidden_ * 4, KernelKind::reduction);
+    for (std::size_t i = 0; i + 1 < sums.size(); ++i) back.push_back(sums[i]);
+    back.push_back(op_.weight_gradient(b, sums.back()));
+    back.push_back(Operators::free(4));
+  }
+  back.push_back(Operators::alloc(5, wide / load_.local));
+  per_expert(back, "slot weight backward", wide, wide);
+  per_expert(back, "slot weight backward sum", wide, slots, KernelKind::reduction);
+  back.push_back(Operators::free(5));
+  back.insert(back.end(), {op_.kernel("join gradients", narrow, narrow), Operators::free(3)});
+  tape_.nodes.push_back(std::move(node));
+  return y;
+}
+
+/// Experts' rows filled up to what 8-bit products want, where the dispatcher has not done it (HybridEP does): a copy.
+/// Source: Transformer Engine, Fp8Padding and Fp8Unpadding in TEGroupedMLP.
+TensorId ExpertLayer::copy(TensorId x, const char* name) {
+  const TensorId y = tape_.tensor(name, bytes(load_.received));
+  tape_.nodes.push_back({.name = std::string("experts ") + name, .inputs = {x}, .outputs = {y}, .forward = {op_.kernel(name, bytes(load_.received), bytes(load_.received))},
+                         .backward = {op_.kernel(std::string(name) + " backward", bytes(load_.received), bytes(load_.received))}});
+  return y;
+}
+
+}  // namespace rehearse::strategies

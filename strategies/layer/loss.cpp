@@ -1,0 +1,159 @@
+// The loss over logits [tokens, vocabulary / t], as each framework writes it: what it keeps, copies and sums.
+// Leaves out the output layer that makes the logits (head.cpp).
+#include "strategies/layer/blocks.h"
+
+namespace rehearse::strategies {
+
+using model::KernelKind;
+
+namespace {
+
+class Loss {
+ public:
+  Loss(const LowerContext& c, Operators& op, Tape& tape, TensorId hidden, TensorId logits, std::int64_t columns)
+      : c_(c), op_(op), tape_(tape), hidden_(hidden), logits_(logits), narrow_(c.tokens * columns * c.element()), wide_(c.tokens * columns * 4), row_(c.tokens * 4), rows_(tape.tensor("loss per token", row_, false)) {}
+
+  void add() {
+    switch (c_.profile.loss) {
+      case LossKind::upcast: return upcast();
+      case LossKind::native: return log_softmax_and_nll(logits_, narrow_, {logits_});
+      case LossKind::chunked: return chunked();
+      case LossKind::chunked_output: return c_.profile.compiled ? compiled_pieces() : pieces();
+      case LossKind::vocab_parallel: return vocabulary_parallel();
+      case LossKind::vocab_parallel_compiled: return vocabulary_parallel_compiled();
+      case LossKind::sharded: return sharded();
+      case LossKind::fused: return fused();
+      case LossKind::compiled: return compiled();
+    }
+  }
+
+ private:
+  static constexpr KernelKind kCrossEntropy = KernelKind::cross_entropy;
+  /// torchtune modules/loss/ce_chunked_output_loss.py, num_output_chunks.
+  static constexpr std::int64_t kPieces = 8;
+
+  /// logits.float().
+  TensorId cast(const char* name) {
+    const TensorId y = tape_.tensor(name, wide_);
+    tape_.nodes.push_back({.name = "logits float", .inputs = {logits_}, .outputs = {y}, .forward = {op_.kernel("cast", narrow_, wide_)}, .backward = {op_.kernel("cast", wide_, narrow_)}});
+    return y;
+  }
+
+  /// Maximum, target logit, sum of exponentials over the tensor group.
+  void sum_statistics(Node& n, int reductions) {
+    if (c_.tensor == 1) return;
+    for (int i = 0; i < reductions; ++i) n.forward.push_back(op_.collective(CollectiveKind::all_reduce, "loss statistics", row_, plan::kAfterCompute | plan::kComputeWaits));
+  }
+
+  /// torch.nn.functional.cross_entropy, eager. `bytes`: of the logits; `held`: variables of the loss function, and of its caller.
+  void log_softmax_and_nll(TensorId logits, std::int64_t bytes, std::vector<TensorId> held) {
+    const TensorId log_softmax = tape_.tensor("log softmax", bytes);
+    tape_.nodes.push_back({.name = "log softmax", .inputs = {logits}, .outputs = {log_softmax}, .saved = {log_softmax},
+                           .forward = {op_.kernel("log softmax", bytes, bytes, KernelKind::softmax)}, .backward = {op_.kernel("log softmax backward", 2 * bytes, bytes, KernelKind::softmax)}});
+    tape_.nodes.push_back({.name = "nll loss", .inputs = {log_softmax}, .saved = {log_softmax, rows_}, .intermediates = {rows_}, .holds = std::move(held),
+                           .forward = {op_.kernel("nll loss", row_, row_)}, .backward = {op_.kernel("zero fill", 0, bytes, KernelKind::memset), op_.kernel("nll loss backward", row_, row_)}});
+  }
+
+  void upcast() {
+    if (c_.element() == 4) return log_softmax_and_nll(logits_, wide_, {logits_});
+    const TensorId wide_logits = cast("logits fp32");
+    if (c_.profile.keeps_logits) log_softmax_and_nll(wide_logits, wide_, {hidden_, logits_, wide_logits});
+    else log_softmax_and_nll(wide_logits, wide_, {wide_logits});
+  }
+
+  /// lit_gpt/utils.py, chunked_cross_entropy, on outputs that Fabric has converted to fp32 and the training loop keeps.
+  void chunked() {
+    const TensorId wide_logits = cast("logits fp32"), log_softmax = tape_.tensor("log softmax", wide_);
+    tape_.nodes.push_back({.name = "chunked loss", .inputs = {wide_logits}, .saved = {wide_logits, log_softmax, rows_}, .intermediates = {log_softmax, rows_},
+                           .forward = {op_.kernel("log softmax", wide_, wide_, KernelKind::softmax), op_.kernel("nll loss", row_, row_)},
+                           .backward = {op_.kernel("nll loss backward", row_, wide_), op_.kernel("log softmax backward", 2 * wide_, wide_, KernelKind::softmax)}, .gradient_in_place = true});
+  }
+
+  /// The cast's input is not kept, the log-softmax is.
+  void pieces() {
+    const std::int64_t narrow = narrow_ / kPieces, wide = wide_ / kPieces, row = row_ / kPieces;
+    const TensorId log_softmax = tape_.tensor("log softmax", wide_);
+    Node n{.name = "loss in pieces", .inputs = {logits_}, .saved = {log_softmax, rows_}, .intermediates = {log_softmax, rows_}};
+    for (std::int64_t i = 0; i < kPieces; ++i) {
+      n.forward.insert(n.forward.end(), {Operators::alloc(0, wide), op_.kernel("cast", narrow, wide), op_.kernel("log softmax", wide, wide, KernelKind::softmax), op_.kernel("nll loss", row, row), Operators::free(0)});
+      n.backward.insert(n.backward.end(), {Operators::alloc(0, wide), op_.kernel("zero fill", 0, wide, KernelKind::memset), op_.kernel("nll loss backward", row, row), Operators::alloc(1, wide),
+                                           op_.kernel("log softmax backward", 2 * wide_ / kPieces, wide, KernelKind::softmax), Operators::free(0), op_.kernel("cast", wide, narrow), Operators::free(1)});
+    }
+    sum_statistics(n, 3);
+    tape_.nodes.push_back(std::move(n));
+  }
+
+  /// Cast and loss of a piece are one graph; a piece's logits go when its gradient is there.
+  void compiled_pieces() {
+    const std::int64_t narrow = narrow_ / kPieces;
+    Node n{.name = "compiled loss in pieces", .inputs = {logits_}, .saved = {logits_, rows_}, .intermediates = {rows_}, .gradient_in_place = true};
+    for (std::int64_t i = 0; i < kPieces; ++i) {
+      n.forward.push_back(op_.kernel("cross entropy", 2 * narrow_ / kPieces, row_ / kPieces, kCrossEntropy));
+      n.backward.insert(n.backward.end(), {Operators::alloc(0, narrow), op_.kernel("cross entropy backward", narrow, narrow, kCrossEntropy), Operators::free(0)});
+    }
+    sum_statistics(n, 3);
+    tape_.nodes.push_back(std::move(n));
+  }
+
+  /// fp32 copy, maximum subtracted in place, exponentials written over it, softmax kept; the gradient is made in place.
+  void vocabulary_parallel() {
+    const TensorId softmax = cast("softmax fp32");
+    Node n{.name = "vocabulary-parallel loss", .inputs = {softmax}, .saved = {softmax, rows_}, .intermediates = {rows_}, .gradient_in_place = true};
+    n.forward = {op_.kernel("max", wide_, row_, KernelKind::reduction), op_.kernel("subtract", wide_, wide_), op_.kernel("exp", wide_, wide_), op_.kernel("sum", wide_, row_, KernelKind::reduction),
+                 op_.kernel("divide", wide_, wide_)};
+    sum_statistics(n, 3);
+    n.backward = {op_.kernel("subtract one-hot", row_, row_), op_.kernel("scale gradient", wide_, wide_)};
+    tape_.nodes.push_back(std::move(n));
+  }
+
+  /// fused_vocab_parallel_cross_entropy: each step is a graph of its own, and graphs do not write over what they read.
+  void vocabulary_parallel_compiled() {
+    const TensorId softmax = tape_.tensor("softmax fp32", wide_);
+    Node n{.name = "compiled vocabulary-parallel loss", .inputs = {logits_}, .saved = {softmax, rows_}, .intermediates = {softmax, rows_}};
+    n.forward = {Operators::alloc(0, wide_), op_.kernel("cast and max", narrow_, wide_), op_.kernel("subtract, exp and sum", wide_, wide_), op_.kernel("divide", wide_, wide_), Operators::free(0)};
+    sum_statistics(n, 2);
+    n.backward = {op_.kernel("subtract one-hot, scale and cast", wide_, narrow_)};
+    tape_.nodes.push_back(std::move(n));
+  }
+
+  /// logits.float(), minus the maximum, exponentials: three fp32 copies at once; the last, divided, is kept.
+  void sharded() {
+    const TensorId wide_logits = cast("logits fp32"), softmax = tape_.tensor("softmax fp32", wide_);
+    Node n{.name = "sharded loss", .inputs = {wide_logits}, .saved = {softmax, rows_}, .intermediates = {softmax, rows_}};
+    n.forward = {op_.kernel("max", wide_, row_, KernelKind::reduction), Operators::alloc(0, wide_), op_.kernel("subtract", wide_, wide_), op_.kernel("exp", wide_, wide_),
+                 op_.kernel("sum", wide_, row_, KernelKind::reduction), op_.kernel("divide", wide_, wide_), Operators::free(0)};
+    sum_statistics(n, 3);
+    n.backward = {op_.kernel("subtract one-hot", row_, row_), op_.kernel("scale gradient", wide_, wide_)};
+    tape_.nodes.push_back(std::move(n));
+  }
+
+  /// One kernel, which leaves the gradient where the logits were.
+  void fused() {
+    Node n{.name = "fused loss", .inputs = {logits_}, .saved = {logits_, rows_}, .intermediates = {rows_}, .gradient_in_place = true};
+    n.forward = {op_.kernel("cross entropy", 2 * narrow_, narrow_, kCrossEntropy)};
+    sum_statistics(n, 2);
+    n.backward = {op_.kernel("scale gradient", narrow_, narrow_)};
+    tape_.nodes.push_back(std::move(n));
+  }
+
+  void compiled() {
+    Node n{.name = "compiled loss", .inputs = {logits_}, .saved = {logits_, rows_}, .intermediates = {rows_}};
+    n.forward = {op_.kernel("cross entropy", 2 * narrow_, row_, kCrossEntropy)};
+    sum_statistics(n, 3);
+    n.backward = {op_.kernel("cross entropy backward", narrow_, narrow_, kCrossEntropy)};
+    tape_.nodes.push_back(std::move(n));
+  }
+
+  const LowerContext& c_;
+  Operators& op_;
+  Tape& tape_;
+  TensorId hidden_, logits_;
+  std::int64_t narrow_, wide_, row_;   // bytes of the logits as they come and in fp32, of an fp32 number per token
+  TensorId rows_;                      // the loss of each token
+};
+
+}  // namespace
+
+void add_loss(const LowerContext& c, Operators& op, Tape& tape, TensorId hidden, TensorId logits, std::int64_t columns) { Loss(c, op, tape, hidden, logits, columns).add(); }
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,33 @@
+#include "strategies/layer/tape.h"
+
+namespace rehearse::strategies {
+
+std::int64_t Tape::trainable_elements(Part part) const {
+  std::int64_t n = 0;
+  for (const Weight& w : weights) n += w.in(part) && w.trainable && !w.parameter_elsewhere ? w.elements : 0;
+  return n;
+}
+
+std::int64_t Tape::elements(Part part) const {
+  std::int64_t n = 0;
+  for (const Weight& w : weights) n += w.in(part) && !w.parameter_elsewhere ? w.elements : 0;
+  return n;
+}
+
+std::int64_t Tape::parameter_bytes(std::int64_t element, Part part) const {
+  std::int64_t n = 0;
+  for (const Weight& w : weights) {
+    if (w.parameter_elsewhere || !w.in(part)) continue;
+    const std::int64_t bytes = w.packed_bytes >= 0 ? w.packed_bytes : w.elements * (w.wide_bytes > 0 ? w.wide_bytes : element);
+    n += w.copied ? 2 * bytes : bytes;
+  }
+  return n;
+}
+
+std::int64_t Tape::trainable_bytes(std::int64_t element, Part part) const {
+  std::int64_t n = 0;
+  for (const Weight& w : weights) n += w.in(part) && w.trainable && !w.parameter_elsewhere ? w.elements * (w.wide_bytes > 0 ? w.wide_bytes : element) : 0;
+  return n;
+}
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,191 @@
+// Backward of a tape: its nodes in reverse, what they recompute first, and what they leave to the weight gradients.
+// Leaves out buffers of gradients (tape_gradients.cpp).
+#include <algorithm>
+
+#include "sim/core/contract.h"
+#include "strategies/layer/emitter.h"
+
+namespace rehearse::strategies {
+
+using plan::Category;
+using plan::Frame;
+
+void TapeEmitter::emit_backward() {
+  out_->reserve_slots(2);
+  if (tape_.output != kNoTensor && !graph_.wants(tape_.output)) {
+    out_->free(kInputGradientSlot, Frame::above);  // a gradient that ends here
+  } else if (tape_.output != kNoTensor) {
+    storages_.push_back({Frame::above, kInputGradientSlot, 1});
+    gradient_of_[static_cast<std::size_t>(tape_.root(tape_.output))] = 0;
+  }
+  for (std::size_t t = 0; t < tensors_.size(); ++t) tensors_[t].uses = 0;
+  // The layer's output belongs to the layer above, which has freed it.
+  if (tape_.output != kNoTensor && tensor(tape_.output).saved == 0) tensor(tape_.output).live = false;
+  for (int n = node_count() - 1; n >= 0; --n) backward_node(n);
+  if (tape_.input == kNoTensor) return;
+  const int g = gradient_of_[static_cast<std::size_t>(tape_.root(tape_.input))];
+  if (g >= 0) {
+    const Storage& s = storages_[static_cast<std::size_t>(g)];
+    EXPECTS(s.refs == 1, tape_.name + ": the gradient that is handed on is still read by its own weight gradients");
+    out_->move(kInputGradientSlot, s.slot, s.frame);
+  }
+}
+
+void TapeEmitter::backward_node(int n) {
+  const Node& it = node(n);
+  backward_position_ = n;
+  if (!graph_.active(n)) return;
+  const int region = graph_.region_of(n);
+  if (region >= 0 && !region_done_[static_cast<std::size_t>(region)]) recompute_region(region);
+  for (TensorId t : graph_.saved(n)) require(t);
+  in_backward_node_ = true;
+
+  std::vector<int> output_gradients;
+  for (TensorId t : it.outputs) {
+    int& g = gradient_of_[static_cast<std::size_t>(tape_.gradient_root(t))];
+    if (g >= 0) output_gradients.push_back(std::exchange(g, -1));
+  }
+  const bool reached = it.outputs.empty() || !output_gradients.empty();   // without outputs: the loss
+  Left left{.node = &it};
+  if (split()) keep_for_weights(n, reached && waits(it) ? output_gradients : std::vector<int>{}, left);
+  if (reached) run_backward(it, output_gradients, split() ? &left : nullptr);
+  release_saved(n);
+  in_backward_node_ = false;
+  if (!left.items.empty() || !left.tensors.empty()) left_.push_back(std::move(left));
+}
+
+void TapeEmitter::run_backward(const Node& it, std::vector<int>& output_gradients, Left* left) {
+  produced_ = false;
+  made_.clear();
+  const bool is_loss = it.outputs.empty();
+  const std::size_t sharing = it.gradient_in_place ? it.inputs.size() : static_cast<std::size_t>(it.passed_inputs);
+  const bool shares = sharing > 0;
+  const bool explicit_produce = std::any_of(it.backward.begin(), it.backward.end(), [](const Item& i) { return i.kind == Item::Kind::produce_input_gradients; });
+  if (sharing < it.inputs.size() && !explicit_produce) produce_input_gradients(it);
+  const int shared = is_loss ? (shares ? take_over(it.inputs.front()) : -1) : output_gradients.front();
+  items(it.backward, &it, &output_gradients, left);
+  for (std::size_t i = 0; i < sharing; ++i) {
+    if (!graph_.wants_gradient(it.inputs[i])) continue;
+    ++storages_[static_cast<std::size_t>(shared)].refs;
+    give_gradient(it.inputs[i], shared);
+  }
+  if (shares && is_loss) unref(shared);
+  // Autograd drops the incoming gradients before it sums what it made.
+  release(output_gradients);
+  for (const auto& [root, storage] : made_) give_gradient(root, storage);
+}
+
+/// The node's backward has run: what it read may go.
+void TapeEmitter::release_saved(int n) {
+  const Node& it = node(n);
+  for (TensorId t : graph_.saved(n)) --tensor(t).saved;
+  if (graph_.discards_output(n) && graph_.region_of(n) < 0)
+    for (TensorId t : it.inputs) --tensor(t).saved;
+  for (TensorId t : graph_.saved(n)) release_if_unused(t);
+  for (TensorId t : it.inputs) release_if_unused(t);
+  for (TensorId t : it.outputs) release_if_unused(t);
+  for (TensorId t : std::exchange(pending_release_, {})) release_if_unused(t);
+}
+
+/// Runs a region's forward again, now keeping what its backward needs.
+void TapeEmitter::recompute_region(int region) {
+  region_done_[static_cast<std::size_t>(region)] = true;
+  std::vector<int> members;
+  for (int n = 0; n < node_count(); ++n)
+    if (graph_.region_of(n) == region) members.push_back(n);
+  for (int n : members)
+    if (graph_.active(n))
+      for (TensorId t : graph_.saved(n)) ++tensor(t).saved;
+  const int last_needed = last_recomputed(members);
+  for (int n : members)
+    if (n <= last_needed && !node(n).cached)
+      for (const auto* list : {&node(n).inputs, &node(n).holds})
+        for (TensorId t : *list) ++tensor(t).uses;
+  const bool was = std::exchange(in_backward_node_, false);
+  if (options_.checkpoint) out_->host(issued(profile_.layer_host) + profile_.submodule_host * options_.hooked_submodules);
+  for (int n : members) {
+    if (n > last_needed || node(n).cached) continue;
+    forward_node(n, true);
+  }
+  in_backward_node_ = was;
+  for (const auto& [owner, t] : graph_.region_inputs())
+    if (owner == region) {
+      --tensor(t).saved;
+      pending_release_.push_back(t);
+    }
+}
+
+/// Non-reentrant checkpoints stop after the last tensor that backward asked for; reentrant ones run to the end.
+int TapeEmitter::last_recomputed(const std::vector<int>& members) const {
+  if (!profile_.early_stop_recompute) return members.back();
+  int last = -1;
+  for (int n : members) {
+    if (node(n).recomputed_last) last = std::max(last, n);
+    auto made_here = [&](TensorId t) { return graph_.producer(t) == n; };
+    for (int user : members) {
+      if (!graph_.active(user)) continue;
+      for (TensorId t : graph_.saved(user))
+        if (made_here(t)) last = std::max(last, n);
+    }
+  }
+  return last;
+}
+
+/// Makes a discarded tensor again, and whatever that needs.
+void TapeEmitter::require(TensorId t) {
+  if (tensor(t).live) return;
+  const int maker = graph_.producer(t);
+  EXPECTS(maker >= 0, tape_.name + ": " + tape_.tensors[static_cast<std::size_t>(t)].name + " is needed by backward but was not kept");
+  for (TensorId input : node(maker).inputs) require(input);
+  for (TensorId output : node(maker).outputs) allocate(output, Category::temporary);
+  const bool was = std::exchange(in_backward_node_, false);
+  items(node(maker).forward, &node(maker), nullptr);
+  in_backward_node_ = was;
+  // It stays until the last backward node that reads it has run.
+  for (TensorId output : node(maker).outputs)
+    for (int n = 0; n < node_count(); ++n)
+      if (n <= backward_position_ && graph_.active(n))
+        for (TensorId s : graph_.saved(n))
+          if (tape_.root(s) == tape_.root(output)) ++tensor(output).saved;
+  for (TensorId output : node(maker).outputs) release_if_unused(output);
+}
+
+/// A weight gradient that is made later, where backward is split.
+bool TapeEmitter::waits(const Item& item) const {
+  if (!split() || item.kind != Item::Kind::weight_gradient) return false;
+  const Weight& w = tape_.weights[static_cast<std::size_t>(item.weight)];
+  return w.trainable && (w.matrix || options_.split == SplitBackward::retained_graph);
+}
+
+/// A node that leaves something to the weight gradients.
+bool TapeEmitter::waits(const Node& n) const {
+  return std::any_of(n.backward.begin(), n.backward.end(), [&](const Item& i) { return waits(i); });
+}
+
+/// Until the weight gradients are made, what they read stays: the node's input and the gradient of its output. A
+/// retained graph keeps everything saved.
+void TapeEmitter::keep_for_weights(int n, const std::vector<int>& output_gradients, Left& left) {
+  const Node& it = node(n);
+  const bool retains = options_.split == SplitBackward::retained_graph;
+  if (retains || waits(it))
+    for (TensorId t : graph_.saved(n))
+      if (retains || std::find(it.inputs.begin(), it.inputs.end(), t) != it.inputs.end()) left.tensors.push_back(t);
+  for (TensorId t : left.tensors) ++tensor(t).saved;
+  const bool reads = std::any_of(it.backward.begin(), it.backward.end(), [&](const Item& i) { return waits(i) && !i.reads_gathered; });
+  if (!reads) return;
+  left.gradients = output_gradients;
+  for (int g : output_gradients) ++storages_[static_cast<std::size_t>(g)].refs;
+}
+
+void TapeEmitter::emit_weights() {
+  out_->reserve_slots(2);
+  in_backward_node_ = true;
+  for (Left& left : left_) {
+    for (const Item* i : left.items) item(*i, left.node, nullptr, left.temporaries);
+    release(left.gradients);
+    for (TensorId t : left.tensors) --tensor(t).saved;
+    for (TensorId t : left.tensors) release_if_unused(t);
+  }
+}
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,237 @@
+#include "strategies/stage_passes.h"
+
+#include <algorithm>
+
+namespace rehearse::strategies {
+
+using plan::Frame;
+using plan::Phase;
+
+namespace {
+
+Phase phase_of(Pass pass) { return pass == Pass::forward ? Phase::forward : pass == Pass::weight_gradients ? Phase::weight_gradient : Phase::backward; }
+
+}  // namespace
+
+StagePasses::StagePasses(Stage& stage, const StageChunks& chunks, DataParallelWriter& data, StageFrames& frames, StageMessages& messages, std::int64_t input_bytes)
+    : stage_(stage), chunks_(chunks), data_(data), frames_(frames), messages_(messages), blocks_(stage, data), inputs_(stage), weights_on_host_(stage), input_bytes_(input_bytes), done_(chunks.chunks.size()) {
+  weights_on_host_.place();
+}
+
+void StagePasses::begin_step() { done_.assign(done_.size(), {}); }
+
+void StagePasses::backward(int chunk, int micro_batch) {
+  if (done(chunk).input_gradients > 0 && done(chunk).weight_gradients == 0) {
+    // The step's first weight gradients come after its first input gradients: two blocks with a rule each.
+    run(chunk, micro_batch, Pass::input_gradients);
+    run(chunk, micro_batch, Pass::weight_gradients);
+    return;
+  }
+  run(chunk, micro_batch, Pass::backward);
+}
+
+void StagePasses::backward_input(int chunk, int micro_batch) {
+  if (!splits_nothing(chunk)) run(chunk, micro_batch, Pass::input_gradients);
+}
+
+void StagePasses::backward_weight(int chunk, int micro_batch) { run(chunk, micro_batch, splits_nothing(chunk) ? Pass::backward : Pass::weight_gradients); }
+
+/// torch.distributed.pipelining leaves the first stage, whose input needs no gradient, wholly to backward_weight
+/// (stage.py, backward_one_chunk).
+bool StagePasses::splits_nothing(int chunk) const { return blocks_.split() == SplitBackward::retained_graph && chunks_[chunk].neighbours.begins(); }
+
+void StagePasses::run(int chunk, int micro_batch, Pass pass) {
+  const StageChunk& c = chunks_[chunk];
+  if (pass == Pass::forward) {
+    messages_.wait_for_input(chunk, micro_batch);
+    for (std::size_t u = c.first; u < c.last; ++u) run_unit(u, chunk, micro_batch, pass);
+    return;
+  }
+  if (pass != Pass::weight_gradients) messages_.wait_for_gradient(chunk, micro_batch);
+  inputs_.settle();
+  std::size_t fetched = c.last;   // units from here on have their inputs on the way
+  for (std::size_t u = c.last; u-- > c.first;) {
+    // One layer ahead of its use, where copies run beside compute.
+    const std::size_t until = inputs_.ahead() && u > c.first ? u - 1 : u;
+    for (; fetched > until; --fetched)
+      if (const auto input = stored_input(fetched - 1, chunk, micro_batch, pass)) inputs_.fetch(*input);
+    if (const auto input = stored_input(u, chunk, micro_batch, pass)) inputs_.use(*input);
+    run_unit(u, chunk, micro_batch, pass);
+  }
+  count(chunk, pass);
+}
+
+void StagePasses::run_unit(std::size_t u, int chunk, int micro_batch, Pass pass) {
+  if (defers(u, chunk, pass)) {
+    deferred_.push_back({u, chunk, micro_batch});
+    pass = Pass::input_gradients;
+  }
+  begin_unit(u, chunk, micro_batch, pass);
+  plan::Call call = unit_call(u, chunk, micro_batch, pass);
+  call.block = block_of(u, chunk, pass);
+  stage_.append(call);
+  if (pass == Pass::forward)
+    if (const auto input = stored_input(u, chunk, micro_batch, pass)) inputs_.store(*input);
+  end_unit(u, chunk, micro_batch, pass);
+}
+
+void StagePasses::begin_unit(std::size_t u, int chunk, int micro_batch, Pass pass) {
+  if (stage_.units[u].checkpoint && (pass == Pass::backward || pass == Pass::input_gradients)) free_sent(u, chunk, micro_batch);
+  if (pass == Pass::forward) data_.before_forward(u, micro_batch);
+  else if (pass != Pass::weight_gradients) data_.before_backward(u, micro_batch);
+  if (weights_on_host_.holds(u) && (pass == Pass::forward || (runs_backward(u) && !keeps_fetched(u)))) weights_on_host_.fetch(u, phase_of(pass), micro_batch);
+}
+
+void StagePasses::end_unit(std::size_t u, int chunk, int micro_batch, Pass pass) {
+  if (weights_on_host_.holds(u) && (pass == Pass::forward ? !keeps_fetched(u) : pass == Pass::backward && runs_backward(u))) weights_on_host_.drop(u, phase_of(pass), micro_batch);
+  if (pass == Pass::forward) data_.after_forward(u, micro_batch);
+  if (pass == Pass::input_gradients) data_.after_input_gradients(u, micro_batch);
+  if (pass != Pass::backward && pass != Pass::weight_gradients) return;
+  const bool checkpoint = stage_.units[u].checkpoint;
+  if (inputs_.active() && checkpoint) inputs_.done();
+  if (!checkpoint) free_sent(u, chunk, micro_batch);
+  release(u, chunk, micro_batch);
+  const bool more_to_come = blocks_.may_defer(u, chunks_[chunk]) && !deferred_.empty();
+  const std::int64_t made = done(chunk).weight_gradients;
+  data_.after_backward(u, micro_batch, made == 0, made + 1 == chunks_[chunk].contents.micro_batches && !more_to_come);
+}
+
+/// A backward pass has gone through the chunk.
+void StagePasses::count(int chunk, Pass pass) {
+  const StageChunk& c = chunks_[chunk];
+  if (pass != Pass::weight_gradients) ++done(chunk).input_gradients;
+  if (pass == Pass::input_gradients) return;
+  if (++done(chunk).weight_gradients == c.contents.micro_batches && !c.contents.reduces) data_.end_chunk(c.first, c.last);
+}
+
+/// The first so many micro-batches of a step leave the output layer's weight gradients for the end.
+bool StagePasses::defers(std::size_t u, int chunk, Pass pass) const {
+  if (pass != Pass::backward || !blocks_.may_defer(u, chunks_[chunk])) return false;
+  const std::int64_t limit = stage_.strategy.pipeline.deferred_head_gradients.value_or(0);
+  return limit == 0 || static_cast<std::int64_t>(deferred_.size()) < limit;
+}
+
+/// One after the other (Megatron utils.py, drain_embedding_wgrad_compute).
+void StagePasses::make_deferred_gradients() {
+  for (std::size_t i = 0; i < deferred_.size(); ++i) {
+    const auto [unit, chunk, micro_batch] = deferred_[i];
+    plan::Call call{.block = block_of(unit, chunk, Pass::weight_gradients), .phase = Phase::weight_gradient, .micro_batch = micro_batch};
+    // What it reads lies in the unit's own frame; the layer below is through with its backward.
+    call.frames[static_cast<std::size_t>(Frame::own)] = frame_of(unit, chunk, micro_batch);
+    call.frames[static_cast<std::size_t>(Frame::unit)] = stage_.units[unit].frame;
+    stage_.append(call);
+    release(unit, chunk, micro_batch);
+    const bool all = chunks_[chunk].contents.micro_batches == static_cast<std::int64_t>(deferred_.size());
+    data_.after_backward(unit, micro_batch, i == 0 && all, i + 1 == deferred_.size());
+  }
+  deferred_.clear();
+}
+
+void StagePasses::overlapped(int chunk, int micro_batch, int under_chunk, int under_micro_batch) {
+  messages_.wait_for_input(chunk, micro_batch);
+  messages_.wait_for_gradient(under_chunk, under_micro_batch);
+  const auto forward = steps(chunk, micro_batch, Pass::forward), backward = steps(under_chunk, under_micro_batch, Pass::backward);
+  // In turn, and in proportion where one has more places to wait.
+  for (std::size_t f = 0, b = 0; f < forward.size() || b < backward.size();)
+    if (b == backward.size() || (f < forward.size() && f * backward.size() <= b * forward.size())) forward[f++]();
+    else backward[b++]();
+  count(under_chunk, Pass::backward);
+}
+
+/// A pass as steps, each up to a place where compute would wait for communication.
+std::vector<std::function<void()>> StagePasses::steps(int chunk, int micro_batch, Pass pass) {
+  std::vector<std::function<void()>> out;
+  const StageChunk& c = chunks_[chunk];
+  for (std::size_t i = 0; i < c.last - c.first; ++i) {
+    const std::size_t u = pass == Pass::forward ? c.first + i : c.last - 1 - i;
+    const std::vector<std::uint32_t>& parts = blocks_.segments_of(block_of(u, chunk, pass));
+    for (std::size_t k = 0; k < parts.size(); ++k) {
+      const std::uint32_t id = parts[k];
+      const bool opens = k == 0, closes = k + 1 == parts.size();
+      out.emplace_back([this, chunk, micro_batch, pass, u, id, opens, closes] {
+        if (opens) begin_unit(u, chunk, micro_batch, pass);
+        plan::Call call = unit_call(u, chunk, micro_batch, pass);
+        call.block = id;
+        stage_.append(call);
+        if (closes) end_unit(u, chunk, micro_batch, pass);
+      });
+    }
+  }
+  return out;
+}
+
+Duration StagePasses::launch_time(int chunk) {
+  Duration sum{};
+  for (std::size_t u = chunks_[chunk].first; u < chunks_[chunk].last; ++u)
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      if (pass == Pass::backward && stage_.evaluates()) continue;
+      for (const plan::Instruction& i : stage_.builder.block(block_of(u, chunk, pass)).timing)
+        if (i.op == plan::Opcode::kernel || i.op == plan::Opcode::host || i.op == plan::Opcode::collective) sum += Duration{i.value};
+    }
+  return sum;
+}
+
+// Calls and frames -----------------------------------------------------------------------------------------------------
+
+std::uint32_t StagePasses::block_of(std::size_t u, int chunk, Pass pass) {
+  const Done& so_far = done(chunk);
+  return blocks_.block_of(u, pass, (pass == Pass::input_gradients ? so_far.input_gradients : so_far.weight_gradients) == 0);
+}
+
+plan::Call StagePasses::unit_call(std::size_t u, int chunk, int micro_batch, Pass pass) {
+  const StageChunk& c = chunks_[chunk];
+  const ChunkNeighbours& n = c.neighbours;
+  plan::Call call{.phase = phase_of(pass), .micro_batch = micro_batch};
+  call.layer = static_cast<std::int16_t>(stage_.units[u].layer);
+  auto frame = [&](Frame f) -> std::uint32_t& { return call.frames[static_cast<std::size_t>(f)]; };
+  frame(Frame::own) = frame_of(u, chunk, micro_batch);
+  if (u > c.first) frame(Frame::below) = frame_of(u - 1, chunk, micro_batch);
+  else if (n.previous_chunk >= 0) frame(Frame::below) = frame_of(chunks_[n.previous_chunk].last - 1, n.previous_chunk, micro_batch);
+  else if (n.previous >= 0) frame(Frame::below) = frames_.lower_boundary(chunk, micro_batch);
+  if (u + 1 < c.last) frame(Frame::above) = frame_of(u + 1, chunk, micro_batch);
+  else if (n.next_chunk >= 0) frame(Frame::above) = frame_of(chunks_[n.next_chunk].first, n.next_chunk, micro_batch);
+  else if (n.next >= 0) frame(Frame::above) = frames_.upper_boundary(chunk, micro_batch);
+  frame(Frame::unit) = stage_.units[u].frame;
+  return call;
+}
+
+/// A unit's frame is needed by its own backward and by whoever takes its input gradient.
+std::uint32_t StagePasses::frame_of(std::size_t u, int chunk, int micro_batch) {
+  const StageChunk& c = chunks_[chunk];
+  const auto slots = [&] { return blocks_.slots(u, c) + (inputs_.active() ? ActivationOffload::kOffloadSlots : 0); };
+  return frames_.units.of(micro_batch, u, slots, u > c.first || !c.neighbours.begins() ? 2 : 1);
+}
+
+/// A unit's gradients are all made: its frame, and what it took from above, may go.
+void StagePasses::release(std::size_t u, int chunk, int micro_batch) {
+  const StageChunk& c = chunks_[chunk];
+  frames_.units.drop(micro_batch, u);
+  if (u + 1 < c.last) frames_.units.drop(micro_batch, u + 1);
+  else if (c.neighbours.next_chunk >= 0) frames_.units.drop(micro_batch, chunks_[c.neighbours.next_chunk].first);
+  else if (c.neighbours.next >= 0) frames_.above.drop(micro_batch, static_cast<std::size_t>(chunk));
+  if (u == c.first && c.neighbours.previous >= 0) frames_.below.drop(micro_batch, static_cast<std::size_t>(chunk));
+}
+
+/// Lets go of what a chunk's last unit sent on. One that runs again writes its output anew, to the same place: its first
+/// output goes before (PyTorch holds both while that unit's backward runs).
+void StagePasses::free_sent(std::size_t u, int chunk, int micro_batch) {
+  const StageChunk& c = chunks_[chunk];
+  if (!stage_.keeps_sent() || u + 1 != c.last || c.neighbours.next_chunk >= 0 || c.neighbours.next < 0) return;
+  plan::Call call{.block = stage_.block("free sent output", [](plan::BlockWriter& w) { w.free(kOutputSlot); }), .phase = Phase::backward, .micro_batch = micro_batch};
+  call.frames[static_cast<std::size_t>(Frame::own)] = frame_of(u, chunk, micro_batch);
+  stage_.append(call);
+}
+
+/// A recomputed layer's input, if it waits for backward somewhere else.
+std::optional<StoredInput> StagePasses::stored_input(std::size_t u, int chunk, int micro_batch, Pass pass) {
+  const Unit& unit = stage_.units[u];
+  if (!inputs_.active() || stage_.evaluates() || !unit.checkpoint || unit.tape->input == kNoTensor || (!unit.input_gradient && !unit.trainable())) return std::nullopt;
+  return StoredInput{unit_call(u, chunk, micro_batch, pass), blocks_.slots(u, chunks_[chunk]), input_bytes_};
+}
+
+bool StagePasses::runs_backward(std::size_t u) const { return !stage_.evaluates() && (stage_.units[u].input_gradient || stage_.units[u].trainable()); }
+
+/// Autograd holds on to weights that backward reads, unless it runs the layer again.
+bool StagePasses::keeps_fetched(std::size_t u) const { return !stage_.units[u].checkpoint && runs_backward(u); }
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,78 @@
+#include "strategies/unit_blocks.h"
+
+#include <algorithm>
+
+#include "strategies/block_segments.h"
+
+namespace rehearse::strategies {
+
+UnitBlocks::UnitBlocks(Stage& stage, const DataParallelWriter& data) : stage_(stage), data_(data), taking_turns_(stage.profile), variants_(stage.units.size()) {
+  // Threads of one process hold Python's lock in turn; backward is launched by autograd's threads, which need no lock.
+  taking_turns_.kernel_host *= stage.sizes.data;
+  taking_turns_.layer_host *= stage.sizes.data;
+  for (const Unit& u : stage.units) {
+    const auto alike = std::find_if(stage.units.begin(), stage.units.end(), [&](const Unit& other) { return other.runs_like(u); });
+    first_alike_.push_back(static_cast<std::size_t>(alike - stage.units.begin()));
+  }
+}
+
+std::uint32_t UnitBlocks::block_of(std::size_t unit, Pass pass, bool first) {
+  switch (pass) {
+    case Pass::forward: return blocks(unit, data_.gradient_mode(true), SplitBackward::none).forward;
+    case Pass::backward: return blocks(unit, data_.gradient_mode(first), SplitBackward::none).backward;
+    case Pass::input_gradients: return blocks(unit, data_.gradient_mode(first), split()).backward;
+    case Pass::weight_gradients: break;
+  }
+  return blocks(unit, data_.gradient_mode(first), split()).weights;
+}
+
+const std::vector<std::uint32_t>& UnitBlocks::segments_of(std::uint32_t block) {
+  auto it = segments_.find(block);
+  if (it == segments_.end()) it = segments_.emplace(block, strategies::segments_of(stage_.builder, block)).first;
+  return it->second;
+}
+
+std::uint32_t UnitBlocks::slots(std::size_t unit, const StageChunk& chunk) {
+  std::uint32_t most = 0;
+  for (const bool first : {true, false})
+    for (const bool in_two : {false, true}) {
+      if (in_two && !chunk.contents.splits && !may_defer(unit, chunk)) continue;
+      const TapeBlocks& b = blocks(unit, data_.gradient_mode(first), in_two ? split() : SplitBackward::none);
+      most = std::max(most, b.slots);
+      if (chunk.contents.overlaps && !in_two)
+        for (std::uint32_t id : {b.forward, b.backward}) most = std::max(most, slots_with_cuts(stage_.builder.block(id)));
+    }
+  return most;
+}
+
+SplitBackward UnitBlocks::split() const {
+  const bool taken_each_time = data_.gradient_mode(false) == WeightGradient::first;
+  return stage_.profile.retains_graph || taken_each_time ? SplitBackward::retained_graph : SplitBackward::stored_operands;
+}
+
+bool UnitBlocks::may_defer(std::size_t unit, const StageChunk& chunk) const {
+  return chunk.contents.head && unit + 1 == chunk.last && stage_.strategy.pipeline.deferred_head_gradients.has_value() && !stage_.evaluates();
+}
+
+const TapeBlocks& UnitBlocks::blocks(std::size_t unit, WeightGradient mode, SplitBackward how) {
+  Variants& variants = variants_[first_alike_[unit]];
+  auto it = variants.find({mode, how});
+  if (it == variants.end()) it = variants.emplace(std::pair{mode, how}, emit_unit(stage_.units[unit], mode, how)).first;
+  return it->second;
+}
+
+TapeBlocks UnitBlocks::emit_unit(const Unit& u, WeightGradient mode, SplitBackward how) {
+  EmitOptions options;
+  options.checkpoint = u.checkpoint;
+  options.recorded = !stage_.evaluates();
+  options.gradient = mode;
+  options.input_gradient = u.input_gradient;
+  options.gradient_element_bytes = data_.gradient_element_bytes();
+  options.main_gradient_element_bytes = data_.main_gradient_element_bytes();
+  if (!stage_.rank_class.stage_peers_other_node.empty()) options.collective_wait = stage_.profile.proxy_stall * stage_.sizes.tensor;
+  options.split = how;
+  if (stage_.strategy.data_parallel.kind == DataParallelKind::zero3) options.hooked_submodules = u.tape->modules();
+  return emit(*u.tape, options, u.in_parallel ? taking_turns_ : stage_.profile, stage_.builder);
+}
+
+}  // namespace rehearse::strategies

@@ -1,0 +1,47 @@
+// The blocks of a rank's units in each variant that its passes use; units with the same tape share them.
+// Leaves out how a tape becomes blocks (layer/tape_emitter.h) and when they are called (stage_passes.h).
+#pragma once
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "strategies/data/data_parallel.h"
+#include "strategies/stage_chunks.h"
+
+namespace rehearse::strategies {
+
+/// What a call of a unit's block makes.
+enum class Pass : std::uint8_t { forward, backward, input_gradients, weight_gradients };
+
+class UnitBlocks {
+ public:
+  UnitBlocks(Stage& stage, const DataParallelWriter& data);
+
+  /// `first`: no micro-batch has made gradients of this kind in this step.
+  std::uint32_t block_of(std::size_t unit, Pass pass, bool first);
+  /// Its parts, cut where compute would wait.
+  const std::vector<std::uint32_t>& segments_of(std::uint32_t block);
+  /// Slots of the unit's frame, in all variants that its chunk's passes may use.
+  std::uint32_t slots(std::size_t unit, const StageChunk& chunk);
+
+  /// How backward is split, where a schedule does it. Who takes the gradients away after each micro-batch cannot take some
+  /// of them early: only autograd's own split will do.
+  SplitBackward split() const;
+  /// The unit's weight gradients may wait for the end of the step: Megatron's --defer-embedding-wgrad-compute.
+  bool may_defer(std::size_t unit, const StageChunk& chunk) const;
+
+ private:
+  using Variants = std::map<std::pair<WeightGradient, SplitBackward>, TapeBlocks>;
+  const TapeBlocks& blocks(std::size_t unit, WeightGradient mode, SplitBackward split);
+  TapeBlocks emit_unit(const Unit& unit, WeightGradient mode, SplitBackward split);
+
+  Stage& stage_;
+  const DataParallelWriter& data_;
+  FrameworkProfile taking_turns_;          // launches of one of several threads
+  std::vector<std::size_t> first_alike_;   // by unit: the first one that the same blocks serve
+  std::vector<Variants> variants_;         // by such a unit
+  std::map<std::uint32_t, std::vector<std::uint32_t>> segments_;   // of blocks that overlap
+};
+
+}  // namespace rehearse::strategies
