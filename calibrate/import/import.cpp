@@ -12,7 +12,7 @@
 namespace rehearse::calibrate {
 namespace {
 
-constexpr std::size_t kMost = std::size_t{4} << 30;
+constexpr const char* kDatabase = "SQLite format 3";
 
 std::string fact_text(const Fact& f) {
   if (const auto* t = std::get_if<std::string>(&f)) return *t;
@@ -22,10 +22,12 @@ std::string fact_text(const Fact& f) {
 
 }  // namespace
 
-std::string read_maybe_gzip(const std::string& file) {
+std::string read_maybe_gzip(const std::string& file, std::size_t most) {
   const auto fail = [&](const std::string& why, const std::string& fix) { throw ConfigError(Diagnostic{{file, 0, 0}, "", why, fix, ""}); };
   std::error_code ec;
-  if (!std::filesystem::is_regular_file(file, ec)) fail("there is no such file", "Check the path");
+  const std::filesystem::file_status status = std::filesystem::status(file, ec);
+  if (std::filesystem::is_directory(status)) fail("is a folder, not a file", "Name a file in it");
+  if (!std::filesystem::exists(status)) fail("there is no such file", "Check the path");
   // zlib reads what is not gzip as it is.
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> in(gzopen(file.c_str(), "rb"), gzclose);
   if (!in) fail("cannot be opened", "Check its permissions");
@@ -35,7 +37,8 @@ std::string read_maybe_gzip(const std::string& file) {
     if (got < 0) fail("the compressed file is damaged", "Copy it again");
     if (got == 0) break;
     out.append(block, 0, static_cast<std::size_t>(got));
-    if (out.size() > kMost) fail("is larger than 4 GiB", "Profile fewer steps");
+    if (out.starts_with(kDatabase)) return out;
+    if (out.size() > most) fail(fmt::format("holds more than {} MiB", most >> 20), "Profile fewer steps");
   }
   int code = Z_OK;
   gzerror(in.get(), &code);
@@ -44,8 +47,11 @@ std::string read_maybe_gzip(const std::string& file) {
 }
 
 Imported import_file(const std::string& file, const ImportOptions& options) {
-  const std::string text = read_maybe_gzip(file);
-  if (text.starts_with("SQLite format 3")) return import_nsys(file);
+  return import_text(read_maybe_gzip(file), file, options);
+}
+
+Imported import_text(const std::string& text, const std::string& file, const ImportOptions& options) {
+  if (text.starts_with(kDatabase)) return import_nsys(file);
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && (text[first] == '{' || text[first] == '[')) {
     // A trace names its events, nccl-tests its results; what is neither is told by the trace's reader.

@@ -43,9 +43,14 @@ Imported import_nsys(const std::string& file);
 
 /// Any of them, by content. A file that begins as gzip is unpacked first.
 Imported import_file(const std::string& file, const ImportOptions& options = {});
+/// The same when `text` has been read from it already.
+Imported import_text(const std::string& text, const std::string& file, const ImportOptions& options = {});
 
-/// The content of a file of at most 4 GiB, unpacked when it is gzip. Throws ConfigError.
-std::string read_maybe_gzip(const std::string& file);
+inline constexpr std::size_t kMostImported = std::size_t{2} << 30;
+
+/// The content of a file of at most `most` bytes, unpacked when it is gzip; of an SQLite database only the beginning, enough
+/// to tell what it is. Throws ConfigError.
+std::string read_maybe_gzip(const std::string& file, std::size_t most = kMostImported);
 
 /// `more` joined to `into`: series are appended, facts that differ are told as a warning.
 void merge(Measurements& into, const Measurements& more, const std::string& file);

@@ -1,6 +1,7 @@
 // nccl-tests' printed tables. Formats since 2.0: the header line names the columns, which have grown over the years.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <map>
@@ -15,6 +16,8 @@
 
 namespace rehearse::calibrate {
 namespace {
+
+constexpr std::size_t kLongestLine = 1 << 16;   // bytes; rows of the tables have some hundred
 
 std::vector<std::string> words_of(const std::string& line) {
   std::istringstream in(line);
@@ -72,9 +75,11 @@ Imported import_nccl_tests_text(const std::string& text, const std::string& file
     bool in_place;
   };
   std::vector<Row> found;
-  std::istringstream in(valid_utf8(text));
-  for (std::string line; std::getline(in, line);) {
+  for (std::size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
+    end = std::min(text.find('\n', begin), text.size());
     ++number;
+    if (end - begin > kLongestLine) continue;
+    std::string line = valid_utf8(text.substr(begin, end - begin));
     if (!line.empty() && line.back() == '\r') line.pop_back();
     line = untagged(line);
     const std::vector<std::string> words = words_of(line);

@@ -201,7 +201,8 @@ NodeDesign load_node(const std::string& name) {
   NodeDesign node = load(name, name, node_fields());
   node.name = name;
   const std::filesystem::path beside = std::filesystem::path(name).parent_path() / node.gpu;
-  if (is_file_name(node.gpu) && std::filesystem::path(node.gpu).is_relative() && std::filesystem::exists(beside)) node.gpu = beside.string();
+  std::error_code unknown;   // reading the file says what is wrong with it
+  if (is_file_name(node.gpu) && std::filesystem::path(node.gpu).is_relative() && std::filesystem::exists(beside, unknown)) node.gpu = beside.string();
   return node;
 }
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
-#include <thread>
 
 #include "hwmodels/topology/cluster.h"
+#include "sim/core/parallel.h"
 
 namespace rehearse::advice {
 namespace {
@@ -101,27 +101,18 @@ std::vector<Offer> plan_capacity(const Case& job, const std::vector<Machines>& m
     places.push_back(std::move(place));
   }
 
-  std::atomic<std::size_t> next{0};
   std::atomic<int> asked{0};
   std::mutex telling;
-  const auto run = [&] {
-    for (std::size_t i; (i = next.fetch_add(1)) < work.size();) {
-      Place& place = places[work[i].first];
-      Shape& shape = place.shapes[work[i].second];
-      settle(place.job, shape);
-      const int now = asked += shape.tried;
-      if (progress) {
-        const std::lock_guard lock(telling);
-        progress(now);
-      }
+  for_each_index(work.size(), threads, [&](std::size_t i) {
+    Place& place = places[work[i].first];
+    Shape& shape = place.shapes[work[i].second];
+    settle(place.job, shape);
+    const int now = asked += shape.tried;
+    if (progress) {
+      const std::lock_guard lock(telling);
+      progress(now);
     }
-  };
-  {
-    std::vector<std::jthread> pool;
-    const std::size_t wanted = threads > 0 ? static_cast<std::size_t>(threads) : std::max(1u, std::thread::hardware_concurrency());
-    for (std::size_t t = 1; t < std::min(wanted, work.size()); ++t) pool.emplace_back(run);
-    run();
-  }
+  });
 
   for (std::size_t o = 0; o < offers.size(); ++o) {
     Offer& offer = offers[o];

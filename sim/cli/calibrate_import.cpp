@@ -53,7 +53,7 @@ int import(const Options& o) {
       report += report_text(file, node->report);
       break;
     }
-    const cal::Imported one = cal::import_file(file, {o.collective, o.ranks, o.nodes});
+    const cal::Imported one = cal::import_text(text, file, {o.collective, o.ranks, o.nodes});
     cal::merge(all, one.measurements, file);
     report += report_text(file, one.report);
   }

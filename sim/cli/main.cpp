@@ -51,6 +51,7 @@ int dispatch(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return complain({explain_usage(app, error)});
   }
+  if (const auto mistake = empty_value(app)) return complain({*mistake});
   try {
     resource_root();
   } catch (const ConfigError& error) {

@@ -47,11 +47,53 @@ bool use_colour(Channel channel) {
   return is_terminal(channel) && !(terminal != nullptr && std::string_view(terminal) == "dumb");
 }
 
+void cannot_write(const std::string& path, int error) {
+  if (error == ENOSPC || error == EIO || error == EDQUOT || error == EFBIG) throw EnvironmentError(fmt::format("{} cannot be written ({})", path, std::strerror(error)));
+  throw ConfigError(Diagnostic{{path, 0, 0}, "", fmt::format("cannot be written ({})", std::strerror(error)), "Name a file in a folder that exists and that you may write to", ""});
+}
+
 namespace {
 
-[[noreturn]] void cannot_write(const std::string& path, int error) {
-  if (error == ENOSPC || error == EIO || error == EDQUOT) throw EnvironmentError(fmt::format("{} cannot be written ({})", path, std::strerror(error)));
-  throw ConfigError(Diagnostic{{path, 0, 0}, "", fmt::format("cannot be written ({})", std::strerror(error)), "Name a file in a folder that exists and that you may write to", ""});
+/// An empty file beside `target` that nobody else writes: other threads, and processes of other machines that have the same
+/// number there, may be writing the same target. It is removed again unless it is kept.
+class Temporary {
+ public:
+  Temporary(const fs::path& target, const std::string& path) {
+    for (int k = 0;; ++k) {
+      name_ = fmt::format("{}.{}-{}.part", target.string(), getpid(), k);
+      const int file = open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+      if (file < 0 && errno == EEXIST && k < 10'000) continue;
+      if (file < 0) cannot_write(path, errno);
+      close(file);
+      return;
+    }
+  }
+  ~Temporary() {
+    std::error_code ignored;
+    if (!kept_) fs::remove(name_, ignored);
+  }
+  Temporary(const Temporary&) = delete;
+  Temporary& operator=(const Temporary&) = delete;
+  const std::string& name() const { return name_; }
+  void becomes(const fs::path& target, const std::string& path) {
+    std::error_code failed;
+    fs::rename(name_, target, failed);
+    if (failed) cannot_write(path, failed.value());
+    kept_ = true;
+  }
+
+ private:
+  std::string name_;
+  bool kept_ = false;
+};
+
+void write_and_flush(const std::string& file, const std::string& path, const std::function<void(std::ostream&)>& write) {
+  errno = 0;
+  std::ofstream out(file, std::ios::binary);
+  if (!out) cannot_write(path, errno);
+  write(out);
+  out.flush();
+  if (!out) cannot_write(path, errno != 0 ? errno : EIO);
 }
 
 }  // namespace
@@ -67,30 +109,12 @@ void write_file(const std::string& path, const std::function<void(std::ostream&)
   if (path.empty()) throw ConfigError(Diagnostic{{}, "", "an output file without a name", "Name a file", ""});
   if (fs::is_directory(path, ignored)) cannot_write(path, EISDIR);
   // Devices and pipes cannot be renamed onto.
-  const bool special = fs::exists(path, ignored) && !fs::is_regular_file(path, ignored);
+  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored)) return write_and_flush(path, path, write);
   // A link stays a link: what it names is replaced.
   const fs::path target = fs::is_symlink(path, ignored) ? fs::weakly_canonical(path, ignored) : fs::path(path);
-  const std::string temporary = special ? path : fmt::format("{}.{}.part", target.string(), getpid());
-  errno = 0;
-  {
-    std::ofstream out(temporary, std::ios::binary);
-    if (!out) cannot_write(path, errno);
-    write(out);
-    out.flush();
-    if (!out) {
-      const int error = errno != 0 ? errno : EIO;
-      out.close();
-      if (!special) fs::remove(temporary, ignored);
-      cannot_write(path, error);
-    }
-  }
-  if (special) return;
-  std::error_code failed;
-  fs::rename(temporary, target, failed);
-  if (failed) {
-    fs::remove(temporary, ignored);
-    cannot_write(path, failed.value());
-  }
+  Temporary temporary(target, path);
+  write_and_flush(temporary.name(), path, write);
+  temporary.becomes(target, path);
 }
 
 void check_writable(const std::string& path) {
@@ -99,7 +123,7 @@ void check_writable(const std::string& path) {
   if (fs::is_directory(path, ignored)) cannot_write(path, EISDIR);
   if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored)) return;
   const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::path(".");
-  errno = 0;
+  if (const fs::file_status status = fs::status(folder, ignored); fs::exists(status) && !fs::is_directory(status)) cannot_write(path, ENOTDIR);
   if (access(folder.c_str(), W_OK | X_OK) != 0) cannot_write(path, errno);
 }
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include "sim/cli/output.h"
@@ -14,6 +15,7 @@
 #include "sim/cli/sweep_rows.h"
 #include "sim/cli/sweep_store.h"
 #include "sim/config/layers.h"
+#include "sim/core/parallel.h"
 
 namespace rehearse::cli {
 namespace {
@@ -37,25 +39,28 @@ struct Share {
   bool has(std::int64_t point) const { return point % of == index; }
 };
 
-/// What `run` would say of this point: the same reading, the same simulation.
+/// What `run` would say of this point: the same reading, the same simulation. Throws when the point cannot be kept.
 Row simulate_point(const config::Value& root, const std::string& file, const std::vector<std::string>& overrides, Share& share) {
   Row row;
+  std::string key;
   try {
     const scenario::Scenario s = scenario::read_scenario(config::apply_overrides(root, overrides), file);
-    const std::string key = share.store ? SweepStore::key_of(s) : std::string();
-    if (share.store)
+    if (share.store) {
+      key = SweepStore::key_of(s);
       if (auto kept = share.store->find(key)) return *std::move(kept);
+    }
     row = row_of(s, simulate(s, {.memory_cache = &share.memory}));
     ++share.simulated;
-    if (share.store && row.outcome != Outcome::failed) share.store->keep(key, row);
-    return row;
   } catch (const ConfigError& error) {
     const Diagnostic& d = error.diagnostics().front();
     row.reason = (d.key.empty() ? "" : d.key + ": ") + d.problem;
+  } catch (const std::bad_alloc&) {
+    throw;   // of this machine, not of the point
   } catch (const std::exception& error) {
     row.outcome = Outcome::failed;
     row.reason = error.what();
   }
+  if (share.store && (row.outcome == Outcome::fits || row.outcome == Outcome::does_not_fit)) share.store->keep(key, row);
   return row;
 }
 
@@ -97,16 +102,11 @@ class Progress {
 std::vector<Row> simulate_all(const config::Value& root, const std::string& file, const Grid& grid, int jobs, bool quiet, Share& share) {
   std::vector<Row> rows(static_cast<std::size_t>(grid.size()));
   Progress progress(grid.size(), quiet);
-  std::atomic<std::int64_t> next{0};
-  const auto work = [&] {
-    for (std::int64_t i; (i = next.fetch_add(1)) < grid.size(); ++progress.done)
-      if (share.has(i)) rows[static_cast<std::size_t>(i)] = simulate_point(root, file, grid.overrides(i), share);
-  };
-  const auto threads = std::min<std::int64_t>(grid.size(), jobs > 0 ? jobs : std::max(1u, std::thread::hardware_concurrency()));
-  std::vector<std::jthread> pool;
-  for (std::int64_t t = 1; t < threads; ++t) pool.emplace_back(work);
-  work();
-  pool.clear();  // joins
+  for_each_index(rows.size(), jobs, [&](std::size_t row) {
+    const auto i = static_cast<std::int64_t>(row);
+    if (share.has(i)) rows[row] = simulate_point(root, file, grid.overrides(i), share);
+    ++progress.done;
+  });
   return rows;
 }
 

@@ -72,17 +72,20 @@ std::string fingerprint_of_data() {
 SweepStore::SweepStore(std::string folder) : folder_(std::move(folder)) {
   std::error_code error;
   fs::create_directories(folder_, error);
-  if (error) throw EnvironmentError(fmt::format("{}: cannot be made: {}", folder_, error.message()));
+  if (error) cannot_write(folder_, error.value());
   const fs::path about = fs::path(folder_) / "about.json";
   const Json mine{{"rehearse", std::string(kVersion)}, {"data", fingerprint_of_data()}};
-  if (!fs::exists(about)) {
+  if (!fs::exists(about, error)) {
+    if (error) cannot_write(about.string(), error.value());
     // Others may be starting in the same empty folder.
-    for (const auto& entry : fs::directory_iterator(folder_))
-      if (!entry.path().filename().string().starts_with("about.json"))
+    fs::directory_iterator entries(folder_, error);
+    for (; !error && entries != fs::directory_iterator(); entries.increment(error))
+      if (!entries->path().filename().string().starts_with("about.json"))
         throw ConfigError(Diagnostic{{}, "--into", fmt::format("{} is a folder of something else", folder_), "Give a new folder", ""});
+    if (error) cannot_write(folder_, error.value());
     write_file(about.string(), mine.dump() + "\n");
   }
-  if (Json::parse(text_of(about).value_or(""), nullptr, false) != mine)
+  if (!(Json::parse(text_of(about).value_or(""), nullptr, false) == mine))   // what cannot be parsed is neither equal nor unequal
     throw ConfigError(Diagnostic{{about.string(), 1, 1}, "--into", "holds points of another version of the program or of other data files: they would not be comparable", "Give a new folder, or remove this one", ""});
 }
 
@@ -106,6 +109,7 @@ void SweepStore::keep(const std::string& key, const Row& row) const {
   const std::string path = path_of(key);
   std::error_code error;
   fs::create_directories(fs::path(path).parent_path(), error);
+  if (error) cannot_write(path, error.value());
   write_file(path, json_of(row).dump() + "\n");
 }
 

@@ -42,6 +42,15 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
 
 }  // namespace
 
+std::optional<Diagnostic> empty_value(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options([](const CLI::Option* o) { return o->count() > 0; }))
+    for (const std::string& value : option->results())
+      if (value.empty()) return Diagnostic{{}, "", fmt::format("{}: the value of {} is empty", app.get_name(), option->get_name()), "Give one, or leave the option out", ""};
+  for (const CLI::App* sub : app.get_subcommands())
+    if (auto found = empty_value(*sub)) return found;
+  return std::nullopt;
+}
+
 Diagnostic explain_usage(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* at = &app;
   std::string place = app.get_name();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/App.hpp>
+#include <optional>
 #include <string>
 
 #include "sim/core/error.h"
@@ -11,5 +12,8 @@ namespace rehearse::cli {
 
 /// What went wrong while `app` parsed its command line.
 Diagnostic explain_usage(const CLI::App& app, const CLI::ParseError& error);
+
+/// An option or argument that was given an empty value, as by a variable of the shell that is not set.
+std::optional<Diagnostic> empty_value(const CLI::App& app);
 
 }  // namespace rehearse::cli

@@ -24,6 +24,10 @@ struct BrokenToml : std::logic_error {
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <optional>
+#include <vector>
+
 #include "sim/config/document.h"
 #include "sim/importers/toml_document.h"
 
@@ -71,11 +75,56 @@ std::string without_arabic_forms(std::string text) {
   return text;
 }
 
+/// Where keys and brackets nest deeper than tables may: toml++ 3.3 bounds brackets but not dotted keys, and takes its tables
+/// apart by recursion. Strings and comments are passed over; a broken file may be passed over wrongly where toml++ has
+/// already stopped.
+std::optional<SourceLocation> too_deep(const std::string& text, const std::string& file_name) {
+  constexpr int kMost = 4 * config::kMaxNesting;   // more than the reader takes, less than recursion bears
+  std::vector<int> around;                         // levels outside each open bracket
+  int levels = 0, line = 1;
+  std::size_t line_begin = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '#') {
+      i = std::min(text.find('\n', i), text.size()) - 1;
+    } else if (c == '"' || c == '\'') {
+      const std::string three(3, c);
+      const bool many_lines = text.compare(i, 3, three) == 0;
+      for (i += many_lines ? 3 : 1; i < text.size(); ++i) {
+        if (c == '"' && text[i] == '\\' && i + 1 < text.size() && text[i + 1] != '\n') ++i;
+        else if (many_lines ? text.compare(i, 3, three) == 0 : text[i] == c || text[i] == '\n') break;
+        else if (text[i] == '\n') ++line, line_begin = i + 1;
+      }
+      if (many_lines) {
+        for (i += 2; i + 1 < text.size() && text[i + 1] == c; ++i) {}   // quotes that end the string's own text
+      } else if (i < text.size() && text[i] == '\n') {
+        --i;
+      }
+    } else if (c == '.') {
+      if (++levels > kMost) return SourceLocation{file_name, line, static_cast<int>(i - line_begin) + 1};
+    } else if (c == '[' || c == '{') {
+      around.push_back(levels);
+      if (++levels > kMost) return SourceLocation{file_name, line, static_cast<int>(i - line_begin) + 1};
+    } else if ((c == ']' || c == '}') && !around.empty()) {
+      levels = around.back();
+      around.pop_back();
+    } else if (c == ',' || c == '\n') {
+      levels = around.empty() ? 0 : around.back() + 1;
+      if (c == '\n') ++line, line_begin = i + 1;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 Value parse_toml(const std::string& text, const std::string& file_name) {
   const auto source = std::make_shared<const config::SourceText>(file_name, text);
   Reader reader(source);
+  if (const auto at = too_deep(text, file_name)) {
+    const Place place{source, at->line, at->column};
+    throw ConfigError(Diagnostic{*at, "", fmt::format("nested deeper than {} levels", config::kMaxNesting), "Is it the file you meant?", place.excerpt()});
+  }
   try {
     const toml::table root = toml::parse(without_arabic_forms(text), file_name);
     return reader.read(root, "", 0);

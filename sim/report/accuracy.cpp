@@ -1,15 +1,14 @@
 #include "sim/report/accuracy.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <limits>
 #include <map>
 #include <numeric>
-#include <thread>
 
 #include "sim/core/contract.h"
+#include "sim/core/parallel.h"
 #include "strategies/data/catalog.h"
 
 namespace rehearse::report {
@@ -179,22 +178,14 @@ Accuracy measure_accuracy(const std::vector<std::string>& files, const AccuracyO
   Accuracy accuracy;
   accuracy.rows.resize(runs.size());
   std::vector<std::string> failures(runs.size());
-  std::atomic<std::size_t> next{0};
-  auto work = [&] {
-    for (std::size_t i; (i = next.fetch_add(1)) < runs.size();) {
-      try {
-        accuracy.rows[i] = outcome_of(runs[i], options);
-      } catch (const ContractViolation& bug) {
-        failures[i] = bug.what();
-      }
-      if (options.progress && i % 20 == 0) std::fprintf(stderr, "\r%zu of %zu rows", i, runs.size());
+  for_each_index(runs.size(), options.threads, [&](std::size_t i) {
+    try {
+      accuracy.rows[i] = outcome_of(runs[i], options);
+    } catch (const ContractViolation& bug) {
+      failures[i] = bug.what();
     }
-  };
-  {
-    const int threads = options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-    std::vector<std::jthread> pool;
-    for (int t = 0; t < threads; ++t) pool.emplace_back(work);
-  }
+    if (options.progress && i % 20 == 0) std::fprintf(stderr, "\r%zu of %zu rows", i, runs.size());
+  });
   if (options.progress) std::fprintf(stderr, "\r\033[K");
   for (std::size_t i = 0; i < runs.size(); ++i)
     if (!failures[i].empty()) throw ContractViolation(runs[i].row_id + ": " + failures[i]);

@@ -52,7 +52,8 @@ static std::string beside(const std::string& name, const std::string& key, const
   const auto said = given.where(key);
   if (!config::is_file_name(name) || !said || std::filesystem::path(name).is_absolute()) return name;
   const std::filesystem::path place = std::filesystem::path(said->file).parent_path() / name;
-  return std::filesystem::exists(place) ? place.lexically_normal().string() : name;
+  std::error_code unknown;   // reading the file says what is wrong with it
+  return std::filesystem::exists(place, unknown) ? place.lexically_normal().string() : name;
 }
 
 hwmodels::ClusterDescription resolve_cluster(const ClusterSection& c, const config::Provenance& given) {

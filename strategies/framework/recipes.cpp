@@ -40,7 +40,8 @@ const config::Fields<Recipe>& recipe_fields() {
 
 Recipes read(const std::string& profile) {
   const std::filesystem::path file = resource_root() / kFolder / (profile + ".yaml");
-  if (!std::filesystem::exists(file)) return {};
+  std::error_code unknown;   // of a name that no file can have
+  if (!std::filesystem::exists(file, unknown)) return {};
   static const config::Fields<Recipes> table{
       config::text("title", &Recipes::title, "what the recipes are").required(),
       config::text("source", &Recipes::source, "where they stand").required(),

@@ -30,6 +30,7 @@ expect 2 run fine.yaml --set training.global_batch_size=33; says "training.globa
 expect 2 run fine.yaml --set training.global_batch_size=9223372036854775807; says "between 1 and"
 expect 2 run fine.yaml --set training.global_batch_size=100000000000 --set parallelism.pipeline=2; says "micro-batches per step are more than any run has"
 # Files that are none.
+not_set=
 expect 2 run missing.yaml; says "no such file"
 expect 2 run fine.yml; says "Did you mean fine.yaml"
 expect 2 run .; says "folder"
@@ -48,7 +49,20 @@ printf 'extends: nowhere.yaml\n' >c.yaml; expect 2 run c.yaml; says "c.yaml:1:"
 printf 'title: "\033[31mred"\nmodle: x\n' >control.yaml; expect 2 run control.yaml
 checks=$((checks + 1)); grep -q $'\033' err && complain "control characters reach the terminal"
 
+# Names that no file can have, and places that are no folders.
+long=$(printf 'a%.0s' {1..300}).yaml
+for key in cluster.node cluster.gpu cluster.fabric cluster.collectives training.framework; do
+  expect 2 run fine.yaml --set "$key=$long"; says "File name too long"; silent_out
+done
+expect 2 run fine.yaml -o "$long"; says "File name too long"
+expect 2 run fine.yaml --trace fine.yaml/x; says "Not a directory"
+expect 2 sweep fine.yaml --over training.micro_batch_size=1,2 --into fine.yaml; says "Not a directory"
+expect 2 sweep fine.yaml --over training.micro_batch_size=1,2 --into fine.yaml/x; says "Not a directory"
+
 # The command line itself.
+expect 2 run fine.yaml --output "$not_set"; says "the value of --output is empty"; silent_out
+expect 2 sweep fine.yaml --over training.micro_batch_size=1,2 --into "$not_set"; says "the value of --into is empty"
+expect 2 calibrate import fine.yaml --out "$not_set"; says "the value of --out is empty"
 expect 2; says "needs a subcommand"
 expect 2 rnu fine.yaml; says "no subcommand 'rnu'"; says "Did you mean run?"
 expect 2 run fine.yaml --jsno; says "no option --jsno"; says "Did you mean --json?"

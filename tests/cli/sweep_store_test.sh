@@ -11,10 +11,30 @@ for i in 0 1 2; do expect 0 sweep small.yaml $over --into shares --shard $i/3 -q
 file=$(find shares -name '*.json' ! -name about.json | head -1); head -c 40 "$file" >cut; mv cut "$file"
 expect 0 sweep small.yaml $over --into shares --format csv; says "1 of 12 points simulated now"
 checks=$((checks + 1)); cmp -s out whole.csv || complain "shares say something else"
+# No room for a point: the sweep ends and says so, a share too; what was there stays, and no piece of a file is left.
+# No file may grow here; what the program says goes through a pipe.
+expect 0 sweep small.yaml --over training.micro_batch_size=1 --into full -q
+for share in "" "--shard 1/2"; do
+  checks=$((checks + 3))
+  (trap '' XFSZ; ulimit -f 0; timeout 60 "$program" sweep small.yaml $over --into full $share -q) 2>&1 >/dev/null </dev/null | cat >err
+  code=${PIPESTATUS[0]}
+  [ "$code" -eq 3 ] || complain "exit $code instead of 3 where there is no room"
+  says "cannot be written (File too large)"
+  [ "$(find full -type f | wc -l)" -eq 2 ] || complain "a sweep without room leaves $(find full -type f)"
+done
+expect 0 sweep small.yaml $over --into full --format csv
+checks=$((checks + 1)); cmp -s out whole.csv || complain "a sweep that ran out of room says something else"
+# Settings that come to the same, at once: each of them is one point, kept once.
+expect 0 sweep small.yaml --over parallelism.data=auto,8 --over memory.recompute=none,none,none,none --into same --jobs 8 --format csv
+checks=$((checks + 1)); [ "$(find same -type f | wc -l)" -eq 2 ] || complain "equal points: $(find same -type f)"
 expect 2 sweep small.yaml $over --shard 0/3; says "--into"
 expect 2 sweep small.yaml $over --into shares --shard 3/3; says "no share"
 expect 2 sweep small.yaml $over --into shares --shard 0/3 -o out.csv; says "one share"
 expect 2 sweep small.yaml $over --into .; says "something else"
 echo '{"rehearse": "0.0.0"}' >shares/about.json
 expect 2 sweep small.yaml $over --into shares; says "another version"
+for broken in '' '{"rehe'; do
+  printf '%s' "$broken" >shares/about.json
+  expect 2 sweep small.yaml $over --into shares; says "another version"
+done
 expect 0 sweep small.yaml $over --into points --slurm 8; prints "#SBATCH --array=0-7"; prints "--over 'memory.recompute=none,selective,full'"

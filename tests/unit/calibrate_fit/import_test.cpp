@@ -182,6 +182,22 @@ TEST_F(Files, GzippedTracesAreUnpackedAndTheKindIsSeenByContent) {
   EXPECT_EQ(import_file(write("t.log", std::string("all_reduce_perf\n") + kTable)).measurements.series.size(), 2u);
 }
 
+// A small file can unpack to more than the machine has, and a line without an end is no line of a table.
+TEST_F(Files, WhatIsTooLargeOrNoFileIsRefusedByWhatItIs) {
+  const std::string file = (folder / "zeros.gz").string();
+  gzFile out = gzopen(file.c_str(), "wb1");
+  const std::string zeros(std::size_t{3} << 20, '\0');
+  gzwrite(out, zeros.data(), static_cast<unsigned>(zeros.size()));
+  gzclose(out);
+  EXPECT_NE(mistake([&] { read_maybe_gzip(file, std::size_t{2} << 20); }).find("holds more than 2 MiB"), std::string::npos);
+  EXPECT_EQ(read_maybe_gzip(file).size(), zeros.size());
+  EXPECT_NE(mistake([&] { import_file(file); }).find("holds no table"), std::string::npos);
+  EXPECT_NE(mistake([&] { import_file(folder.string()); }).find("is a folder"), std::string::npos);
+  EXPECT_NE(mistake([&] { import_file((folder / "none").string()); }).find("no such file"), std::string::npos);
+  EXPECT_LE(read_maybe_gzip(write("large.sqlite", "SQLite format 3" + zeros)).size(), std::size_t{1} << 20);
+  EXPECT_EQ(import_nccl_tests_text(zeros + "\nall_reduce_perf\n" + kTable, "t.log").measurements.series.size(), 2u);
+}
+
 TEST_F(Files, NsysExportsGiveCopiesAndNameKernels) {
   const std::string file = (folder / "t.sqlite").string();
   std::filesystem::remove(file);

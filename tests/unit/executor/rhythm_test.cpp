@@ -188,6 +188,53 @@ TEST(Rhythm, EventsOfFramesInTurnHaveTheirTimesWhereHostsKeepStep) {
   }
 }
 
+/// Micro-batches of one collective each, whose host waits for the one of two before: three are always to come. The compute
+/// stream does nothing until the last call, which finds the events of the last collective (frame `below`) and of the last but
+/// three (its own frame): the youngest that is past, recorded in a stretch that was not run.
+template <typename Write>
+Job collectives_to_come(std::uint32_t micro_batches, Write last) {
+  Job job(1);
+  const std::uint32_t beside = job.builder.collective({CollectiveKind::all_gather, plan::GroupAxis::data, Bytes{8}, "beside"});
+  const std::uint32_t work = job.block([&](BlockWriter& w) {
+    w.collective(beside, Stream::data_gather, 0, Duration{1});
+    w.record(Stream::data_gather, 3);
+    w.host_wait(3, plan::Frame::below);
+  });
+  const std::uint32_t end = job.block([&](BlockWriter& w) { last(w, job.kernel("c")); });
+  for (std::uint32_t m = 0; m <= micro_batches; ++m) {
+    job.call(0, m < micro_batches ? work : end, static_cast<int>(m), m % kFrames);
+    const std::uint32_t before = m < micro_batches ? 2 : 1;
+    job.builder.plan().classes[0].program.step.back().frames[static_cast<std::size_t>(plan::Frame::below)] = (m + kFrames - before) % kFrames * kSlots;
+  }
+  return job;
+}
+
+// Until the last collective but three the compute stream waits for a collective, then, until the host goes on, for the host.
+TEST(Rhythm, AnEventThatWasToComeHasItsOwnTimeOnceItIsPast) {
+  for (std::uint32_t micro_batches = 70; micro_batches < 78; ++micro_batches) {
+    Job job = collectives_to_come(micro_batches, [](BlockWriter& w, std::uint32_t kernel) { w.wait(Stream::compute, 3), w.kernel(kernel, Duration{1}); });
+    CostTable costs = costs_of(job, {{"c", 7}}, 120, 0);
+    for (Priced& p : costs.collectives[0]) p.load = {};
+    EXPECT_GT(compare(job.builder.plan(), costs), 100);   // of two steps
+  }
+}
+
+// The last call's first kernel takes memory bandwidth from the last collectives, so they come later than their rhythm says:
+// a kernel that waits for the last of them finds that event still to come, with no time of its own yet.
+TEST(Rhythm, AnEventStillToComeMayComeLaterThanTheRhythmSays) {
+  for (std::uint32_t micro_batches = 70; micro_batches < 78; ++micro_batches) {
+    Job job = collectives_to_come(micro_batches, [](BlockWriter& w, std::uint32_t kernel) {
+      w.kernel(kernel, Duration{1});
+      w.wait(Stream::compute, 3, plan::Frame::below);
+      w.kernel(kernel, Duration{1});
+    });
+    CostTable costs = costs_of(job, {{"c", 50}}, 120, 0);
+    for (Priced& p : costs.collectives[0]) p.load = {.hbm = 0.7f};
+    EXPECT_GT(compare(job.builder.plan(), costs), 100);
+    EXPECT_GT(run_timing(job.builder.plan(), costs).step, 120 * micro_batches);
+  }
+}
+
 TEST(Rhythm, RandomProgramsWhoseHostsSynchroniseAreTheSameToThePicosecond) {
   int with_rhythm = 0;
   for (unsigned seed = 1; seed <= 600; ++seed) {

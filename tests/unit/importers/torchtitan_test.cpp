@@ -65,6 +65,34 @@ TEST(TorchtitanToml, ReadsWhatDecidesTimeAndMemory) {
   expect_complete(i, parse_torchtitan(kToml, "job.toml"));
 }
 
+// toml++ takes nested tables apart by recursion and bounds dotted keys in no way: such a file ended the program.
+TEST(TorchtitanToml, KeysOfAnyDepthAreRefused) {
+  const auto refused_at = [](const std::string& text) {
+    try {
+      toml(text);
+    } catch (const ConfigError& e) {
+      EXPECT_NE(e.diagnostics().front().problem.find("nested deeper than 64 levels"), std::string::npos) << e.what();
+      return e.diagnostics().front().at.line;
+    }
+    ADD_FAILURE() << "taken";
+    return 0;
+  };
+  std::string dots, brackets(100'000, '[');
+  for (int i = 0; i < 100'000; ++i) dots += "a.";
+  EXPECT_EQ(refused_at("# " + dots + "\n" + dots + "b = 1\n"), 2);
+  EXPECT_EQ(refused_at("[" + dots + "b]\n"), 1);
+  EXPECT_EQ(refused_at("a = 1\nb = {" + dots + "b = 1}\n"), 2);
+  EXPECT_EQ(refused_at("a = \"\"\"\nx\\\\\"\"\"\"\"\nb." + dots + "b = 1\n"), 3);   // a string of lines that ends in two quotes
+  EXPECT_EQ(refused_at("a = " + brackets), 1);
+  std::string nested = "a = ";
+  for (int i = 0; i < 200; ++i) nested += "{a.a.a.a.a = ";
+  EXPECT_EQ(refused_at(nested), 1);
+  // Dots in strings, comments and numbers are no levels.
+  std::string fine = "[profiling]\n# " + dots + "\nsave_traces_folder = \"" + dots + "\"\n[model]\nflavor = \"\"\"" + dots + "\n\"" + dots + "\"\"\"\nname = '" + dots + "'\nx = [";
+  for (int i = 0; i < 1000; ++i) fine += "0.5, ";
+  EXPECT_NO_THROW(parse_torchtitan(fine + "0.5]\n", "job.toml"));
+}
+
 TEST(TorchtitanToml, RecipesOfFloat8) {
   const auto with_recipe = [](const std::string& recipe) {
     std::string text = kToml;
