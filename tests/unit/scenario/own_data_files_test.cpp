@@ -38,7 +38,7 @@ class OwnDataFiles : public ::testing::Test {
 TEST_F(OwnDataFiles, AGpuFileBesideTheScenarioIsUsed) {
   const std::string original = text_of("hwmodels/data/gpu/h100-sxm.yaml");
   write("same.yaml", original);
-  write("slow.yaml", changed(original, "sustained_clock: {value: 0.8", "sustained_clock: {value: 0.4"));
+  write("slow.yaml", changed(original, "sustained_clock: {value: 0.753", "sustained_clock: {value: 0.4"));
   const double usual = step("node: dgx-h100");
   EXPECT_EQ(step("node: dgx-h100, gpu: ./same.yaml"), usual);
   EXPECT_GT(step("node: dgx-h100, gpu: slow.yaml"), 1.05 * usual);
@@ -46,7 +46,7 @@ TEST_F(OwnDataFiles, AGpuFileBesideTheScenarioIsUsed) {
 }
 
 TEST_F(OwnDataFiles, ANodeFileNamesItsGpuFileBesideIt) {
-  write("slow.yaml", changed(text_of("hwmodels/data/gpu/h100-sxm.yaml"), "sustained_clock: {value: 0.8", "sustained_clock: {value: 0.4"));
+  write("slow.yaml", changed(text_of("hwmodels/data/gpu/h100-sxm.yaml"), "sustained_clock: {value: 0.753", "sustained_clock: {value: 0.4"));
   write("node.yaml", changed(text_of("hwmodels/data/node/dgx-h100.yaml"), "gpu: h100-sxm", "gpu: slow.yaml"));
   EXPECT_EQ(step("node: node.yaml"), step("node: dgx-h100, gpu: slow.yaml"));
 }
