@@ -42,22 +42,28 @@ TEST(CollectiveAccuracy, AgainstPublishedTables) {
   ASSERT_GT(table.rows.size(), 300u);
   std::map<std::string, ClusterDescription> clusters;
   std::map<std::string, std::array<Band, 3>> by_table;  // < 1 MB, 1 - 256 MB, larger
-  Band large, all;
+  Band large, all, held_out;  // held_out: nothing is fitted to that table but what a GPU copies within its own memory; 1 MB and more
   for (const TableRow& row : table.rows) {
     double relative = predicted_microseconds(row, clusters) / row.microseconds - 1;
     if (std::getenv("REHEARSE_SHOW_ROWS")) fmt::print("{} {:7.0f} MiB {:9.1f} us {:+6.1f} %\n", row.table, row.bytes / 1048576, row.microseconds, 100 * relative);
     by_table[row.table][row.bytes < 1e6 ? 0 : row.bytes < 256e6 ? 1 : 2].add(relative);
+    if (has(row.table, "aiconfigurator")) {
+      if (row.bytes >= 1e6) held_out.add(relative);
+      continue;
+    }
     if (row.bytes >= 1e6) large.add(relative);
     all.add(relative);
   }
   fmt::print("{:62} {:>21} {:>21} {:>21}\n", "mean error, bias, rows", "below 1 MB", "1-256 MB", "above");
   for (const auto& [name, bands] : by_table)
     fmt::print("{:62.62} {} {} {}\n", name, bands[0].text(), bands[1].text(), bands[2].text());
-  fmt::print(">= 1 MB: {}   all sizes: {}\n", large.text(), all.text());
+  fmt::print(">= 1 MB: {}   all sizes: {}   held out, >= 1 MB: {}\n", large.text(), all.text(), held_out.text());
   for (const auto& [reason, rows] : table.left_out) fmt::print("left out: {:4} rows, {}\n", rows, reason);
   EXPECT_LE(large.error / large.rows, 0.065);
   EXPECT_LE(std::abs(large.bias / large.rows), 0.02);
   EXPECT_LE(all.error / all.rows, 0.07);
+  EXPECT_GE(held_out.rows, 300);
+  EXPECT_LE(held_out.error / held_out.rows, 0.16);
 }
 
 }  // namespace

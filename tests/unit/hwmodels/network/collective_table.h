@@ -148,6 +148,7 @@ inline CollectiveTable all_tables(const std::string& folder) {
   CollectiveTable table;
   add_table(folder + "/collectives_and_p2p.csv", table);
   add_table(folder + "/nccl_published.csv", table);
+  add_table(folder + "/nccl_aiconfigurator.csv", table);
   return table;
 }
 
