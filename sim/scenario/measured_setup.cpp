@@ -105,9 +105,11 @@ std::string known_profile(const config::CsvRow& row) {
 
 ProfileChoice profile_of(const config::CsvRow& row) {
   if (std::string known = known_profile(row); !known.empty()) {
-    // Megatron's layers under FSDP, and beside 4-bit weights, are others: NeMo runs Hugging Face's modelling code there.
+    // FSDP of Megatron's layers in pretraining is Megatron's own. Elsewhere, and beside 4-bit weights, NeMo runs Hugging Face's
+    // modelling code.
     const std::string sharding = lower(cell(row, "sharding"));
     const bool whole = known == "megatron-core" || known == "megatron-bridge";
+    if (whole && sharding == "fsdp" && cell(row, "task") == "pretrain") return {std::move(known), "sharded by FSDP, taken as Megatron-FSDP"};
     if (whole && (sharding == "fsdp" || sharding == "hsdp" || sharding == "fsdp2")) return {compiled_form(row, "torchtitan"), "sharded by FSDP, simulated as torchtitan: the profile " + known + " is not"};
     if (whole && (cell(row, "task") == "qlora" || sharding == "zero3")) return {"huggingface", "4-bit or ZeRO-3, simulated as huggingface: the profile " + known + " has neither"};
     return {std::move(known), ""};

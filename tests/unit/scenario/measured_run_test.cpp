@@ -63,7 +63,11 @@ TEST(MeasuredRun, NamesOfTheContractHaveProfilesOfTheirOwn) {
 }
 
 TEST(MeasuredRun, WhatAProfileHasNotIsSimulatedByOneThatHas) {
-  EXPECT_EQ(scenario({{"framework", "nemo"}, {"sharding", "fsdp"}}).profile.name, "torchtitan");
+  EXPECT_EQ(scenario({{"framework", "nemo"}, {"task", "sft"}, {"sharding", "fsdp"}}).profile.name, "torchtitan");
+  const Scenario whole = scenario({{"framework", "nemo"}, {"sharding", "fsdp"}});
+  EXPECT_EQ(whole.profile.name, "megatron-bridge");
+  EXPECT_EQ(whole.strategy.data_parallel.kind, DataParallelKind::megatron_fsdp);
+  EXPECT_TRUE(notes(whole, "taken as Megatron-FSDP"));
   const Scenario qlora = scenario({{"framework", "nemo"}, {"task", "qlora"}, {"precision", "nf4"}});
   EXPECT_EQ(qlora.profile.name, "huggingface");
   EXPECT_TRUE(notes(qlora, "the profile megatron-bridge has neither"));
