@@ -94,6 +94,19 @@ TEST(AttentionCost, NewerKernelsAreFasterAndMissingOnesAreSaid) {
   EXPECT_TRUE(a100.cost(s).extrapolated) << "FlashAttention-3 has no Ampere kernels: flash2 stands in";
 }
 
+// Products lose a quarter of the clock in training; FlashAttention 2, which leaves more than half of Hopper's tensor units idle, half of that.
+TEST(AttentionCost, LosesClockAsFarAsItKeepsTheTensorUnitsBusy) {
+  const KernelModel hot(load_gpu("h100-sxm")), cold(load_gpu("h100-sxm"), ClockState::burst);
+  const KernelParameters& p = hot.rates().p;
+  const auto kept = [&](AttentionKernel kernel) {
+    model::KernelSpec s = attention(1, 32, 65536);
+    s.attention = kernel;
+    return to_seconds(cold.cost(s).duration) / to_seconds(hot.cost(s).duration);
+  };
+  EXPECT_NEAR(kept(AttentionKernel::flash2), 1 - (1 - p.sustained_clock) * p.flash2.forward_fraction / p.gemm_peak_fraction, 1e-3);
+  EXPECT_NEAR(kept(AttentionKernel::flash3), p.sustained_clock, 1e-3);   // as busy as products
+}
+
 TEST(MemoryCost, BytesOverBandwidthPlusFloor) {
   const KernelModel h100(load_gpu("h100-sxm"));
   const KernelParameters& p = h100.rates().p;
@@ -101,6 +114,15 @@ TEST(MemoryCost, BytesOverBandwidthPlusFloor) {
   const double expected = p.memory_launch_us * 1e-6 + 2e9 / (3.35e12 * p.elementwise_fraction);
   EXPECT_NEAR(to_seconds(h100.cost(stream(KernelKind::elementwise, gigabyte, gigabyte)).duration), expected, 1e-12);
   EXPECT_EQ(h100.cost(stream(KernelKind::elementwise, 0, 0)).duration, microseconds(p.memory_launch_us));
+}
+
+// What an SM loads one by one per clock, but never more than whole vectors would bring: a card of slow memory is not held up.
+TEST(MemoryCost, StridedOperandsAreBoundByTheSms) {
+  const std::int64_t gigabyte = 1'000'000'000;
+  const KernelModel a100(load_gpu("a100-80gb-sxm")), l4(load_gpu("l4"));
+  const KernelParameters& p = a100.rates().p;
+  EXPECT_NEAR(to_seconds(a100.cost(stream(KernelKind::strided, gigabyte, gigabyte)).duration), p.memory_launch_us * 1e-6 + 2e9 / (p.strided_bytes_per_clock * 108 * 1.41e9), 1e-12);
+  EXPECT_EQ(l4.cost(stream(KernelKind::strided, gigabyte, gigabyte)).duration, l4.cost(stream(KernelKind::elementwise, gigabyte, gigabyte)).duration);
 }
 
 TEST(MemoryCost, NeverFasterThanMemoryAndNeverFasterWithMoreBytes) {
