@@ -14,6 +14,7 @@
 #include "sim/cli/sweep_rows.h"
 #include "sim/cli/sweep_store.h"
 #include "sim/config/layers.h"
+#include "sim/core/freed_memory.h"
 
 namespace rehearse::cli {
 namespace {
@@ -95,6 +96,7 @@ class Progress {
 };
 
 std::vector<Row> simulate_all(const config::Value& root, const std::string& file, const Grid& grid, int jobs, bool quiet, Share& share) {
+  keep_freed_memory();
   std::vector<Row> rows(static_cast<std::size_t>(grid.size()));
   Progress progress(grid.size(), quiet);
   std::atomic<std::int64_t> next{0};

@@ -190,9 +190,12 @@ class Sharded final : public DataParallelWriter {
   std::int64_t gathered_bytes(const Unit& u, Part part = Part::all) const { return u.tape->parameter_bytes(parameter_bytes_, part); }
   /// Blocks are shared by units of equal sizes that train the same of their weights.
   std::string key(const char* what, const Unit& u) const {
-    std::string text = std::string(what) + " " + std::to_string(u.tape->elements()) + " " + std::to_string(u.tape->elements(Part::experts)) + " ";
-    for (const Weight& w : u.tape->weights) text += w.trainable && !w.gradient_elsewhere ? 'y' : 'n';
-    return text;
+    std::string& weights = weights_[u.tape];   // spelled once, asked for in every micro-batch
+    if (weights.empty()) {
+      weights = " " + std::to_string(u.tape->elements()) + " " + std::to_string(u.tape->elements(Part::experts)) + " ";
+      for (const Weight& w : u.tape->weights) weights += w.trainable && !w.gradient_elsewhere ? 'y' : 'n';
+    }
+    return what + weights;
   }
 
   static void free_gradients(const Unit& u, plan::BlockWriter& w) {
@@ -370,6 +373,7 @@ class Sharded final : public DataParallelWriter {
   std::int64_t unsummed_ = 0;   // bytes of gradient shards that wait for their sum over replicas
   std::vector<bool> gathered_;
   std::map<std::size_t, bool> kept_;
+  mutable std::map<const Tape*, std::string> weights_;   // in the names of blocks
 };
 
 }  // namespace
