@@ -107,6 +107,12 @@ struct AllocatorStatistics {
   std::int64_t synchronizations = 0;  // waits for every delayed free's events
 };
 
+/// Which statistics are kept. Counting all of them costs as much as finding a block.
+enum class StatisticsKept : std::uint8_t {
+  all,
+  bytes,  // allocated_bytes, reserved_bytes, segments and the counts of rare events; the other gauges stay 0
+};
+
 /// A moment of an allocator. Two moments of one allocator that are equal lead to the same answers for the same requests
 /// from then on, and to the same statistics but for counters of what has happened so far.
 struct AllocatorCondition {

@@ -1,5 +1,6 @@
 #include "hwmodels/memory/caching_allocator.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "sim/core/contract.h"
@@ -19,8 +20,8 @@ constexpr std::uint64_t kFirstAddress = 0x7f0000000000;
 
 }  // namespace
 
-CachingAllocator::CachingAllocator(const AllocatorSettings& settings)
-    : settings_(settings), next_address_(kFirstAddress) {
+CachingAllocator::CachingAllocator(const AllocatorSettings& settings, StatisticsKept statistics)
+    : settings_(settings), counts_all_(statistics == StatisticsKept::all), next_address_(kFirstAddress) {
   EXPECTS(settings.limit < 1024_GiB && settings.device_total.value_or(Bytes{}) < 1024_GiB);
   EXPECTS(settings.large_segment_size.value % kSegmentRounding == 0 && settings.large_segment_size >= 20_MiB);
   if (settings.max_split_size) max_split_size_ = settings.max_split_size->value;
@@ -31,6 +32,8 @@ CachingAllocator::CachingAllocator(const AllocatorSettings& settings)
     rounds_to_divisions_ |= divisions > 1;
   }
   collects_garbage_ = settings.memory_fraction.has_value() && settings.garbage_collection_threshold > 0;
+  takes_best_ = !settings.expandable_segments && max_split_size_ == kUnlimited;
+  lends_ = takes_best_ && !counts_all_ && !collects_garbage_;
   blocks_.resize(1);
 }
 
@@ -67,8 +70,9 @@ FreeList::Place CachingAllocator::best_fit(std::uint16_t pool, std::int64_t size
   const FreeList& list = pools_[pool].free;
   FreeList::Place place = list.first_fit(size);
   if (place == list.end()) return place;
-  if (settings_.expandable_segments) {
-    // A block that can grow counts with the room behind it, so a closed gap is used up first.
+  // A block that can grow counts with the room behind it, so a closed gap is used up first. One that cannot is the best:
+  // all behind it in the list are at least as large.
+  if (settings_.expandable_segments && blocks_[blocks_[list.at(place).block()].next].state == State::unmapped) {
     const auto expandable_size = [this](std::uint32_t index) {
       const Block& block = blocks_[index];
       const Block& next = blocks_[block.next];
@@ -98,21 +102,22 @@ Allocation CachingAllocator::allocate(Bytes bytes, StreamId stream) {
   searches_[small] += collects_garbage_;
 
   FreeList& list = pools_[pool].free;
-  const FreeList::Place place = best_fit(pool, size);
+  const FreeList::Fit fit = takes_best_ ? list.fit(size) : FreeList::Fit{best_fit(pool, size)};
   std::uint32_t index;
   bool was_split;
   std::int64_t remainder = 0;
-  if (place != list.end()) [[likely]] {
-    index = list.at(place).block();
-    was_split = blocks_[index].is_split();
+  if (fit.place != list.end()) [[likely]] {
+    index = list.at(fit.place).block();
+    list.erase(fit.place);
+    was_split = counts_all_ && blocks_[index].is_split();
     if (splits(blocks_[index], size)) {
       const std::uint32_t rest = index;
       index = cut(rest, size);
-      list.replace(place, blocks_[rest].entry(rest));
-      blocks_[rest].gc_base = searches_[small];
-      remainder = blocks_[rest].size;
-    } else {
-      list.erase(place);
+      blocks_[index].size_hint = fit.asked;
+      Block& left_over = blocks_[rest];
+      left_over.size_hint = list.insert(left_over.entry(rest));
+      left_over.gc_base = searches_[small];
+      remainder = left_over.size;
     }
   } else {
     const Request request{size, segment_size(Bytes{size}).value, pool};
@@ -127,6 +132,21 @@ Allocation CachingAllocator::allocate(Bytes bytes, StreamId stream) {
     }
   }
   return {hand_out(index, bytes.value, was_split, remainder)};
+}
+
+CachingAllocator::Loan CachingAllocator::lend(Bytes bytes, StreamId stream) {
+  if (!lends_ || events_completed_ || bytes.value == 0) return {};
+  const std::int64_t size = round_size(bytes).value;
+  const std::uint16_t pool = pool_of(stream, size <= kSmallRequest);
+  if (pool >= pools_.size()) return {};
+  const FreeList& list = pools_[pool].free;
+  const FreeList::Place place = list.first_fit(size);
+  if (place == list.end()) return {};
+  const Block& block = blocks_[list.at(place).block()];
+  const std::int64_t lent = splits(block, size) ? size : block.size;
+  Gauge<Bytes>& allocated = statistics_.allocated_bytes;
+  allocated.peak = std::max(allocated.peak, allocated.current + Bytes{lent});
+  return {block.address, lent};
 }
 
 /// Cuts the first `size` bytes off a free block into a new record; the given record keeps the rest. Lists are
@@ -151,6 +171,17 @@ std::uint32_t CachingAllocator::cut(std::uint32_t index, std::int64_t size) {
 BlockId CachingAllocator::hand_out(std::uint32_t index, std::int64_t requested, bool was_split,
                                    std::int64_t remainder) {
   Block& block = blocks_[index];
+  block.state = State::allocated;
+  block.requested = requested;
+  block.other_streams = 0;
+  const BlockId id{index, ++block.generation};
+  statistics_.allocated_bytes.add(Bytes{block.size});
+  if (counts_all_) count_handed_out(block, was_split, remainder);
+  tell(AllocatorAction::alloc, block.address, requested, block.pool, id);
+  return id;
+}
+
+void CachingAllocator::count_handed_out(const Block& block, bool was_split, std::int64_t remainder) {
   AllocatorStatistics& s = statistics_;
   if (block.range == 0) {
     if (was_split) {
@@ -161,29 +192,22 @@ BlockId CachingAllocator::hand_out(std::uint32_t index, std::int64_t requested, 
       s.inactive_splits.add(1);
     }
   }
-  block.state = State::allocated;
-  block.requested = requested;
-  block.other_streams = 0;
-  const BlockId id{index, ++block.generation};
   s.allocations.add(1);
   s.active_blocks.add(1);
-  s.allocated_bytes.add(Bytes{block.size});
   s.active_bytes.add(Bytes{block.size});
-  s.requested_bytes.add(Bytes{requested});
-  tell(AllocatorAction::alloc, block.address, requested, block.pool, id);
-  return id;
+  s.requested_bytes.add(Bytes{block.requested});
 }
 
-std::optional<EventToken> CachingAllocator::free(BlockId id) {
-  if (id == BlockId{}) return std::nullopt;
+EventToken CachingAllocator::give_back(BlockId id) {
+  if (id == BlockId{}) return {};
   checked(id);
   Block& block = blocks_[id.index];
-  statistics_.allocations.subtract(1);
+  if (counts_all_) statistics_.allocations.subtract(1);
   statistics_.allocated_bytes.subtract(Bytes{block.size});
   tell(AllocatorAction::free_requested, block.address, block.requested, block.pool, id);
   if (block.other_streams == 0) [[likely]] {
     return_to_pool(id.index);
-    return std::nullopt;
+    return {};
   }
   block.state = State::pending;
   ++last_token_.value;
@@ -203,9 +227,11 @@ void CachingAllocator::return_to_pool(std::uint32_t index) {
   AllocatorStatistics& s = statistics_;
   tell(AllocatorAction::free_completed, freed.address, freed.requested, freed.pool,
        {index, freed.generation});
-  s.active_blocks.subtract(1);
-  s.active_bytes.subtract(Bytes{freed.size});
-  s.requested_bytes.subtract(Bytes{freed.requested});
+  if (counts_all_) {
+    s.active_blocks.subtract(1);
+    s.active_bytes.subtract(Bytes{freed.size});
+    s.requested_bytes.subtract(Bytes{freed.requested});
+  }
   freed.state = State::free;
   freed.requested = 0;
 
@@ -221,29 +247,21 @@ void CachingAllocator::return_to_pool(std::uint32_t index) {
     const Block& r = blocks_[right];
     split_bytes -= r.size;
     --splits;
-    if (joins_left) {
-      list.erase(list.find(r.entry(right)));
-      merge_into_left(index, right);
-    } else {
-      const FreeList::Place place = list.find(r.entry(right));
-      merge_into_left(index, right);
-      list.replace(place, freed.entry(index));
-    }
+    list.erase(r.entry(right), r.size_hint);
+    merge_into_left(index, right);
   }
   if (joins_left) {
     const Block& l = blocks_[left];
     split_bytes -= l.size;
     --splits;
-    const FreeList::Place place = list.find(l.entry(left));
+    list.erase(l.entry(left), l.size_hint);
     merge_into_left(left, index);
-    list.replace(place, l.entry(left));
     whole = left;
-  } else if (!joins_right) {
-    list.insert(freed.entry(index));
   }
   Block& block = blocks_[whole];
+  block.size_hint = list.insert(block.entry(whole), block.size_hint);
   block.gc_base = searches_[is_small(block.pool)];
-  if (block.range != 0) return;
+  if (!counts_all_ || block.range != 0) return;
   if (block.is_split()) {
     split_bytes += block.size;
     ++splits;
@@ -256,7 +274,7 @@ void CachingAllocator::insert_free(std::uint32_t index) {
   Block& block = blocks_[index];
   block.state = State::free;
   block.gc_base = searches_[is_small(block.pool)];
-  pools_[block.pool].free.insert(block.entry(index));
+  block.size_hint = pools_[block.pool].free.insert(block.entry(index));
 }
 
 /// `left` swallows its right neighbour, whose record is then unused. Lists are the caller's.

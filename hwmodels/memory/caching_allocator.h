@@ -26,7 +26,7 @@ class CachingAllocator {
  public:
   /// Precondition: memory below 1 TiB, split and segment sizes as AllocatorSettings says, divisions 0 or
   /// powers of two.
-  explicit CachingAllocator(const AllocatorSettings& settings);
+  explicit CachingAllocator(const AllocatorSettings& settings, StatisticsKept statistics = StatisticsKept::all);
 
   /// A block of at least `bytes` for use on `stream`, from the cache or the device. 0 bytes need no block.
   /// Fails with the reason when the device refuses even after the cache was given back; nothing is then
@@ -36,7 +36,22 @@ class CachingAllocator {
   /// The caller is done with the block. It is reusable at once (host order) unless record_stream named other
   /// streams: then an event is recorded on each of them and the token names these events. Precondition: the
   /// block is live.
-  std::optional<EventToken> free(BlockId block);
+  /// give_back() says the same without an optional, for who frees millions: the default token when it is reusable at once.
+  /// (GCC 12 writes an optional to the stack in parts and reads it back whole, which stalls every free.)
+  EventToken give_back(BlockId block);
+  std::optional<EventToken> free(BlockId block) {
+    const EventToken token = give_back(block);
+    return token == EventToken{} ? std::nullopt : std::optional(token);
+  }
+
+  /// allocate() and free() at once, where nothing but the peak of allocated_bytes would tell that they happened: a cached
+  /// block serves, nobody observes and only bytes are counted. The block that would have been lent, or nothing: then
+  /// nothing has happened, and both have to be called.
+  struct Loan {
+    std::uint64_t address = 0;
+    std::int64_t size = 0;
+  };
+  Loan lend(Bytes bytes, StreamId stream);
 
   /// The block is also used by work queued on `stream`. The block's own stream needs no mark and gets none.
   void record_stream(BlockId block, StreamId stream);
@@ -65,7 +80,10 @@ class CachingAllocator {
   /// Every segment in address order.
   std::vector<SegmentSnapshot> snapshot() const;
   /// Sees every event from now on; nullptr to stop. Not owned; changes no number.
-  void set_observer(AllocatorObserver* observer) { observer_ = observer; }
+  void set_observer(AllocatorObserver* observer) {
+    observer_ = observer;
+    lends_ = lends_ && observer == nullptr;
+  }
 
   /// The block size a request gets before any unsplit tail: 512 B multiples or power-of-two divisions.
   Bytes round_size(Bytes bytes) const;
@@ -90,6 +108,7 @@ class CachingAllocator {
     std::uint16_t pool = 0;
     std::uint8_t events = 0;  // not yet seen as done
     State state = State::unused;
+    FreeList::SizeHint size_hint = 0;
 
     bool is_split() const { return (previous | next) != 0; }
     FreeEntry entry(std::uint32_t index) const { return FreeEntry::of(size, address, index); }
@@ -134,6 +153,7 @@ class CachingAllocator {
   FreeList::Place best_fit(std::uint16_t pool, std::int64_t size) const;
   std::uint32_t cut(std::uint32_t index, std::int64_t size);
   BlockId hand_out(std::uint32_t index, std::int64_t requested, bool was_split, std::int64_t remainder);
+  void count_handed_out(const Block& block, bool was_split, std::int64_t remainder);
   void return_to_pool(std::uint32_t index);
   void insert_free(std::uint32_t index);
 
@@ -180,6 +200,9 @@ class CachingAllocator {
   std::int64_t max_split_size_ = kUnlimited;
   bool rounds_to_divisions_ = false;
   bool collects_garbage_ = false;
+  bool counts_all_ = true;   // statistics
+  bool takes_best_ = false;  // the smallest block that fits is taken, whatever else there is
+  bool lends_ = false;
   bool events_completed_ = false;  // since the last look
   AllocatorObserver* observer_ = nullptr;
   AllocatorStatistics statistics_;

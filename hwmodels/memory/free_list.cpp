@@ -4,15 +4,21 @@ namespace rehearse::hwmodels {
 
 FreeList::Place FreeList::previous(Place p) const {
   if (p.slot > 0 && p != end()) return {p.size_class, p.slot - 1};
-  std::size_t rank = p == end() ? order_.size() : classes_[p.size_class].rank;
+  std::size_t rank = p == end() ? order_.size() : ranks_[p.size_class];
   while (classes_[order_[--rank]].blocks.empty()) {
   }
   return {order_[rank], static_cast<std::uint32_t>(classes_[order_[rank]].blocks.size() - 1)};
 }
 
 std::uint32_t FreeList::rank_not_below(std::uint32_t granules) const {
-  const auto below = [this](std::uint32_t id, std::uint32_t g) { return classes_[id].granules < g; };
-  return static_cast<std::uint32_t>(std::lower_bound(order_.begin(), order_.end(), granules, below) - order_.begin());
+  const std::uint32_t* first = sizes_.data();   // without branches to guess
+  std::size_t n = sizes_.size();
+  while (n > 1) {
+    const std::size_t half = n / 2;
+    first += first[half - 1] < granules ? half : 0;
+    n -= half;
+  }
+  return static_cast<std::uint32_t>(first - sizes_.data()) + (n == 1 && *first < granules);
 }
 
 std::uint32_t FreeList::new_class(std::uint32_t granules) {
@@ -20,10 +26,11 @@ std::uint32_t FreeList::new_class(std::uint32_t granules) {
   const auto id = static_cast<std::uint32_t>(order_.size());
   const std::uint32_t rank = rank_not_below(granules);
   order_.insert(order_.begin() + rank, id);
+  sizes_.insert(sizes_.begin() + rank, granules);
+  for (std::uint32_t& r : ranks_) r += r >= rank;
+  ranks_.push_back(rank);
   if (id == classes_.size()) classes_.emplace_back();  // else a forgotten one, for the room of its blocks
   classes_[id].granules = granules;
-  classes_[id].rank = rank;
-  for (std::size_t r = rank + 1; r < order_.size(); ++r) ++classes_[order_[r]].rank;
   // Bits from `rank` on move up by one; the new one is 0.
   if (filled_.size() * 64 < order_.size()) filled_.push_back(0);
   std::uint64_t carry = 0;
@@ -58,9 +65,12 @@ void FreeList::forget_unused() {
   const auto used = std::partition(first, last, [](const SizeClass& c) { return !c.blocks.empty(); });
   std::sort(first, used, [](const SizeClass& a, const SizeClass& b) { return a.granules < b.granules; });
   order_.resize(static_cast<std::size_t>(used - first));
+  ranks_.resize(order_.size());
+  sizes_.resize(order_.size());
   filled_.assign(order_.size() / 64 + 1, 0);
   for (std::uint32_t id = 0; id < order_.size(); ++id) {
-    order_[id] = classes_[id].rank = id;
+    order_[id] = ranks_[id] = id;
+    sizes_[id] = classes_[id].granules;
     filled_[id / 64] |= std::uint64_t{1} << id % 64;
   }
   index_sizes();

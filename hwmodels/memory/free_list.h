@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <functional>
+#include <cstring>
 #include <vector>
 
 #include "sim/core/contract.h"
@@ -35,8 +35,8 @@ struct FreeEntry {
 /// Blocks of equal size stand together, highest address first, so that the one to be taken is the last. A training
 /// step asks for few distinct sizes again and again, so each size keeps its place, found by hashing, even while it has
 /// no blocks; a bit says whether it has any. An exact fit, the usual case, is one look-up, and the next larger size is
-/// the next bit. Cost: constant, but for the first block of a new size and the shifting of 8 bytes per block of the
-/// same size at lower addresses.
+/// the next bit. Cost: constant, but for the first block of a new size, the search among blocks of the same size and the
+/// shifting of 8 bytes for each of them at lower addresses. Who remembers where a size was (SizeHint) saves the look-up.
 class FreeList {
  public:
   /// A place in the order; valid until the list changes.
@@ -46,13 +46,19 @@ class FreeList {
     friend bool operator==(const Place&, const Place&) = default;
   };
 
+  /// Where a size probably stands. Any value will do: it is checked, and a wrong one costs a look-up.
+  using SizeHint = std::uint32_t;
+  struct Fit {
+    Place place;
+    SizeHint asked = 0;  // of the size asked for, where it is known
+  };
+
   bool empty() const { return blocks_ == 0; }
   std::size_t size() const { return blocks_; }
   Place begin() const { return {next_filled(0), 0}; }
   Place end() const { return {kNone, 0}; }
   Place next(Place p) const {
-    const SizeClass& c = classes_[p.size_class];
-    return ++p.slot < c.blocks.size() ? p : Place{next_filled(c.rank + 1), 0};
+    return ++p.slot < classes_[p.size_class].blocks.size() ? p : Place{next_filled(ranks_[p.size_class] + 1), 0};
   }
   /// Precondition: p is not begin().
   Place previous(Place p) const;
@@ -63,50 +69,46 @@ class FreeList {
 
   /// First entry with at least `size` bytes; the lowest address among equals. end() when none is large
   /// enough.
-  Place first_fit(std::int64_t size) const {
+  Place first_fit(std::int64_t size) const { return fit(size).place; }
+  Fit fit(std::int64_t size) const {
     const auto granules = static_cast<std::uint32_t>(size >> FreeEntry::kGranuleBits);
     const std::uint32_t id = class_of(granules);
-    if (id == kNone) return {next_filled(rank_not_below(granules)), 0};
-    return {classes_[id].blocks.empty() ? next_filled(classes_[id].rank + 1) : id, 0};
+    if (id == kNone) [[unlikely]] return {{next_filled(rank_not_below(granules)), 0}, id};
+    return {{classes_[id].blocks.empty() ? next_filled(ranks_[id] + 1) : id, 0}, id};
   }
   /// Precondition: the entry is in the list.
   Place find(const FreeEntry& entry) const {
     const std::uint32_t id = class_of(entry.granules);
     EXPECTS(id != kNone, "free block is not in its list");
-    const std::vector<std::uint64_t>& blocks = classes_[id].blocks;
-    if (!blocks.empty() && blocks.back() == entry.place) return {id, 0};
-    const auto it = std::lower_bound(blocks.begin(), blocks.end(), entry.place, std::greater<>{});
-    EXPECTS(it != blocks.end() && *it == entry.place, "free block is not in its list");
-    return {id, static_cast<std::uint32_t>(blocks.end() - it - 1)};
+    return {id, static_cast<std::uint32_t>(classes_[id].blocks.size() - 1 - index_of(classes_[id], entry.place))};
   }
 
-  void insert(const FreeEntry& entry) {
-    std::uint32_t id = class_of(entry.granules);
+  /// Returns the hint for next time.
+  SizeHint insert(const FreeEntry& entry, SizeHint hint = kNone) {
+    std::uint32_t id = class_of(entry.granules, hint);
     if (id == kNone) [[unlikely]] id = new_class(entry.granules);
     SizeClass& c = classes_[id];
-    if (c.blocks.empty()) {
-      c.blocks.push_back(entry.place);
-      filled_[c.rank / 64] |= std::uint64_t{1} << c.rank % 64;
+    const std::size_t n = c.blocks.size();
+    c.blocks.push_back(entry.place);
+    if (n == 0) {
+      filled_[ranks_[id] / 64] |= std::uint64_t{1} << ranks_[id] % 64;
       ++filled_sizes_;
-    } else if (entry.place < c.blocks.back()) {
-      c.blocks.push_back(entry.place);
-    } else {
-      c.blocks.insert(std::upper_bound(c.blocks.begin(), c.blocks.end(), entry.place, std::greater<>{}), entry.place);
+    } else if (c.blocks[n - 1] < entry.place) {
+      std::uint64_t* const at = c.blocks.data() + above(c.blocks.data(), n, entry.place);
+      std::memmove(at + 1, at, static_cast<std::size_t>(c.blocks.data() + n - at) * sizeof *at);
+      *at = entry.place;
     }
     ++blocks_;
+    return id;
   }
   void erase(Place p) {
-    SizeClass& c = classes_[p.size_class];
-    if (p.slot == 0) {
-      c.blocks.pop_back();
-      if (c.blocks.empty()) {
-        filled_[c.rank / 64] &= ~(std::uint64_t{1} << c.rank % 64);
-        --filled_sizes_;
-      }
-    } else {
-      c.blocks.erase(c.blocks.end() - 1 - static_cast<std::ptrdiff_t>(p.slot));
-    }
-    --blocks_;
+    erase_at(p.size_class, classes_[p.size_class].blocks.size() - 1 - p.slot);
+  }
+  /// Precondition: the entry is in the list.
+  void erase(const FreeEntry& entry, SizeHint hint) {
+    const std::uint32_t id = class_of(entry.granules, hint);
+    EXPECTS(id != kNone, "free block is not in its list");
+    erase_at(id, index_of(classes_[id], entry.place));
   }
   /// Erases the entry at p and inserts another.
   void replace(Place p, const FreeEntry& entry) {
@@ -120,7 +122,6 @@ class FreeList {
 
   struct SizeClass {
     std::uint32_t granules = 0;
-    std::uint32_t rank = 0;
     std::vector<std::uint64_t> blocks;  // FreeEntry::place, descending
   };
   struct Bucket {
@@ -128,8 +129,37 @@ class FreeList {
     std::uint32_t id = kNone;
   };
 
+  /// How many of n places in descending order lie above this one. A search without branches to guess.
+  static std::size_t above(const std::uint64_t* places, std::size_t n, std::uint64_t place) {
+    const std::uint64_t* first = places;
+    while (n > 1) {
+      const std::size_t half = n / 2;
+      first += first[half - 1] > place ? half : 0;
+      n -= half;
+    }
+    return static_cast<std::size_t>(first - places) + (n == 1 && *first > place);
+  }
+  static std::size_t index_of(const SizeClass& c, std::uint64_t place) {
+    const std::size_t n = c.blocks.size(), at = above(c.blocks.data(), n, place);
+    EXPECTS(at < n && c.blocks[at] == place, "free block is not in its list");
+    return at;
+  }
+  void erase_at(std::uint32_t id, std::size_t at) {
+    SizeClass& c = classes_[id];
+    const std::size_t behind = c.blocks.size() - 1 - at;
+    if (behind > 0) std::memmove(c.blocks.data() + at, c.blocks.data() + at + 1, behind * sizeof(std::uint64_t));
+    c.blocks.pop_back();
+    if (c.blocks.empty()) {
+      filled_[ranks_[id] / 64] &= ~(std::uint64_t{1} << ranks_[id] % 64);
+      --filled_sizes_;
+    }
+    --blocks_;
+  }
   std::size_t bucket_of(std::uint32_t granules) const { return granules * std::size_t{0x9e3779b97f4a7c15} >> shift_; }
   /// kNone: no block had this size so far.
+  std::uint32_t class_of(std::uint32_t granules, SizeHint hint) const {
+    return hint < order_.size() && classes_[hint].granules == granules ? hint : class_of(granules);
+  }
   std::uint32_t class_of(std::uint32_t granules) const {
     if (buckets_.empty()) return kNone;
     for (std::size_t b = bucket_of(granules);; b = (b + 1) & (buckets_.size() - 1))
@@ -154,7 +184,9 @@ class FreeList {
 
   std::size_t blocks_ = 0, filled_sizes_ = 0;
   std::vector<SizeClass> classes_;     // those in use first
+  std::vector<std::uint32_t> ranks_;   // of the classes
   std::vector<std::uint32_t> order_;   // by rank, from small to large: index into classes_
+  std::vector<std::uint32_t> sizes_;   // by rank: in granules
   std::vector<std::uint64_t> filled_;  // a bit per rank: has blocks
   std::vector<Bucket> buckets_;        // size -> class; open addressing
   int shift_ = 0;

@@ -73,7 +73,9 @@ constexpr std::int64_t kWorthCheckpoints = 4000;   // operations of a step
 class Ledger {
  public:
   Ledger(const plan::Plan& plan, std::size_t rank_class, const MemoryOptions& options)
-      : plan_(plan), program_(plan.classes[rank_class].program), options_(options), allocator_(options.allocator), slots_(program_.slots) {}
+      : plan_(plan), program_(plan.classes[rank_class].program), options_(options), allocator_(options.allocator, options.observer != nullptr || !options.shortcuts ? hwmodels::StatisticsKept::all : hwmodels::StatisticsKept::bytes), slots_(program_.slots) {
+    attended_ = options.timeline || options.observer != nullptr || options.progress != nullptr || !options.shortcuts;
+  }
 
   ClassMemory run() {
     allocator_.set_observer(options_.observer);
@@ -129,7 +131,8 @@ class Ledger {
         if (i == list.size()) break;
         use_frames(list[i], i);
       }
-      if (!block(list[i], step < 0 ? -1 : static_cast<std::int64_t>(i), step)) return false;
+      const std::int64_t index = step < 0 ? -1 : static_cast<std::int64_t>(i);
+      if (!(attended_ ? block<true>(list[i], index, step) : block<false>(list[i], index, step))) return false;
       if (options_.timeline && last)
         result_.timeline.push_back({static_cast<std::uint32_t>(i), high_, allocator_.statistics().reserved_bytes.current.value});
     }
@@ -248,25 +251,39 @@ class Ledger {
 
   // -------------------------------------------------------------------------------------------------------------------
 
+  /// Runs the memory instructions of a call; false when memory does not suffice. Unattended, nobody asks for more than peaks.
+  template <bool kAttended>
   bool block(const plan::Call& call, std::int64_t index, int step) {
     const plan::Block& b = plan_.blocks[call.block];
-    high_ = allocator_.statistics().allocated_bytes.current.value;
+    if constexpr (kAttended) high_ = allocator_.statistics().allocated_bytes.current.value;
+    const plan::Instruction* const first = b.memory.data();
+    [[maybe_unused]] const plan::Instruction* const end = first + b.memory.size();
     const std::int64_t before = result_.operations;
+    result_.operations += static_cast<std::int64_t>(b.memory.size());
+    bool skip = false;   // the next one has been done already
     for (const plan::Instruction& i : b.memory) {
+      if (std::exchange(skip, false)) continue;
       const std::uint32_t frame = call.frames[static_cast<std::size_t>(i.frame)];
       Slot& slot = slots_[frame + i.index];
-      ++result_.operations;
       switch (i.op) {
         case Opcode::alloc: {
           if (i.value == 0) break;
           EXPECTS(slot.bytes == 0, b.name + ": a live tensor's slot is allocated again: " + name_of_slot(b, i));
-          if (any_pending_ && index >= 0) see_events(options_.progress->host(static_cast<std::size_t>(index), static_cast<double>(result_.operations - before) / static_cast<double>(b.memory.size())));
-          if (options_.observer != nullptr) options_.observer->on_tensor(step, call, name_of_slot(b, i), static_cast<plan::Category>(i.flags));
+          if constexpr (!kAttended)
+            if (&i + 1 != end && freed_at_once(i, (&i)[1]) && lent(i, index, step)) {
+              skip = true;
+              break;
+            }
+          if constexpr (kAttended) {
+            if (any_pending_ && index >= 0) see_events(options_.progress->host(static_cast<std::size_t>(index), static_cast<double>(&i - first + 1) / static_cast<double>(b.memory.size())));
+            if (options_.observer != nullptr) options_.observer->on_tensor(step, call, name_of_slot(b, i), static_cast<plan::Category>(i.flags));
+          }
           const hwmodels::Allocation got = allocator_.allocate(Bytes{i.value}, {static_cast<std::uint8_t>(i.stream)});
           if (!got) {
             result_.out_of_memory = *got.out_of_memory;
             result_.failed_call = index;
             result_.failed_step = step;
+            result_.operations = before + (&i - first + 1);
             return false;
           }
           slot = {got.block, i.value, static_cast<plan::Category>(i.flags), call.block, i.index, frame};
@@ -276,13 +293,11 @@ class Ledger {
           }
           live_[i.flags] += i.value;
           const std::int64_t now = allocator_.statistics().allocated_bytes.current.value;
-          high_ = std::max(high_, now);
+          if constexpr (kAttended) high_ = std::max(high_, now);
           if (now > peak_) {
-            peak_ = now;
-            result_.at_peak = live_;
-            result_.peak_step = step;
-            result_.peak_call = index;
-            if (options_.timeline) remember_peak();
+            new_peak(now, index, step);
+            if constexpr (kAttended)
+              if (options_.timeline) remember_peak();
           }
           break;
         }
@@ -318,6 +333,31 @@ class Ledger {
     return true;
   }
 
+  void new_peak(std::int64_t allocated, std::int64_t call, int step) {
+    peak_ = allocated;
+    result_.at_peak = live_;
+    result_.peak_step = step;
+    result_.peak_call = call;
+  }
+
+  static bool freed_at_once(const plan::Instruction& alloc, const plan::Instruction& next) {
+    return next.op == Opcode::free && next.index == alloc.index && next.frame == alloc.frame;
+  }
+
+  /// A tensor that comes and goes, where nothing but a peak is left of it; false: it has to be allocated in full.
+  bool lent(const plan::Instruction& alloc, std::int64_t call, int step) {
+    const hwmodels::CachingAllocator::Loan loan = allocator_.lend(Bytes{alloc.value}, {static_cast<std::uint8_t>(alloc.stream)});
+    if (loan.size == 0) return false;
+    if (repeats_) places_ = (places_ ^ loan.address) * 0x9e3779b97f4a7c15ULL;
+    const std::int64_t now = allocator_.statistics().allocated_bytes.current.value + loan.size;
+    if (now > peak_) {
+      live_[alloc.flags] += alloc.value;
+      new_peak(now, call, step);
+      live_[alloc.flags] -= alloc.value;
+    }
+    return true;
+  }
+
   std::int64_t done(std::size_t call, const plan::Instruction& i, int step) const {
     return step == 0 ? options_.progress->done_at_first(call, i.stream, i.value) : options_.progress->done(call, i.stream, i.value);
   }
@@ -325,18 +365,18 @@ class Ledger {
   void release(Slot& slot, std::uint32_t name) {
     live_[static_cast<std::size_t>(slot.category)] -= slot.bytes;
     if (repeats_) --live_in_frame_[slot.frame];
-    const auto token = allocator_.free(slot.block);
+    const hwmodels::EventToken token = allocator_.give_back(slot.block);
     slot = Slot{};
-    if (!token) return;
+    if (token == hwmodels::EventToken{}) return;
     const auto node = recorded_.extract(name);
     for (const auto& [stream, done] : node.mapped()) {
       if (done == kAtOnce) {
-        allocator_.complete_events({static_cast<std::uint8_t>(stream)}, *token);
+        allocator_.complete_events({static_cast<std::uint8_t>(stream)}, token);
         continue;
       }
       // The event comes after all that the stream was given before it.
       auto& queue = pending_[static_cast<std::size_t>(stream)];
-      queue.push_back({queue.empty() ? done : std::max(done, queue.back().done), *token});
+      queue.push_back({queue.empty() ? done : std::max(done, queue.back().done), token});
       any_pending_ = true;
     }
   }
@@ -379,6 +419,7 @@ class Ledger {
   std::unordered_map<std::uint64_t, std::size_t> periods_;  // of this step: places -> the call after it
   std::optional<Moment> candidate_;              // to be compared with the beginning of the period
   std::size_t candidate_due_ = 0;                // that begins with this call
+  bool attended_ = false;                        // somebody looks at more than peaks, or time decides when tensors come back, or all is to be run
   bool checkpoints_wanted_ = false;
   std::int64_t step_operations_ = 0, step_began_ = 0;
   Bytes at_last_step_;                           // allocated when the latest step began

@@ -30,6 +30,11 @@ TimingRun::TimingRun(const plan::Plan& plan, const CostTable& costs, const Timin
   for (std::size_t r = 0; r < plan.classes.size(); ++r) ranks_[r].rank_class = r;
   replays_allowed_ = options.shortcuts && !options.trace && messages_have_their_streams(plan);
   for (auto& of_axis : meetings_of_) of_axis.fill(UINT32_MAX);
+  std::uint32_t used = 1;   // the compute stream
+  for (const plan::Block& b : plan.blocks)
+    for (const plan::Instruction& i : b.timing) used |= 1u << static_cast<unsigned>(i.stream);
+  for (int k = 0; k < plan::kStreams; ++k)
+    if (used >> k & 1u) used_.push_back(k);
   for (const model::KernelSpec& k : plan.kernels) kernel_cause_.push_back(cause_of(k));
 }
 
@@ -41,7 +46,7 @@ TimingResult TimingRun::run() {
     ranks_[r].result.call_host.assign(plan_.classes[r].program.step.size(), 0);
     if (options_.progress) ranks_[r].result.call_device.assign(plan_.classes[r].program.step.size(), 0);
     issue(r);
-    for (int s = 0; s < plan::kStreams; ++s) poll(r, s);
+    for (const int k : used_) poll(r, k);
     settle(r);
   }
   for (std::size_t r = 0; r < classes(); ++r) set_next(r, next(r));

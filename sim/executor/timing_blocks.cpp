@@ -45,7 +45,7 @@ std::uint32_t TimingRun::measure(std::size_t rank_class, std::uint32_t block) {
   }
   slack_ = kNever;
   measuring_ = true;
-  for (int k = 0; k < plan::kStreams; ++k) poll(r, k);
+  for (const int k : used_) poll(r, k);
   bool usable = true;
   for (std::int64_t t; usable && (t = next(r)) != kNever;) {
     usable = t >= 0;   // else something ran that waits for nothing: when it runs depends on what was before

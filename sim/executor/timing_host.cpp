@@ -110,7 +110,7 @@ void TimingRun::settle(std::size_t r) {
   RankState& rank = ranks_[r];
   while ((rank.host_waits != UINT32_MAX || rank.host_syncs) && host_resumes(rank)) {
     issue(r);
-    for (int k = 0; k < plan::kStreams; ++k) poll(r, k);
+    for (const int k : used_) poll(r, k);
   }
 }
 

@@ -54,7 +54,10 @@ class TimingRun {
   }
   std::int64_t next(std::size_t r) const {
     std::int64_t t = kNever;
-    for (const StreamState& s : ranks_[r].streams) t = std::min(t, s.running ? s.finish : s.start);
+    for (const int k : used_) {
+      const StreamState& s = ranks_[r].streams[static_cast<std::size_t>(k)];
+      t = std::min(t, s.running ? s.finish : s.start);
+    }
     return t;
   }
 
@@ -131,6 +134,12 @@ class TimingRun {
   void complete(std::size_t r, int stream, std::int64_t now);
   /// Max-min fair shares among what runs on this rank now. Collectives hold their SMs; kernels share the rest.
   void share(RankState& rank, std::int64_t now);
+  /// How two pieces of work share a GPU: the same two meet again and again.
+  struct SharedPair {
+    std::array<const Priced*, 2> work{};
+    std::array<double, 2> rate{};
+  };
+  const SharedPair& shared(const Priced* a, const Priced* b);
   void trace(std::size_t r, const Item& item, std::int64_t from, std::int64_t to);
   /// Keeps when the device was through with this, if that is asked for.
   void note_progress(RankState& rank, int stream, const Item& item, std::int64_t now) {
@@ -229,6 +238,8 @@ class TimingRun {
   std::vector<std::int64_t> next_;      // by rank: when its next work starts or ends
   std::vector<std::int64_t> earliest_;  // of each block of ranks
   std::vector<Cause> kernel_cause_;
+  std::vector<int> used_;               // streams that are given anything, the compute stream first
+  std::array<SharedPair, 64> pairs_;    // the latest of each hash
   std::map<std::tuple<std::uint16_t, std::uint16_t, std::uint8_t>, Rendezvous> messages_;
   std::vector<std::vector<std::pair<std::size_t, int>>> meetings_;                    // who waits (rank, stream) in each group
   std::vector<std::array<std::uint32_t, plan::kGroupAxes>> meetings_of_;              // by rank and axis

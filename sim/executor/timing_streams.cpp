@@ -27,7 +27,7 @@ void TimingRun::poll(std::size_t r, int stream) {
         e.cause = s.ready > item.issue ? s.last : Cause::host;
         e.met = s.ready > item.issue ? s.last_met : 0;
         s.pop();
-        for (int other = 0; other < plan::kStreams; ++other)
+        for (const int other : used_)
           if (other != stream && !rank.streams[static_cast<std::size_t>(other)].empty()) poll(r, other);
         break;
       }
@@ -77,7 +77,8 @@ void TimingRun::poll(std::size_t r, int stream) {
 
 bool TimingRun::undisturbed(const RankState& rank, std::int64_t start, const Item& item) const {
   const std::int64_t end = start + costs_.kernels[item.index].duration;
-  for (int k = 1; k < plan::kStreams; ++k) {
+  for (const int k : used_) {
+    if (k == 0) continue;
     const StreamState& s = rank.streams[static_cast<std::size_t>(k)];
     if (s.running && s.work->load.sm + s.work->load.hbm > 0) return false;
     if (s.start != kNever && s.start < end) return false;

@@ -1,4 +1,5 @@
 // Work on a GPU: begins, shares what it runs on, ends, and is accounted for.
+#include <bit>
 #include <cmath>
 
 #include "sim/executor/contention.h"
@@ -28,7 +29,7 @@ void TimingRun::happen(std::size_t r, std::int64_t now) {
   RankState& rank = ranks_[r];
   bool changed = false;
   unsigned finished = 0;
-  for (int k = 0; k < plan::kStreams; ++k) {
+  for (const int k : used_) {
     StreamState& s = rank.streams[static_cast<std::size_t>(k)];
     if (s.running && s.finish == now) {
       complete(r, k, now);
@@ -36,9 +37,8 @@ void TimingRun::happen(std::size_t r, std::int64_t now) {
       changed = true;
     }
   }
-  for (int k = 0; finished != 0 && k < plan::kStreams; ++k)
-    if (finished >> k & 1u) poll(r, k);
-  for (int k = 0; k < plan::kStreams; ++k) {
+  for (; finished != 0; finished &= finished - 1) poll(r, std::countr_zero(finished));
+  for (const int k : used_) {
     StreamState& s = rank.streams[static_cast<std::size_t>(k)];
     if (!s.running && s.start <= now) {
       begin(r, k, s.start);
@@ -83,12 +83,16 @@ void TimingRun::complete(std::size_t r, int stream, std::int64_t now) {
 void TimingRun::share(RankState& rank, std::int64_t now) {
   std::array<StreamState*, plan::kStreams> running;
   int n = 0;
-  for (StreamState& s : rank.streams)
-    if (s.running) running[static_cast<std::size_t>(n++)] = &s;
+  for (const int k : used_)
+    if (StreamState& s = rank.streams[static_cast<std::size_t>(k)]; s.running) running[static_cast<std::size_t>(n++)] = &s;
   if (n == 0) return;
   std::array<double, plan::kStreams> rate;
   if (n == 1) {
     rate[0] = 1;
+  } else if (n == 2) {
+    const SharedPair& pair = shared(running[0]->work, running[1]->work);
+    rate[0] = pair.rate[0];
+    rate[1] = pair.rate[1];
   } else {
     std::array<const Priced*, plan::kStreams> work;
     for (int i = 0; i < n; ++i) work[static_cast<std::size_t>(i)] = running[static_cast<std::size_t>(i)]->work;
@@ -102,6 +106,16 @@ void TimingRun::share(RankState& rank, std::int64_t now) {
     s.rate = rate[static_cast<std::size_t>(i)];
     s.finish = now + std::llround(std::max(0.0, s.remaining) / s.rate);
   }
+}
+
+const TimingRun::SharedPair& TimingRun::shared(const Priced* a, const Priced* b) {
+  const auto word = [](const Priced* p) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(p)); };
+  SharedPair& pair = pairs_[(word(a) * 0x9e3779b97f4a7c15 ^ word(b) * 0xc2b2ae3d27d4eb4f) >> 58];
+  if (pair.work[0] != a || pair.work[1] != b) {
+    pair.work = {a, b};
+    share_gpu(pair.work, pair.rate);
+  }
+  return pair;
 }
 
 Cause TimingRun::cause(const Item& item) const {

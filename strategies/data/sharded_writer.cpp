@@ -35,8 +35,10 @@ std::int64_t ShardedWriter::parameter_shards() const {
   return shards;
 }
 
-std::string ShardedWriter::key(const char* what, const Unit& u) {
-  return std::string(what) + " " + std::to_string(u.tape->elements()) + " " + std::to_string(u.tape->elements(Part::experts)) + " " + pattern_of(u);
+std::string ShardedWriter::key(const char* what, const Unit& u) const {
+  std::string& weights = weights_[u.tape];   // spelled once, asked for in every micro-batch
+  if (weights.empty()) weights = " " + std::to_string(u.tape->elements()) + " " + std::to_string(u.tape->elements(Part::experts)) + " " + pattern_of(u);
+  return what + weights;
 }
 
 void ShardedWriter::over_groups(plan::BlockWriter& w, CollectiveKind kind, const std::array<std::int64_t, 2>& bytes, const char* name, Stream stream, int sync) {

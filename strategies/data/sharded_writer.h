@@ -3,6 +3,7 @@
 // megatron_fsdp.cpp).
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,7 @@ class ShardedWriter : public DataParallelWriter {
   std::int64_t parameter_shards() const;
   std::int64_t gathered_bytes(const Unit& u, Part part = Part::all) const { return u.tape->parameter_bytes(parameter_bytes_, part); }
   /// Blocks are shared by units of equal sizes that train the same of their weights.
-  static std::string key(const char* what, const Unit& u);
+  std::string key(const char* what, const Unit& u) const;
 
   /// A collective over each group that shares some of a unit. `bytes`: of each part, dense and experts.
   void over_groups(plan::BlockWriter& w, CollectiveKind kind, const std::array<std::int64_t, 2>& bytes, const char* name, plan::Stream stream, int sync);
@@ -47,6 +48,9 @@ class ShardedWriter : public DataParallelWriter {
   std::int64_t parameter_bytes_ = 2, reduce_bytes_ = 4;   // per element, on the wire
   bool reshard_ = true;                                   // after forward
   std::vector<bool> gathered_, kept_;                     // by unit: under way or there; there for uses to come
+
+ private:
+  mutable std::map<const Tape*, std::string> weights_;    // of units, as the names of their blocks have them
 };
 
 }  // namespace rehearse::strategies

@@ -4,6 +4,7 @@
 
 #include "sim/config/document.h"
 #include "sim/config/layers.h"
+#include "sim/core/freed_memory.h"
 #include "sim/report/effective_config.h"
 #include "sim/scenario/simulate.h"
 
@@ -21,6 +22,7 @@ Axes with(Axes axes, const Axes& more) {
 
 /// Points that are refused cost next to nothing and are not counted; about half of the others do not fit.
 void sweep(benchmark::State& state, const char* text, const Axes& axes, bool shortcuts) {
+  keep_freed_memory();   // as the command does
   const config::Value root = config::parse_document(text, "sweep.yaml").root;
   std::size_t points = 1;
   for (const auto& [key, values] : axes) points *= values.size();

@@ -196,6 +196,67 @@ TEST_P(RandomAllocations, AgreeWithTheRecordedRunOfPyTorch) {
   EXPECT_EQ(s.device_frees, c.recorded->device_frees);
 }
 
+// Counting bytes alone changes no block and no byte; and a block that is lent leaves what allocating and freeing it leaves.
+TEST_P(RandomAllocations, LendingAndCountingLessChangeNothing) {
+  const testing::RandomCase& c = GetParam();
+  CachingAllocator all(c.settings), lean(c.settings, StatisticsKept::bytes);
+  testing::RandomProgram program(c.settings.limit, c.moves_limit);
+  struct Live {
+    BlockId all, lean;
+  };
+  std::vector<Live> live;
+  int lent = 0;
+  for (int i = 0; i < c.operations / 4; ++i) {
+    using Kind = testing::RandomOperation::Kind;
+    const testing::RandomOperation o = program.next(live.size());
+    if (o.kind == Kind::allocate) {
+      if (const CachingAllocator::Loan loan = lean.lend(o.bytes, o.stream); loan.size > 0) {
+        ++lent;
+        const Allocation a = all.allocate(o.bytes, o.stream);
+        ASSERT_TRUE(bool(a)) << "operation " << i;
+        ASSERT_EQ(all.address_of(a.block), loan.address) << "operation " << i;
+        ASSERT_EQ(all.size_of(a.block).value, loan.size) << "operation " << i;
+        ASSERT_FALSE(all.free(a.block).has_value());
+      }
+      const Allocation a = all.allocate(o.bytes, o.stream), b = lean.allocate(o.bytes, o.stream);
+      ASSERT_EQ(bool(a), bool(b)) << "operation " << i;
+      if (a) {
+        ASSERT_EQ(all.address_of(a.block), lean.address_of(b.block)) << "operation " << i;
+        live.push_back({a.block, b.block});
+      }
+    } else if (o.kind == Kind::free) {
+      const std::optional<EventToken> t = all.free(live[o.which].all);
+      ASSERT_EQ(lean.free(live[o.which].lean), t) << "operation " << i;
+      program.freed(t);
+      live[o.which] = live.back();
+      live.pop_back();
+    } else if (o.kind == Kind::record_stream) {
+      all.record_stream(live[o.which].all, o.stream), lean.record_stream(live[o.which].lean, o.stream);
+    } else if (o.kind == Kind::complete_events) {
+      all.complete_events(o.stream, o.token), lean.complete_events(o.stream, o.token);
+    } else if (o.kind == Kind::empty_cache) {
+      all.empty_cache(), lean.empty_cache();
+    } else if (o.kind == Kind::reset_peak) {
+      all.reset_peak(), lean.reset_peak();
+    } else if (o.kind == Kind::set_limit) {
+      all.set_limit(o.bytes), lean.set_limit(o.bytes);
+    }
+    const AllocatorStatistics &x = all.statistics(), &y = lean.statistics();
+    ASSERT_EQ(x.allocated_bytes.current, y.allocated_bytes.current) << "operation " << i;
+    ASSERT_EQ(x.allocated_bytes.peak, y.allocated_bytes.peak) << "operation " << i;
+    ASSERT_EQ(x.reserved_bytes.current, y.reserved_bytes.current) << "operation " << i;
+    ASSERT_EQ(x.reserved_bytes.peak, y.reserved_bytes.peak) << "operation " << i;
+    ASSERT_EQ(x.device_frees, y.device_frees) << "operation " << i;
+    ASSERT_EQ(x.retries, y.retries) << "operation " << i;
+    if (i % 2000 != 0) continue;
+    AllocatorCondition a = all.condition(), b = lean.condition();
+    a.comparable = b.comparable = true;
+    ASSERT_TRUE(a.equals(b)) << "operation " << i;
+  }
+  const bool simple = !c.settings.expandable_segments && !c.settings.max_split_size && !(c.settings.memory_fraction && c.settings.garbage_collection_threshold > 0);
+  EXPECT_EQ(lent > 0, simple);   // elsewhere nothing is lent
+}
+
 INSTANTIATE_TEST_SUITE_P(Settings, RandomAllocations, ::testing::ValuesIn(testing::kRandomCases),
                          [](const auto& test) { return test.param.name; });
 

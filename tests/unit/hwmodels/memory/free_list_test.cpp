@@ -22,6 +22,34 @@ TEST(FreeEntry, SortsBySizeThenAddressAndKeepsBoth) {
   EXPECT_EQ(entry(7, 3, 11).block(), 11U);
 }
 
+// A hint is a guess: the numbers of sizes that came, went and were numbered anew lead nowhere wrong.
+TEST(FreeList, WrongHintsCostALookUpOnly) {
+  testing::Random random{11};
+  FreeList list, plain;
+  std::vector<std::pair<FreeEntry, FreeList::SizeHint>> kept;
+  for (int i = 0; i < 20'000; ++i) {
+    if (kept.size() < 40 || random.below(2) == 0) {
+      const FreeEntry e = entry(1 + random.below(i < 10'000 ? 20 : 2000), static_cast<std::uint64_t>(i) + 1);
+      kept.emplace_back(e, list.insert(e, static_cast<FreeList::SizeHint>(random.below(300))));
+      plain.insert(e);
+    } else {
+      auto& victim = kept[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(kept.size())))];
+      list.erase(victim.first, victim.second);
+      plain.erase(plain.find(victim.first));
+      victim = kept.back();
+      kept.pop_back();
+    }
+    ASSERT_EQ(list.size(), kept.size());
+    const std::int64_t size = 512 * (1 + random.below(2000));
+    const FreeList::Place got = list.first_fit(size), expected = plain.first_fit(size);
+    ASSERT_EQ(got == list.end(), expected == plain.end());
+    if (!(got == list.end())) {
+      ASSERT_EQ(list.at(got), plain.at(expected));
+    }
+  }
+  EXPECT_THROW(list.erase(entry(5000, 7), 0), ContractViolation);
+}
+
 TEST(FreeList, FirstFitIsTheSmallestThenTheLowest) {
   FreeList list;
   EXPECT_EQ(list.first_fit(512), list.end());
