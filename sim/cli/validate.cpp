@@ -10,7 +10,7 @@
 namespace rehearse::cli {
 namespace {
 
-struct Options {
+struct ValidateOptions {
   std::vector<std::string> files;
   bool json = false, markdown = false;
   int worst = 10, threads = 0;
@@ -19,7 +19,7 @@ struct Options {
   std::string out;
 };
 
-int validate(const Options& o) {
+int validate(const ValidateOptions& o) {
   report::AccuracyOptions options;
   options.threads = o.threads;
   options.progress = is_terminal(Channel::err);
@@ -40,7 +40,7 @@ int validate(const Options& o) {
 }  // namespace
 
 Run add_validate(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ValidateOptions>();
   app.add_option("runs", o->files, "tables of measured runs (CSV; columns: tests/accuracy/runs/README.md)")->required();
   auto* json = app.add_flag("--json", o->json, "one JSON document with every row");
   app.add_flag("--markdown", o->markdown, "the table by source, as README shows it")->excludes(json);

@@ -8,7 +8,7 @@
 #include <tuple>
 #include "tests/support/source_dir.h"
 
-namespace rehearse::hwmodels::testing {
+namespace rehearse::hwmodels::test {
 namespace {
 
 using model::GemmRole;
@@ -247,4 +247,4 @@ std::vector<MeasuredKernel> measured_memory_kernels() {
   return out;
 }
 
-}  // namespace rehearse::hwmodels::testing
+}  // namespace rehearse::hwmodels::test

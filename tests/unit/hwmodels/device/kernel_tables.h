@@ -8,7 +8,7 @@
 
 #include "sim/model/kernel.h"
 
-namespace rehearse::hwmodels::testing {
+namespace rehearse::hwmodels::test {
 
 /// How hot the GPU was: one cold kernel, minutes of load, or a loop that reaches the power limit after a while.
 enum class Harness : std::uint8_t { burst, sustained, loop };
@@ -28,4 +28,4 @@ std::vector<MeasuredKernel> measured_gemms();
 std::vector<MeasuredKernel> measured_attention();
 std::vector<MeasuredKernel> measured_memory_kernels();
 
-}  // namespace rehearse::hwmodels::testing
+}  // namespace rehearse::hwmodels::test
