@@ -15,7 +15,7 @@
 namespace rehearse::calibrate {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::size_t kLargestFile = std::size_t{256} << 20;
 
@@ -38,7 +38,7 @@ class Reader {
   Reader(const std::string& text, const std::string& file) : text_(text), file_(file) {}
 
   Measurements read() {
-    const Json root = parse();
+    const OrderedJson root = parse();
     Measurements out;
     if (!object(root, kTopKeys)) throw ConfigError(std::move(mistakes_));
     const std::string schema = word(root, "schema", true);
@@ -49,23 +49,23 @@ class Reader {
     out.software = facts(root, "software", software_keys(), false);
     out.options = facts(root, "options", option_keys(), false);
     out.warnings = words(root, "warnings");
-    each(root, "skipped", false, [&](const Json& item) { out.skipped.push_back(skipped(item)); });
-    each(root, "series", true, [&](const Json& item) { out.series.push_back(series(item)); });
+    each(root, "skipped", false, [&](const OrderedJson& item) { out.skipped.push_back(skipped(item)); });
+    each(root, "series", true, [&](const OrderedJson& item) { out.series.push_back(series(item)); });
     if (!mistakes_.empty()) throw ConfigError(std::move(mistakes_));
     return out;
   }
 
  private:
-  Json parse() {
+  OrderedJson parse() {
     // The parser keeps the last of two equal keys; we want to hear of it, and where.
     struct Open {
       std::set<std::string> keys;
       std::variant<std::string, std::size_t> at;
     };
-    using Event = Json::parse_event_t;
+    using Event = OrderedJson::parse_event_t;
     std::vector<Open> open;
     std::optional<JsonPath> repeated;
-    const auto watch = [&](int, Event event, Json& value) {
+    const auto watch = [&](int, Event event, OrderedJson& value) {
       if (event == Event::object_end || event == Event::array_end) open.pop_back();
       if (event == Event::object_end || event == Event::array_end || event == Event::value)
         if (std::size_t* index = open.empty() ? nullptr : std::get_if<std::size_t>(&open.back().at)) ++*index;
@@ -80,20 +80,20 @@ class Reader {
       return true;
     };
     try {
-      Json root = Json::parse(text_, watch);
+      OrderedJson root = OrderedJson::parse(text_, watch);
       if (repeated) {
         path_ = *repeated;
         wrong("", "stands twice in one object", "Keep one of the two");
         path_.clear();
       }
       return root;
-    } catch (const Json::parse_error& e) {
+    } catch (const OrderedJson::parse_error& e) {
       const Place at = place_of_byte(text_, e.byte > 0 ? e.byte - 1 : 0);
       std::string why = e.what();
       if (const std::size_t colon = why.find("syntax error"); colon != std::string::npos) why = why.substr(colon);
       throw ConfigError(Diagnostic{{file_, at.line, at.column}, "", "is not JSON (" + why + ")",
                                    "A file that was cut off can be measured again: the probe goes on where it stopped", ""});
-    } catch (const Json::out_of_range& e) {  // a number beyond all doubles: the parser names it, but not its place
+    } catch (const OrderedJson::out_of_range& e) {  // a number beyond all doubles: the parser names it, but not its place
       const std::string why = e.what();
       const std::size_t quote = why.find('\'');
       const std::string number = quote == std::string::npos ? std::string() : why.substr(quote + 1, why.rfind('\'') - quote - 1);
@@ -111,7 +111,7 @@ class Reader {
     mistakes_.push_back({{file_, at.line, at.column}, calibrate::to_string(path), problem, fix, ""});
   }
 
-  bool object(const Json& value, const std::vector<std::string>& known) {
+  bool object(const OrderedJson& value, const std::vector<std::string>& known) {
     if (!value.is_object()) {
       wrong("", "an object was expected", "Write { ... }");
       return false;
@@ -125,24 +125,24 @@ class Reader {
     wrong(key, "unknown key", near ? "Did you mean " + *near + "?" : "Known here: " + listed(known));
   }
 
-  const Json* find(const Json& holder, const std::string& key, bool must) {
+  const OrderedJson* find(const OrderedJson& holder, const std::string& key, bool must) {
     const auto at = holder.find(key);
     if (at != holder.end()) return &*at;
     if (must) wrong(key, "is missing", "Add it");
     return nullptr;
   }
 
-  std::string word(const Json& holder, const std::string& key, bool must) {
-    const Json* value = find(holder, key, must);
+  std::string word(const OrderedJson& holder, const std::string& key, bool must) {
+    const OrderedJson* value = find(holder, key, must);
     if (value == nullptr) return {};
     if (value->is_string()) return value->get<std::string>();
     wrong(key, "a text was expected", "Write it in quotes");
     return {};
   }
 
-  std::vector<std::string> words(const Json& holder, const std::string& key) {
+  std::vector<std::string> words(const OrderedJson& holder, const std::string& key) {
     std::vector<std::string> out;
-    each(holder, key, false, [&](const Json& item) {
+    each(holder, key, false, [&](const OrderedJson& item) {
       if (item.is_string()) out.push_back(item.get<std::string>());
       else wrong("", "a text was expected", "Write it in quotes");
     });
@@ -150,8 +150,8 @@ class Reader {
   }
 
   template <typename Act>
-  void each(const Json& holder, const std::string& key, bool must, Act act) {
-    const Json* list = find(holder, key, must);
+  void each(const OrderedJson& holder, const std::string& key, bool must, Act act) {
+    const OrderedJson* list = find(holder, key, must);
     if (list == nullptr) return;
     if (!list->is_array()) return wrong(key, "a list was expected", "Write [ ... ]");
     path_.emplace_back(key);
@@ -163,7 +163,7 @@ class Reader {
     path_.pop_back();
   }
 
-  std::optional<Fact> fact(const Json& value, const Key& key) {
+  std::optional<Fact> fact(const OrderedJson& value, const Key& key) {
     switch (key.kind) {
       case FactKind::flag: if (value.is_boolean()) return Fact(value.get<bool>()); break;
       case FactKind::integer:
@@ -179,7 +179,7 @@ class Reader {
         }
         return Fact(value.get<std::string>());
       case FactKind::lines:
-        if (value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& v) { return v.is_string(); }))
+        if (value.is_array() && std::all_of(value.begin(), value.end(), [](const OrderedJson& v) { return v.is_string(); }))
           return Fact(value.get<std::vector<std::string>>());
         break;
     }
@@ -191,9 +191,9 @@ class Reader {
     return std::nullopt;
   }
 
-  Facts facts(const Json& holder, const std::string& name, const std::vector<Key>& keys, bool complete) {
+  Facts facts(const OrderedJson& holder, const std::string& name, const std::vector<Key>& keys, bool complete) {
     Facts out;
-    const Json* object_value = find(holder, name, complete);
+    const OrderedJson* object_value = find(holder, name, complete);
     if (object_value == nullptr) return out;
     path_.emplace_back(name);
     std::vector<std::string> known;
@@ -214,7 +214,7 @@ class Reader {
 
   /// Fills operation and parameters of a Series or a Skipped.
   template <typename Item>
-  void what_of(const Json& value, Item& out) {
+  void what_of(const OrderedJson& value, Item& out) {
     out.operation = word(value, "operation", true);
     const Operation* operation = find_operation(out.operation);
     if (operation != nullptr) {
@@ -227,7 +227,7 @@ class Reader {
     }
   }
 
-  Skipped skipped(const Json& value) {
+  Skipped skipped(const OrderedJson& value) {
     Skipped out;
     if (!object(value, kSkippedKeys)) return out;
     what_of(value, out);
@@ -235,8 +235,8 @@ class Reader {
     return out;
   }
 
-  std::optional<double> number(const Json& holder, const std::string& key, bool must, double least) {
-    const Json* value = find(holder, key, must);
+  std::optional<double> number(const OrderedJson& holder, const std::string& key, bool must, double least) {
+    const OrderedJson* value = find(holder, key, must);
     if (value == nullptr) return std::nullopt;
     if (!value->is_number() || !std::isfinite(value->get<double>())) {
       wrong(key, "a number was expected", "Write it in seconds or as a fraction, as its name says");
@@ -248,15 +248,15 @@ class Reader {
     }
     return value->get<double>();
   }
-  std::int64_t count(const Json& holder, const std::string& key, bool must) {
-    const Json* value = find(holder, key, must);
+  std::int64_t count(const OrderedJson& holder, const std::string& key, bool must) {
+    const OrderedJson* value = find(holder, key, must);
     if (value == nullptr) return 1;
     if (value->is_number_integer() && value->get<std::int64_t>() >= 1) return value->get<std::int64_t>();
     wrong(key, "an integer of 1 or more was expected", "Count the samples that were timed");
     return 1;
   }
 
-  Series series(const Json& value) {
+  Series series(const OrderedJson& value) {
     Series out;
     if (!object(value, kSeriesKeys)) return out;
     what_of(value, out);
@@ -272,7 +272,7 @@ class Reader {
     out.relative_error = number(value, "relative_error", false, 0);
     out.drift = number(value, "drift", false, -1);
     out.sm_clock_mhz = number(value, "sm_clock_mhz", false, 0);
-    if (const Json* converged = find(value, "converged", false)) {
+    if (const OrderedJson* converged = find(value, "converged", false)) {
       if (converged->is_boolean()) out.converged = converged->get<bool>();
       else wrong("converged", "true or false was expected", "Write true or false");
     }

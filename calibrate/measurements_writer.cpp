@@ -15,24 +15,24 @@
 namespace rehearse::calibrate {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Json json_of(const Fact& fact) {
-  return std::visit([](const auto& v) { return Json(v); }, fact);
+OrderedJson json_of(const Fact& fact) {
+  return std::visit([](const auto& v) { return OrderedJson(v); }, fact);
 }
-Json json_of(const Facts& facts) {
-  Json out = Json::object();
+OrderedJson json_of(const Facts& facts) {
+  OrderedJson out = OrderedJson::object();
   for (const auto& [key, value] : facts) out[key] = json_of(value);
   return out;
 }
-void put(Json& out, const char* key, const std::optional<double>& value) {
+void put(OrderedJson& out, const char* key, const std::optional<double>& value) {
   if (!value) return;
   EXPECTS(std::isfinite(*value), key);
   out[key] = *value;
 }
 
-Json json_of(const Series& s) {
-  Json out = {{"operation", s.operation}, {"parameters", json_of(s.parameters)}, {"samples", s.samples}};
+OrderedJson json_of(const Series& s) {
+  OrderedJson out = {{"operation", s.operation}, {"parameters", json_of(s.parameters)}, {"samples", s.samples}};
   if (s.repeats != 1) out["repeats"] = s.repeats;
   out["median_s"] = s.median_s;
   put(out, "mean_s", s.mean_s);
@@ -47,12 +47,12 @@ Json json_of(const Series& s) {
   if (!s.note.empty()) out["note"] = s.note;
   return out;
 }
-Json json_of(const Skipped& s) {
+OrderedJson json_of(const Skipped& s) {
   return {{"operation", s.operation}, {"parameters", json_of(s.parameters)}, {"reason", s.reason}};
 }
 
 /// Names of devices may hold any bytes: those that are no UTF-8 are replaced.
-std::string text_of(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string text_of(const OrderedJson& value) { return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace); }
 
 template <typename Items>
 void lines(std::ostream& out, const char* name, const Items& items) {
@@ -74,15 +74,15 @@ void block(std::ostream& out, const char* name, const Facts& facts) {
   out << (facts.empty() ? "}" : "\n }");
 }
 
-ConfigError cannot(const std::string& path, const std::string& problem, const std::string& fix) {
-  return ConfigError(Diagnostic{{path, 0, 0}, "", problem, fix, ""});
+ConfigError cannot_be_written(const std::string& path, const std::string& why, const std::string& fix) {
+  return ConfigError(Diagnostic{{path, 0, 0}, "", "cannot be written (" + why + ")", fix, ""});
 }
 
 }  // namespace
 
 std::string to_json(const Measurements& m) {
   std::ostringstream out;
-  out << "{\n \"schema\": \"" << kSchema << "\",\n \"source\": " << text_of(Json(m.source));
+  out << "{\n \"schema\": \"" << kSchema << "\",\n \"source\": " << text_of(OrderedJson(m.source));
   block(out, "machine", m.machine);
   block(out, "software", m.software);
   block(out, "options", m.options);
@@ -100,7 +100,7 @@ void write_measurements(const std::string& path, const Measurements& m, bool pre
     const std::string why = std::strerror(errno);
     if (file >= 0) ::close(file);
     ::unlink(beside.c_str());
-    return cannot(path, "cannot be written (" + why + ")", "Name a file in a folder that exists and has room");
+    return cannot_be_written(path, why, "Name a file in a folder that exists and has room");
   };
   if (file < 0) throw failed();
   for (std::size_t done = 0; done < text.size();) {
@@ -110,7 +110,7 @@ void write_measurements(const std::string& path, const Measurements& m, bool pre
   }
   if (press && ::fsync(file) != 0 && errno != EINVAL) throw failed();  // EINVAL: a pipe or a device has nothing to sync
   ::close(file);
-  if (::rename(beside.c_str(), path.c_str()) != 0) throw cannot(path, std::string("cannot be written (") + std::strerror(errno) + ")", "Name a file, not a folder");
+  if (::rename(beside.c_str(), path.c_str()) != 0) throw cannot_be_written(path, std::strerror(errno), "Name a file, not a folder");
 }
 
 }  // namespace rehearse::calibrate

@@ -76,7 +76,7 @@ if(NOT REHEARSE_JSON_INCLUDE STREQUAL "/usr/include")  # there the compiler look
 endif()
 target_include_directories(rehearse-probe SYSTEM PRIVATE ${REHEARSE_CUBLASLT_INCLUDE} ${REHEARSE_NCCL_INCLUDE})
 target_compile_definitions(rehearse-probe PRIVATE REHEARSE_VERSION="${PROJECT_VERSION}" REHEARSE_CUDA_MAJOR="${major}" REHEARSE_CUDA_BUILT_FOR="${built_for}")
-set_target_properties(rehearse-probe PROPERTIES CUDA_RUNTIME_LIBRARY Static CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}" RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+set_target_properties(rehearse-probe PROPERTIES UNITY_BUILD OFF CUDA_RUNTIME_LIBRARY Static CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}" RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 target_link_libraries(rehearse-probe PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
 target_link_options(rehearse-probe PRIVATE -static-libstdc++ -static-libgcc)
 message(STATUS "rehearse-probe: CUDA ${CMAKE_CUDA_COMPILER_VERSION}, GPU generations ${REHEARSE_CUDA_ARCHITECTURES}")

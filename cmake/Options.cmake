@@ -34,6 +34,17 @@ endif()
 # thirds of the time of -O3.
 set(rehearse_cold_options $<$<CONFIG:Release>:-O1>)
 
+# How many sources of a target the compiler reads in one go. Most of its time goes into headers, which a batch reads once; a change
+# of one source compiles its batch. In a batch, what a source keeps to itself (namespace { }) meets the others': in a room
+# such names are used once; a test file has a namespace of its own. 0 (preset dev): each source alone, which also finds
+# an #include that only a neighbour had, and is what clang-tidy reads.
+set(REHEARSE_UNITY 4 CACHE STRING "sources compiled in one go, in tests twice as many; 0: each alone")
+if(REHEARSE_UNITY GREATER 0)
+  set(CMAKE_UNITY_BUILD ON)
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE ${REHEARSE_UNITY})
+  rehearse_cxx_options(-Wno-subobject-linkage)  # it takes the sources of a batch for headers
+endif()
+
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})

@@ -16,7 +16,7 @@ namespace {
 
 using Eigen::VectorXd;
 using executor::Priced;
-using Rows = std::vector<const OverlapObservation*>;
+using OverlapRows = std::vector<const OverlapObservation*>;
 using Kind = OverlapSide::Kind;
 
 /// What each row's sides cost alone does not depend on the parameters: priced once.
@@ -25,9 +25,9 @@ struct Pair {
   hwmodels::CommunicationCost collective;
 };
 
-class Predictor {
+class OverlapPredictor {
  public:
-  Predictor(const Rows& rows, const hwmodels::Gpu& gpu, const hwmodels::ClusterDescription* cluster) : rows_(rows), gpu_(gpu) {
+  OverlapPredictor(const OverlapRows& rows, const hwmodels::Gpu& gpu, const hwmodels::ClusterDescription* cluster) : rows_(rows), gpu_(gpu) {
     gpu_.measured_kernels.clear();  // copied often; they hold times, not loads
     const hwmodels::KernelModel kernels(gpu_, hwmodels::ClockState::burst);
     std::map<int, std::unique_ptr<hwmodels::Network>> networks;
@@ -76,7 +76,7 @@ class Predictor {
     return o.timed.kind == Kind::gemm ? rates[0] : rates[1];
   }
 
-  const Rows& rows_;
+  const OverlapRows& rows_;
   hwmodels::Gpu gpu_;
   std::vector<Pair> pairs_;
 };
@@ -99,7 +99,7 @@ std::vector<Parameter> parameters_of(const hwmodels::Gpu& gpu, bool collectives,
 FamilyFit fit_interference(const Observations& observations, hwmodels::Gpu& gpu, const hwmodels::ClusterDescription* cluster) {
   FamilyFit family;
   family.name = "interference";
-  Rows rows;
+  OverlapRows rows;
   bool collectives = false, copies = false;
   for (const OverlapObservation& o : observations.overlaps) {
     const bool copy = o.timed.kind == Kind::transfer || o.beside.kind == Kind::transfer;
@@ -112,7 +112,7 @@ FamilyFit fit_interference(const Observations& observations, hwmodels::Gpu& gpu,
 
   TimeModel m;
   m.parameters = parameters_of(gpu, collectives, copies);
-  const Predictor predictor(rows, gpu, cluster);
+  const OverlapPredictor predictor(rows, gpu, cluster);
   m.log_seconds = [&predictor, parameters = m.parameters](const VectorXd& x) { return predictor.log_seconds(parameters, x); };
   m.log_measured.resize(static_cast<Eigen::Index>(rows.size())), m.noise.resize(m.log_measured.size());
   std::vector<std::string> operations;

@@ -20,7 +20,7 @@ using hwmodels::DeviceRates;
 using hwmodels::Gpu;
 using model::KernelKind;
 using model::KernelSpec;
-using Rows = std::vector<const KernelObservation*>;
+using KernelRows = std::vector<const KernelObservation*>;
 
 bool product(const KernelSpec& s) { return s.kind == KernelKind::gemm || s.kind == KernelKind::grouped_gemm; }
 bool attention(const KernelSpec& s) { return s.kind == KernelKind::attention_forward || s.kind == KernelKind::attention_backward; }
@@ -61,11 +61,11 @@ class ParameterList {
 };
 
 template <typename Test>
-bool any(const Rows& rows, Test test) {
+bool any(const KernelRows& rows, Test test) {
   return std::any_of(rows.begin(), rows.end(), [&](const KernelObservation* o) { return test(o->kernel); });
 }
 
-std::vector<Parameter> product_parameters(const Gpu& base, const Rows& rows) {
+std::vector<Parameter> product_parameters(const Gpu& base, const KernelRows& rows) {
   ParameterList p(base);
   p.scale("gemm_peak_fraction", 0.2, 1, 0.85);
   p.linear("tile_fetch", 0, 1, 0.15), p.linear("wave_quantisation", 0, 1, 0.5), p.linear("k_ramp_bytes", 0, 3000, 300), p.linear("overlap_leak", 0, 1, 0.15);
@@ -83,7 +83,7 @@ std::vector<Parameter> product_parameters(const Gpu& base, const Rows& rows) {
   return p.take();
 }
 
-std::vector<Parameter> attention_parameters(const Gpu& base, const Rows& rows, const std::string& name) {
+std::vector<Parameter> attention_parameters(const Gpu& base, const KernelRows& rows, const std::string& name) {
   ParameterList p(base);
   const bool forward = any(rows, [](const KernelSpec& s) { return s.kind == KernelKind::attention_forward; });
   const bool backward = any(rows, [](const KernelSpec& s) { return s.kind == KernelKind::attention_backward; });
@@ -100,7 +100,7 @@ std::vector<Parameter> attention_parameters(const Gpu& base, const Rows& rows, c
   return p.take();
 }
 
-std::vector<Parameter> memory_parameters(const Gpu& base, const Rows& rows) {
+std::vector<Parameter> memory_parameters(const Gpu& base, const KernelRows& rows) {
   static const std::map<KernelKind, const char*> names{{KernelKind::elementwise, "elementwise_fraction"},     {KernelKind::normalization, "normalization_fraction"},
                                                        {KernelKind::softmax, "softmax_fraction"},             {KernelKind::cross_entropy, "cross_entropy_fraction"},
                                                        {KernelKind::embedding, "embedding_fraction"},         {KernelKind::permute, "permute_fraction"},
@@ -117,7 +117,7 @@ std::vector<Parameter> memory_parameters(const Gpu& base, const Rows& rows) {
   return p.take();
 }
 
-TimeModel model_of(const Gpu& base, const Rows& rows, std::vector<Parameter> parameters) {
+TimeModel model_of(const Gpu& base, const KernelRows& rows, std::vector<Parameter> parameters) {
   TimeModel m;
   const auto n = static_cast<Eigen::Index>(rows.size());
   m.log_measured.resize(n), m.noise.resize(n);
@@ -139,7 +139,7 @@ TimeModel model_of(const Gpu& base, const Rows& rows, std::vector<Parameter> par
 hwmodels::MeasuredKernel point_of(const KernelObservation& o) { return {o.kernel, o.seconds, o.clock}; }
 
 /// Errors of the points' interpolation at each row from all others, over parameters that have not seen the row either.
-VectorXd interpolated(const Gpu& base, const Rows& rows, const std::vector<Parameter>& parameters, const TimeFit& fit, double reach) {
+VectorXd interpolated(const Gpu& base, const KernelRows& rows, const std::vector<Parameter>& parameters, const TimeFit& fit, double reach) {
   VectorXd out(static_cast<Eigen::Index>(rows.size()));
   const hwmodels::Reach r{reach, reach, reach};
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -155,7 +155,7 @@ VectorXd interpolated(const Gpu& base, const Rows& rows, const std::vector<Param
 }
 
 /// The reach with the least error, and the errors with it. A point that only speaks for itself (0) wins ties.
-std::pair<double, VectorXd> best_reach(const Gpu& base, const Rows& rows, const std::vector<Parameter>& parameters, const TimeFit& fit) {
+std::pair<double, VectorXd> best_reach(const Gpu& base, const KernelRows& rows, const std::vector<Parameter>& parameters, const TimeFit& fit) {
   std::pair<double, VectorXd> best{0, fit.leave_one_out};
   for (const double reach : {0.5, 1.0, 2.0, 3.0}) {
     VectorXd errors = interpolated(base, rows, parameters, fit, reach);
@@ -170,14 +170,14 @@ std::string shape_text(const KernelSpec& s) {
   return fmt::format("{} bytes", s.bytes_read + s.bytes_written);
 }
 
-void set_range(Gpu& gpu, const char* family, const Rows& rows, double least, double most) {
+void set_range(Gpu& gpu, const char* family, const KernelRows& rows, double least, double most) {
   gpu.kernel_parameters[fmt::format("fitted_{}_rows", family)] = static_cast<double>(rows.size());
   gpu.kernel_parameters[fmt::format("fitted_{}_minimum", family)] = least;
   gpu.kernel_parameters[fmt::format("fitted_{}_maximum", family)] = most;
 }
 
 /// Fits one family and puts its parameters into `gpu`; returns the reach of its points.
-double fit_family(const std::string& name, const Rows& rows, std::vector<Parameter> parameters, const std::string& unit, bool held_out, KernelFit& out) {
+double fit_family(const std::string& name, const KernelRows& rows, std::vector<Parameter> parameters, const std::string& unit, bool held_out, KernelFit& out) {
   const TimeModel m = model_of(out.gpu, rows, parameters);
   const TimeFit fit = fit_times(m, held_out);
   const auto [reach, with_points] = held_out ? best_reach(out.gpu, rows, parameters, fit) : std::pair(0.0, fit.leave_one_out);
@@ -211,15 +211,15 @@ KernelFit fit_kernels(const Observations& observations, const Gpu& base, bool he
   KernelFit out;
   out.gpu = base;
   out.gpu.measured_kernels.clear();
-  Rows products, streams;
-  std::map<std::string, Rows> attentions;
+  KernelRows products, streams;
+  std::map<std::string, KernelRows> attentions;
   for (const KernelObservation& o : observations.kernels) {
     if (product(o.kernel)) products.push_back(&o);
     else if (attention(o.kernel)) attentions[word_of(o.kernel.attention)].push_back(&o);
     else streams.push_back(&o);
     out.gpu.measured_kernels.push_back(point_of(o));
   }
-  const auto range = [](const Rows& rows, auto value) {
+  const auto range = [](const KernelRows& rows, auto value) {
     double least = 1e300, most = 0;
     for (const KernelObservation* o : rows) {
       const auto [low, high] = value(o->kernel);
@@ -232,7 +232,7 @@ KernelFit fit_kernels(const Observations& observations, const Gpu& base, bool he
     const auto [least, most] = range(products, [](const KernelSpec& s) { return std::pair(std::min({s.m, s.n, s.k}), std::max({s.m, s.n, s.k})); });
     set_range(out.gpu, "gemm", products, least, most);
   }
-  Rows all_attention;
+  KernelRows all_attention;
   double reach = 0;
   for (const auto& [name, rows] : attentions) {
     const bool forward = any(rows, [](const KernelSpec& s) { return s.kind == KernelKind::attention_forward; });

@@ -1,24 +1,12 @@
 #include "calibrate/import/json_text.h"
 
+#include <nlohmann/json.hpp>
+
+#include "calibrate/import/text.h"
 #include "calibrate/json_place.h"
 #include "sim/core/error.h"
 
 namespace rehearse::calibrate {
-
-std::string valid_utf8(std::string text) {
-  for (std::size_t i = 0; i < text.size();) {
-    const auto first = static_cast<unsigned char>(text[i]);
-    const std::size_t length = first < 0x80 ? 1 : first >= 0xC2 && first < 0xE0 ? 2 : first >= 0xE0 && first < 0xF0 ? 3 : first >= 0xF0 && first < 0xF5 ? 4 : 0;
-    bool good = length > 0 && i + length <= text.size();
-    for (std::size_t k = 1; good && k < length; ++k) good = (static_cast<unsigned char>(text[i + k]) & 0xC0) == 0x80;
-    const auto second = length > 1 && good ? static_cast<unsigned char>(text[i + 1]) : 0;
-    // Overlong forms, surrogates, beyond U+10FFFF.
-    if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F) || (first == 0xF0 && second < 0x90) || (first == 0xF4 && second > 0x8F)) good = false;
-    if (!good) text[i] = '?';
-    i += good ? length : 1;
-  }
-  return text;
-}
 
 nlohmann::json parse_foreign_json(std::string text, const std::string& file, int* repaired) {
   text = valid_utf8(std::move(text));
@@ -41,6 +29,11 @@ nlohmann::json parse_foreign_json(std::string text, const std::string& file, int
   } catch (const nlohmann::json::exception& e) {
     throw ConfigError(Diagnostic{{file, 0, 0}, "", std::string("cannot be read: ") + e.what(), "Give the file as the program wrote it", ""});
   }
+}
+
+std::string text_of(const nlohmann::json& holder, const char* key) {
+  const auto at = holder.find(key);
+  return at != holder.end() && at->is_string() ? at->get<std::string>() : "";
 }
 
 }  // namespace rehearse::calibrate

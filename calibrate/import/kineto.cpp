@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "calibrate/import/import.h"
@@ -26,10 +27,6 @@ const Json* member(const Json& holder, const char* key) {
   if (!holder.is_object()) return nullptr;
   const auto at = holder.find(key);
   return at == holder.end() ? nullptr : &*at;
-}
-std::string text_of(const Json& holder, const char* key) {
-  const Json* v = member(holder, key);
-  return v != nullptr && v->is_string() ? v->get<std::string>() : "";
 }
 double number_of(const Json& holder, const char* key, double otherwise = 0) {
   const Json* v = member(holder, key);

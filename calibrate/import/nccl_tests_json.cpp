@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "calibrate/import/import.h"
@@ -17,7 +18,7 @@ namespace {
 using Json = nlohmann::json;
 
 /// A number, or a text that is one; null otherwise ("nan", "N/A").
-std::optional<double> number_of(const Json& holder, const char* key) {
+std::optional<double> finite_number(const Json& holder, const char* key) {
   const auto at = holder.find(key);
   if (at == holder.end()) return std::nullopt;
   if (at->is_number()) return at->get<double>();
@@ -26,11 +27,6 @@ std::optional<double> number_of(const Json& holder, const char* key) {
   const std::string text = at->get<std::string>();
   const double v = std::strtod(text.c_str(), &end);
   return end == text.c_str() || !std::isfinite(v) ? std::nullopt : std::optional(v);
-}
-
-std::string text_of(const Json& holder, const char* key) {
-  const auto at = holder.find(key);
-  return at != holder.end() && at->is_string() ? at->get<std::string>() : "";
 }
 
 /// "NVIDIA H100 80GB HBM3" of "worker-1 device 0 [0x8d] NVIDIA H100 80GB HBM3" or as it is.
@@ -68,14 +64,14 @@ Imported import_nccl_tests_json(const std::string& text, const std::string& file
   int rows = 0, empty = 0;
   for (const Json& r : root["results"]) {
     if (!r.is_object()) continue;
-    const auto bytes = number_of(r, "size");
+    const auto bytes = finite_number(r, "size");
     const char* where = r.contains("out_of_place") && r["out_of_place"].is_object() ? "out_of_place" : "in_place";
     if (!bytes || !r.contains(where) || !r[where].is_object()) {
       out.report.not_understood.push_back("a result without size or time");
       continue;
     }
-    auto us = number_of(r[where], "time");
-    if (!us) us = number_of(r[where], "cpu_time");
+    auto us = finite_number(r[where], "time");
+    if (!us) us = finite_number(r[where], "cpu_time");
     if (*bytes <= 0 || us.value_or(0) <= 0) {
       ++empty;
       continue;

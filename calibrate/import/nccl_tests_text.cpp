@@ -9,22 +9,15 @@
 #include <sstream>
 
 #include "calibrate/import/import.h"
-#include "calibrate/import/json_text.h"
 #include "calibrate/import/nccl_words.h"
 #include "calibrate/import/series_builder.h"
+#include "calibrate/import/text.h"
 #include "sim/core/error.h"
 
 namespace rehearse::calibrate {
 namespace {
 
 constexpr std::size_t kLongestLine = 1 << 16;   // bytes; rows of the tables have some hundred
-
-std::vector<std::string> words_of(const std::string& line) {
-  std::istringstream in(line);
-  std::vector<std::string> out;
-  for (std::string w; in >> w;) out.push_back(w);
-  return out;
-}
 
 /// mpirun -tag-output and kubectl put "[1,0]<stdout>:" or "worker-0: " before a line: the table begins at '#' or at a number.
 std::string untagged(const std::string& line) {

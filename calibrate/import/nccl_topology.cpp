@@ -6,8 +6,8 @@
 #include <functional>
 #include <set>
 
-#include "calibrate/import/json_text.h"
 #include "calibrate/import/node_draft.h"
+#include "calibrate/import/text.h"
 #include "calibrate/import/xml.h"
 #include "sim/core/error.h"
 

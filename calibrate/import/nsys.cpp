@@ -8,8 +8,8 @@
 #include <set>
 
 #include "calibrate/import/import.h"
-#include "calibrate/import/json_text.h"
 #include "calibrate/import/series_builder.h"
+#include "calibrate/import/text.h"
 #include "sim/core/error.h"
 
 namespace rehearse::calibrate {

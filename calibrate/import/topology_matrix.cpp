@@ -5,8 +5,8 @@
 #include <set>
 #include <sstream>
 
-#include "calibrate/import/json_text.h"
 #include "calibrate/import/node_draft.h"
+#include "calibrate/import/text.h"
 #include "sim/core/error.h"
 
 namespace rehearse::calibrate {
@@ -22,13 +22,6 @@ std::string without_escapes(const std::string& line) {
       out += line[i];
     }
   }
-  return out;
-}
-
-std::vector<std::string> words_of(const std::string& line) {
-  std::istringstream in(line);
-  std::vector<std::string> out;
-  for (std::string w; in >> w;) out.push_back(w);
   return out;
 }
 

@@ -28,7 +28,7 @@ constexpr Linear kLinears[] = {
     {"deepseek-v3 expert down", 2048, 7168},
 };
 
-constexpr const char* kRoles[] = {"forward", "data_gradient", "weight_gradient"};
+constexpr const char* kGemmRoles[] = {"forward", "data_gradient", "weight_gradient"};
 
 struct Shape {
   Int m, n, k;
@@ -40,7 +40,7 @@ Shape shape_of(const Linear& l, Int tokens, int role) {
 }
 
 Case gemm(const Shape& s, const std::string& dtype, int role, const std::string& origin, int tier, Int batch = 1) {
-  Case out{"gemm", {{"m", s.m}, {"n", s.n}, {"k", s.k}, {"dtype", dtype}, {"role", std::string(kRoles[role])}, {"origin", origin}}, tier};
+  Case out{"gemm", {{"m", s.m}, {"n", s.n}, {"k", s.k}, {"dtype", dtype}, {"role", std::string(kGemmRoles[role])}, {"origin", origin}}, tier};
   if (batch > 1) out.parameters["batch"] = batch;
   if (dtype == "fp8") out.parameters["output_dtype"] = std::string("bf16");
   return out;
@@ -134,7 +134,7 @@ std::vector<Case> gemm_cases(const MachineShape& machine) {
       for (int role = 0; role < 3; ++role) {
         const Shape s = shape_of({"", 4096, 14336}, tokens, role);
         out.push_back({"grouped_gemm", {{"m", s.m}, {"n", s.n}, {"k", s.k}, {"dtype", main_type}, {"groups", experts},
-                                        {"role", std::string(kRoles[role])}}, experts == 8 && role == 0 ? 0 : 1});
+                                        {"role", std::string(kGemmRoles[role])}}, experts == 8 && role == 0 ? 0 : 1});
       }
   std::erase_if(out, [&](const Case& c) { return c.operation == "gemm" && !fits(c, machine); });
   std::erase_if(out, [&](const Case& c) {

@@ -37,7 +37,7 @@ void listen_to_signals(bool restart) {
 
 void say(const std::string& text) { std::fprintf(stderr, "rehearse-probe: %s\n", text.c_str()); }
 
-std::int64_t whole(const Facts& facts, const char* key, std::int64_t fallback) {
+std::int64_t whole_option(const Facts& facts, const char* key, std::int64_t fallback) {
   const auto at = facts.find(std::string_view(key));
   return at == facts.end() ? fallback : std::get<std::int64_t>(at->second);
 }
@@ -69,10 +69,10 @@ MachineShape shape_of(const Facts& machine, const ProbeOptions& options, const R
   shape.gpu = gpu;
   shape.ranks = team.size();
   shape.ranks_per_node = static_cast<int>(team.largest({static_cast<double>(me.local_rank + 1)})[0]);
-  shape.compute_capability = static_cast<int>(least(whole(machine, "compute_capability", 80)));
-  shape.gpu_bytes = least(whole(machine, "gpu_memory_free_bytes", std::int64_t{16} << 30));
-  shape.host_bytes = least(whole(machine, "host_memory_bytes", std::int64_t{16} << 30));
-  shape.cores = static_cast<int>(least(whole(machine, "cpu_cores", 1)));
+  shape.compute_capability = static_cast<int>(least(whole_option(machine, "compute_capability", 80)));
+  shape.gpu_bytes = least(whole_option(machine, "gpu_memory_free_bytes", std::int64_t{16} << 30));
+  shape.host_bytes = least(whole_option(machine, "host_memory_bytes", std::int64_t{16} << 30));
+  shape.cores = static_cast<int>(least(whole_option(machine, "cpu_cores", 1)));
   shape.directory = !options.directory.empty();
   return shape;
 }

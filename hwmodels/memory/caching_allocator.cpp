@@ -8,12 +8,12 @@
 namespace rehearse::hwmodels {
 namespace {
 
-constexpr std::int64_t kMiB = 1 << 20;
+constexpr std::int64_t kMebibyte = 1 << 20;
 constexpr std::int64_t kGranule = 512;        // every block is a multiple
-constexpr std::int64_t kSmallRequest = kMiB;  // largest request of the small pool
-constexpr std::int64_t kSmallSegment = 2 * kMiB;
-constexpr std::int64_t kLargeRequest = 10 * kMiB;  // from here a request gets a segment of its own
-constexpr std::int64_t kSegmentRounding = 2 * kMiB;
+constexpr std::int64_t kSmallRequest = kMebibyte;  // largest request of the small pool
+constexpr std::int64_t kSmallSegment = 2 * kMebibyte;
+constexpr std::int64_t kLargeRequest = 10 * kMebibyte;  // from here a request gets a segment of its own
+constexpr std::int64_t kSegmentRounding = 2 * kMebibyte;
 
 // Looks like a CUDA address in snapshots; any multiple of 2 MiB would do.
 constexpr std::uint64_t kFirstAddress = 0x7f0000000000;
@@ -26,7 +26,7 @@ CachingAllocator::CachingAllocator(const AllocatorSettings& settings, Statistics
   EXPECTS(settings.large_segment_size.value % kSegmentRounding == 0 && settings.large_segment_size >= 20_MiB);
   if (settings.max_split_size) max_split_size_ = settings.max_split_size->value;
   // Whole MiB, as the option is given; then no piece of a split segment can count as unsplittable.
-  EXPECTS(max_split_size_ >= 20 * kMiB && (max_split_size_ == kUnlimited || max_split_size_ % kMiB == 0));
+  EXPECTS(max_split_size_ >= 20 * kMebibyte && (max_split_size_ == kUnlimited || max_split_size_ % kMebibyte == 0));
   for (std::int32_t divisions : settings.roundup_power2_divisions) {
     EXPECTS(divisions >= 0 && (divisions == 0 || std::has_single_bit(static_cast<std::uint32_t>(divisions))));
     rounds_to_divisions_ |= divisions > 1;

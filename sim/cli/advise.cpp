@@ -12,38 +12,38 @@
 namespace rehearse::cli {
 namespace {
 
-struct Options {
+struct AdviseOptions {
   ScenarioArguments scenario;
   bool json = false, quiet = false;
   advice::Case job() const { return {config::apply_overrides(config::load_layered(scenario.file), scenario.overrides), scenario.file}; }
 };
 
 /// "12 simulations" on one line of a terminal.
-std::function<void(int)> progress_of(const Options& o) {
+std::function<void(int)> progress_of(const AdviseOptions& o) {
   if (o.quiet || !is_terminal(Channel::err)) return {};
   return [](int asked) { say(fmt::format("\r\033[K{} simulations", asked)); };
 }
 
-void end_progress(const Options& o) {
+void end_progress(const AdviseOptions& o) {
   if (!o.quiet && is_terminal(Channel::err)) say("\r\033[K");
 }
 
-int run_advise(const Options& o) {
+int run_advise(const AdviseOptions& o) {
   const advice::Advice advice = advise(o.job(), progress_of(o));
   end_progress(o);
   print(o.json ? report::write_advice_json(advice) : report::write_advice(advice, o.scenario.file));
   return advice.gave_up ? kNo : kYes;
 }
 
-int run_largest(const Options& o, const std::string& what) {
+int run_largest(const AdviseOptions& o, const std::string& what) {
   const advice::Largest largest = what == "model" ? largest_model(o.job(), progress_of(o)) : largest_micro_batch(o.job(), progress_of(o));
   end_progress(o);
   print(o.json ? report::write_largest_json(largest, what) : report::write_largest(largest, what));
   return largest.largest ? kYes : kNo;
 }
 
-std::shared_ptr<Options> add_options(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+std::shared_ptr<AdviseOptions> add_options(CLI::App& app) {
+  auto o = std::make_shared<AdviseOptions>();
   o->scenario.add_to(app);
   app.add_flag("--json", o->json, "as JSON");
   app.add_flag("-q,--quiet", o->quiet, "no progress");

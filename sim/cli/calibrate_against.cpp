@@ -20,14 +20,14 @@ namespace {
 
 namespace cal = calibrate;
 
-struct Options {
+struct CalibrateAgainstOptions {
   std::vector<std::string> tables, runs, constants{"kernel", "layer"};
   std::string framework, out, gpu, collectives;
   bool unclean = false;
 };
 
 /// Rows of validate's tables that can be simulated and say how long a step took.
-void add_table(const std::string& file, const Options& o, std::vector<cal::LoggedRun>& runs, std::map<std::string, int>& left_out) {
+void add_table(const std::string& file, const CalibrateAgainstOptions& o, std::vector<cal::LoggedRun>& runs, std::map<std::string, int>& left_out) {
   for (scenario::MeasuredRun& run : scenario::read_measured_runs(file)) {
     if (!run.scenario) ++left_out[run.reason];
     else if (!run.step_time_s) ++left_out["no step time"];
@@ -48,7 +48,7 @@ cal::LoggedRun logged(const std::string& pair) {
   return run;
 }
 
-int against(const Options& o) {
+int against(const CalibrateAgainstOptions& o) {
   if (o.tables.empty() && o.runs.empty()) throw ConfigError(Diagnostic{{}, "", "there is nothing to fit to", "Give a table of runs (RUNS.csv), or --run scenario.yaml:train.log", ""});
   if (!o.out.empty()) check_writable(o.out);
   std::vector<cal::LoggedRun> all;
@@ -123,7 +123,7 @@ int against(const Options& o) {
 }  // namespace
 
 Run add_calibrate_against(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<CalibrateAgainstOptions>();
   app.add_option("RUNS", o->tables, "tables of measured runs (CSV; columns as of validate)");
   app.add_option("--run", o->runs, "a scenario and the log of its training: scenario.yaml:train.log (Megatron, torchtitan; repeatable)")->allow_extra_args(false)->type_name("SCENARIO:LOG");
   app.add_option("--framework", o->framework, "framework profile whose runs are used; default: the only one");

@@ -18,7 +18,7 @@ namespace {
 
 namespace cal = calibrate;
 
-struct Options {
+struct CalibrateFitOptions {
   std::vector<std::string> files;
   std::string out, gpu, node;
 };
@@ -45,7 +45,7 @@ cal::Measurements read_all(const std::vector<std::string>& files) {
   return all;
 }
 
-std::string base_gpu(const Options& o, const cal::Measurements& m) {
+std::string base_gpu(const CalibrateFitOptions& o, const cal::Measurements& m) {
   if (!o.gpu.empty()) return o.gpu;
   const std::string* name = fact<std::string>(m.machine, "gpu");
   if (name == nullptr) throw ConfigError(Diagnostic{{o.files.front(), 0, 0}, "machine.gpu", "the file does not say which GPU was measured", "Name the file to start from: --gpu h100-sxm (rehearse hardware list)", ""});
@@ -53,7 +53,7 @@ std::string base_gpu(const Options& o, const cal::Measurements& m) {
   throw ConfigError(Diagnostic{{o.files.front(), 0, 0}, "machine.gpu", fmt::format("no file of ours is of '{}'", *name), "Name one that is near, or a file of your own: --gpu h100-sxm, --gpu ./my-gpu.yaml", ""});
 }
 
-int fit(const Options& o) {
+int fit(const CalibrateFitOptions& o) {
   const cal::Measurements m = read_all(o.files);
   const std::filesystem::path folder(o.out);
   std::error_code ec;
@@ -83,7 +83,7 @@ int fit(const Options& o) {
 }  // namespace
 
 Run add_calibrate_fit(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<CalibrateFitOptions>();
   app.add_option("MEASUREMENTS", o->files, "measurements files of one kind of machine (JSON)")->required();
   app.add_option("-o,--out", o->out, "folder for gpu.yaml, collectives.yaml, node.yaml, cluster.yaml and fit.txt")->required();
   app.add_option("--gpu", o->gpu, "GPU file to start from; default: by the name that the driver gave");

@@ -16,7 +16,7 @@ namespace {
 
 namespace cal = calibrate;
 
-struct Options {
+struct CalibrateImportOptions {
   std::vector<std::string> files;
   std::string out, collective;
   std::optional<int> ranks, nodes;
@@ -39,7 +39,7 @@ Kind kind_of(const std::string& text) {
   return matrix ? Kind::matrix : Kind::measurements;
 }
 
-int import(const Options& o) {
+int import(const CalibrateImportOptions& o) {
   check_writable(o.out);
   cal::Measurements all;
   std::string report;
@@ -76,7 +76,7 @@ int import(const Options& o) {
 }  // namespace
 
 Run add_calibrate_import(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<CalibrateImportOptions>();
   app.add_option("FILE", o->files, "nccl-tests output (text or -J), PyTorch trace (.json, .gz), nsys export (.sqlite); or a topology: nvidia-smi topo -m, NCCL_TOPO_DUMP_FILE")->required();
   app.add_option("-o,--out", o->out, "measurements file (JSON), or node description (YAML) of a topology")->required();
   app.add_option("--op", o->collective, "collective of nccl-tests logs that do not name it")

@@ -16,7 +16,7 @@ namespace {
 
 namespace cal = calibrate;
 
-struct Options {
+struct CalibrateShowOptions {
   std::string file;
   bool all = false;
 };
@@ -36,7 +36,7 @@ std::string facts_text(const char* title, const cal::Facts& facts) {
   return report::wrapped(fmt::format("{:<10}", title), text);
 }
 
-int show(const Options& o) {
+int show(const CalibrateShowOptions& o) {
   const cal::Measurements m = cal::read_measurements(o.file);
   std::string text = facts_text("machine", m.machine) + facts_text("software", m.software) + facts_text("options", m.options);
   if (!m.source.empty()) text = report::wrapped(fmt::format("{:<10}", "source"), m.source) + text;
@@ -74,7 +74,7 @@ int show(const Options& o) {
 }  // namespace
 
 Run add_calibrate_show(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<CalibrateShowOptions>();
   app.add_option("MEASUREMENTS", o->file, "measurements file (JSON)")->required();
   app.add_flag("--all", o->all, "every series");
   app.footer("Example:\n  rehearse calibrate show m.json --all");

@@ -7,13 +7,13 @@
 namespace rehearse::cli {
 namespace {
 
-struct Options {
+struct CompareOptions {
   std::string a, b;
   std::vector<std::string> both, only_b;
   bool json = false;
 };
 
-int run(const Options& o) {
+int run(const CompareOptions& o) {
   if (o.b.empty() && o.only_b.empty())
     throw ConfigError(Diagnostic{{}, "", "compare needs something to compare with", "Name a second scenario, or change the first: rehearse compare A.yaml --set-b parallelism.tensor=4", ""});
   std::vector<std::string> overrides = o.both;
@@ -28,7 +28,7 @@ int run(const Options& o) {
 }  // namespace
 
 Run add_compare(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<CompareOptions>();
   app.add_option("A", o->a, "scenario file")->required();
   app.add_option("B", o->b, "scenario file; A itself when left out (with --set-b)");
   ScenarioArguments::add_overrides(app, "--set", o->both, "set a key in both scenarios (repeatable)");

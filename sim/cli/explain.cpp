@@ -9,7 +9,7 @@
 namespace rehearse::cli {
 namespace {
 
-struct Options {
+struct ExplainOptions {
   ScenarioArguments scenario;
   std::string stage;
 };
@@ -22,7 +22,7 @@ const report::Stage& stage_named(const std::string& name) {
   throw ConfigError(Diagnostic{{}, "--stage", fmt::format("there is no stage '{}'", name), (near ? "Did you mean " + *near + "? " : "") + "Known: " + known, ""});
 }
 
-int run(const Options& o) {
+int run(const ExplainOptions& o) {
   const report::Stage& stage = stage_named(o.stage);
   const scenario::Scenario s = o.scenario.load();
   print(stage.write(s, simulate(s, stage.needs)));
@@ -32,7 +32,7 @@ int run(const Options& o) {
 }  // namespace
 
 Run add_explain(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ExplainOptions>();
   o->scenario.add_to(app);
   std::string help = "what to show:";
   for (const auto& entry : report::stages().entries()) help += fmt::format("\n  {}: {}", entry.name, entry.summary);

@@ -11,7 +11,7 @@
 namespace rehearse::cli {
 namespace {
 
-int list() {
+int list_frameworks() {
   report::Table table({"Framework profile", "what it stands for"});
   table.left(1);
   for (const std::string& name : strategies::profile_names()) table.add({"  " + name, strategies::load_profile(name).title});
@@ -19,7 +19,7 @@ int list() {
   return kYes;
 }
 
-int show(const std::string& name) {
+int show_framework(const std::string& name) {
   const strategies::FrameworkProfile profile = strategies::load_profile(name);  // checks the name and the file
   const std::string file = "strategies/framework/data/" + name + ".yaml";
   const config::Document data = config::load_document(resource_root() / file);
@@ -47,7 +47,7 @@ Run add_framework(CLI::App& app) {
   CLI::App* show_command = app.add_subcommand("show", "the values of one, with their sources");
   show_command->add_option("NAME", *name, "name of a profile")->required();
   app.footer("Examples:\n  rehearse framework list\n  rehearse framework show torchtitan");
-  return [=] { return list_command->parsed() ? list() : show(*name); };
+  return [=] { return list_command->parsed() ? list_frameworks() : show_framework(*name); };
 }
 
 }  // namespace rehearse::cli

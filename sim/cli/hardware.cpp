@@ -17,7 +17,7 @@ using report::Table;
 
 bool holds(const std::vector<std::string>& names, const std::string& name) { return std::find(names.begin(), names.end(), name) != names.end(); }
 
-int list() {
+int list_hardware() {
   Table gpus({"GPU", "title", "memory", "bandwidth", "bf16 or fp16", "NVLink"});
   gpus.left(1);
   for (const std::string& name : hwmodels::gpu_names()) {
@@ -98,7 +98,7 @@ std::string fabric_text(const hwmodels::FabricDesign& f) {
                      report::number_text(f.oversubscription), report::picoseconds_text(f.hop_latency.count()), f.name);
 }
 
-int show(const std::string& name) {
+int show_hardware(const std::string& name) {
   std::string text;
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : "\n") + part; };
   if (holds(hwmodels::gpu_names(), name)) add(gpu_text(hwmodels::load_gpu(name)));
@@ -123,7 +123,7 @@ Run add_hardware(CLI::App& app) {
   CLI::App* show_command = app.add_subcommand("show", "the numbers of one, with their sources");
   show_command->add_option("NAME", *name, "a GPU, node design or fabric")->required();
   app.footer("Examples:\n  rehearse hardware list\n  rehearse hardware show h100-sxm");
-  return [=] { return list_command->parsed() ? list() : show(*name); };
+  return [=] { return list_command->parsed() ? list_hardware() : show_hardware(*name); };
 }
 
 }  // namespace rehearse::cli

@@ -18,7 +18,7 @@ namespace {
 
 using config::Value;
 
-struct Options {
+struct ImportOptions {
   std::string file, framework, version, model, cluster, output;
   std::int64_t nodes = 0, sequence = 0;
   std::vector<std::string> overrides, without;
@@ -26,7 +26,7 @@ struct Options {
 };
 
 /// What the command line says of the scenario, as the tree that a scenario file would give.
-Value stated(const Options& o) {
+Value stated(const ImportOptions& o) {
   std::vector<std::string> all;
   if (!o.model.empty()) {
     std::error_code ignored;
@@ -107,7 +107,7 @@ std::string scenario_text(const Value& scenario, const importers::Imported& impo
   return out;
 }
 
-int run(const Options& o) {
+int run(const ImportOptions& o) {
   if (!o.output.empty()) check_writable(o.output);
   const Value over = stated(o);
   importers::Context context = scenario::import_context(over, o.file);
@@ -142,7 +142,7 @@ int run(const Options& o) {
 }  // namespace
 
 Run add_import(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ImportOptions>();
   std::string formats;
   for (const std::string& n : importers::formats().names()) formats += (formats.empty() ? "" : ", ") + n;
   app.add_option("FILE", o->file, "configuration of a framework: DeepSpeed's JSON, Megatron's arguments or log, torchtitan's TOML or JSON, accelerate's YAML")->required();

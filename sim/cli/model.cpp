@@ -14,7 +14,7 @@
 namespace rehearse::cli {
 namespace {
 
-int list() {
+int list_models() {
   report::Table table({"Model", "parameters", "layers", "hidden", "heads", "kv heads", "vocabulary", "other names"});
   table.left(7);
   for (const std::string& name : model::preset_names()) {
@@ -42,7 +42,7 @@ std::string show_file(const std::filesystem::path& path) {
   return lines(model::describe(imported.model)) + "\n" + lines(to_lines(imported.report));
 }
 
-int show(const std::string& name) {
+int show_model(const std::string& name) {
   std::error_code ignored;
   if (name.find('/') != std::string::npos || std::filesystem::exists(name, ignored) || name.ends_with(".json") || name.ends_with(".yaml")) {
     print(show_file(name));
@@ -65,7 +65,7 @@ Run add_model(CLI::App& app) {
   CLI::App* show_command = app.add_subcommand("show", "shapes and parameters of one");
   show_command->add_option("NAME", *name, "a bundled model, or a Hugging Face config.json")->required();
   app.footer("Examples:\n  rehearse model show llama-3-8b\n  rehearse model show path/to/config.json");
-  return [=] { return list_command->parsed() ? list() : show(*name); };
+  return [=] { return list_command->parsed() ? list_models() : show_model(*name); };
 }
 
 }  // namespace rehearse::cli

@@ -12,7 +12,7 @@
 namespace rehearse::cli {
 namespace {
 
-struct Options {
+struct PlanOptions {
   ScenarioArguments scenario;
   std::vector<std::string> machines, prices;
   std::string tokens, within, budget;
@@ -50,7 +50,7 @@ double seconds_in(const std::string& text) {
 }
 
 /// "dgx-h100:4,8,16"; nothing: the scenario's node design, from a quarter of its nodes to four times as many.
-std::vector<advice::Machines> machines_of(const Options& o, const advice::Case& job) {
+std::vector<advice::Machines> machines_of(const PlanOptions& o, const advice::Case& job) {
   std::vector<advice::Machines> out;
   for (const std::string& text : o.machines) {
     const std::size_t colon = text.rfind(':');
@@ -71,7 +71,7 @@ std::vector<advice::Machines> machines_of(const Options& o, const advice::Case& 
   return out;
 }
 
-advice::Goal goal_of(const Options& o) {
+advice::Goal goal_of(const PlanOptions& o) {
   advice::Goal goal;
   goal.tokens = scaled(o.tokens, "--tokens", "Write --tokens 15T, 300B or 2e12");
   if (!o.within.empty()) goal.within = seconds_in(o.within);
@@ -88,7 +88,7 @@ advice::Goal goal_of(const Options& o) {
   return goal;
 }
 
-int run(const Options& o) {
+int run(const PlanOptions& o) {
   const advice::Goal goal = goal_of(o);
   const advice::Case job(config::apply_overrides(config::load_layered(o.scenario.file), o.scenario.overrides), o.scenario.file);
   const std::vector<advice::Machines> machines = machines_of(o, job);
@@ -102,7 +102,7 @@ int run(const Options& o) {
 }  // namespace
 
 Run add_plan(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<PlanOptions>();
   o->scenario.add_to(app);
   app.add_option("--tokens", o->tokens, "tokens to train on: 15T, 300B")->required();
   app.add_option("--machines", o->machines, "a node design and numbers of nodes: dgx-h100:4,8,16 (repeatable); default: the scenario's, from a quarter to four times as many")->allow_extra_args(false)->type_name("NODE:N,N");

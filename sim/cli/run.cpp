@@ -16,13 +16,13 @@
 namespace rehearse::cli {
 namespace {
 
-struct Options {
+struct RunOptions {
   ScenarioArguments scenario;
   bool json = false, quiet = false, print_config = false, unfold = false, no_shortcuts = false;
   std::string trace, snapshot, page, output;
 };
 
-void write_trace_file(const Options& o, const scenario::Scenario& s, const scenario::Result& result) {
+void write_trace_file(const RunOptions& o, const scenario::Scenario& s, const scenario::Result& result) {
   const std::int64_t size = report::estimated_trace_bytes(result);
   if (size > report::kLargeTraceBytes) say("the trace will take about " + report::bytes_text(size) + "; browsers open up to 500 MB of it\n");
   const std::size_t mark = o.trace.find("{rank}");
@@ -35,21 +35,21 @@ void write_trace_file(const Options& o, const scenario::Scenario& s, const scena
   if (!o.quiet) say("trace written to " + o.trace + " (open in https://ui.perfetto.dev)\n");
 }
 
-void write_snapshot_file(const Options& o, const scenario::Scenario& s, const scenario::Result& result) {
+void write_snapshot_file(const RunOptions& o, const scenario::Scenario& s, const scenario::Result& result) {
   const bool json = o.snapshot.ends_with(".json");
   write_file(o.snapshot, report::write_memory_snapshot(s, result, json ? report::SnapshotFormat::json : report::SnapshotFormat::pickle));
   if (!o.quiet) say("memory snapshot written to " + o.snapshot + " (open in https://docs.pytorch.org/memory_viz)\n");
 }
 
 /// Out of memory: the single change that fits and costs least.
-std::string way_out(const Options& o, const scenario::Result& result) {
+std::string way_out(const RunOptions& o, const scenario::Result& result) {
   const advice::Case job(config::apply_overrides(config::load_layered(o.scenario.file), o.scenario.overrides), o.scenario.file);
   const auto fit = cheapest_fit(job);
   if (!fit) return "\nNo single change makes it fit. `rehearse advise` looks for several.\n";
   return "\n" + report::wrapped("Cheapest change that fits: ", report::cheapest_fit_line(*fit, result.step_time));
 }
 
-int run(const Options& o) {
+int run(const RunOptions& o) {
   const scenario::Scenario s = o.scenario.load();
   if (o.print_config) {
     scenario::Result nothing;
@@ -88,7 +88,7 @@ int run(const Options& o) {
 }  // namespace
 
 Run add_run(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<RunOptions>();
   o->scenario.add_to(app);
   app.add_flag("--json", o->json, "the answer as JSON");
   app.add_option("--trace", o->trace, "write the step as a Chrome trace (PyTorch profiler's dialect); with {rank} in the name a file per kind of rank, as HolisticTraceAnalysis wants them")->type_name("FILE");

@@ -21,7 +21,7 @@
 namespace rehearse::cli {
 namespace {
 
-struct Options {
+struct SweepOptions {
   ScenarioArguments scenario;
   std::vector<std::string> over;
   std::string output, format = "text", into, shard;
@@ -135,7 +135,7 @@ void read_shard(const std::string& text, Share& share) {
 }
 
 /// A job array of `tasks` shares, and what to run when they are done.
-std::string slurm_script(const Options& o) {
+std::string slurm_script(const SweepOptions& o) {
   const auto quoted = [](const std::string& text) {
     std::string out = "'";
     for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -151,7 +151,7 @@ std::string slurm_script(const Options& o) {
                      o.slurm - 1, command, command, o.slurm);
 }
 
-int run(const Options& o) {
+int run(const SweepOptions& o) {
   Share share;
   if (!o.shard.empty()) read_shard(o.shard, share);
   if ((!o.shard.empty() || o.slurm > 0) && o.into.empty()) throw ConfigError(Diagnostic{{}, o.slurm > 0 ? "--slurm" : "--shard", "the shares need a folder in which they meet", "Add --into FOLDER", ""});
@@ -188,7 +188,7 @@ int run(const Options& o) {
 }  // namespace
 
 Run add_sweep(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<SweepOptions>();
   o->scenario.add_to(app);
   app.add_option("--over", o->over, "vary a key: --over parallelism.tensor=1,2,4 (repeatable; beside the scenario's own `sweep:`)")->allow_extra_args(false)->type_name("KEY=V1,V2,...");
   app.add_option("-o,--output", o->output, "write all points to FILE.csv or FILE.jsonl")->type_name("FILE");

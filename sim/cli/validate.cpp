@@ -1,7 +1,7 @@
 // rehearse validate: predicted against measured, for tables of real runs.
-#include <memory>
-
 #include <fmt/format.h>
+
+#include <memory>
 
 #include "sim/cli/output.h"
 #include "sim/cli/subcommand.h"
@@ -13,7 +13,7 @@
 namespace rehearse::cli {
 namespace {
 
-struct Options {
+struct ValidateOptions {
   std::vector<std::string> files;
   bool json = false, markdown = false;
   int worst = 10, threads = 0;
@@ -23,7 +23,7 @@ struct Options {
 };
 
 /// One row: the scenario that it became, with every default filled in, the answer, and what was measured.
-std::string one_row(const Options& o, const report::AccuracyOptions& options) {
+std::string one_row(const ValidateOptions& o, const report::AccuracyOptions& options) {
   for (const std::string& file : o.files)
     for (const scenario::MeasuredRun& run : scenario::read_measured_runs(file)) {
       if (run.row_id != o.row) continue;
@@ -37,7 +37,7 @@ std::string one_row(const Options& o, const report::AccuracyOptions& options) {
   throw ConfigError(Diagnostic{{}, "--row", "there is no row '" + o.row + "' in these tables", "Names are in the column row_id", ""});
 }
 
-int validate(const Options& o) {
+int validate(const ValidateOptions& o) {
   report::AccuracyOptions options;
   options.threads = o.threads;
   options.progress = is_terminal(Channel::err);
@@ -64,7 +64,7 @@ int validate(const Options& o) {
 }  // namespace
 
 Run add_validate(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ValidateOptions>();
   app.add_option("runs", o->files, "tables of measured runs (CSV; columns: tests/accuracy/runs/README.md)")->required();
   auto* json = app.add_flag("--json", o->json, "one JSON document with every row");
   app.add_flag("--markdown", o->markdown, "the table by source, as README shows it")->excludes(json);

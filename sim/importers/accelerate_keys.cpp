@@ -2,7 +2,7 @@
 
 namespace rehearse::importers {
 
-namespace {
+namespace accelerate_keys {
 
 constexpr const char* kLaunch = "how processes find each other";
 constexpr const char* kCheckpoint = "loading and saving checkpoints is not part of a step";
@@ -63,8 +63,8 @@ constexpr Unsimulated kUnsimulated[] = {
     {"megatron_lm_config.megatron_lm_decoder_last_pipeline_num_layers", "", "a last stage of another length"},
 };
 
-}  // namespace
+}  // namespace accelerate_keys
 
-Vocabulary accelerate_vocabulary() { return {kIgnored, kUnsimulated, false, "accelerate"}; }
+Vocabulary accelerate_vocabulary() { return {accelerate_keys::kIgnored, accelerate_keys::kUnsimulated, false, "accelerate"}; }
 
 }  // namespace rehearse::importers

@@ -2,7 +2,7 @@
 
 namespace rehearse::importers {
 
-namespace {
+namespace deepspeed_keys {
 
 constexpr const char* kLogging = "logging and profiling, switched off in a run whose speed matters";
 constexpr const char* kSchedule = "values of the learning rate, not work";
@@ -141,8 +141,8 @@ constexpr Unsimulated kUnsimulated[] = {
     {"disable_allgather", "false", "broadcasts in place of all-gather"},
 };
 
-}  // namespace
+}  // namespace deepspeed_keys
 
-Vocabulary deepspeed_vocabulary() { return {kIgnored, kUnsimulated, false, "DeepSpeed"}; }
+Vocabulary deepspeed_vocabulary() { return {deepspeed_keys::kIgnored, deepspeed_keys::kUnsimulated, false, "DeepSpeed"}; }
 
 }  // namespace rehearse::importers

@@ -4,7 +4,7 @@
 
 namespace rehearse::importers {
 
-namespace {
+namespace megatron_ignored {
 
 constexpr const char* kLogging = "logging, profiling and checks";
 constexpr const char* kCheckpoint = "loading and saving checkpoints is not part of a step";
@@ -404,8 +404,8 @@ constexpr Ignored kIgnored[] = {
     {"no_pipeline_parallel", kDerived},
 };
 
-}  // namespace
+}  // namespace megatron_ignored
 
-Vocabulary megatron_vocabulary(bool dump) { return {kIgnored, megatron_unsimulated(), dump, "Megatron"}; }
+Vocabulary megatron_vocabulary(bool dump) { return {megatron_ignored::kIgnored, megatron_unsimulated(), dump, "Megatron"}; }
 
 }  // namespace rehearse::importers

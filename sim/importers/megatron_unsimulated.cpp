@@ -7,7 +7,7 @@ namespace {
 
 constexpr const char* kNone = "None|none|False|false|[]|0";
 
-constexpr Unsimulated kUnsimulated[] = {
+constexpr Unsimulated kMegatronUnsimulated[] = {
     {"hybrid_layer_pattern", kNone, "hybrid models"},
     {"hybrid_override_pattern", kNone, "hybrid models"},
     {"is_hybrid_model", kNone, "hybrid models"},
@@ -65,6 +65,6 @@ constexpr Unsimulated kUnsimulated[] = {
 
 }  // namespace
 
-std::span<const Unsimulated> megatron_unsimulated() { return kUnsimulated; }
+std::span<const Unsimulated> megatron_unsimulated() { return kMegatronUnsimulated; }
 
 }  // namespace rehearse::importers

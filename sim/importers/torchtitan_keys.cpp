@@ -2,7 +2,7 @@
 
 namespace rehearse::importers {
 
-namespace {
+namespace torchtitan_keys {
 
 constexpr const char* kLogging = "logging and profiling";
 constexpr const char* kData = "where tokens come from; data loading is taken to keep up";
@@ -85,8 +85,8 @@ constexpr Unsimulated kUnsimulated[] = {
     {"loss.num_chunks", "1", "cross-entropy in chunks"},
 };
 
-}  // namespace
+}  // namespace torchtitan_keys
 
-Vocabulary torchtitan_vocabulary() { return {kIgnored, kUnsimulated, false, "torchtitan"}; }
+Vocabulary torchtitan_vocabulary() { return {torchtitan_keys::kIgnored, torchtitan_keys::kUnsimulated, false, "torchtitan"}; }
 
 }  // namespace rehearse::importers

@@ -10,12 +10,12 @@ namespace {
 
 // Beyond this a count is a slip or an attack: one entry is stored per layer. problems_of() names the same
 // bound.
-constexpr std::int64_t kMostLayers = 10'001;
+constexpr std::int64_t kMostStored = 10'001;
 
 }  // namespace
 
 void set_layer_count(ModelDescription& model, std::int64_t count) {
-  model.layers.assign(static_cast<std::size_t>(std::clamp<std::int64_t>(count, 0, kMostLayers)), Layer{});
+  model.layers.assign(static_cast<std::size_t>(std::clamp<std::int64_t>(count, 0, kMostStored)), Layer{});
 }
 
 std::int64_t derived_head_dim(const ModelDescription& model) {

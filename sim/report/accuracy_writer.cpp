@@ -41,10 +41,10 @@ OverSources over_sources(const Accuracy& a) {
 
 double error_of(const RowOutcome& r) { return *r.predicted_time / *r.measured_time - 1; }
 
-nlohmann::json number(double v) { return std::isnan(v) ? nlohmann::json(nullptr) : nlohmann::json(v); }
+nlohmann::json number_or_null(double v) { return std::isnan(v) ? nlohmann::json(nullptr) : nlohmann::json(v); }
 
 nlohmann::json json_of(const ErrorSummary& e) {
-  return {{"rows", e.rows}, {"mape", number(e.mape)}, {"median", number(e.median)}, {"bias", number(e.bias)}, {"p90", number(e.p90)}, {"rank_correlation", number(e.rank_correlation)}};
+  return {{"rows", e.rows}, {"mape", number_or_null(e.mape)}, {"median", number_or_null(e.median)}, {"bias", number_or_null(e.bias)}, {"p90", number_or_null(e.p90)}, {"rank_correlation", number_or_null(e.rank_correlation)}};
 }
 
 }  // namespace
@@ -138,7 +138,7 @@ std::string accuracy_json(const Accuracy& a) {
     sources.push_back({{"source", s.name}, {"rows", s.rows}, {"dense", s.dense}, {"simulated", s.simulated}, {"dense_simulated", s.dense_simulated}, {"step_time", json_of(s.time)}, {"peak_memory", json_of(s.memory)},
                        {"fits_rows", s.fits_rows}, {"fits_right", s.fits_right}});
   const OverSources o = over_sources(a);
-  nlohmann::json document{{"schema_version", 1}, {"summary", {{"sources", sources}, {"step_time_mape_over_sources", number(o.mape)}, {"step_time_bias_over_sources", number(o.bias)}}}, {"rows", rows}};
+  nlohmann::json document{{"schema_version", 1}, {"summary", {{"sources", sources}, {"step_time_mape_over_sources", number_or_null(o.mape)}, {"step_time_bias_over_sources", number_or_null(o.bias)}}}, {"rows", rows}};
   return document.dump(1) + "\n";
 }
 

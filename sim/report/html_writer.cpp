@@ -64,7 +64,7 @@ std::string bar(const std::string& name, const std::vector<Part>& parts, double 
   return out;
 }
 
-std::string where_time_goes(const Result& r) {
+std::string time_section(const Result& r) {
   const StepAccount account = account_of(r);
   std::string bars, key;
   double y = 0;
@@ -213,7 +213,7 @@ std::string write_html(const Scenario& s, const Result& r) {
   page += fmt::format("<p class=\"verdict{}\">{}</p>\n", r.fits ? "" : " no", escaped(verdict_line(s, r)));
   page += "<div class=\"cards\">" + card("step time", seconds_text(r.step_time)) + card("tokens/s", number_text(r.tokens_per_second)) + card("tokens/s per GPU", number_text(r.tokens_per_second / s.gpus())) +
           card("MFU, causal", percent_text(u.mfu)) + card("HFU", percent_text(u.hfu)) + "</div>\n";
-  if (r.deadlock.empty()) page += where_time_goes(r) + streams(r, shown);
+  if (r.deadlock.empty()) page += time_section(r) + streams(r, shown);
   page += memory_at_peak(s, r, shown) + memory_over_time(s, r, shown);
   page += "<h2>The same in words, and what the numbers rest on</h2>\n<pre>" + escaped(write_text(s, r)) + "</pre>\n</body></html>\n";
   return page;

@@ -17,11 +17,11 @@ using model::KernelKind;
 using plan::GroupAxis;
 using plan::Stream;
 
-constexpr int kBoth = plan::kAfterCompute | plan::kComputeWaits;
+constexpr int kBothWait = plan::kAfterCompute | plan::kComputeWaits;
 
 // Temporaries of a node; those of a step are numbered from the last ones on.
 constexpr int kAccumulator = 0, kSums = 1, kFirst = 2, kSecond = 3, kThird = 4, kFourth = 5;
-constexpr int kBuffer = 10'000, kJoined = 20'000, kOutput = 30'000, kStatistics = 40'000, kMerged = 50'000;
+constexpr int kTravelling = 10'000, kJoined = 20'000, kOutput = 30'000, kStatistics = 40'000, kMerged = 50'000;
 
 class ContextAttention {
  public:
@@ -116,10 +116,10 @@ class ContextAttention {
   // Transformer Engine: every step's output is kept until all statistics are known. (It runs every second block on a second
   // stream, which only fills the tails of the kernels.)
   void ring_forward(std::vector<Item>& f, int n, GroupAxis axis) const {
-    append(f, {Operators::alloc(kBuffer, pair()), op_.kernel("join keys and values", pair(), pair())});
+    append(f, {Operators::alloc(kTravelling, pair()), op_.kernel("join keys and values", pair(), pair())});
     for (int i = 0; i < n; ++i) {
       if (i > 0) f.push_back(Operators::wait(Stream::context));
-      if (i + 2 < n) f.push_back(Operators::alloc(kBuffer + i + 1, pair()));
+      if (i + 2 < n) f.push_back(Operators::alloc(kTravelling + i + 1, pair()));
       if (i + 1 < n) f.push_back(travel(CollectiveKind::send_recv, "ring of keys and values", pair(), i == 0 ? plan::kAfterCompute : 0, axis));
       append(f, {Operators::alloc(kOutput + i, output()), Operators::alloc(kStatistics + i, statistics())});
       block(f, KernelKind::attention_forward, i == 0);
@@ -128,7 +128,7 @@ class ContextAttention {
     for (int i = 0; i < n; ++i) f.push_back(op_.kernel("output correction", (i == 0 ? 1 : 2) * output() + 2 * statistics(), output()));
     for (int i = 0; i < n; ++i) {
       append(f, {Operators::free(kOutput + i), Operators::free(kStatistics + i)});
-      if (i + 1 < n) f.push_back(Operators::free(kBuffer + i));
+      if (i + 1 < n) f.push_back(Operators::free(kTravelling + i));
     }
   }
 
@@ -152,7 +152,7 @@ class ContextAttention {
   /// Step i's keys and values on their way to the next rank, or to all.
   void rotate(std::vector<Item>& out, int i, int n, GroupAxis axis, bool gathers) const {
     append(out, {Operators::alloc(kJoined + i, pair()), op_.kernel("join keys and values", pair(), pair())});
-    if (!gathers || i == 0) out.push_back(Operators::alloc(kBuffer + i, gathers ? n * pair() : pair()));
+    if (!gathers || i == 0) out.push_back(Operators::alloc(kTravelling + i, gathers ? n * pair() : pair()));
     if (!gathers) out.push_back(travel(CollectiveKind::send_recv, "ring of keys and values", pair(), plan::kAfterCompute, axis));
     else if (i == 0) out.push_back(travel(CollectiveKind::all_gather, "gather keys and values", n * pair(), plan::kAfterCompute, axis));
   }
@@ -160,8 +160,8 @@ class ContextAttention {
   void drop(std::vector<Item>& out, int i, int n, bool gathers) const {
     if (i == 0) return;
     out.push_back(Operators::free(kJoined + i - 1));
-    if (!gathers) out.push_back(Operators::free(kBuffer + i - 1));
-    else if (i + 1 == n) out.push_back(Operators::free(kBuffer));
+    if (!gathers) out.push_back(Operators::free(kTravelling + i - 1));
+    else if (i + 1 == n) out.push_back(Operators::free(kTravelling));
   }
 
   // PyTorch: each step's output is merged at once, in fp32 and one operator at a time.
@@ -220,9 +220,9 @@ class ContextAttention {
     Node node = node_with_output();
     const std::int64_t chunk = s_.length / 2, whole = 2 * n * chunk;
     const auto gather = [&](std::vector<Item>& out) {
-      for (const auto& [raw, ordered, bytes, name] : {std::tuple{kBuffer, kFirst, key(), "keys"}, {kBuffer + 1, kSecond, value(), "values"}})
-        append(out, {Operators::alloc(raw, n * bytes), travel(CollectiveKind::all_gather, std::string("gather ") + name, n * bytes, kBoth, GroupAxis::context)});
-      for (const auto& [raw, ordered, bytes, name] : {std::tuple{kBuffer, kFirst, key(), "keys"}, {kBuffer + 1, kSecond, value(), "values"}})
+      for (const auto& [raw, ordered, bytes, name] : {std::tuple{kTravelling, kFirst, key(), "keys"}, {kTravelling + 1, kSecond, value(), "values"}})
+        append(out, {Operators::alloc(raw, n * bytes), travel(CollectiveKind::all_gather, std::string("gather ") + name, n * bytes, kBothWait, GroupAxis::context)});
+      for (const auto& [raw, ordered, bytes, name] : {std::tuple{kTravelling, kFirst, key(), "keys"}, {kTravelling + 1, kSecond, value(), "values"}})
         append(out, {Operators::alloc(ordered, n * bytes), op_.kernel(std::string("order ") + name, n * bytes, n * bytes), Operators::free(raw)});
     };
     gather(node.forward);
@@ -244,8 +244,8 @@ class ContextAttention {
     }
     for (int t : {kOutput, kOutput + 1, kJoined, kJoined + 1, kFirst, kSecond}) node.backward.push_back(Operators::free(t));
     append(node.backward, {Operators::alloc(kFourth, all), op_.kernel("order key gradients", n * key(), n * key()), op_.kernel("order value gradients", n * value(), n * value()), Operators::free(kThird),
-                           travel(CollectiveKind::reduce_scatter, "scatter key gradients", n * key(), kBoth, GroupAxis::context),
-                           travel(CollectiveKind::reduce_scatter, "scatter value gradients", n * value(), kBoth, GroupAxis::context), Operators::free(kFourth)});
+                           travel(CollectiveKind::reduce_scatter, "scatter key gradients", n * key(), kBothWait, GroupAxis::context),
+                           travel(CollectiveKind::reduce_scatter, "scatter value gradients", n * value(), kBothWait, GroupAxis::context), Operators::free(kFourth)});
     return finish(std::move(node), in, {in.key, in.value});
   }
 
@@ -310,8 +310,8 @@ class ContextAttention {
     for (int i = 0; i < m + 2; ++i) {
       if (i >= 2) out.push_back(Operators::wait(Stream::context));
       if (i >= 1 && i <= m)
-        append(out, {Operators::alloc(kBuffer + i - 1, part(i - 1).bytes), travel(CollectiveKind::all_to_all, "all-to-all of " + part(i - 1).name + what, part(i - 1).bytes, plan::kAfterCompute, axis)});
-      if (i >= 2) append(out, {op_.kernel("order tokens", part(i - 2).bytes, part(i - 2).bytes, KernelKind::permute), Operators::free(kBuffer + i - 2)});
+        append(out, {Operators::alloc(kTravelling + i - 1, part(i - 1).bytes), travel(CollectiveKind::all_to_all, "all-to-all of " + part(i - 1).name + what, part(i - 1).bytes, plan::kAfterCompute, axis)});
+      if (i >= 2) append(out, {op_.kernel("order tokens", part(i - 2).bytes, part(i - 2).bytes, KernelKind::permute), Operators::free(kTravelling + i - 2)});
       if (i < m) append(out, {Operators::alloc(kJoined + i, part(i).bytes), op_.kernel("order heads", part(i).bytes, part(i).bytes, KernelKind::permute)});
     }
     for (int i = 0; i < m; ++i) out.push_back(Operators::free(kJoined + i));
@@ -321,9 +321,9 @@ class ContextAttention {
   /// DeepSpeed: compute waits; the copy is before the all-to-all on the way to whole sequences, after it on the way back.
   std::vector<Item> plain(const Part& part, GroupAxis axis, bool there, const std::string& what) const {
     const Item copy = op_.kernel("order heads", part.bytes, part.bytes, KernelKind::permute);
-    const Item exchange = travel(CollectiveKind::all_to_all, "all-to-all of " + part.name + what, part.bytes, kBoth, axis);
-    std::vector<Item> out{Operators::alloc(kBuffer, part.bytes)};
-    append(out, {there ? copy : exchange, there ? exchange : copy, Operators::free(kBuffer)});
+    const Item exchange = travel(CollectiveKind::all_to_all, "all-to-all of " + part.name + what, part.bytes, kBothWait, axis);
+    std::vector<Item> out{Operators::alloc(kTravelling, part.bytes)};
+    append(out, {there ? copy : exchange, there ? exchange : copy, Operators::free(kTravelling)});
     return out;
   }
 

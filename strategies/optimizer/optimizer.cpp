@@ -4,7 +4,7 @@ namespace rehearse::strategies {
 namespace {
 
 // bitsandbytes optim/optimizer.py: min_8bit_size 4096; blockwise states, one fp32 scale per 256 values.
-constexpr std::int64_t kSmallest8Bit = 4096, kBlock = 256;
+constexpr std::int64_t kSmallest8Bit = 4096, kStateBlock = 256;
 
 }  // namespace
 
@@ -37,7 +37,7 @@ bool is_orthogonalised(const Weight& w) { return w.matrix && w.columns > 1 && !w
 std::int64_t state_bytes(const Weight& w, Optimizer optimizer, std::int64_t moment) {
   const std::int64_t n = w.elements;
   switch (optimizer) {
-    case Optimizer::adamw_8bit: return n < kSmallest8Bit ? 8 * n : 2 * (n + (n + kBlock - 1) / kBlock * 4);
+    case Optimizer::adamw_8bit: return n < kSmallest8Bit ? 8 * n : 2 * (n + (n + kStateBlock - 1) / kStateBlock * 4);
     case Optimizer::adafactor: {  // transformers optimization.py, Adafactor: exp_avg_sq_row and _col in fp32, or one vector
       const std::int64_t rows = w.columns > 1 ? n / w.columns : 1;
       return rows > 1 ? 4 * (rows + w.columns) : 4 * n;

@@ -36,12 +36,12 @@ class Arrived {
 };
 
 /// One computation that reads or writes across stages; `overlapped` is two of them.
-struct Part {
+struct ChunkPass {
   bool is_forward;
   int chunk, micro_batch;
 };
 
-std::vector<Part> parts_of(const Action& a) {
+std::vector<ChunkPass> passes_of(const Action& a) {
   switch (a.kind) {
     case ActionKind::forward:
       return {{true, a.chunk, a.micro_batch}};
@@ -65,23 +65,23 @@ std::variant<PipelineProgram, std::string> try_with_messages(const PipelineProgr
   std::vector<std::size_t> done(in.ranks.size(), 0);
   std::vector<int> batches(in.ranks.size(), 0);
 
-  const auto ready = [&](int rank, const Part& part) {
-    if (part.is_forward)
-      return in.is_first(rank, part.chunk) || arrived.activation(rank, part.chunk, part.micro_batch);
-    return in.is_last(rank, part.chunk) || arrived.gradient(rank, part.chunk, part.micro_batch);
+  const auto ready = [&](int rank, const ChunkPass& pass) {
+    if (pass.is_forward)
+      return in.is_first(rank, pass.chunk) || arrived.activation(rank, pass.chunk, pass.micro_batch);
+    return in.is_last(rank, pass.chunk) || arrived.gradient(rank, pass.chunk, pass.micro_batch);
   };
-  const auto hand_on = [&](int rank, const Part& part) {
-    const auto to = part.is_forward ? in.next(rank, part.chunk) : in.previous(rank, part.chunk);
+  const auto hand_on = [&](int rank, const ChunkPass& pass) {
+    const auto to = pass.is_forward ? in.next(rank, pass.chunk) : in.previous(rank, pass.chunk);
     if (to.rank < 0) return;
-    (part.is_forward ? arrived.activation(to.rank, to.chunk, part.micro_batch)
-                     : arrived.gradient(to.rank, to.chunk, part.micro_batch)) = 1;
+    (pass.is_forward ? arrived.activation(to.rank, to.chunk, pass.micro_batch)
+                     : arrived.gradient(to.rank, to.chunk, pass.micro_batch)) = 1;
     if (to.rank == rank) return;
-    Action send{.kind = part.is_forward ? ActionKind::send_forward : ActionKind::send_backward,
-                .chunk = part.chunk,
-                .micro_batch = part.micro_batch};
-    Action recv{.kind = part.is_forward ? ActionKind::recv_forward : ActionKind::recv_backward,
+    Action send{.kind = pass.is_forward ? ActionKind::send_forward : ActionKind::send_backward,
+                .chunk = pass.chunk,
+                .micro_batch = pass.micro_batch};
+    Action recv{.kind = pass.is_forward ? ActionKind::recv_forward : ActionKind::recv_backward,
                 .chunk = to.chunk,
-                .micro_batch = part.micro_batch};
+                .micro_batch = pass.micro_batch};
     send.batch = batches[rank]++;
     recv.batch = batches[to.rank]++;
     out.ranks[rank].push_back(send);
@@ -93,12 +93,12 @@ std::variant<PipelineProgram, std::string> try_with_messages(const PipelineProgr
     for (int rank = 0; rank < in.stages(); ++rank) {
       if (done[rank] == in.ranks[rank].size()) continue;
       const Action& a = in.ranks[rank][done[rank]];
-      const auto parts = parts_of(a);
+      const auto passes = passes_of(a);
       bool can_run = true;
-      for (const Part& part : parts) can_run = can_run && ready(rank, part);
+      for (const ChunkPass& pass : passes) can_run = can_run && ready(rank, pass);
       if (!can_run) continue;
       out.ranks[rank].push_back(a);
-      for (const Part& part : parts) hand_on(rank, part);
+      for (const ChunkPass& pass : passes) hand_on(rank, pass);
       ++done[rank];
       progress = true;
     }

@@ -13,7 +13,7 @@
 #include "tests/support/byte_ledger.h"
 #include "tests/support/same_result.h"
 
-namespace rehearse {
+namespace rehearse::combinations_test {
 namespace {
 
 namespace st = strategies;
@@ -256,4 +256,4 @@ TEST(Combinations, OperationsAreConserved) {
 }
 
 }  // namespace
-}  // namespace rehearse
+}  // namespace rehearse::combinations_test

@@ -9,7 +9,7 @@
 #include "tests/support/same_result.h"
 #include "tests/support/source_dir.h"
 
-namespace rehearse {
+namespace rehearse::shortcuts_test {
 namespace {
 
 scenario::Scenario job(const std::string& changes) {
@@ -104,4 +104,4 @@ TEST(Shortcuts, OutOfMemoryHappensAtTheSamePlace) {
 }
 
 }  // namespace
-}  // namespace rehearse
+}  // namespace rehearse::shortcuts_test

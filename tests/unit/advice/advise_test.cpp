@@ -7,7 +7,7 @@
 #include "sim/config/layers.h"
 #include "tests/support/source_dir.h"
 
-namespace rehearse::advice {
+namespace rehearse::advice::advise_test {
 namespace {
 
 Case job(const std::string& rest) {
@@ -104,4 +104,4 @@ TEST(Largest, OnTheMachinesOfTheNotes) {
 }
 
 }  // namespace
-}  // namespace rehearse::advice
+}  // namespace rehearse::advice::advise_test

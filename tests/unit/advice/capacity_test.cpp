@@ -6,7 +6,7 @@
 #include "sim/advice/capacity.h"
 #include "sim/config/document.h"
 
-namespace rehearse::advice {
+namespace rehearse::advice::capacity_test {
 namespace {
 
 Case job() {
@@ -75,4 +75,4 @@ TEST(Capacity, WhatCannotBeHadSaysWhy) {
 }
 
 }  // namespace
-}  // namespace rehearse::advice
+}  // namespace rehearse::advice::capacity_test

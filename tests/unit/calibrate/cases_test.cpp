@@ -8,7 +8,7 @@
 
 #include "calibrate/operations.h"
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::cases_test {
 namespace {
 
 std::int64_t whole(const Case& c, const char* key) { return std::get<std::int64_t>(c.parameters.at(key)); }
@@ -139,4 +139,4 @@ TEST(Cases, PatternsChooseByName) {
 }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::cases_test

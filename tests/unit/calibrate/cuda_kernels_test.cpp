@@ -11,7 +11,7 @@
 
 #include <random>
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::cuda_kernels_test {
 namespace {
 
 using Numbers = std::vector<double>;
@@ -201,4 +201,4 @@ TEST(MemoryKernels, FilledNumbersAreNormal) {
 }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::cuda_kernels_test

@@ -10,7 +10,7 @@
 #include "calibrate/probe/host_work_kinds.h"
 #include "tests/unit/calibrate/scratch.h"
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::host_work_test {
 namespace {
 
 /// The same recurrence in double, by the formulas of Kingma & Ba 2015 with AdamW's decay.
@@ -74,4 +74,4 @@ TEST(HostWork, FactsOfTheHostAreDocumentedOnes) {
 }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::host_work_test

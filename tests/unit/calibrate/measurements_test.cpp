@@ -13,7 +13,7 @@
 #include "tests/support/source_dir.h"
 #include "tests/unit/calibrate/scratch.h"
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::measurements_test {
 namespace {
 
 Measurements example() {
@@ -232,4 +232,4 @@ TEST(Operations, ThePageHoldsTheTablesOfTheProgram) {
 }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::measurements_test

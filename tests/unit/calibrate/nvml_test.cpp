@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::nvml_test {
 namespace {
 
 /// Bits as in nvml.h: nvmlClocksEventReasonSwPowerCap 4, HwSlowdown 8, SwThermalSlowdown 0x20, HwPowerBrakeSlowdown 0x80.
@@ -17,4 +17,4 @@ TEST(Nvml, ReasonsForLowClocksInWords) {
 TEST(Nvml, AnAddressWithoutAGpuIsNone) { EXPECT_EQ(nvml_gpu("ffff:ff:1f.7"), nullptr); }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::nvml_test

@@ -17,7 +17,7 @@
 #include "tests/unit/calibrate/fake_machine.h"
 #include "tests/unit/calibrate/scratch.h"
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::probe_test {
 namespace {
 
 std::string refusal(std::vector<std::string> arguments) {
@@ -324,4 +324,4 @@ TEST_F(Program, ExitCodesSayWhoIsAsked) {
 }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::probe_test

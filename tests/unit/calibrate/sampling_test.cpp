@@ -4,7 +4,7 @@
 
 #include "tests/unit/calibrate/fake_machine.h"
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::sampling_test {
 namespace {
 
 struct Sampling : testing::Test {
@@ -94,4 +94,4 @@ TEST_F(Sampling, AStandingClockIsNoMeasurement) {
 }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::sampling_test

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <random>
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::statistics_test {
 namespace {
 
 TEST(Statistics, OfFiveByHand) {
@@ -65,4 +65,4 @@ TEST(Statistics, TheIntervalHoldsTheTrueMedianAsOftenAsItSays) {
 }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::statistics_test

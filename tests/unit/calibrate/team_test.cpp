@@ -11,7 +11,7 @@
 #include "sim/core/error.h"
 #include "tests/unit/calibrate/scratch.h"
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::team_test {
 namespace {
 
 std::string meeting_file(const char* name) {
@@ -87,4 +87,4 @@ TEST(Team, HalfASetOfVariablesIsAMistake) {
 }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::team_test

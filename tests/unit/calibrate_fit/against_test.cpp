@@ -9,7 +9,7 @@
 #include "sim/core/error.h"
 #include "sim/scenario/simulate.h"
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::against_test {
 namespace {
 
 scenario::Scenario job(int layers, int hidden, int micro, int global, int sequence, const std::string& data = "ddp") {
@@ -141,4 +141,4 @@ TEST(TrainingLog, TorchtitansLinesAreTokensPerSecondOfOneGpu) {
 }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::against_test

@@ -13,7 +13,7 @@
 #include "sim/scenario/simulate.h"
 #include "tests/unit/calibrate_fit/true_machine.h"
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::chain_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -25,7 +25,7 @@ MachineShape shape(int ranks, int per_node) {
 }
 
 /// The probe's session over the machine, through its file.
-Measurements measured(testing::TrueMachine& machine, std::vector<Case> cases, const fs::path& file) {
+Measurements measured(test::TrueMachine& machine, std::vector<Case> cases, const fs::path& file) {
   ProbeOptions options;
   options.mode = ProbeOptions::Mode::quick;
   options.out = file.string();
@@ -55,11 +55,11 @@ class Chain : public ::testing::Test {
   static inline Measurements file;
   static inline FittedMachine fitted;
   static inline fs::path folder;
-  static inline std::unique_ptr<testing::TrueMachine> machine;
+  static inline std::unique_ptr<test::TrueMachine> machine;
   static void SetUpTestSuite() {
     folder = fs::path(::testing::TempDir()) / "chain";
     fs::remove_all(folder), fs::create_directories(folder);
-    machine = std::make_unique<testing::TrueMachine>(0.01, 0.02, 7);
+    machine = std::make_unique<test::TrueMachine>(0.01, 0.02, 7);
     std::vector<Case> cases = planned_cases(shape(16, 8));
     std::erase_if(cases, [](const Case& c) { return c.tier > 0; });  // what a quick run measures
     file = measured(*machine, cases, folder / "m.json");
@@ -161,4 +161,4 @@ TEST(ChainPlans, EveryCaseOfEveryPlanIsReadByTheFitOrNamed) {
 }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::chain_test

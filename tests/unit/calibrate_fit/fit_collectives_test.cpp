@@ -9,7 +9,7 @@
 #include "calibrate/fit/fit_collectives.h"
 #include "hwmodels/network/network.h"
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::fit_collectives_test {
 namespace {
 
 using hwmodels::ClusterDescription;
@@ -86,4 +86,4 @@ TEST(FitCollectives, GroupsThatTheNodeCannotHoldAreNamed) {
 }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::fit_collectives_test

@@ -6,7 +6,7 @@
 
 #include "calibrate/fit/fit_copies.h"
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::fit_copies_test {
 namespace {
 
 struct Line {
@@ -71,4 +71,4 @@ TEST(FitCopies, PinnedAndPageableAndDirectionsAreApart) {
 }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::fit_copies_test

@@ -6,11 +6,11 @@
 #include "calibrate/fit/fit_kernels.h"
 #include "synthetic_kernels.h"
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::fit_kernels_test {
 namespace {
 
-using testing::measured;
-using testing::true_gpu;
+using test::measured;
+using test::true_gpu;
 
 std::map<std::string, FittedParameter> parameters_of(const KernelFit& fit) {
   std::map<std::string, FittedParameter> out;
@@ -117,4 +117,4 @@ TEST(Observe, SeriesThatNoFitUsesAreNamedWithTheReason) {
 }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::fit_kernels_test

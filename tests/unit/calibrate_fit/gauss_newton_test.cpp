@@ -6,7 +6,7 @@
 #include <cmath>
 #include <random>
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::gauss_newton_test {
 namespace {
 
 /// A step is the longer of what the GPU and what the host takes, and something for each collective: kinks, as steps have them.
@@ -64,4 +64,4 @@ TEST(GaussNewton, StaysWhereItIsRight) {
 }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::gauss_newton_test

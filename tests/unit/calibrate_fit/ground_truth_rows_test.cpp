@@ -4,7 +4,7 @@
 #include "sim/scenario/measured_run.h"
 #include "tests/support/source_dir.h"
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::ground_truth_rows_test {
 namespace {
 
 TEST(GroundTruthRows, EveryOneIsSimulated) {
@@ -18,4 +18,4 @@ TEST(GroundTruthRows, EveryOneIsSimulated) {
 }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::ground_truth_rows_test

@@ -13,7 +13,7 @@
 #include "calibrate/import/xml.h"
 #include "sim/core/error.h"
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::import_test {
 namespace {
 
 bool mentions(const std::vector<std::string>& list, const std::string& part) {
@@ -304,4 +304,4 @@ TEST(Import, DamagedFilesNeverCrash) {
 }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::import_test

@@ -10,7 +10,7 @@
 #include "calibrate/fit/least_squares.h"
 #include "tests/support/source_dir.h"
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::least_squares_test {
 namespace {
 
 using Eigen::MatrixXd;
@@ -203,4 +203,4 @@ TEST(Condition, GrowsWithoutLimitAsColumnsBecomeEqual) {
 }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::least_squares_test

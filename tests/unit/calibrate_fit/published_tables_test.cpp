@@ -13,7 +13,7 @@
 #include "tests/support/source_dir.h"
 #include "tests/unit/hwmodels/network/collective_table.h"
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::published_tables_test {
 namespace {
 
 std::map<std::string, std::string> fields_of(const std::string& shape) {
@@ -140,4 +140,4 @@ TEST(PublishedTables, CollectivesByMachine) {
 }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::published_tables_test

@@ -8,7 +8,7 @@
 #include "calibrate/measurements.h"
 #include "hwmodels/device/kernel_model.h"
 
-namespace rehearse::calibrate::testing {
+namespace rehearse::calibrate::test {
 
 using hwmodels::ClockState;
 using hwmodels::Gpu;
@@ -95,4 +95,4 @@ inline Measurements measured(double noise, double outliers, unsigned seed, const
   return lab.take();
 }
 
-}  // namespace rehearse::calibrate::testing
+}  // namespace rehearse::calibrate::test

@@ -19,7 +19,7 @@
 #include "sim/executor/contention.h"
 #include "tests/unit/calibrate_fit/synthetic_kernels.h"
 
-namespace rehearse::calibrate::testing {
+namespace rehearse::calibrate::test {
 
 class TrueMachine final : public Device {
  public:
@@ -185,4 +185,4 @@ class TrueMachine final : public Device {
   std::map<int, std::unique_ptr<hwmodels::Network>> networks_;
 };
 
-}  // namespace rehearse::calibrate::testing
+}  // namespace rehearse::calibrate::test

@@ -9,13 +9,13 @@
 #include "hwmodels/device/measured_points.h"
 #include "synthetic_kernels.h"
 
-namespace rehearse::calibrate {
+namespace rehearse::calibrate::write_gpu_test {
 namespace {
 
 TEST(WriteGpu, TheFileReadsBackToTheFit) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "write_gpu";
   std::filesystem::create_directories(folder);
-  const Measurements m = testing::measured(0.01, 0, 9);
+  const Measurements m = test::measured(0.01, 0, 9);
   KernelFit fit = fit_kernels(observe(m), hwmodels::load_gpu("h100-sxm"), false);
   fit.gpu.reach.gemm = 0.5;
   std::vector<LinearFit> copies{fit_line("host_to_device pinned", {1e6, 1e7, 1e8}, {45e-6, 405e-6, 4005e-6})};
@@ -51,4 +51,4 @@ TEST(KnownMachines, DriversNamesMeanOurFiles) {
 }
 
 }  // namespace
-}  // namespace rehearse::calibrate
+}  // namespace rehearse::calibrate::write_gpu_test

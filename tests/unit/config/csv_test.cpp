@@ -4,7 +4,7 @@
 
 #include "tests/unit/config/helpers.h"
 
-namespace rehearse::config {
+namespace rehearse::config::csv_test {
 namespace {
 
 std::string refusal(const std::string& text) {
@@ -99,4 +99,4 @@ TEST(Csv, Files) {
 }
 
 }  // namespace
-}  // namespace rehearse::config
+}  // namespace rehearse::config::csv_test

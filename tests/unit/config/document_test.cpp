@@ -4,7 +4,7 @@
 
 #include "tests/unit/config/helpers.h"
 
-namespace rehearse::config {
+namespace rehearse::config::document_test {
 namespace {
 
 Value parse(const std::string& text) { return parse_document(text, "a.yaml").root; }
@@ -223,4 +223,4 @@ TEST(Document, WrittenYamlReadsBackTheSame) {
 }
 
 }  // namespace
-}  // namespace rehearse::config
+}  // namespace rehearse::config::document_test

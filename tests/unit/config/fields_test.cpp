@@ -7,7 +7,7 @@
 #include "sim/config/layers.h"
 #include "tests/unit/config/helpers.h"
 
-namespace rehearse::config {
+namespace rehearse::config::fields_test {
 namespace {
 
 enum class Recompute { none, selective, full };
@@ -331,4 +331,4 @@ TEST(Reference, IsWrittenFromTheSameTable) {
 }
 
 }  // namespace
-}  // namespace rehearse::config
+}  // namespace rehearse::config::fields_test

@@ -4,7 +4,7 @@
 
 #include "tests/unit/config/helpers.h"
 
-namespace rehearse::config {
+namespace rehearse::config::layers_test {
 namespace {
 
 Value parse(const std::string& text) { return parse_document(text, "a.yaml").root; }
@@ -131,4 +131,4 @@ TEST(Overrides, AllMistakesAtOnce) {
 }
 
 }  // namespace
-}  // namespace rehearse::config
+}  // namespace rehearse::config::layers_test

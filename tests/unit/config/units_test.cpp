@@ -7,7 +7,7 @@
 
 #include "sim/config/decimal.h"
 
-namespace rehearse::config {
+namespace rehearse::config::units_test {
 namespace {
 
 template <typename T>
@@ -196,4 +196,4 @@ TEST(Decimal, WholeNumbersRoundOnce) {
 }
 
 }  // namespace
-}  // namespace rehearse::config
+}  // namespace rehearse::config::units_test

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-namespace rehearse {
+namespace rehearse::random_test {
 namespace {
 
 // Source: the first outputs for seed 1234567 of the reference code, as Rosetta Code ("Pseudo-random numbers/Splitmix64") lists them.
@@ -48,4 +48,4 @@ TEST(Random, GammaHasItsMoments) {
 }
 
 }  // namespace
-}  // namespace rehearse
+}  // namespace rehearse::random_test

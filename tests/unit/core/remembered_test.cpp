@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-namespace rehearse {
+namespace rehearse::remembered_test {
 namespace {
 
 TEST(Remembered, MakesEachValueOnceAndKeepsItsPlace) {
@@ -40,4 +40,4 @@ TEST(Remembered, ThreadsShareOneValue) {
 }
 
 }  // namespace
-}  // namespace rehearse
+}  // namespace rehearse::remembered_test

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-namespace rehearse::engine {
+namespace rehearse::engine::event_queue_test {
 namespace {
 
 TimePoint at(std::int64_t ps) { return TimePoint{Duration{ps}}; }
@@ -50,4 +50,4 @@ TEST(EventQueue, PoppingNothingIsABug) {
 }
 
 }  // namespace
-}  // namespace rehearse::engine
+}  // namespace rehearse::engine::event_queue_test

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace rehearse::engine {
+namespace rehearse::engine::flow_network_test {
 namespace {
 
 TimePoint at(std::int64_t ps) { return TimePoint{Duration{ps}}; }
@@ -173,4 +173,4 @@ TEST(FlowNetwork, RingBytes) {
 }
 
 }  // namespace
-}  // namespace rehearse::engine
+}  // namespace rehearse::engine::flow_network_test

@@ -8,7 +8,7 @@
 #include "sim/engine/sharing.h"
 #include "tests/support/source_dir.h"
 
-namespace rehearse::engine {
+namespace rehearse::engine::max_min_oracle_test {
 namespace {
 
 TEST(SharingOracle, AgreesWithLinearProgramming) {
@@ -34,4 +34,4 @@ TEST(SharingOracle, AgreesWithLinearProgramming) {
 }
 
 }  // namespace
-}  // namespace rehearse::engine
+}  // namespace rehearse::engine::max_min_oracle_test

@@ -8,7 +8,7 @@
 #include "sim/engine/sharing.h"
 #include "tests/unit/engine/reference_rates.h"
 
-namespace rehearse::engine {
+namespace rehearse::engine::sharing_property_test {
 namespace {
 
 using Random = std::mt19937_64;
@@ -230,4 +230,4 @@ TEST(SharingProperty, TheSameTwiceIsTheSame) {
 }
 
 }  // namespace
-}  // namespace rehearse::engine
+}  // namespace rehearse::engine::sharing_property_test

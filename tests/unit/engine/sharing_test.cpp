@@ -5,7 +5,7 @@
 
 #include "sim/core/contract.h"
 
-namespace rehearse::engine {
+namespace rehearse::engine::sharing_test {
 namespace {
 
 TimePoint at(std::int64_t ps) { return TimePoint{Duration{ps}}; }
@@ -181,4 +181,4 @@ TEST(Sharing, TimeDoesNotRunBackwardsNorPastAnEnd) {
 }
 
 }  // namespace
-}  // namespace rehearse::engine
+}  // namespace rehearse::engine::sharing_test

@@ -9,7 +9,7 @@
 #include "sim/plan/builder.h"
 #include "tests/support/hand_costs.h"
 
-namespace rehearse::executor {
+namespace rehearse::executor::block_replay_test {
 namespace {
 
 using plan::BlockWriter;
@@ -114,4 +114,4 @@ TEST(BlockReplay, ABlockBesideOtherWorkIsExecuted) {
 }
 
 }  // namespace
-}  // namespace rehearse::executor
+}  // namespace rehearse::executor::block_replay_test

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace rehearse::executor {
+namespace rehearse::executor::contention_test {
 namespace {
 
 Priced kernel(float sm, float hbm) { return {1000, {.sm = sm, .hbm = hbm}, false}; }
@@ -60,4 +60,4 @@ TEST(Contention, NothingIsSlowedWhereThereIsRoom) {
 }
 
 }  // namespace
-}  // namespace rehearse::executor
+}  // namespace rehearse::executor::contention_test

@@ -7,7 +7,7 @@
 #include "sim/plan/builder.h"
 #include "tests/support/hand_costs.h"
 
-namespace rehearse::executor {
+namespace rehearse::executor::device_progress_test {
 namespace {
 
 using plan::BlockWriter;
@@ -106,4 +106,4 @@ TEST(DeviceProgress, TheFirstStepWaitsForTheNextStagesFirstPass) {
 }
 
 }  // namespace
-}  // namespace rehearse::executor
+}  // namespace rehearse::executor::device_progress_test

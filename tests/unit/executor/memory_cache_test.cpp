@@ -6,7 +6,7 @@
 
 #include "sim/plan/builder.h"
 
-namespace rehearse::executor {
+namespace rehearse::executor::memory_cache_test {
 namespace {
 
 /// A step that keeps a tensor of `bytes` over two temporaries; frames as given.
@@ -107,4 +107,4 @@ TEST(MemoryCache, ThreadsShareIt) {
 }
 
 }  // namespace
-}  // namespace rehearse::executor
+}  // namespace rehearse::executor::memory_cache_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace rehearse::executor {
+namespace rehearse::executor::repeats_test {
 namespace {
 
 /// Micro-batches of two calls, "forward" (block 0) and "backward" (block 1), `flying` of them at once; frame 0 is fixed, and
@@ -59,4 +59,4 @@ TEST(Repeats, WhichFrameIsMeantMatters) {
 }
 
 }  // namespace
-}  // namespace rehearse::executor
+}  // namespace rehearse::executor::repeats_test

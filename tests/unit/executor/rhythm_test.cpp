@@ -7,7 +7,7 @@
 #include "sim/plan/builder.h"
 #include "tests/support/hand_costs.h"
 
-namespace rehearse::executor {
+namespace rehearse::executor::rhythm_test {
 namespace {
 
 using plan::BlockWriter;
@@ -267,4 +267,4 @@ TEST(Rhythm, RandomProgramsAreTheSameToThePicosecond) {
 }
 
 }  // namespace
-}  // namespace rehearse::executor
+}  // namespace rehearse::executor::rhythm_test

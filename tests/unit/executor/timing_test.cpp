@@ -9,7 +9,7 @@
 #include "sim/plan/builder.h"
 #include "tests/support/hand_costs.h"
 
-namespace rehearse::executor {
+namespace rehearse::executor::timing_test {
 namespace {
 
 using plan::BlockWriter;
@@ -159,4 +159,4 @@ TEST(Timing, AnEventThatIsNeverReachedIsADeadlockWithAName) {
 }
 
 }  // namespace
-}  // namespace rehearse::executor
+}  // namespace rehearse::executor::timing_test

@@ -5,7 +5,7 @@
 #include "sim/importers/readers.h"
 #include "tests/unit/importers/helpers.h"
 
-namespace rehearse::importers {
+namespace rehearse::importers::accelerate_test {
 namespace {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -130,4 +130,4 @@ TEST(Accelerate, WhatIsNoGpuTrainingIsRefused) {
 }
 
 }  // namespace
-}  // namespace rehearse::importers
+}  // namespace rehearse::importers::accelerate_test

@@ -2,7 +2,7 @@
 #include "sim/importers/readers.h"
 #include "tests/unit/importers/helpers.h"
 
-namespace rehearse::importers {
+namespace rehearse::importers::deepspeed_test {
 namespace {
 
 Imported read(const std::string& text, const Context& context = eight_gpus()) { return import_text(text, "ds.json", "deepspeed", context); }
@@ -238,4 +238,4 @@ TEST(DeepSpeedOffload, PlacesPinningAndPipelining) {
 }
 
 }  // namespace
-}  // namespace rehearse::importers
+}  // namespace rehearse::importers::deepspeed_test

@@ -4,7 +4,7 @@
 #include "sim/importers/readers.h"
 #include "tests/unit/importers/helpers.h"
 
-namespace rehearse::importers {
+namespace rehearse::importers::megatron_test {
 namespace {
 
 Imported read(const std::string& text, const Context& context = eight_gpus()) { return import_text(text, "job.sh", "megatron", context); }
@@ -292,4 +292,4 @@ TEST(CommandLine, ArithmeticAndDefaults) {
 }
 
 }  // namespace
-}  // namespace rehearse::importers
+}  // namespace rehearse::importers::megatron_test

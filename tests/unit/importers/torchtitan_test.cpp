@@ -2,7 +2,7 @@
 #include "sim/importers/readers.h"
 #include "tests/unit/importers/helpers.h"
 
-namespace rehearse::importers {
+namespace rehearse::importers::torchtitan_test {
 namespace {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -202,4 +202,4 @@ TEST(TorchtitanJson, ReadsTheResolvedConfigurationOutOfALog) {
 }
 
 }  // namespace
-}  // namespace rehearse::importers
+}  // namespace rehearse::importers::torchtitan_test

@@ -12,7 +12,7 @@
 #include "sim/model/presets.h"
 #include "tests/support/source_dir.h"
 
-namespace rehearse::model {
+namespace rehearse::model::huggingface_oracle_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -80,4 +80,4 @@ INSTANTIATE_TEST_SUITE_P(Transformers, HuggingFaceOracle, testing::ValuesIn(name
 TEST(HuggingFaceOracleData, CoversWhatWasAskedFor) { EXPECT_GE(names().size(), 50u); }
 
 }  // namespace
-}  // namespace rehearse::model
+}  // namespace rehearse::model::huggingface_oracle_test

@@ -11,7 +11,7 @@
 #include "tests/unit/model/text_checks.h"
 #include "tests/support/source_dir.h"
 
-namespace rehearse::model {
+namespace rehearse::model::huggingface_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -197,4 +197,4 @@ TEST(HuggingFaceMistakes, WhatADescriptionCannotState) {
 }
 
 }  // namespace
-}  // namespace rehearse::model
+}  // namespace rehearse::model::huggingface_test

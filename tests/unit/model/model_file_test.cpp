@@ -8,7 +8,7 @@
 #include "sim/model/presets.h"
 #include "tests/unit/model/text_checks.h"
 
-namespace rehearse::model {
+namespace rehearse::model::model_file_test {
 namespace {
 
 ModelDescription read(const std::string& yaml) {
@@ -94,4 +94,4 @@ TEST(Describe, HumanCounts) {
 }
 
 }  // namespace
-}  // namespace rehearse::model
+}  // namespace rehearse::model::model_file_test

@@ -3,7 +3,7 @@
 #include "sim/model/presets.h"
 #include "sim/model/shapes.h"
 
-namespace rehearse::model {
+namespace rehearse::model::parameters_test {
 namespace {
 
 Shapes tiny(bool gated) {
@@ -118,4 +118,4 @@ TEST(Parameters, MultiTokenPredictionIsApart) {
 }
 
 }  // namespace
-}  // namespace rehearse::model
+}  // namespace rehearse::model::parameters_test

@@ -9,7 +9,7 @@
 #include "sim/model/describe.h"
 #include "tests/unit/model/text_checks.h"
 
-namespace rehearse::model {
+namespace rehearse::model::presets_test {
 namespace {
 
 class Presets : public testing::TestWithParam<std::string> {};
@@ -111,4 +111,4 @@ TEST(PresetDifference, SeesEveryField) {
 }
 
 }  // namespace
-}  // namespace rehearse::model
+}  // namespace rehearse::model::presets_test

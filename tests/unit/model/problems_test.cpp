@@ -6,7 +6,7 @@
 #include "sim/model/shapes.h"
 #include "tests/unit/model/text_checks.h"
 
-namespace rehearse::model {
+namespace rehearse::model::problems_test {
 namespace {
 
 struct Case {
@@ -81,4 +81,4 @@ TEST(Problems, DenseWidthMattersOnlyWhereALayerIsDense) {
 }
 
 }  // namespace
-}  // namespace rehearse::model
+}  // namespace rehearse::model::problems_test

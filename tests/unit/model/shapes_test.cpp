@@ -5,7 +5,7 @@
 #include "sim/core/contract.h"
 #include "sim/model/presets.h"
 
-namespace rehearse::model {
+namespace rehearse::model::shapes_test {
 namespace {
 
 // 8/3 * 4096 = 10922.67, rounded up to a multiple of 256: 11008, which is Llama-2-7B's width.
@@ -95,4 +95,4 @@ TEST(Shapes, StatedSizesReplaceANamedModels) {
 }
 
 }  // namespace
-}  // namespace rehearse::model
+}  // namespace rehearse::model::shapes_test

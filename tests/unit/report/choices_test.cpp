@@ -4,7 +4,7 @@
 #include "sim/config/document.h"
 #include "sim/report/effective_config.h"
 
-namespace rehearse::report {
+namespace rehearse::report::choices_test {
 namespace {
 
 TEST(EffectiveConfig, KeepsChoicesWithinAProfile) {
@@ -21,4 +21,4 @@ TEST(EffectiveConfig, KeepsChoicesWithinAProfile) {
 }
 
 }  // namespace
-}  // namespace rehearse::report
+}  // namespace rehearse::report::choices_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace rehearse::report {
+namespace rehearse::report::error_bands_test {
 namespace {
 
 /// A source whose errors are 1 %, 2 %, ... n %, times `scale`.
@@ -60,4 +60,4 @@ TEST(Coverage, LeavesTheJudgedSourceOut) {
 TEST(StoredBand, SaysWhatItRestsOn) { EXPECT_FALSE(stored_band("megatron-core", "hopper").basis.empty()); }
 
 }  // namespace
-}  // namespace rehearse::report
+}  // namespace rehearse::report::error_bands_test

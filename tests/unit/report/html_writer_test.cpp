@@ -9,7 +9,7 @@
 
 #include "small_scenario.h"
 
-namespace rehearse::report {
+namespace rehearse::report::html_writer_test {
 namespace {
 
 /// The first tag that closes what is not open, or stays open; "" when all is well.
@@ -59,4 +59,4 @@ TEST(HtmlWriter, EveryStageHasARowOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace rehearse::report
+}  // namespace rehearse::report::html_writer_test

@@ -9,7 +9,7 @@
 #include "sim/report/effective_config.h"
 #include "sim/scenario/scenario_file.h"
 
-namespace rehearse::report {
+namespace rehearse::report::json_writer_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -136,4 +136,4 @@ TEST(EffectiveConfig, HasEveryKeyOfTheScenarioFile) {
 }
 
 }  // namespace
-}  // namespace rehearse::report
+}  // namespace rehearse::report::json_writer_test

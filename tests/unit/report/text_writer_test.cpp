@@ -9,7 +9,7 @@
 #include "sim/report/explain.h"
 #include "sim/report/format.h"
 
-namespace rehearse::report {
+namespace rehearse::report::text_writer_test {
 namespace {
 
 void expect_narrow(const std::string& text, const std::string& what) {
@@ -109,4 +109,4 @@ TEST(Format, TablesAlignAndGiveWay) {
 }
 
 }  // namespace
-}  // namespace rehearse::report
+}  // namespace rehearse::report::text_writer_test

@@ -9,7 +9,7 @@
 #include "small_scenario.h"
 #include "sim/report/memory_snapshot_writer.h"
 
-namespace rehearse::report {
+namespace rehearse::report::trace_writer_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -165,4 +165,4 @@ TEST(MemorySnapshot, PickleIsProtocol2AndEnds) {
 }
 
 }  // namespace
-}  // namespace rehearse::report
+}  // namespace rehearse::report::trace_writer_test

@@ -8,7 +8,7 @@
 #include "strategies/layer/transformer_layer.h"
 #include "tests/unit/scenario/small_jobs.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::activations_textbook_test {
 namespace {
 
 namespace st = strategies;
@@ -77,4 +77,4 @@ TEST(ActivationsTextbook, FullRecomputation) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::activations_textbook_test

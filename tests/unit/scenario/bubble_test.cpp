@@ -8,7 +8,7 @@
 #include "tests/support/hand_costs.h"
 #include "tests/unit/scenario/small_jobs.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::bubble_test {
 namespace {
 
 constexpr std::int64_t kForward = 1'000'000, kBackward = 2'000'000;   // per layer, picoseconds
@@ -60,4 +60,4 @@ TEST(Bubble, NaivePipelineIdlesAllButOneStage) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::bubble_test

@@ -5,7 +5,7 @@
 #include "tests/support/byte_ledger.h"
 #include "tests/unit/scenario/small_jobs.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::checkpoint_buffers_test {
 namespace {
 
 namespace st = strategies;
@@ -99,4 +99,4 @@ TEST(CheckpointBuffers, SynchronisingAtBoundariesTakesTime) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::checkpoint_buffers_test

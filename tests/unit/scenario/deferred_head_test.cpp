@@ -5,7 +5,7 @@
 #include "sim/scenario/simulate.h"
 #include "tests/unit/scenario/small_jobs.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::deferred_head_test {
 namespace {
 
 namespace st = strategies;
@@ -67,4 +67,4 @@ TEST(DeferredHeadGradients, NeedStagesAndFusedAccumulation) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::deferred_head_test

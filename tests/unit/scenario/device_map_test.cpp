@@ -5,7 +5,7 @@
 #include "sim/scenario/simulate.h"
 #include "tests/support/byte_ledger.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::device_map_test {
 namespace {
 
 namespace st = strategies;
@@ -117,4 +117,4 @@ TEST(DeviceMap, LayersOverSeveralGpusAreANaivePipeline) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::device_map_test

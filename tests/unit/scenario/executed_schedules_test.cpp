@@ -14,7 +14,7 @@
 #include "tests/support/hand_costs.h"
 #include "tests/unit/scenario/small_jobs.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::executed_schedules_test {
 namespace {
 
 using strategies::PipelineProgram;
@@ -189,4 +189,4 @@ TEST(ExecutedSchedule, OverlappedPassesHideEachOthersCollectives) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::executed_schedules_test

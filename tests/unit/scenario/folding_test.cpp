@@ -4,7 +4,7 @@
 #include "sim/config/document.h"
 #include "sim/scenario/simulate.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::folding_test {
 namespace {
 
 struct Case {
@@ -119,4 +119,4 @@ TEST(Routing, SeedsReproduceWholeResults) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::folding_test

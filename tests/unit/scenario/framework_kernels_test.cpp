@@ -4,7 +4,7 @@
 #include "sim/scenario/simulate.h"
 #include "tests/unit/scenario/small_jobs.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::framework_kernels_test {
 namespace {
 
 using strategies::LossKind;
@@ -95,4 +95,4 @@ TEST(FrameworkKernels, WrappedAdaptersReduceTheirOwnGradientsOnly) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::framework_kernels_test

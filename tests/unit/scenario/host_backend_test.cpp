@@ -5,7 +5,7 @@
 #include "sim/config/document.h"
 #include "sim/scenario/simulate.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::host_backend_test {
 namespace {
 
 using executor::Cause;
@@ -62,4 +62,4 @@ TEST(HostBackend, OtherStrategiesRunAndKeepBuffersOnTheHost) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::host_backend_test

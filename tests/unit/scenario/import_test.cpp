@@ -9,7 +9,7 @@
 #include "sim/scenario/simulate.h"
 #include "tests/support/source_dir.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::import_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -124,4 +124,4 @@ TEST_F(Import, TheNotesDeepSpeedFileIsReadAsItIs) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::import_test

@@ -6,7 +6,7 @@
 #include "sim/scenario/simulate.h"
 #include "tests/unit/scenario/small_jobs.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::loss_stage_test {
 namespace {
 
 Scenario eight_stages() {
@@ -67,4 +67,4 @@ TEST(GatheredInput, IsKeptWhole) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::loss_stage_test

@@ -6,7 +6,7 @@
 #include "sim/scenario/simulate.h"
 #include "tests/unit/scenario/small_jobs.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::measured_memory_test {
 namespace {
 
 using plan::Phase;
@@ -74,4 +74,4 @@ TEST(MeasuredMemory, EightBitInputsAreKeptAsTheyWere) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::measured_memory_test

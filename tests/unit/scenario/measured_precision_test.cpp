@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::measured_precision_test {
 namespace {
 
 namespace st = strategies;
@@ -70,4 +70,4 @@ TEST(MeasuredRun, KindsOfAdapters) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::measured_precision_test

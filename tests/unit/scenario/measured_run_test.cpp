@@ -9,7 +9,7 @@
 #include "sim/scenario/measured_run.h"
 #include "strategies/data/catalog.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::measured_run_test {
 namespace {
 
 using strategies::DataParallelKind;
@@ -160,4 +160,4 @@ TEST(MeasuredRun, HuggingFaceWithFusedKernels) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::measured_run_test

@@ -6,7 +6,7 @@
 #include "sim/scenario/simulate.h"
 #include "tests/unit/scenario/small_jobs.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::megatron_arguments_test {
 namespace {
 
 Scenario megatron_job(const std::string& gpu, const std::string& node) {
@@ -70,4 +70,4 @@ TEST(MegatronLayout, FirstAndLastStageMayHoldFewerLayers) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::megatron_arguments_test

@@ -5,7 +5,7 @@
 #include "tests/support/byte_ledger.h"
 #include "tests/unit/scenario/small_jobs.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::model_states_test {
 namespace {
 
 using plan::Category;
@@ -144,4 +144,4 @@ TEST(ModelStates, MegatronFsdpShardsEverything) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::model_states_test

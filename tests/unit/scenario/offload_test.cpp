@@ -5,7 +5,7 @@
 #include "tests/support/byte_ledger.h"
 #include "tests/unit/scenario/small_jobs.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::offload_test {
 namespace {
 
 namespace st = strategies;
@@ -208,4 +208,4 @@ TEST(Offload, WhatCannotBeIsRefused) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::offload_test

@@ -5,7 +5,7 @@
 #include "tests/support/byte_ledger.h"
 #include "tests/unit/scenario/small_jobs.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::one_process_test {
 namespace {
 
 namespace st = strategies;
@@ -178,4 +178,4 @@ TEST(OneProcess, GatherIsCopiesInTurn) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::one_process_test

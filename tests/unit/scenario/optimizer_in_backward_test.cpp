@@ -4,7 +4,7 @@
 #include "sim/config/document.h"
 #include "sim/scenario/simulate.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::optimizer_in_backward_test {
 namespace {
 
 Scenario job(bool in_backward, int batch = 1) {
@@ -43,4 +43,4 @@ TEST(OptimizerInBackward, IsRefusedWhereGradientsAreNotComplete) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::optimizer_in_backward_test

@@ -7,7 +7,7 @@
 #include "tests/support/byte_ledger.h"
 #include "tests/unit/scenario/small_jobs.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::optimizer_test {
 namespace {
 
 namespace st = strategies;
@@ -102,4 +102,4 @@ TEST(Evaluation, RunsForwardOnlyBesideTheStatesOfTraining) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::optimizer_test

@@ -4,7 +4,7 @@
 #include "sim/config/document.h"
 #include "sim/scenario/simulate.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::out_of_memory_test {
 namespace {
 
 Result simulated(int layers, int hidden) {
@@ -31,4 +31,4 @@ TEST(OutOfMemory, TooMuchNeverFits) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::out_of_memory_test

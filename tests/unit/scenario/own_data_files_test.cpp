@@ -9,7 +9,7 @@
 #include "sim/scenario/simulate.h"
 #include "tests/support/source_dir.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::own_data_files_test {
 namespace {
 
 class OwnDataFiles : public ::testing::Test {
@@ -100,4 +100,4 @@ TEST_F(OwnDataFiles, AMissingFileIsNamed) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::own_data_files_test

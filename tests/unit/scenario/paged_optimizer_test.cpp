@@ -4,7 +4,7 @@
 #include "sim/config/document.h"
 #include "sim/scenario/simulate.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::paged_optimizer_test {
 namespace {
 
 Scenario job(const std::string& gpu, const std::string& optimizer, const std::string& memory, const std::string& model = "llama-3.2-1b") {
@@ -61,4 +61,4 @@ TEST(PagedOptimizer, OnlyWholeStatesOfAdamAndLionArePaged) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::paged_optimizer_test

@@ -11,7 +11,7 @@
 #include "strategies/pipeline/catalog.h"
 #include "strategies/pipeline/table.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::refusals_test {
 namespace {
 
 /// The mistakes in the base scenario after one override; "" when there are none.
@@ -84,4 +84,4 @@ TEST(Refusals, GraphPartsAndCompiledFormsThatDoNotExist) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::refusals_test

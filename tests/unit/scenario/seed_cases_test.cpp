@@ -8,7 +8,7 @@
 #include "tests/support/byte_ledger.h"
 #include "tests/support/source_dir.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::seed_cases_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -253,4 +253,4 @@ TEST(SeedCases, B14SixLayersOfTwoExperts) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::seed_cases_test

@@ -5,7 +5,7 @@
 #include "tests/support/byte_ledger.h"
 #include "tests/support/source_dir.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::seed_systems_test {
 namespace {
 
 Scenario seed(const std::string& name, const std::vector<std::string>& overrides = {}) { return load_scenario((source_dir() / "scenarios" / "notes" / (name + ".yaml")).string(), overrides); }
@@ -90,4 +90,4 @@ TEST(SeedSystems, BackendsAndInterconnects) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::seed_systems_test

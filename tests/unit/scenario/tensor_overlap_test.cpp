@@ -7,7 +7,7 @@
 #include "sim/scenario/simulate.h"
 #include "tests/unit/scenario/small_jobs.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::tensor_overlap_test {
 namespace {
 
 namespace st = strategies;
@@ -91,4 +91,4 @@ TEST(TensorOverlap, NeedsSequenceParallelism) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::tensor_overlap_test

@@ -10,7 +10,7 @@
 #include "tests/support/source_dir.h"
 #include "tests/unit/scenario/small_jobs.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::xla_and_internevo_test {
 namespace {
 
 namespace st = strategies;
@@ -199,4 +199,4 @@ TEST(MeasuredRows, OfTheseTablesAreAllSimulated) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::xla_and_internevo_test

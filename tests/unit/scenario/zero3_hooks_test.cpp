@@ -5,7 +5,7 @@
 #include "sim/config/document.h"
 #include "sim/scenario/simulate.h"
 
-namespace rehearse::scenario {
+namespace rehearse::scenario::zero3_hooks_test {
 namespace {
 
 Scenario job(const std::string& kind, const std::string& recompute, int tokens = 256) {
@@ -53,4 +53,4 @@ TEST(Zero3Hooks, SetTheFloorOfSmallSteps) {
 }
 
 }  // namespace
-}  // namespace rehearse::scenario
+}  // namespace rehearse::scenario::zero3_hooks_test

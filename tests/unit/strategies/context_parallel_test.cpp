@@ -10,7 +10,7 @@
 #include "strategies/plan_writer.h"
 #include "tests/support/byte_ledger.h"
 
-namespace rehearse::strategies {
+namespace rehearse::strategies::context_parallel_test {
 namespace {
 
 constexpr std::int64_t kSequence = 1024, kBatch = 2, kHidden = 512, kHeads = 16, kHeadDim = 32, kLayers = 2, kMicroBatches = 3;
@@ -306,4 +306,4 @@ TEST(ContextParallel, RefusalsSayWhatIsNear) {
 }
 
 }  // namespace
-}  // namespace rehearse::strategies
+}  // namespace rehearse::strategies::context_parallel_test

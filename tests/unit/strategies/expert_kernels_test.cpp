@@ -10,7 +10,7 @@
 #include "strategies/pipeline/catalog.h"
 #include "strategies/plan_writer.h"
 
-namespace rehearse::strategies {
+namespace rehearse::strategies::expert_kernels_test {
 namespace {
 
 model::ModelDescription gpt_oss(int layers = 2) {
@@ -181,4 +181,4 @@ TEST(Recipes, TheNewestReleaseNotAfterTheRunsCounts) {
 }
 
 }  // namespace
-}  // namespace rehearse::strategies
+}  // namespace rehearse::strategies::expert_kernels_test

@@ -11,7 +11,7 @@
 #include "strategies/plan_writer.h"
 #include "tests/support/byte_ledger.h"
 
-namespace rehearse::strategies {
+namespace rehearse::strategies::experts_test {
 namespace {
 
 model::ModelDescription small_mixture() {
@@ -300,4 +300,4 @@ TEST(Experts, RefusalsSayWhatIsNear) {
 }
 
 }  // namespace
-}  // namespace rehearse::strategies
+}  // namespace rehearse::strategies::experts_test

@@ -4,7 +4,7 @@
 
 #include "tests/unit/strategies/oracle_runs.h"
 
-namespace rehearse::strategies {
+namespace rehearse::strategies::flops_test {
 namespace {
 
 struct Count {
@@ -41,4 +41,4 @@ TEST(Flops, EqualToPyTorchsCount) {
 }
 
 }  // namespace
-}  // namespace rehearse::strategies
+}  // namespace rehearse::strategies::flops_test

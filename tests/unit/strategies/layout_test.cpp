@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-namespace rehearse::strategies {
+namespace rehearse::strategies::layout_test {
 namespace {
 
 using Ranks = std::vector<Rank>;
@@ -162,4 +162,4 @@ TEST(LayoutProblems, SayWhatDoesNotFitAndWhatWould) {
 }
 
 }  // namespace
-}  // namespace rehearse::strategies
+}  // namespace rehearse::strategies::layout_test

@@ -17,7 +17,7 @@
 #include "tests/support/byte_ledger.h"
 #include "tests/unit/strategies/oracle_runs.h"
 
-namespace rehearse::strategies {
+namespace rehearse::strategies::live_bytes_test {
 namespace {
 
 using test_support::ByteLedger;
@@ -93,4 +93,4 @@ TEST(LiveBytesByFormula, HuggingFaceLayer) {
 }
 
 }  // namespace
-}  // namespace rehearse::strategies
+}  // namespace rehearse::strategies::live_bytes_test

@@ -7,7 +7,7 @@
 #include "strategies/plan_writer.h"
 #include "tests/unit/strategies/oracle_runs.h"
 
-namespace rehearse::strategies {
+namespace rehearse::strategies::pipeline_gradients_test {
 namespace {
 
 constexpr int kMicroBatches = 4;
@@ -160,4 +160,4 @@ TEST(PipelineMessages, OnlyBatchesAreWaitedForByTheHost) {
 }
 
 }  // namespace
-}  // namespace rehearse::strategies
+}  // namespace rehearse::strategies::pipeline_gradients_test

@@ -2,7 +2,7 @@
 
 #include "strategies/pipeline/partition.h"
 
-namespace rehearse::strategies {
+namespace rehearse::strategies::pipeline_partition_test {
 namespace {
 
 std::vector<int> counts(const PartitionRequest& request) {
@@ -66,4 +66,4 @@ TEST(PipelinePartition, ProblemsSayWhatWouldWork) {
 }
 
 }  // namespace
-}  // namespace rehearse::strategies
+}  // namespace rehearse::strategies::pipeline_partition_test

@@ -9,7 +9,7 @@
 #include "strategies/pipeline/sharding.h"
 #include "strategies/pipeline/table.h"
 
-namespace rehearse::strategies {
+namespace rehearse::strategies::pipeline_program_test {
 namespace {
 
 /// "F0 [SF0 RB0] B0": brackets hold a batch, '!' after it blocks, '~' is taken back after the next
@@ -163,4 +163,4 @@ TEST(PipelineDrawing, ChunksAndOverlapAndCut) {
 }
 
 }  // namespace
-}  // namespace rehearse::strategies
+}  // namespace rehearse::strategies::pipeline_program_test

@@ -8,7 +8,7 @@
 #include "strategies/pipeline/check.h"
 #include "strategies/pipeline/unit_time.h"
 
-namespace rehearse::strategies {
+namespace rehearse::strategies::pipeline_schedules_test {
 namespace {
 
 /// Messages that never stand behind others and take no time: what the closed forms assume.
@@ -242,4 +242,4 @@ TEST(PipelineLimits, SayWhatWouldWork) {
 }
 
 }  // namespace
-}  // namespace rehearse::strategies
+}  // namespace rehearse::strategies::pipeline_schedules_test

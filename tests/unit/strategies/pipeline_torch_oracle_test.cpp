@@ -13,7 +13,7 @@
 #include "strategies/pipeline/table.h"
 #include "tests/support/source_dir.h"
 
-namespace rehearse::strategies {
+namespace rehearse::strategies::pipeline_torch_oracle_test {
 namespace {
 
 std::vector<std::string> rows_of(const PipelineProgram& program) {
@@ -85,4 +85,4 @@ TEST(PipelineTorchOracle, ZeroBubbleH1IsTheOneChunkCase) {
 }
 
 }  // namespace
-}  // namespace rehearse::strategies
+}  // namespace rehearse::strategies::pipeline_torch_oracle_test

@@ -12,7 +12,7 @@
 #include "strategies/plan_writer.h"
 #include "strategies/rank_classes.h"
 
-namespace rehearse::strategies {
+namespace rehearse::strategies::routing_test {
 namespace {
 
 model::Experts experts_of(std::int64_t count, std::int64_t top_k) {
@@ -231,4 +231,4 @@ TEST(Routing, RefusalsSayWhatIsNear) {
 }
 
 }  // namespace
-}  // namespace rehearse::strategies
+}  // namespace rehearse::strategies::routing_test

@@ -11,7 +11,7 @@
 #include "strategies/plan_writer.h"
 #include "tests/unit/strategies/oracle_runs.h"
 
-namespace rehearse::strategies {
+namespace rehearse::strategies::split_backward_test {
 namespace {
 
 struct Emitted {
@@ -151,4 +151,4 @@ TEST(SplitBackward, BetweenTheHalvesLiveTheOperandsOfTheWeightGradients) {
 }
 
 }  // namespace
-}  // namespace rehearse::strategies
+}  // namespace rehearse::strategies::split_backward_test

@@ -4,7 +4,7 @@
 
 #include "sim/model/shapes.h"
 
-namespace rehearse::strategies {
+namespace rehearse::strategies::stage_layers_test {
 namespace {
 
 model::ModelDescription llama(std::int64_t layers, std::int64_t hidden) {
@@ -50,4 +50,4 @@ TEST(StageLayers, NoStageBeforeTheLastIsLeftWithNothing) {
 }
 
 }  // namespace
-}  // namespace rehearse::strategies
+}  // namespace rehearse::strategies::stage_layers_test

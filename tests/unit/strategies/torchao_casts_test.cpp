@@ -3,7 +3,7 @@
 
 #include "tests/unit/scenario/small_jobs.h"
 
-namespace rehearse::strategies {
+namespace rehearse::strategies::torchao_casts_test {
 namespace {
 
 using scenario::small_job;
@@ -88,4 +88,4 @@ TEST(LayersIn16Bit, AreThoseAtTheEnds) {
 }
 
 }  // namespace
-}  // namespace rehearse::strategies
+}  // namespace rehearse::strategies::torchao_casts_test

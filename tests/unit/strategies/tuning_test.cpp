@@ -10,7 +10,7 @@
 #include "tests/support/byte_ledger.h"
 #include "tests/unit/strategies/oracle_runs.h"
 
-namespace rehearse::strategies {
+namespace rehearse::strategies::tuning_test {
 namespace {
 
 using plan::Category;
@@ -272,4 +272,4 @@ TEST(Tuning, LiveBytesWithinOnePercentOfPyTorch) {
 }
 
 }  // namespace
-}  // namespace rehearse::strategies
+}  // namespace rehearse::strategies::tuning_test

@@ -6,7 +6,7 @@
 #include "hwmodels/device/memory_cost.h"
 #include "sim/core/contract.h"
 
-namespace rehearse::hwmodels {
+namespace rehearse::hwmodels::attention_memory_cost_test {
 namespace {
 
 using model::AttentionKernel;
@@ -161,4 +161,4 @@ TEST(KernelModel, NegativeSizesAreOurBug) {
 }
 
 }  // namespace
-}  // namespace rehearse::hwmodels
+}  // namespace rehearse::hwmodels::attention_memory_cost_test

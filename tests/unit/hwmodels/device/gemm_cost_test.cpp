@@ -7,7 +7,7 @@
 
 #include "hwmodels/device/kernel_model.h"
 
-namespace rehearse::hwmodels {
+namespace rehearse::hwmodels::gemm_cost_test {
 namespace {
 
 model::KernelSpec gemm(std::int64_t m, std::int64_t n, std::int64_t k, DType type = DType::bf16) {
@@ -146,4 +146,4 @@ TEST(GemmCost, GroupsCostMoreThanOneProductOfTheirSum) {
 }
 
 }  // namespace
-}  // namespace rehearse::hwmodels
+}  // namespace rehearse::hwmodels::gemm_cost_test

@@ -10,7 +10,7 @@
 #include "sim/core/error.h"
 #include "tests/support/source_dir.h"
 
-namespace rehearse::hwmodels {
+namespace rehearse::hwmodels::gpu_files_test {
 namespace {
 
 TEST(GpuFiles, NamesOfPublishedTablesExist) {
@@ -107,4 +107,4 @@ TEST(KernelParameters, NamesAreUniqueAndUnknownOnesAreOurBug) {
 }
 
 }  // namespace
-}  // namespace rehearse::hwmodels
+}  // namespace rehearse::hwmodels::gpu_files_test

@@ -8,11 +8,11 @@
 #include "hwmodels/device/kernel_model.h"
 #include "kernel_tables.h"
 
-namespace rehearse::hwmodels {
+namespace rehearse::hwmodels::kernel_accuracy_test {
 namespace {
 
-using testing::Harness;
-using testing::MeasuredKernel;
+using test::Harness;
+using test::MeasuredKernel;
 
 // A loop of short kernels stays cool, a loop of long ones throttles: time constant of the SimuMax harness, as fitted.
 double throttle_us(const std::string& gpu) { return gpu == "b200-sxm" ? 141 : 46; }
@@ -67,10 +67,10 @@ void report(const std::vector<MeasuredKernel>& rows, double most) {
   }
 }
 
-TEST(KernelAccuracy, Gemms) { report(testing::measured_gemms(), 0.12); }
-TEST(KernelAccuracy, Attention) { report(testing::measured_attention(), 0.14); }
-TEST(KernelAccuracy, MemoryBoundKernels) { report(testing::measured_memory_kernels(), 0.14); }
-TEST(KernelAccuracy, ChainsOfPyTorchsOwnKernels) { report(testing::measured_eager_chains(), 0.14); }
+TEST(KernelAccuracy, Gemms) { report(test::measured_gemms(), 0.12); }
+TEST(KernelAccuracy, Attention) { report(test::measured_attention(), 0.14); }
+TEST(KernelAccuracy, MemoryBoundKernels) { report(test::measured_memory_kernels(), 0.14); }
+TEST(KernelAccuracy, ChainsOfPyTorchsOwnKernels) { report(test::measured_eager_chains(), 0.14); }
 
 // Large GEMMs of training steps reach 0.70-0.82 of the A100's peak, 0.62-0.74 of the H100's and 0.45-0.60 of the B200's
 // (published steps; the 500 W H100 less).
@@ -125,11 +125,11 @@ TEST(KernelAccuracy, ForwardOfAMegatronLayerLeavesRoomForItsAllReduces) {
   move(model::KernelKind::normalization, 2 * stream), move(model::KernelKind::normalization, 2 * stream);
   move(model::KernelKind::elementwise, 3 * stream + stream / 2), move(model::KernelKind::elementwise, 3 * stream + stream / 2);
   move(model::KernelKind::elementwise, 2 * tokens * 4 * local * 2);  // gelu
-  const double published = std::stod(testing::read_table("megatron_layer_times_22b").at(0).at("fwd_ms")) * 1e3;
+  const double published = std::stod(test::read_table("megatron_layer_times_22b").at(0).at("fwd_ms")) * 1e3;
   std::printf("  forward compute %.2f ms of %.2f ms published with communication\n", us / 1e3, published / 1e3);
   EXPECT_LT(us, published - 1000);
   EXPECT_GT(us, published - 2500);
 }
 
 }  // namespace
-}  // namespace rehearse::hwmodels
+}  // namespace rehearse::hwmodels::kernel_accuracy_test

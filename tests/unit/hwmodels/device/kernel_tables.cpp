@@ -8,7 +8,7 @@
 #include <tuple>
 #include "tests/support/source_dir.h"
 
-namespace rehearse::hwmodels::testing {
+namespace rehearse::hwmodels::test {
 namespace {
 
 using model::GemmRole;
@@ -290,4 +290,4 @@ std::vector<MeasuredKernel> measured_eager_chains() {
   return out;
 }
 
-}  // namespace rehearse::hwmodels::testing
+}  // namespace rehearse::hwmodels::test

@@ -8,7 +8,7 @@
 
 #include "sim/model/kernel.h"
 
-namespace rehearse::hwmodels::testing {
+namespace rehearse::hwmodels::test {
 
 /// How hot the GPU was: one cold kernel, minutes of load, or a loop that reaches the power limit after a while.
 enum class Harness : std::uint8_t { burst, sustained, loop };
@@ -30,4 +30,4 @@ std::vector<MeasuredKernel> measured_memory_kernels();
 /// PyTorch's own kernels one after the other: eager_rows() of tests/accuracy/kernel_tables.py says which.
 std::vector<MeasuredKernel> measured_eager_chains();
 
-}  // namespace rehearse::hwmodels::testing
+}  // namespace rehearse::hwmodels::test

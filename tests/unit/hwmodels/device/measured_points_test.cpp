@@ -10,7 +10,7 @@
 #include "sim/core/error.h"
 #include "tests/support/source_dir.h"
 
-namespace rehearse::hwmodels {
+namespace rehearse::hwmodels::measured_points_test {
 namespace {
 
 model::KernelSpec gemm(std::int64_t m, std::int64_t n, std::int64_t k) {
@@ -150,4 +150,4 @@ TEST_F(PointsFile, MistakesAreToldByLine) {
 }
 
 }  // namespace
-}  // namespace rehearse::hwmodels
+}  // namespace rehearse::hwmodels::measured_points_test

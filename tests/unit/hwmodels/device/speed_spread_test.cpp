@@ -2,7 +2,7 @@
 
 #include "hwmodels/device/kernel_model.h"
 
-namespace rehearse::hwmodels {
+namespace rehearse::hwmodels::speed_spread_test {
 namespace {
 
 // Mean of the largest of n standard normal numbers: 0, 0.564 (1 / sqrt pi), 1.029, 1.424, 2.508 (tables of order statistics).
@@ -24,4 +24,4 @@ TEST(SpeedSpread, SlowsWhatTheClockDecides) {
 }
 
 }  // namespace
-}  // namespace rehearse::hwmodels
+}  // namespace rehearse::hwmodels::speed_spread_test

@@ -3,7 +3,7 @@
 
 #include "hwmodels/memory/caching_allocator.h"
 
-namespace rehearse::hwmodels {
+namespace rehearse::hwmodels::allocator_condition_test {
 namespace {
 
 constexpr StreamId kStream{0};
@@ -59,4 +59,4 @@ TEST(AllocatorCondition, DelayedFreesAreNotCompared) {
 }
 
 }  // namespace
-}  // namespace rehearse::hwmodels
+}  // namespace rehearse::hwmodels::allocator_condition_test

@@ -10,7 +10,7 @@
 #include "random_program.h"
 #include "reference_allocator.h"
 
-namespace rehearse::hwmodels {
+namespace rehearse::hwmodels::caching_allocator_random_test {
 namespace {
 
 std::string differences(const AllocatorStatistics& a, const AllocatorStatistics& b) {
@@ -38,8 +38,8 @@ std::string differences(const AllocatorStatistics& a, const AllocatorStatistics&
   return out;
 }
 
-std::vector<BlockSnapshot> mapped_blocks(const testing::ReferenceAllocator& reference) {
-  using State = testing::ReferenceAllocator::State;
+std::vector<BlockSnapshot> mapped_blocks(const test::ReferenceAllocator& reference) {
+  using State = test::ReferenceAllocator::State;
   std::vector<BlockSnapshot> out;
   for (const auto& [address, b] : reference.blocks()) {
     if (b.state == State::unmapped) continue;
@@ -51,7 +51,7 @@ std::vector<BlockSnapshot> mapped_blocks(const testing::ReferenceAllocator& refe
   return out;
 }
 
-void expect_same_blocks(const CachingAllocator& fast, const testing::ReferenceAllocator& slow) {
+void expect_same_blocks(const CachingAllocator& fast, const test::ReferenceAllocator& slow) {
   const std::vector<BlockSnapshot> expected = mapped_blocks(slow);
   std::size_t i = 0;
   for (const SegmentSnapshot& segment : fast.snapshot()) {
@@ -71,13 +71,13 @@ void expect_same_blocks(const CachingAllocator& fast, const testing::ReferenceAl
   ASSERT_EQ(i, expected.size());
 }
 
-class RandomAllocations : public ::testing::TestWithParam<testing::RandomCase> {};
+class RandomAllocations : public ::testing::TestWithParam<test::RandomCase> {};
 
 TEST_P(RandomAllocations, AgreeWithTheReference) {
-  const testing::RandomCase& c = GetParam();
+  const test::RandomCase& c = GetParam();
   CachingAllocator fast(c.settings);
-  testing::ReferenceAllocator slow(c.settings);
-  testing::RandomProgram program(c.settings.limit, c.moves_limit);
+  test::ReferenceAllocator slow(c.settings);
+  test::RandomProgram program(c.settings.limit, c.moves_limit);
   struct Live {
     BlockId block;
     std::uint64_t address;
@@ -85,8 +85,8 @@ TEST_P(RandomAllocations, AgreeWithTheReference) {
   std::vector<Live> live;
   int failures = 0;
   for (int i = 0; i < c.operations; ++i) {
-    using Kind = testing::RandomOperation::Kind;
-    const testing::RandomOperation o = program.next(live.size());
+    using Kind = test::RandomOperation::Kind;
+    const test::RandomOperation o = program.next(live.size());
     switch (o.kind) {
       case Kind::allocate: {
         const Allocation a = fast.allocate(o.bytes, o.stream);
@@ -144,16 +144,16 @@ TEST_P(RandomAllocations, AgreeWithTheReference) {
 }
 
 TEST_P(RandomAllocations, AgreeWithTheRecordedRunOfPyTorch) {
-  const testing::RandomCase& c = GetParam();
+  const test::RandomCase& c = GetParam();
   if (!c.recorded) GTEST_SKIP() << "the option is younger than the recorded library";
   CachingAllocator fast(c.settings);
-  testing::RandomProgram program(c.settings.limit, c.moves_limit);
+  test::RandomProgram program(c.settings.limit, c.moves_limit);
   std::vector<BlockId> live;
   std::uint64_t hash =
       1469598103934665603;  // FNV-1a over 64-bit words: each address handed out, 0 when out of memory
   for (int i = 0; i < c.operations; ++i) {
-    using Kind = testing::RandomOperation::Kind;
-    const testing::RandomOperation o = program.next(live.size());
+    using Kind = test::RandomOperation::Kind;
+    const test::RandomOperation o = program.next(live.size());
     switch (o.kind) {
       case Kind::allocate: {
         const Allocation a = fast.allocate(o.bytes, o.stream);
@@ -198,17 +198,17 @@ TEST_P(RandomAllocations, AgreeWithTheRecordedRunOfPyTorch) {
 
 // Counting bytes alone changes no block and no byte; and a block that is lent leaves what allocating and freeing it leaves.
 TEST_P(RandomAllocations, LendingAndCountingLessChangeNothing) {
-  const testing::RandomCase& c = GetParam();
+  const test::RandomCase& c = GetParam();
   CachingAllocator all(c.settings), lean(c.settings, StatisticsKept::bytes);
-  testing::RandomProgram program(c.settings.limit, c.moves_limit);
+  test::RandomProgram program(c.settings.limit, c.moves_limit);
   struct Live {
     BlockId all, lean;
   };
   std::vector<Live> live;
   int lent = 0;
   for (int i = 0; i < c.operations / 4; ++i) {
-    using Kind = testing::RandomOperation::Kind;
-    const testing::RandomOperation o = program.next(live.size());
+    using Kind = test::RandomOperation::Kind;
+    const test::RandomOperation o = program.next(live.size());
     if (o.kind == Kind::allocate) {
       if (const CachingAllocator::Loan loan = lean.lend(o.bytes, o.stream); loan.size > 0) {
         ++lent;
@@ -257,8 +257,8 @@ TEST_P(RandomAllocations, LendingAndCountingLessChangeNothing) {
   EXPECT_EQ(lent > 0, simple);   // elsewhere nothing is lent
 }
 
-INSTANTIATE_TEST_SUITE_P(Settings, RandomAllocations, ::testing::ValuesIn(testing::kRandomCases),
+INSTANTIATE_TEST_SUITE_P(Settings, RandomAllocations, ::testing::ValuesIn(test::kRandomCases),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace
-}  // namespace rehearse::hwmodels
+}  // namespace rehearse::hwmodels::caching_allocator_random_test

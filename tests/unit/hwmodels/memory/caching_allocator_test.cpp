@@ -6,7 +6,7 @@
 
 #include "sim/core/contract.h"
 
-namespace rehearse::hwmodels {
+namespace rehearse::hwmodels::caching_allocator_test {
 namespace {
 
 constexpr StreamId kMain{0};
@@ -372,4 +372,4 @@ TEST(Snapshot, BlocksTileTheirSegments) {
 }
 
 }  // namespace
-}  // namespace rehearse::hwmodels
+}  // namespace rehearse::hwmodels::caching_allocator_test

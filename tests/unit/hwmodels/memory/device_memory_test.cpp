@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace rehearse::hwmodels {
+namespace rehearse::hwmodels::device_memory_test {
 namespace {
 
 TEST(CublasWorkspace, FollowsTheComputeCapability) {
@@ -42,4 +42,4 @@ TEST(ProcessDeviceBytes, AddsWhatTheAllocatorDoesNotSee) {
 }
 
 }  // namespace
-}  // namespace rehearse::hwmodels
+}  // namespace rehearse::hwmodels::device_memory_test

@@ -6,7 +6,7 @@
 
 #include "random_program.h"
 
-namespace rehearse::hwmodels {
+namespace rehearse::hwmodels::free_list_test {
 namespace {
 
 FreeEntry entry(std::int64_t granules, std::uint64_t address_granules, std::uint32_t block = 0) {
@@ -63,7 +63,7 @@ TEST(FreeList, FirstFitIsTheSmallestThenTheLowest) {
 
 // Growing to thousands of entries and back, over sizes that come and go; std::set says what the order must be.
 TEST(FreeList, IsASortedSetUnderRandomChanges) {
-  testing::Random random{3};
+  test::Random random{3};
   FreeList list;
   std::set<std::pair<std::int64_t, std::int64_t>> expected;  // size and address in granules
   const auto as_entry = [](auto p) { return entry(p.first, static_cast<std::uint64_t>(p.second)); };
@@ -110,4 +110,4 @@ TEST(FreeList, IsASortedSetUnderRandomChanges) {
 }
 
 }  // namespace
-}  // namespace rehearse::hwmodels
+}  // namespace rehearse::hwmodels::free_list_test

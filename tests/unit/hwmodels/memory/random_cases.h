@@ -8,7 +8,7 @@
 
 #include "hwmodels/memory/allocator_types.h"
 
-namespace rehearse::hwmodels::testing {
+namespace rehearse::hwmodels::test {
 
 /// Recorded from libc10_cuda.so of the PyTorch 2.8.0 wheel (cp311, CUDA 12.8). The library ran on the CPU
 /// over a stand-in for the CUDA runtime and driver that only counts bytes, hands out ascending addresses and
@@ -98,4 +98,4 @@ inline const std::vector<RandomCase> kRandomCases{
     {"large_segments", {.limit = 1500_MiB, .large_segment_size = 64_MiB}, 300'000, false, std::nullopt},
 };
 
-}  // namespace rehearse::hwmodels::testing
+}  // namespace rehearse::hwmodels::test

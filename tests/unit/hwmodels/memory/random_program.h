@@ -7,7 +7,7 @@
 
 #include "hwmodels/memory/allocator_types.h"
 
-namespace rehearse::hwmodels::testing {
+namespace rehearse::hwmodels::test {
 
 // splitmix64 (Steele, Lea & Flood 2014): the same numbers on every machine.
 struct Random {
@@ -115,4 +115,4 @@ class RandomProgram {
   EventToken last_;
 };
 
-}  // namespace rehearse::hwmodels::testing
+}  // namespace rehearse::hwmodels::test

@@ -2,13 +2,7 @@
 
 #include <algorithm>
 
-namespace rehearse::hwmodels::testing {
-namespace {
-constexpr std::int64_t kMi = 1 << 20;
-std::int64_t up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-}  // namespace
+namespace rehearse::hwmodels::test {
 
 std::int64_t ReferenceAllocator::round(std::int64_t bytes) const {
   if (bytes < 512) return 512;
@@ -199,4 +193,4 @@ void ReferenceAllocator::reset_peak() {
   reset(statistics.active_blocks), reset(statistics.inactive_splits), reset(statistics.segments);
 }
 
-}  // namespace rehearse::hwmodels::testing
+}  // namespace rehearse::hwmodels::test

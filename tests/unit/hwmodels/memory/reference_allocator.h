@@ -10,7 +10,7 @@
 
 #include "hwmodels/memory/allocator_types.h"
 
-namespace rehearse::hwmodels::testing {
+namespace rehearse::hwmodels::test {
 
 class ReferenceAllocator {
  public:
@@ -52,6 +52,8 @@ class ReferenceAllocator {
   };
   using FreeKey = std::tuple<PoolKey, std::int64_t, std::uint64_t>;  // pool, size, address
 
+  static constexpr std::int64_t kMi = 1 << 20;
+  static std::int64_t up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
   std::int64_t round(std::int64_t bytes) const;
   std::int64_t max_split() const { return settings_.max_split_size.value_or(Bytes{INT64_MAX}).value; }
   std::int64_t total() const { return settings_.device_total.value_or(settings_.limit).value; }
@@ -89,4 +91,4 @@ class ReferenceAllocator {
   std::int64_t pending_split_bytes_ = 0, pending_splits_ = 0;
 };
 
-}  // namespace rehearse::hwmodels::testing
+}  // namespace rehearse::hwmodels::test

@@ -3,13 +3,7 @@
 
 #include "reference_allocator.h"
 
-namespace rehearse::hwmodels::testing {
-namespace {
-constexpr std::int64_t kMi = 1 << 20;
-std::int64_t up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-}  // namespace
+namespace rehearse::hwmodels::test {
 
 ReferenceAllocator::Blocks::iterator ReferenceAllocator::new_block(PoolKey pool, std::int64_t size,
                                                                    std::int64_t segment_bytes) {
@@ -181,4 +175,4 @@ void ReferenceAllocator::garbage_collect() {
   } while (reclaimed < excess && !freeable.empty());
 }
 
-}  // namespace rehearse::hwmodels::testing
+}  // namespace rehearse::hwmodels::test

@@ -5,7 +5,7 @@
 #include "hwmodels/collective/tuner.h"
 #include "hwmodels/collective/tuning_tables.h"
 
-namespace rehearse::hwmodels {
+namespace rehearse::hwmodels::choice_test {
 namespace {
 
 Group group_on(const std::string& node, int nodes, int local, const std::string& gpu = "") {
@@ -143,4 +143,4 @@ TEST(Catalog, TimesArePositiveAndGrow) {
 }
 
 }  // namespace
-}  // namespace rehearse::hwmodels
+}  // namespace rehearse::hwmodels::choice_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace rehearse::hwmodels {
+namespace rehearse::hwmodels::closed_forms_test {
 namespace {
 
 constexpr Duration kAlpha{1'000'000};  // 1 us
@@ -55,4 +55,4 @@ TEST(ClosedForms, SwitchReductionCarriesLess) {
 }
 
 }  // namespace
-}  // namespace rehearse::hwmodels
+}  // namespace rehearse::hwmodels::closed_forms_test

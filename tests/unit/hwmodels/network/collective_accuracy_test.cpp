@@ -8,7 +8,7 @@
 #include "collective_table.h"
 #include "tests/support/source_dir.h"
 
-namespace rehearse::hwmodels::test {
+namespace rehearse::hwmodels::test::collective_accuracy_test {
 namespace {
 
 struct Band {
@@ -67,4 +67,4 @@ TEST(CollectiveAccuracy, AgainstPublishedTables) {
 }
 
 }  // namespace
-}  // namespace rehearse::hwmodels::test
+}  // namespace rehearse::hwmodels::test::collective_accuracy_test

@@ -11,7 +11,7 @@
 #include "hwmodels/topology/cluster.h"
 #include "sim/core/error.h"
 
-namespace rehearse::hwmodels {
+namespace rehearse::hwmodels::network_test {
 namespace {
 
 constexpr GroupShape kNode{8, 1, 8, 1, 1, 1};
@@ -198,4 +198,4 @@ TEST(CommunicatorMemory, ExpertDispatchHasBuffersOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace rehearse::hwmodels
+}  // namespace rehearse::hwmodels::network_test

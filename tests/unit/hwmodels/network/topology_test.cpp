@@ -16,7 +16,7 @@
 #include "hwmodels/collective/parameters.h"
 #include "sim/core/error.h"
 
-namespace rehearse::hwmodels {
+namespace rehearse::hwmodels::topology_test {
 namespace {
 
 double latency_of(const Topology& t, const std::vector<int>& route) {
@@ -197,4 +197,4 @@ TEST(Data, EveryNodeAndFabricLoads) {
 }
 
 }  // namespace
-}  // namespace rehearse::hwmodels
+}  // namespace rehearse::hwmodels::topology_test
