@@ -24,7 +24,7 @@ TEST(FreeEntry, SortsBySizeThenAddressAndKeepsBoth) {
 
 // A hint is a guess: the numbers of sizes that came, went and were numbered anew lead nowhere wrong.
 TEST(FreeList, WrongHintsCostALookUpOnly) {
-  testing::Random random{11};
+  test::Random random{11};
   FreeList list, plain;
   std::vector<std::pair<FreeEntry, FreeList::SizeHint>> kept;
   for (int i = 0; i < 20'000; ++i) {
