@@ -197,7 +197,7 @@ Run add_sweep(CLI::App& app) {
   app.add_option("--shard", o->shard, "with --into: only every N-th point, beginning with the I-th (for many processes or machines)")->type_name("I/N");
   app.add_option("--slurm", o->slurm, "with --into: simulate nothing, print a Slurm job array of N shares")->type_name("N")->check(CLI::Range(1, 100000));
   app.add_option("-j,--jobs", o->jobs, "threads; 0: one per core")->capture_default_str()->check(CLI::Range(0, 4096));
-  app.add_option("--top", o->top, "points in the ranking")->capture_default_str();
+  app.add_option("--top", o->top, "points in the ranking")->capture_default_str()->check(CLI::Range(0, 1'000'000));
   app.add_flag("-q,--quiet", o->quiet, "no progress and no ranking");
   app.footer("Examples:\n  rehearse sweep job.yaml --over parallelism.tensor=1,2,4,8 --over memory.recompute=none,full\n  rehearse sweep job.yaml -o points.csv --top 5\n  rehearse sweep job.yaml --into points --slurm 64 | sbatch\n"
              "Exit code 0 when a combination fits, 1 when none does.");

@@ -71,9 +71,9 @@ Run add_validate(CLI::App& app) {
   app.add_option("--by", o->by, "errors of groups of rows instead: --by framework,gpu")->delimiter(',')->check(CLI::IsMember(report::accuracy_facets()))->excludes(json);
   app.add_flag("--bands", o->bands, "the error bands as YAML, as hwmodels/data/accuracy holds them")->excludes(json);
   app.add_option("--row", o->row, "one row instead: the scenario that it became, and the answer")->excludes(json);
-  app.add_option("--worst", o->worst, "how many of the worst rows to list")->capture_default_str();
+  app.add_option("--worst", o->worst, "how many of the worst rows to list")->capture_default_str()->check(CLI::Range(0, 1'000'000));
   app.add_option("--without", o->without, "switch a mechanism off, to see what it is worth")->check(CLI::IsMember({"contention", "communication", "kernels", "host", "spread"}));
-  app.add_option("--threads", o->threads, "rows simulated at once; 0: all cores")->capture_default_str();
+  app.add_option("--threads", o->threads, "rows simulated at once; 0: all cores")->capture_default_str()->check(CLI::Range(0, 4096));
   app.add_option("-o,--output", o->out, "write to a file instead of stdout");
   app.footer("Examples:\n  rehearse validate tests/accuracy/runs/*.csv\n  rehearse validate my_runs.csv --json -o result.json");
   return [o] { return validate(*o); };

@@ -62,6 +62,8 @@ expect 2 sweep fine.yaml --over training.micro_batch_size=1,2 --into fine.yaml/x
 # The command line itself.
 expect 2 run fine.yaml --output "$not_set"; says "the value of --output is empty"; silent_out
 expect 2 sweep fine.yaml --over training.micro_batch_size=1,2 --into "$not_set"; says "the value of --into is empty"
+expect 2 sweep fine.yaml --over training.micro_batch_size=1,2 --top -1; says "--top: Value -1 not in range"
+for option in --worst --threads; do expect 2 validate runs.csv $option -1; says "$option: Value -1 not in range"; done
 expect 2 calibrate import fine.yaml --out "$not_set"; says "the value of --out is empty"
 expect 2; says "needs a subcommand"
 expect 2 rnu fine.yaml; says "no subcommand 'rnu'"; says "Did you mean run?"

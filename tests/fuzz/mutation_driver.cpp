@@ -2,6 +2,7 @@
 // at coverage. Usage: fuzz_NAME SECONDS SEED CRASH_FOLDER CORPUS...     An input that crashes, aborts or takes longer than ten
 // seconds is written to CRASH_FOLDER, and the program ends with code 1.
 #include <fcntl.h>
+#include <sanitizer/common_interface_defs.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -21,7 +22,7 @@ namespace {
 
 std::string now, crash_file;  // what is being run; where it goes if that is its last run
 
-void keep(int signal) {
+void keep() {
   const int file = ::open(crash_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
   for (std::size_t done = 0; file >= 0 && done < now.size();) {
     const ssize_t n = ::write(file, now.data() + done, now.size() - done);
@@ -30,6 +31,10 @@ void keep(int signal) {
   }
   constexpr char text[] = "the target ended badly: its input is in the crash folder\n";
   if (::write(2, text, sizeof text - 1) < 0) std::_Exit(3);
+}
+
+void keep_and_end(int signal) {
+  keep();
   std::_Exit(signal == SIGALRM ? 2 : 1);
 }
 
@@ -105,7 +110,8 @@ int main(int count, char** values) {
       }
   if (corpus.empty()) return std::fputs("the corpus is empty\n", stderr), 2;
   crash_file = std::string(values[3]) + "/crash-" + values[2];
-  for (const int signal : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL, SIGALRM}) std::signal(signal, keep);
+  for (const int signal : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL, SIGALRM}) std::signal(signal, keep_and_end);
+  __sanitizer_set_death_callback(keep);   // sanitizers end the program without a signal
   const auto begin = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   long runs = 0;
