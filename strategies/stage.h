@@ -21,7 +21,8 @@ struct Unit {
   std::uint32_t frame = 0;      // unit frame: one slot per weight (its gradient), then kUnitExtraSlots
   bool trainable() const { return tape->trainable_elements() > 0; }
 };
-constexpr std::uint32_t kUnitExtraSlots = 8;
+constexpr std::uint32_t kForeachSlot = 8;   // of those, the optimizer's
+constexpr std::uint32_t kUnitExtraSlots = 9;
 
 /// How many ranks share what. `shard` divides optimizer states (and more); `replicate` repeats the shards.
 struct GroupSizes {

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "sim/core/contract.h"
 #include "strategies/block_segments.h"
@@ -27,6 +28,8 @@ struct Variants {
   bool checkpoint = false;
   bool input_gradient = true;
   bool in_parallel = false;   // launched by threads that take turns (torch.nn.DataParallel)
+  bool retains = false, above_retains = false;   // its ends, or those of the layer above, stay until backward is over
+  std::optional<bool> outlives;                   // its blocks leave something behind that goes with the graph
   std::map<std::pair<WeightGradient, SplitBackward>, TapeBlocks> blocks;
 };
 
@@ -70,6 +73,8 @@ struct StageWriter::Impl {
     int chunk = 0, micro_batch = 0;
   };
   std::vector<Deferred> deferred;
+  int held_graph = -1;                 // micro-batch whose graph a variable of the training loop holds; -1: of the step before, or none
+  std::vector<std::uint32_t> last_graph;   // frames of the step before's, by unit
   SharedFrames incoming, outgoing;     // of the chunks' boundaries
   std::map<std::tuple<ActionKind, int, Stream, std::int64_t>, std::uint32_t> message_blocks;   // kind, peer, stream, bytes
   std::optional<std::uint32_t> waits_for_activation, waits_for_gradient;                        // blocks
@@ -122,7 +127,9 @@ struct StageWriter::Impl {
     // Units with the same tape share their blocks.
     for (std::size_t u = 0; u <= unit; ++u) {
       Variants& other = variants[u];
-      if (other.tape != v.tape || other.checkpoint != v.checkpoint || other.input_gradient != v.input_gradient || other.in_parallel != v.in_parallel) continue;
+      if (other.tape != v.tape || other.checkpoint != v.checkpoint || other.input_gradient != v.input_gradient || other.in_parallel != v.in_parallel ||
+          other.retains != v.retains || other.above_retains != v.above_retains)
+        continue;
       auto it = other.blocks.find({mode, how});
       if (it == other.blocks.end()) {
         EmitOptions options;
@@ -134,6 +141,8 @@ struct StageWriter::Impl {
         options.main_gradient_element_bytes = data->main_gradient_element_bytes();
         if (!stage.rank_class.stage_peers_other_node.empty()) options.collective_wait = stage.profile.proxy_stall * context.tensor;
         options.split = how;
+        options.retains_ends = v.retains;
+        options.above_retains = v.above_retains;
         if (stage.strategy.data_parallel.kind == DataParallelKind::zero3) options.hooked_submodules = v.tape->modules();
         it = other.blocks.emplace(std::pair{mode, how}, emit(*v.tape, options, v.in_parallel ? taking_turns : stage.profile, stage.builder)).first;
       }
@@ -161,7 +170,7 @@ struct StageWriter::Impl {
   /// A unit's frame is needed by its own backward and by whoever takes its input gradient.
   std::uint32_t frame_of(std::size_t unit, int of_chunk, int micro_batch) {
     const Chunk& c = chunk(of_chunk);
-    return frames.of(micro_batch, unit, [&] { return slots(unit, c); }, unit > c.first || !c.neighbours.begins() ? 2 : 1);
+    return frames.of(micro_batch, unit, [&] { return slots(unit, c); }, (unit > c.first || !c.neighbours.begins() ? 2 : 1) + (outlives(unit) ? 1 : 0) + (variants[unit].above_retains ? 1 : 0));
   }
   /// The lower boundary is needed by backward and by the gradient's message, the upper one by backward.
   std::uint32_t lower_boundary(int of_chunk, int micro_batch) { return incoming.of(micro_batch, static_cast<std::size_t>(of_chunk), [] { return kBoundarySlots; }, 2); }
@@ -200,6 +209,75 @@ struct StageWriter::Impl {
     else if (c.neighbours.next_chunk >= 0) frames.drop(micro_batch, chunk(c.neighbours.next_chunk).first);
     else if (c.neighbours.next >= 0) outgoing.drop(micro_batch, static_cast<std::size_t>(of_chunk));
     if (unit == c.first && c.neighbours.previous >= 0) incoming.drop(micro_batch, static_cast<std::size_t>(of_chunk));
+  }
+
+  // What outlives backward --------------------------------------------------------------------------------------------
+
+  /// PyTorch's FSDP1 watches the inputs of units that train nothing, to know when their backward is over. Where a checkpoint enters
+  /// such a unit anew within backward, its hook holds the leaf that the input becomes there, and with it the input and its
+  /// gradient, until all of backward is over.
+  /// Source: torch/distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook (torch 2.1 to 2.13); torch.autograd.graph,
+  /// register_multi_grad_hook: the hook's closure holds the leaf's gradient accumulator. Seen: tests/oracles/torch_fsdp_frozen.py.
+  bool retains(std::size_t u) const {
+    const Variants& v = variants[u];
+    const TuningKind tuning = stage.strategy.tuning.kind;
+    const bool wrapped = stage.profile.wraps_adapters && (tuning == TuningKind::lora || tuning == TuningKind::qlora);
+    const bool trains = std::any_of(v.tape->weights.begin(), v.tape->weights.end(), [&](const Weight& w) { return w.trainable && !(w.adapter && wrapped); });
+    return stage.profile.reentrant_checkpoint && v.checkpoint && v.input_gradient && !trains && stage.strategy.data_parallel.kind == DataParallelKind::fsdp1 && stage.sizes.shard > 1 &&
+           u > 0 && stage.units[u - 1].chunk == stage.units[u].chunk && !evaluates();
+  }
+  /// Whether a unit's blocks leave something behind that goes with the graph.
+  bool outlives(std::size_t u) {
+    Variants& v = variants[u];
+    if (!v.outlives) v.outlives = runs_backward(u) && blocks(u, data->gradient_mode(true)).drop_graph != plan::kNoFrame;
+    return *v.outlives;
+  }
+  /// The training loop's variable holds a graph until the next loss is there.
+  bool holds_last_graph() const { return stage.profile.holds_last_graph && chunks.size() == 1 && stage.sizes.pipeline == 1 && !evaluates(); }
+  plan::Call graph_call(std::size_t u, std::uint32_t block, Phase phase, int micro_batch, std::uint32_t own) const {
+    plan::Call call{.block = block, .phase = phase, .layer = static_cast<std::int16_t>(stage.units[u].layer), .micro_batch = micro_batch};
+    call.frames[static_cast<std::size_t>(Frame::own)] = own;
+    return call;
+  }
+  void drop_graph(int of_chunk, int micro_batch) {
+    const Chunk& c = chunk(of_chunk);
+    for (std::size_t u = c.last; u-- > c.first;) {
+      if (!outlives(u)) continue;
+      plan::Call call = graph_call(u, blocks(u, data->gradient_mode(true)).drop_graph, Phase::backward, micro_batch, frames.at(micro_batch, u));
+      if (variants[u].retains) call.frames[static_cast<std::size_t>(Frame::below)] = frames.at(micro_batch, u - 1);
+      stage.append(call);
+      frames.drop(micro_batch, u);
+      if (variants[u].retains) frames.drop(micro_batch, u - 1);
+    }
+  }
+  /// A step begins with the graph of the last micro-batch of the step before, which lies in frames of its own.
+  void make_last_graph() {
+    if (!holds_last_graph()) return;
+    last_graph.assign(stage.units.size(), plan::kNoFrame);
+    for (std::size_t u = 0; u < stage.units.size(); ++u) {
+      if (!outlives(u)) continue;
+      last_graph[u] = stage.frames.acquire(slots(u, chunks.front()));
+      stage.append(graph_call(u, blocks(u, data->gradient_mode(true)).last_graph, Phase::setup, -1, last_graph[u]));
+    }
+  }
+  /// The next loss is there.
+  void drop_held_graph(int micro_batch) {
+    if (held_graph >= 0) drop_graph(0, held_graph);
+    else
+      for (std::size_t u = stage.units.size(); u-- > 0;)
+        if (outlives(u)) stage.append(graph_call(u, blocks(u, data->gradient_mode(true)).drop_graph, Phase::forward, micro_batch, last_graph[u]));
+    held_graph = -1;
+  }
+  void keep_last_graph() {
+    if (held_graph < 0) return;
+    for (std::size_t u = 0; u < stage.units.size(); ++u) {
+      if (!outlives(u)) continue;
+      plan::Call call = graph_call(u, blocks(u, data->gradient_mode(true)).keep_graph, Phase::optimizer, -1, last_graph[u]);
+      call.frames[static_cast<std::size_t>(Frame::below)] = frames.at(held_graph, u);
+      stage.append(call);
+      frames.drop(held_graph, u);
+    }
+    held_graph = -1;
   }
 
   // Messages ---------------------------------------------------------------------------------------------------------
@@ -335,11 +413,16 @@ struct StageWriter::Impl {
     const Chunk& c = chunk(of_chunk);
     if (weights_on_host.holds(u) && (part == Pass::forward ? !keeps_fetched(u) : part == Pass::backward && runs_backward(u))) weights_on_host.drop(u, phase_of(part), micro_batch);
     if (part == Pass::forward) data->after_forward(u, micro_batch);
+    if (part == Pass::forward && u + 1 == c.last && holds_last_graph() && (held_graph >= 0 || micro_batch == 0)) drop_held_graph(micro_batch);
     if (part == Pass::input_gradients) data->after_input_gradients(u, micro_batch);
     if (part != Pass::backward && part != Pass::weight_gradients) return;
     if (inputs.active() && variants[u].checkpoint) inputs.done();
     if (!variants[u].checkpoint) free_sent(u, of_chunk, micro_batch);
     release(u, of_chunk, micro_batch);
+    if (u == c.first) {
+      if (holds_last_graph()) held_graph = micro_batch;
+      else drop_graph(of_chunk, micro_batch);
+    }
     const bool more_to_come = may_defer(u, c) && !deferred.empty();
     data->after_backward(u, micro_batch, c.weight_gradients == 0, c.weight_gradients + 1 == c.micro_batches && !more_to_come);
   }
@@ -475,6 +558,10 @@ StageWriter::StageWriter(const model::ModelDescription& model, const Strategy& s
     chunk.last = s.stage.units.size();
     s.chunks.push_back(chunk);
   }
+  for (std::size_t u = 0; u < s.stage.units.size(); ++u) {
+    s.variants[u].retains = s.retains(u);
+    if (s.variants[u].retains) s.variants[u - 1].above_retains = true;
+  }
   s.weights_on_host.place();
   s.data = make_data_parallel(s.stage);
 }
@@ -491,6 +578,7 @@ void StageWriter::setup() {
     if (stage.profile.gathers_into_buffers && impl_->context.sequence_parallel)
       for (int i = 0; i < 2; ++i) w.alloc(stage.persistent_slot(), impl_->context.tokens * impl_->model.hidden * impl_->context.element(), plan::Category::workspace);
   });
+  impl_->make_last_graph();
   stage.in_setup = false;
 }
 
@@ -606,6 +694,7 @@ void StageWriter::end_step() {
     }
   }
   s.data->end_step();
+  s.keep_last_graph();
 }
 
 void StageWriter::finish() {

@@ -143,7 +143,7 @@ class Sharded final : public DataParallelWriter {
  private:
   // Slots of the unit frame beyond one per weight.
   enum Extra : std::uint32_t { kGathered, kUnsharded, kEvent, kShard, kAccumulated, kFetched, kBucket, kReduced };
-  static_assert(kReduced < kUnitExtraSlots);
+  static_assert(kReduced < kForeachSlot);
   static std::uint32_t extra(const Unit& u, Extra which) { return static_cast<std::uint32_t>(u.tape->weights.size()) + which; }
   static constexpr std::uint32_t kLeaving = Stage::kPersistentSlots - 14, kLeft = Stage::kPersistentSlots - 15;   // gradient shard on its way down
   static constexpr std::uint32_t kReduceInput = Stage::kPersistentSlots - 4;  // one reduce-scatter input in flight

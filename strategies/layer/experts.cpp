@@ -252,25 +252,24 @@ class ExpertLayer {
     return out;
   }
 
-  /// All experts of the rank: one grouped product, or one product each. `packed`: bytes of a 4-bit weight that is written
-  /// out in 16 bits before each product and dropped after it; 0: not quantised.
-  void products(std::vector<Item>& out, const std::string& name, GemmRole role, std::int64_t n, std::int64_t k, DType result, bool accumulate, std::int64_t packed = 0) const {
+  /// All experts of the rank: one grouped product, or one product each.
+  void products(std::vector<Item>& out, const std::string& name, GemmRole role, std::int64_t n, std::int64_t k, DType result, bool accumulate, bool quantised = false) const {
     // Weight gradients sum over tokens: an n x k result with the tokens as depth.
     const bool weight = role == GemmRole::weight_gradient;
     const std::int64_t columns = weight ? k : n;
-    const std::int64_t launches = loops() ? local_ : 1, wide = local_ * n * k * e() / launches;
+    const std::int64_t launches = loops() ? local_ : 1;
     for (std::int64_t i = 0; i < launches; ++i) {
       // A grouped product is priced by the mean of its experts, a loop expert by expert.
       const std::int64_t tokens = std::max<std::int64_t>(1, loops() && uneven() ? rows_of_[static_cast<std::size_t>(i)] : received_ / local_);
       const std::int64_t rows = weight ? n : tokens, depth = weight ? tokens : k;
-      if (packed > 0) out.insert(out.end(), {Operators::alloc(9, wide), op_.kernel("dequantise experts", packed / launches, wide)});
+      if (quantised) op_.dequantise(out, 9, local_ / launches * n * k);
       if (loops()) out.push_back(op_.gemm(name, role, rows, columns, depth, result, accumulate));
       else out.push_back({.kind = Item::Kind::kernel,
                           // Fused kernels schedule the tiles of all experts as one product; others hand over from expert to expert.
                           .spec = c_.builder.kernel({.kind = fused_ ? KernelKind::gemm : KernelKind::grouped_gemm, .role = role, .dtype = c_.gemm, .output_dtype = result, .accumulate = accumulate, .batch = local_,
                                                      .m = rows, .n = columns, .k = depth, .name = name}),
                           .launches = by_expert_ ? static_cast<int>(local_) : 1});
-      if (packed > 0) out.push_back(Operators::free(9));
+      if (quantised) out.push_back(Operators::free(9));
     }
   }
 
@@ -320,7 +319,6 @@ class ExpertLayer {
     const bool trains = matrix.trainable;
     const bool quantised = !trains && !adapter && quantises(c_.strategy.tuning, c_.profile, name);
     if (quantised) matrix.packed_bytes = quantised_bytes(local_ * in * out, c_.strategy.tuning.double_quantization), matrix.wide_bytes = 0;
-    const std::int64_t packed = quantised ? matrix.packed_bytes : 0;
     if (some) {
       Weight others = matrix;
       others.name = name + ".others";
@@ -335,18 +333,20 @@ class ExpertLayer {
       const std::int64_t elements = received_ * in, blocks = c_.gemm == DType::fp8 ? 0 : elements / (c_.gemm == DType::nvfp4 ? 16 : 32);
       node.intermediates.push_back(tape_.tensor(name + " cast input", elements * bits(c_.gemm) / 8 + blocks, false));
       node.saved.push_back(node.intermediates.back());
-    } else if (trains || quantised) {
+    } else if (trains) {
       node.saved.push_back(x);
+    } else if (quantised && c_.profile.keeps_quantised_inputs) {
+      node.attributes.push_back(x);   // as linear layers
     }
     if (place == Place::first && !adapter) {
       node.forward_host = c_.profile.expert_host / 2;
       node.backward_host = c_.profile.expert_backward_host / 2;
     }
     if (low && !(fused_ && place == Place::second)) quantise(node.forward, name + " cast input", received_ * in);
-    products(node.forward, name, GemmRole::forward, out, in, c_.activation, false, packed);
+    products(node.forward, name, GemmRole::forward, out, in, c_.activation, false, quantised);
     if (low && !(fused_ && place == Place::first)) quantise(node.backward, name + " cast gradient", received_ * out);
     const std::size_t input_from = node.backward.size();
-    products(node.backward, name + " data gradient", GemmRole::data_gradient, in, out, c_.activation, false, packed);
+    products(node.backward, name + " data gradient", GemmRole::data_gradient, in, out, c_.activation, false, quantised);
     for (std::size_t i = input_from; i < node.backward.size(); ++i) node.backward[i].for_input = true;
     if (trains) {
       const bool fused = c_.profile.fused_gradient_accumulation;

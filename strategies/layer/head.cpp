@@ -97,22 +97,37 @@ void add_loss(const LowerContext& c, Operators& op, Tape& tape, TensorId hidden,
   const KernelKind ce = KernelKind::cross_entropy;
   const TensorId loss_rows = tape.tensor("loss per token", row, false);
   switch (c.profile.loss) {
-    case LossKind::upcast: {
-      const bool cast = c.element() != 4;
-      TensorId wide_logits = logits;
+    case LossKind::upcast:
+    case LossKind::upcast_fused: {
+      TensorId in = logits;
       std::vector<TensorId> held;  // variables of the loss function, and of its caller
-      if (cast) {
-        wide_logits = tape.tensor("logits fp32", wide);
-        tape.nodes.push_back({.name = "logits float", .inputs = {logits}, .outputs = {wide_logits}, .forward = {op.kernel("cast", narrow, wide)},
+      if (c.element() != 4) {
+        in = tape.tensor("logits fp32", wide);
+        tape.nodes.push_back({.name = "logits float", .inputs = {logits}, .outputs = {in}, .forward = {op.kernel("cast", narrow, wide)},
                               .backward = {op.kernel("cast", wide, narrow)}});
         if (c.profile.keeps_logits) held = {hidden, logits};
       }
-      held.push_back(wide_logits);
-      const TensorId log_softmax = tape.tensor("log softmax", wide);
-      tape.nodes.push_back({.name = "log softmax", .inputs = {wide_logits}, .outputs = {log_softmax}, .saved = {log_softmax},
-                            .forward = {op.kernel("log softmax", wide, wide, KernelKind::softmax)}, .backward = {op.kernel("log softmax backward", 2 * wide, wide, KernelKind::softmax)}});
+      held.push_back(in);
+      if (c.profile.copies_shifted_logits) {
+        // logits[..., :-1, :].contiguous(): transformers before 4.49, loss/loss_utils.py, ForCausalLMLoss.
+        const std::int64_t copied = wide - c.batch * columns * 4;
+        const TensorId shifted = tape.tensor("shifted logits", copied);
+        tape.nodes.push_back({.name = "shift logits", .inputs = {in}, .outputs = {shifted}, .forward = {op.kernel("contiguous", copied, copied)},
+                              .backward = {op.kernel("zero fill", 0, wide, KernelKind::memset), op.kernel("slice backward", copied, copied)}});
+        in = shifted;
+        held.push_back(in);
+      }
+      const std::int64_t bytes = tape.tensors[static_cast<std::size_t>(in)].bytes;
+      if (c.profile.loss == LossKind::upcast_fused) {
+        tape.nodes.push_back({.name = "fused loss", .inputs = {in}, .saved = {in, loss_rows}, .intermediates = {loss_rows}, .holds = held, .forward = {op.kernel("cross entropy", bytes, row, ce)},
+                              .backward = {op.kernel("cross entropy backward", bytes, bytes, ce)}, .gradient_in_place = true});
+        return;
+      }
+      const TensorId log_softmax = tape.tensor("log softmax", bytes);
+      tape.nodes.push_back({.name = "log softmax", .inputs = {in}, .outputs = {log_softmax}, .saved = {log_softmax},
+                            .forward = {op.kernel("log softmax", bytes, bytes, KernelKind::softmax)}, .backward = {op.kernel("log softmax backward", 2 * bytes, bytes, KernelKind::softmax)}});
       tape.nodes.push_back({.name = "nll loss", .inputs = {log_softmax}, .saved = {log_softmax, loss_rows}, .intermediates = {loss_rows}, .holds = held,
-                            .forward = {op.kernel("nll loss", row, row)}, .backward = {op.kernel("zero fill", 0, wide, KernelKind::memset), op.kernel("nll loss backward", row, row)}});
+                            .forward = {op.kernel("nll loss", row, row)}, .backward = {op.kernel("zero fill", 0, bytes, KernelKind::memset), op.kernel("nll loss backward", row, row)}});
       return;
     }
     case LossKind::native: {
@@ -242,7 +257,7 @@ TensorId prediction_layer(const LowerContext& c, Operators& op, Tape& tape, Tens
 
 /// The output layer stays in 16 bit under 8-bit recipes.
 LowerContext head_context(const LowerContext& c) {
-  LowerContext head = c;
+  LowerContext head = c.narrowed();
   if (bits(head.gemm) <= 8) head.gemm = c.activation;
   return head;
 }
@@ -261,6 +276,7 @@ Output add_output(const LowerContext& c, Tape& tape, bool tied_here) {
   if (m.final_norm) x = op.norm(x, "final norm", c.stream_tokens(), m.hidden);
   const std::int64_t width = m.embedding_width > 0 ? m.embedding_width : m.hidden;
   if (width != m.hidden) x = op.linear(x, "output projection", m.hidden, width, false, Operators::Split::none);
+  if (c.mixed()) x = op.cast(x, "lm_head input", c.stream_tokens() * width, head.activation);
   const TensorId logits = head_op.linear(x, "lm_head", width, padded_vocabulary(c), m.head_bias, Operators::Split::column);
   if (tied_here)
     for (Weight& w : tape.weights)
@@ -270,7 +286,7 @@ Output add_output(const LowerContext& c, Tape& tape, bool tied_here) {
 
 }  // namespace
 
-std::int64_t logits_bytes(const LowerContext& c) { return c.tokens * padded_vocabulary(c) / c.tensor * c.element(); }
+std::int64_t logits_bytes(const LowerContext& c) { return c.tokens * padded_vocabulary(c) / c.tensor * head_context(c).element(); }
 
 Tape head_tape(const LowerContext& c, bool tied_here) {
   Tape tape;

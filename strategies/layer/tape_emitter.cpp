@@ -92,14 +92,22 @@ class Emitter {
     }
     plan::Block weights_block = weights.take();
 
+    BlockWriter drop(tape_.name + " graph dropped"), last(tape_.name + " graph of before"), keep(tape_.name + " graph kept");
+    outliving(drop, last, keep);
+    const bool outlives = !drop.empty();
+    plan::Block drop_block = drop.take(), last_block = last.take(), keep_block = keep.take();
+
     blocks.slots = next_slot_;
-    for (plan::Block* b : {&forward_block, &backward_block, &weights_block}) {
+    for (plan::Block* b : {&forward_block, &backward_block, &weights_block, &drop_block, &last_block, &keep_block}) {
       b->slots = next_slot_;
       b->slot_names = names_;
     }
     blocks.forward = builder_.add_block(std::move(forward_block));
     blocks.backward = builder_.add_block(std::move(backward_block));
     if (split()) blocks.weights = builder_.add_block(std::move(weights_block));
+    if (outlives) blocks.drop_graph = builder_.add_block(std::move(drop_block));
+    if (outlives) blocks.last_graph = builder_.add_block(std::move(last_block));
+    if (outlives) blocks.keep_graph = builder_.add_block(std::move(keep_block));
     return blocks;
   }
 
@@ -159,6 +167,7 @@ class Emitter {
       if (region < 0) {
         for (TensorId t : saved(n))
           if (!discarded(t)) ++tensor(t).saved;
+        hold_attributes(n);
         if (discards_output(n))
           for (TensorId t : node(n).inputs) ++tensor(t).saved;  // to make the output again
         continue;
@@ -177,6 +186,36 @@ class Emitter {
       }
     }
     for (const auto& [key, held] : held_by_region) region_inputs_.push_back(key);
+    if (options_.retains_ends) ++tensor(tape_.input).saved;
+  }
+
+  /// What a recorded node holds as attributes, until the graph is dropped.
+  void hold_attributes(int n) {
+    for (TensorId t : node(n).attributes) {
+      if (tape_.input != kNoTensor && tape_.root(t) == tape_.root(tape_.input)) continue;   // the layer below made it
+      ++tensor(t).saved;
+      attributes_.push_back(t);
+    }
+  }
+  void drop_attributes() {
+    for (TensorId t : attributes_) --tensor(t).saved;
+    for (TensorId t : attributes_) release_if_unused(t);
+    attributes_.clear();
+  }
+
+  /// What stays behind when all blocks of the tape have run: what lets go of it, makes it, takes it over.
+  void outliving(BlockWriter& drop, BlockWriter& last, BlockWriter& keep) {
+    for (BlockWriter* w : {&drop, &last, &keep}) w->reserve_slots(2);
+    for (TensorId t : std::exchange(attributes_, {})) {
+      Tensor& state = tensor(t);
+      if (!std::exchange(state.live, false)) continue;
+      drop.free(state.slot, state.frame);
+      last.alloc(state.slot, tape_.tensors[static_cast<std::size_t>(tape_.root(t))].bytes, Category::activation, state.frame);
+      keep.move(state.slot, state.slot, Frame::below);
+    }
+    if (!options_.retains_ends) return;
+    drop.free(kOutputSlot, Frame::below);
+    drop.free(kInputGradientSlot);
   }
 
   bool discarded(TensorId t) const {
@@ -190,8 +229,8 @@ class Emitter {
     if (state.live) return;
     const TapeTensor& info = tape_.tensors[static_cast<std::size_t>(root)];
     if (state.slot == kUnassigned) state.slot = new_slot(info.name);
-    // Made again while the layer above may still keep the first for its weight gradients.
-    if (backward_ && split() && state.slot == kOutputSlot) state.slot = new_slot(info.name + " again");
+    // Made again while the layer above may still keep the first, for its weight gradients or otherwise.
+    if (backward_ && (split() || options_.above_retains) && state.slot == kOutputSlot) state.slot = new_slot(info.name + " again");
     state.frame = Frame::own;
     state.live = true;
     out_->alloc(state.slot, info.bytes, category);
@@ -334,8 +373,14 @@ class Emitter {
     for (int n = 0; n < node_count(); ++n)
       if (region_of(n) == region) members.push_back(n);
     for (int n : members)
-      if (active(n))
+      if (active(n)) {
         for (TensorId t : saved(n)) ++tensor(t).saved;
+        hold_attributes(n);
+      }
+    if (reentrant()) {  // variables of CheckpointFunction.backward
+      for (const TensorId t : {tape_.input, tape_.output}) ++tensor(t).saved;
+      reentered_ = true;
+    }
     const int last_needed = last_recomputed(members);
     for (int n : members)
       if (n <= last_needed && !node(n).cached)
@@ -390,6 +435,8 @@ class Emitter {
     for (TensorId output : node(maker).outputs) release_if_unused(output);
   }
 
+  /// torch/utils/checkpoint.py, CheckpointFunction: input, output and the output's gradient are its variables until its backward is over.
+  bool reentrant() const { return profile_.reentrant_checkpoint && options_.checkpoint && tape_.input != kNoTensor && tape_.output != kNoTensor; }
   bool node_done(int n) const { return n > backward_position_; }
 
   // Gradients -------------------------------------------------------------------------------------------------------
@@ -575,16 +622,24 @@ class Emitter {
 
   void emit_backward() {
     out_->reserve_slots(2);
+    const bool held = options_.above_retains || reentrant();   // not this layer's alone
     if (tape_.output != kNoTensor && !wants_[static_cast<std::size_t>(tape_.root(tape_.output))]) {
-      out_->free(kInputGradientSlot, Frame::above);  // a gradient that ends here
+      if (!options_.above_retains) out_->free(kInputGradientSlot, Frame::above);  // a gradient that ends here
     } else if (tape_.output != kNoTensor) {
-      storages_.push_back({Frame::above, kInputGradientSlot, 1});
+      storages_.push_back({Frame::above, kInputGradientSlot, held ? 2 : 1});
       gradient_of_[static_cast<std::size_t>(tape_.root(tape_.output))] = 0;
     }
     for (std::size_t t = 0; t < tensors_.size(); ++t) tensors_[t].uses = 0;
     // The layer's output belongs to the layer above, which has freed it.
     if (tape_.output != kNoTensor && tensor(tape_.output).saved == 0) tensor(tape_.output).live = false;
     for (int n = node_count() - 1; n >= 0; --n) backward_node(n);
+    if (held && !options_.above_retains && !storages_.empty()) unref(0);
+    if (reentered_)
+      for (const TensorId t : {tape_.input, tape_.output}) {
+        --tensor(t).saved;
+        release_if_unused(t);
+      }
+    if (options_.checkpoint || split()) drop_attributes();   // the graph of a recomputation goes with it
     if (tape_.input == kNoTensor) return;
     const int g = gradient_of_[static_cast<std::size_t>(tape_.root(tape_.input))];
     if (g >= 0) {
@@ -606,6 +661,8 @@ class Emitter {
   std::vector<std::pair<TensorId, int>> made_;
   std::vector<std::pair<int, TensorId>> region_inputs_;
   std::vector<TensorId> pending_release_;
+  std::vector<TensorId> attributes_;   // held by recorded nodes
+  bool reentered_ = false;
   std::vector<bool> region_done_;
   std::vector<bool> wants_;    // by root tensor: somebody asks for its gradient
   std::vector<std::vector<TensorId>> saved_;   // by node: what its backward reads
