@@ -277,7 +277,8 @@ TEST(Tuning, LiveBytesWithinOnePercentOfPyTorch) {
 StepBytes four_bit_step(const FrameworkProfile& profile, std::int64_t micro_batches = 1) {
   Strategy s = one_gpu_job(TuningKind::qlora);
   s.training.global_batch_size = micro_batches;
-  ByteLedger ledger(write_plan(llama_like(2, 4096, 32, 32, 11008, 32000), s, profile, 8), 0);
+  const plan::Plan plan = write_plan(llama_like(2, 4096, 32, 32, 11008, 32000), s, profile, 8);
+  ByteLedger ledger(plan, 0);
   ledger.step();
   return ledger.step();
 }
@@ -374,8 +375,9 @@ TEST(Tuning, ShiftedLogitsAreCopied) {
 // What outlives a frozen layer's recomputation beside FSDP1, as PyTorch was seen to do it (tests/oracles/torch_fsdp_frozen.py).
 TEST(Tuning, FrozenUnitsOfFsdpHoldTheEndsOfTheirCheckpoints) {
   const model::ModelDescription model = llama_like(6, 64, 4, 4, 128, 256);
+  const nlohmann::json answers = oracle("torch_fsdp_frozen.json");
   int rows = 0;
-  for (const auto& row : oracle("torch_fsdp_frozen.json")["cases"]) {
+  for (const auto& row : answers["cases"]) {
     SCOPED_TRACE(row.dump());
     Strategy s = one_gpu_job(row["frozen"].get<bool>() ? TuningKind::lora : TuningKind::full);
     s.memory.recompute = Recompute::full;
