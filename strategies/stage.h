@@ -22,13 +22,17 @@ struct Unit {
   bool checkpoint = false;      // only its input is kept; backward runs it again
   bool input_gradient = true;   // somebody below wants a gradient
   bool in_parallel = false;     // launched by threads that take turns (torch.nn.DataParallel)
+  bool retains = false;         // its ends stay until backward is over (kept_graphs.h)
+  bool above_retains = false;   // those of the unit above do
   bool trainable() const { return tape->trainable_elements() > 0; }
   /// The same blocks serve both.
   bool runs_like(const Unit& other) const {
-    return tape == other.tape && checkpoint == other.checkpoint && input_gradient == other.input_gradient && in_parallel == other.in_parallel;
+    return tape == other.tape && checkpoint == other.checkpoint && input_gradient == other.input_gradient && in_parallel == other.in_parallel && retains == other.retains &&
+           above_retains == other.above_retains;
   }
 };
-constexpr std::uint32_t kUnitExtraSlots = 8;
+constexpr std::uint32_t kForeachSlot = 8;   // of those, the optimizer's
+constexpr std::uint32_t kUnitExtraSlots = 9;
 
 /// How many ranks share what. `shard` divides optimizer states (and more); `replicate` repeats the shards.
 struct GroupSizes {
@@ -93,6 +97,7 @@ class Stage {
 
   /// A persistent tensor of this rank: a slot in the persistent frame.
   std::uint32_t persistent_slot() { return persistent_used_++; }
+  bool runs_backward(std::size_t unit) const { return !evaluates() && (units[unit].input_gradient || units[unit].trainable()); }
   bool evaluates() const { return strategy.training.phase == StepKind::evaluation; }
   /// A chunk's output stays after it has been sent, until its backward.
   bool keeps_sent() const { return profile.keeps_sent_output && !evaluates(); }

@@ -87,6 +87,22 @@ class ChunkBuilder {
   bool asked_ = false, wanted_below_ = false, in_parallel_ = false;
 };
 
+/// PyTorch's FSDP1 watches the inputs of units that train nothing, to know when their backward is over. Where a checkpoint enters
+/// such a unit anew within backward, its hook holds the leaf that the input becomes there, and with it the input and its
+/// gradient, until all of backward is over.
+/// Source: torch/distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook (torch 2.1 to 2.13); torch.autograd.graph,
+/// register_multi_grad_hook: the hook's closure holds the leaf's gradient accumulator. Seen: tests/oracles/torch_fsdp_frozen.py.
+void mark_retained(Stage& stage) {
+  const TuningKind tuning = stage.strategy.tuning.kind;
+  const bool wrapped = stage.profile.wraps_adapters && (tuning == TuningKind::lora || tuning == TuningKind::qlora);
+  if (!stage.profile.reentrant_checkpoint || stage.strategy.data_parallel.kind != DataParallelKind::fsdp1 || stage.sizes.shard <= 1 || stage.evaluates()) return;
+  for (std::size_t u = 1; u < stage.units.size(); ++u) {
+    Unit &unit = stage.units[u], &below = stage.units[u - 1];
+    const bool trains = std::any_of(unit.tape->weights.begin(), unit.tape->weights.end(), [&](const Weight& w) { return w.trainable && !(w.adapter && wrapped); });
+    unit.retains = below.above_retains = unit.checkpoint && unit.input_gradient && !trains && below.chunk == unit.chunk;
+  }
+}
+
 }  // namespace
 
 StageChunks stage_chunks(const LowerContext& context, Stage& stage, const std::vector<ChunkContents>& contents, const std::vector<ChunkNeighbours>& neighbours) {
@@ -96,6 +112,7 @@ StageChunks stage_chunks(const LowerContext& context, Stage& stage, const std::v
   out.tied = context.model.tied_embeddings && has_embedding && has_head;
   ChunkBuilder builder(context, stage, out);
   for (std::size_t c = 0; c < contents.size(); ++c) builder.add(contents[c], neighbours[c]);
+  mark_retained(stage);
   return out;
 }
 

@@ -14,7 +14,7 @@ Phase phase_of(Pass pass) { return pass == Pass::forward ? Phase::forward : pass
 }  // namespace
 
 StagePasses::StagePasses(Stage& stage, const StageChunks& chunks, DataParallelWriter& data, StageFrames& frames, StageMessages& messages, std::int64_t input_bytes)
-    : stage_(stage), chunks_(chunks), data_(data), frames_(frames), messages_(messages), blocks_(stage, data), inputs_(stage), weights_on_host_(stage), input_bytes_(input_bytes), done_(chunks.chunks.size()) {
+    : stage_(stage), chunks_(chunks), data_(data), frames_(frames), messages_(messages), blocks_(stage, data), graphs_(stage, chunks, blocks_, frames), inputs_(stage), weights_on_host_(stage), input_bytes_(input_bytes), done_(chunks.chunks.size()) {
   weights_on_host_.place();
 }
 
@@ -79,18 +79,20 @@ void StagePasses::begin_unit(std::size_t u, int chunk, int micro_batch, Pass pas
   if (stage_.units[u].checkpoint && (pass == Pass::backward || pass == Pass::input_gradients)) free_sent(u, chunk, micro_batch);
   if (pass == Pass::forward) data_.before_forward(u, micro_batch);
   else if (pass != Pass::weight_gradients) data_.before_backward(u, micro_batch);
-  if (weights_on_host_.holds(u) && (pass == Pass::forward || (runs_backward(u) && !keeps_fetched(u)))) weights_on_host_.fetch(u, phase_of(pass), micro_batch);
+  if (weights_on_host_.holds(u) && (pass == Pass::forward || (stage_.runs_backward(u) && !keeps_fetched(u)))) weights_on_host_.fetch(u, phase_of(pass), micro_batch);
 }
 
 void StagePasses::end_unit(std::size_t u, int chunk, int micro_batch, Pass pass) {
-  if (weights_on_host_.holds(u) && (pass == Pass::forward ? !keeps_fetched(u) : pass == Pass::backward && runs_backward(u))) weights_on_host_.drop(u, phase_of(pass), micro_batch);
+  if (weights_on_host_.holds(u) && (pass == Pass::forward ? !keeps_fetched(u) : pass == Pass::backward && stage_.runs_backward(u))) weights_on_host_.drop(u, phase_of(pass), micro_batch);
   if (pass == Pass::forward) data_.after_forward(u, micro_batch);
+  if (pass == Pass::forward && u + 1 == chunks_[chunk].last) graphs_.loss_is_there(micro_batch);
   if (pass == Pass::input_gradients) data_.after_input_gradients(u, micro_batch);
   if (pass != Pass::backward && pass != Pass::weight_gradients) return;
   const bool checkpoint = stage_.units[u].checkpoint;
   if (inputs_.active() && checkpoint) inputs_.done();
   if (!checkpoint) free_sent(u, chunk, micro_batch);
   release(u, chunk, micro_batch);
+  if (u == chunks_[chunk].first) graphs_.backward_is_over(chunk, micro_batch);
   const bool more_to_come = blocks_.may_defer(u, chunks_[chunk]) && !deferred_.empty();
   const std::int64_t made = done(chunk).weight_gradients;
   data_.after_backward(u, micro_batch, made == 0, made + 1 == chunks_[chunk].contents.micro_batches && !more_to_come);
@@ -199,7 +201,7 @@ plan::Call StagePasses::unit_call(std::size_t u, int chunk, int micro_batch, Pas
 std::uint32_t StagePasses::frame_of(std::size_t u, int chunk, int micro_batch) {
   const StageChunk& c = chunks_[chunk];
   const auto slots = [&] { return blocks_.slots(u, c) + (inputs_.active() ? ActivationOffload::kOffloadSlots : 0); };
-  return frames_.units.of(micro_batch, u, slots, u > c.first || !c.neighbours.begins() ? 2 : 1);
+  return frames_.units.of(micro_batch, u, slots, (u > c.first || !c.neighbours.begins() ? 2 : 1) + graphs_.users(u));
 }
 
 /// A unit's gradients are all made: its frame, and what it took from above, may go.
@@ -229,9 +231,7 @@ std::optional<StoredInput> StagePasses::stored_input(std::size_t u, int chunk, i
   return StoredInput{unit_call(u, chunk, micro_batch, pass), blocks_.slots(u, chunks_[chunk]), input_bytes_};
 }
 
-bool StagePasses::runs_backward(std::size_t u) const { return !stage_.evaluates() && (stage_.units[u].input_gradient || stage_.units[u].trainable()); }
-
 /// Autograd holds on to weights that backward reads, unless it runs the layer again.
-bool StagePasses::keeps_fetched(std::size_t u) const { return !stage_.units[u].checkpoint && runs_backward(u); }
+bool StagePasses::keeps_fetched(std::size_t u) const { return !stage_.units[u].checkpoint && stage_.runs_backward(u); }
 
 }  // namespace rehearse::strategies

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "strategies/kept_graphs.h"
 #include "strategies/memory/activation_offload.h"
 #include "strategies/memory/device_map.h"
 #include "strategies/stage_messages.h"
@@ -19,7 +20,9 @@ class StagePasses {
   /// `input_bytes`: of a layer's input on this rank.
   StagePasses(Stage& stage, const StageChunks& chunks, DataParallelWriter& data, StageFrames& frames, StageMessages& messages, std::int64_t input_bytes);
 
+  void setup() { graphs_.setup(); }
   void begin_step();
+  void end_step() { graphs_.end_step(); }
   void forward(int chunk, int micro_batch) { run(chunk, micro_batch, Pass::forward); }
   void backward(int chunk, int micro_batch);
   void backward_input(int chunk, int micro_batch);
@@ -59,7 +62,6 @@ class StagePasses {
 
   bool splits_nothing(int chunk) const;
   bool defers(std::size_t unit, int chunk, Pass pass) const;
-  bool runs_backward(std::size_t unit) const;
   bool keeps_fetched(std::size_t unit) const;
 
   Stage& stage_;
@@ -68,6 +70,7 @@ class StagePasses {
   StageFrames& frames_;
   StageMessages& messages_;
   UnitBlocks blocks_;
+  KeptGraphs graphs_;
   ActivationOffload inputs_;
   DeviceMapWriter weights_on_host_;
   std::int64_t input_bytes_;

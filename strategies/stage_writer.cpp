@@ -96,6 +96,7 @@ void StageWriter::setup() {
     if (stage.profile.gathers_into_buffers && context.sequence_parallel)
       for (int i = 0; i < 2; ++i) w.alloc(stage.persistent_slot(), context.tokens * context.model.hidden * context.element(), plan::Category::workspace);
   });
+  impl_->passes.setup();
   stage.in_setup = false;
 }
 
@@ -137,6 +138,7 @@ void StageWriter::end_step() {
   impl_->sum_over_tensor_group();
   impl_->sum_tied_embeddings();
   impl_->data->end_step();
+  impl_->passes.end_step();
 }
 
 void StageWriter::finish() {

@@ -71,6 +71,8 @@ TapeBlocks UnitBlocks::emit_unit(const Unit& u, WeightGradient mode, SplitBackwa
   options.main_gradient_element_bytes = data_.main_gradient_element_bytes();
   if (!stage_.rank_class.stage_peers_other_node.empty()) options.collective_wait = stage_.profile.proxy_stall * stage_.sizes.tensor;
   options.split = how;
+  options.retains_ends = u.retains;
+  options.above_retains = u.above_retains;
   if (stage_.strategy.data_parallel.kind == DataParallelKind::zero3) options.hooked_submodules = u.tape->modules();
   return emit(*u.tape, options, u.in_parallel ? taking_turns_ : stage_.profile, stage_.builder);
 }

@@ -20,6 +20,10 @@ class UnitBlocks {
 
   /// `first`: no micro-batch has made gradients of this kind in this step.
   std::uint32_t block_of(std::size_t unit, Pass pass, bool first);
+  /// The unit's blocks leave something behind that goes with the graph of the micro-batch: what lets go of it, and more.
+  bool outlives(std::size_t unit) { return stage_.runs_backward(unit) && whole(unit).drop_graph != plan::kNoFrame; }
+  /// Of a backward in one piece, the step's first.
+  const TapeBlocks& whole(std::size_t unit) { return blocks(unit, data_.gradient_mode(true), SplitBackward::none); }
   /// Its parts, cut where compute would wait.
   const std::vector<std::uint32_t>& segments_of(std::uint32_t block);
   /// Slots of the unit's frame, in all variants that its chunk's passes may use.

@@ -41,7 +41,8 @@ std::string told(const MeasuredRun& run) {
   if (!run.scenario) return "";
   const st::FrameworkProfile& p = run.scenario->profile;
   if (p.name != "huggingface" && !p.name.starts_with("torchtune")) return "";
-  return fmt::format("{} {} {} {} {} {}", static_cast<int>(p.norm), static_cast<int>(p.activation), static_cast<int>(p.loss), p.adapter_autocast, p.upcasts_unquantised, run.scenario->strategy.memory.optimizer_in_backward);
+  return fmt::format("{} {} {} {} {} {} {} {} {}", static_cast<int>(p.norm), static_cast<int>(p.activation), static_cast<int>(p.loss), p.adapter_autocast, p.upcasts_unquantised, p.copies_shifted_logits,
+                     p.reentrant_checkpoint, p.keeps_quantised_inputs, run.scenario->strategy.memory.optimizer_in_backward);
 }
 
 using Repeats = std::map<std::string, std::vector<std::size_t>>;

@@ -1,6 +1,8 @@
 #include "sim/scenario/measured_setup.h"
 
+#include <array>
 #include <map>
+#include <optional>
 #include <regex>
 #include <utility>
 
@@ -13,6 +15,18 @@ namespace rehearse::scenario {
 namespace {
 
 bool more_than_one(const config::CsvRow& row, const char* column) { return integer(row, column).value_or(1) > 1; }
+
+using Release = std::array<int, 3>;
+
+/// The first "1.2.3" or "1.2" after a name; nothing where none is stated.
+std::optional<Release> release_after(const std::string& text, const std::string& name) {
+  const std::size_t at = text.find(name);
+  std::smatch found;
+  static const std::regex kRelease(R"(^([0-9]{1,4})\.([0-9]{1,4})(\.([0-9]{1,4}))?)");
+  const std::string rest = at == text.npos ? "" : text.substr(at + name.size());
+  if (!std::regex_search(rest, found, kRelease)) return std::nullopt;
+  return Release{std::stoi(found[1].str()), std::stoi(found[2].str()), found[4].matched ? std::stoi(found[4].str()) : 0};
+}
 
 bool compiled(const config::CsvRow& row) { return cell(row, "torch_compile").starts_with("y"); }
 
@@ -129,18 +143,34 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   const std::string note = cell(row, "note"), text = lower(note);
   // torchtune's recipes of before August 2024, and tables that compare with them: the whole logits.
   if (profile.name.starts_with("torchtune") && contains(note, "torch.nn.CrossEntropyLoss")) profile.loss = profile.compiled ? LossKind::compiled : LossKind::upcast;
+  // LitGPT's longest batch is the run's first (finetune/lora.py of 2023, longest_seq_ix): no graph of a micro-batch before it.
+  if (contains(note, "memory peak set by longest")) profile.holds_last_graph = false;
   if (profile.name != "huggingface") return;
   // huggingface/peft method_comparison: use_amp is off, adapters are computed in fp32.
-  if (contains(cell(row, "source"), "method_comparison") || contains(text, "no autocast")) profile.adapter_autocast = false;
-  if (contains(text, "not upcast")) profile.upcasts_unquantised = false;
+  const std::string source = cell(row, "source");
+  if (contains(source, "method_comparison") || contains(text, "no autocast")) profile.adapter_autocast = false;
+  // PEFT leaves a GPTQ model's other weights as they are (utils/other.py, is_gptq_quantized), and its adapters know no copy (tuners/lora/gptq.py).
+  const bool gptq = contains(note, "GPTQ");
+  if (gptq || contains(text, "not upcast")) profile.upcasts_unquantised = false;
+  if (gptq) profile.clones_quantised_output = false;
+  if (const auto transformers = release_after(source, "transformers ")) {
+    profile.copies_shifted_logits = *transformers < Release{4, 49, 0};   // loss/loss_utils.py, ForCausalLMLoss
+    profile.reentrant_checkpoint = *transformers < Release{5, 0, 0};     // modeling_utils.py, gradient_checkpointing_enable
+    profile.early_stop_recompute = !profile.reentrant_checkpoint;
+  }
+  if (const auto bitsandbytes = release_after(source, "bitsandbytes ")) profile.keeps_quantised_inputs = *bitsandbytes < Release{0, 43, 2};   // bitsandbytes pull request 1270
+  // Tuned by TRL's SFTTrainer (fms-hf-tuning; trl 0.13 sft_trainer.py, peft_module_casting_to_bf16).
+  if (contains(source, "fms-acceleration")) profile.narrows_tables = true;
   // transformers before 5 took torch.optim.AdamW as it is, many kernels and a temporary as large as the weights (training_args.py, optim).
   if (cell(row, "optimizer") == "adamw_torch") profile.fused_optimizer = false;
   // linkedin/Liger-Kernel (RMSNorm, rotary embedding, SwiGLU, cross-entropy) and unsloth's kernels, which it came from.
   if (contains(text, "liger") || contains(text, "unsloth") || contains(text, "fused triton kernels")) {
     profile.norm = profile.rope = Fusion::fused;
     if (contains(text, "liger")) profile.activation = Fusion::fused;
-    profile.loss = LossKind::fused;
-    profile.keeps_logits = false;
+    // fms-acceleration's kernel takes the place of PyTorch's alone (fms_acceleration_foak, FastForCausalLMLoss).
+    const bool alone = contains(source, "fms-acceleration") && !contains(text, "liger");
+    profile.loss = alone ? LossKind::upcast_fused : LossKind::fused;
+    profile.keeps_logits = alone;
     notes.emplace_back("fused Triton kernels for norm, rotary embedding and loss");
   }
 }

@@ -74,8 +74,8 @@ RowTuning tuning_of(const config::CsvRow& row) {
   // bitsandbytes "-dq" names double quantisation; GPTQ's 4.16 bits per weight are nearest to it.
   if (quantised) t.double_quantization = !contains(note, "bnb.nf4") || contains(note, "bnb.nf4-dq");
   const bool qwen = contains(source, "QwenLM/Qwen@"), litgpt = cell(row, "framework") == "litgpt";
-  // Dropout: QwenLM/Qwen finetune.py and LitGPT's recipes have 0.05, PEFT's default is 0.
-  t.dropout = qwen || litgpt ? 0.05 : 0;
+  // Dropout: QwenLM/Qwen finetune.py and LitGPT's recipes have 0.05, fms-acceleration's scripts/benchmarks/scenarios.yaml 0.1, PEFT's default is 0.
+  t.dropout = qwen || litgpt ? 0.05 : contains(source, "fms-acceleration") ? 0.1 : 0;
 
   if (const auto stated = row.find("lora_rank") ? row.number("lora_rank") : std::nullopt) t.rank = static_cast<std::int64_t>(*stated);
   else if (const auto said = number_after(note, {"LoRA r=", "LoRA default r=", "LoRA rank "})) t.rank = *said;

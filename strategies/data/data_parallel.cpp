@@ -146,10 +146,8 @@ void DataParallelWriter::update(const Share& mine) {
   const std::int64_t elements = mine.elements;
   const std::int64_t read = mine.gradients + mine.states + (mine.master ? 0 : mine.stored);
   const std::int64_t written = mine.states + mine.stored;
+  if (!profile().fused_optimizer) foreach_temporaries(mine.stored, true);
   stage_.call("optimizer step " + std::to_string(elements) + " " + std::to_string(mine.gradients), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
-    const std::int64_t extra = profile().fused_optimizer ? 0 : mine.stored;
-    const std::uint32_t slot = Stage::kPersistentSlots - 1;
-    w.alloc(slot, extra, Category::temporary);
     // One fused pass reads p, g, m, v and writes p, m, v: 7 streams. torch.optim's foreach AdamW is eight operations: mul p (2),
     // lerp m (3), mul v (2), addcmul v (3), sqrt (2), div (2), add eps (2), addcdiv p (4): 20 streams.
     const Optimizer optimizer = stage_.strategy.training.optimizer;
@@ -166,8 +164,26 @@ void DataParallelWriter::update(const Share& mine) {
                                .bytes_written = static_cast<std::int64_t>(static_cast<double>(written) * passes) + more.written * elements, .flops = 12.0 * static_cast<double>(elements), .name = "optimizer step"}),
              host());
     w.free(working);
-    w.free(slot);
   });
+  if (!profile().fused_optimizer) foreach_temporaries(mine.stored, false);
+}
+
+/// torch.optim's foreach form makes a temporary of each weight before it goes on to the next operation (optim/adam.py,
+/// _multi_tensor_adam: exp_avg_sq_sqrt); here one of each unit's weights together.
+void DataParallelWriter::foreach_temporaries(std::int64_t bytes, bool begin) {
+  std::int64_t left = stage_.trainable_elements(), rest = bytes;
+  for (const Unit& u : stage_.units) {
+    const std::int64_t elements = u.tape->trainable_elements();
+    if (elements == 0) continue;
+    const auto part = static_cast<std::int64_t>(static_cast<double>(rest) * static_cast<double>(elements) / static_cast<double>(left));
+    left -= elements;
+    rest -= part;
+    const auto slot = static_cast<std::uint32_t>(u.tape->weights.size()) + kForeachSlot;
+    stage_.call((begin ? "foreach temporary " : "free foreach temporary ") + std::to_string(slot) + " " + std::to_string(part), Phase::optimizer, &u, [&](plan::BlockWriter& w) {
+      if (begin) w.alloc(slot, part, Category::temporary, plan::Frame::unit);
+      else w.free(slot, plan::Frame::unit);
+    });
+  }
 }
 
 void DataParallelWriter::free_gradients_of(const Unit& u, plan::BlockWriter& w) {

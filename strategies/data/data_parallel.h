@@ -63,6 +63,7 @@ class DataParallelWriter {
   /// Source: arXiv 2401.10241, section 4 (optimizer post-validation).
   void pass_norm_on(plan::BlockWriter& w);
   void update(const Share& mine);
+  void foreach_temporaries(std::int64_t bytes, bool begin);
   /// zero_grad(set_to_none=True): what autograd made goes until the next backward.
   void free_gradients(plan::Phase phase = plan::Phase::optimizer);
   static void free_gradients_of(const Unit& unit, plan::BlockWriter& w);

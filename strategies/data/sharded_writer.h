@@ -23,7 +23,7 @@ class ShardedWriter : public DataParallelWriter {
 
   // Slots of the unit frame beyond one per weight.
   enum Extra : std::uint32_t { kGathered, kUnsharded, kEvent, kShard, kAccumulated, kFetched, kBucket, kReduced };
-  static_assert(kReduced < kUnitExtraSlots);
+  static_assert(kReduced < kForeachSlot);
   static std::uint32_t extra(const Unit& u, Extra which) { return static_cast<std::uint32_t>(u.tape->weights.size()) + which; }
 
   /// One rank's part of a number of elements, rounded up.

@@ -29,6 +29,7 @@ enum class RopeForm : std::uint8_t { rotate_half, pairs, matrices };
 
 enum class LossKind : std::uint8_t {
   upcast,          // logits.float(), then PyTorch's cross-entropy (Hugging Face, nanotron, torchtitan eager)
+  upcast_fused,    // logits.float(), then a hand-written cross-entropy that writes the gradient in place (fms-acceleration)
   native,          // PyTorch's cross-entropy on logits as they are
   chunked,         // fp32 copy of the logits, cross-entropy piece by piece: gradients take the softmax's place (LitGPT under Lightning Fabric)
   chunked_output,  // logits made in eight pieces, each cast and reduced on its own; log-softmax kept in fp32 (torchtune)
@@ -65,6 +66,7 @@ struct FrameworkProfile {
   bool fused_qkv = true, fused_gate_up = true;
   bool one_hot_embedding = false;         // tokens are looked up by a product with the table, and its gradient is one (MaxText, use_iota_embed)
   bool keeps_logits = true;               // the training loop holds the 16-bit logits until the loss is known
+  bool copies_shifted_logits = false;     // upcast, upcast_fused: the last position is cut off, and the rest of the fp32 logits copied
   bool keeps_gathered_input = false;      // sequence parallel: linear layers keep the gathered input for backward, not their shard
   bool gathers_into_buffers = false;      // sequence parallel: gathered tensors lie in two buffers that are made once (nanotron's MemoryBuffer)
   RecordStreams record_streams = RecordStreams::none;   // of the tensor group's collectives
@@ -96,12 +98,17 @@ struct FrameworkProfile {
   DType adapter = DType::bf16;            // low-rank adapters: fp32 where they are kept, and computed, beside a 16-bit model (PEFT)
   bool adapter_autocast = false;          // fp32 adapters are computed in 16 bit under autocast
   bool unties_embeddings = false;         // the output layer has a table of its own even where the model ties it (LitGPT)
+  bool clones_quantised_output = false;   // adapters beside 4-bit weights: the product's output is copied; under autocast their input is not cast (PEFT)
   bool value_is_view = false;             // values stay a view of the fused projection, which therefore lives until backward
   bool input_require_gradients = false;   // the embedding's output wants a gradient under recomputation (enable_input_require_grads)
   bool keeps_original_of_trained = false; // modules that are trained whole beside adapters are copies (PEFT modules_to_save)
   bool quantises_head = false;            // 4-bit weights: the output layer as well
+  bool keeps_quantised_inputs = false;    // 4-bit weights: a product's node holds its input (bitsandbytes before 0.43.2)
+  bool quantised_from_fp16 = false;       // 4-bit weights: they come back in fp16 and are cast for the product (Lightning Fabric)
+  bool holds_last_graph = false;          // the loss is a variable of the training loop: the graph of a micro-batch lives until the next one's loss
   bool wraps_adapters = false;            // FSDP1: adapters are units of their own, so that frozen weights have no gradient (PEFT's wrapping policy)
   bool upcasts_unquantised = false;       // 4-bit weights: what stays 16 bit becomes fp32 (prepare_model_for_kbit_training)
+  bool narrows_tables = false;            // and embedding and output layer go back to 16 bit (TRL, peft_module_casting_to_bf16)
 
   // Data parallelism and step
   std::int64_t bucket_elements = 0;       // gradient bucket in elements (0: one bucket)
@@ -125,6 +132,7 @@ struct FrameworkProfile {
   bool retains_graph = false;             // a split backward keeps all that was saved until the weight gradients are made
                                           // (torch.distributed.pipelining); false: their operands only (Megatron, DualPipe)
   bool early_stop_recompute = false;      // non-reentrant checkpoint stops after the last needed tensor
+  bool reentrant_checkpoint = false;      // a recomputed layer has a backward of its own within backward (torch.utils.checkpoint, use_reentrant=True)
 
   // Host thread (per call, on the issuing thread)
   Duration kernel_host{}, backward_kernel_host{}, collective_host{};

@@ -25,11 +25,13 @@ TensorId Operators::with_adapter(TensorId x, TensorId y, const std::string& name
   const std::vector<std::string> parts = parts_of(name);
   const std::vector<std::size_t> adapted = adapted_parts(tuning, name, parts);
   if (adapted.empty()) return y;
-  LowerContext inner = c_;
+  LowerContext inner = c_.narrowed();
   inner.adapter = true;
   if (bits(c_.gemm) <= 8) inner.gemm = c_.activation;
+  const bool quantised = quantises(tuning, c_.profile, name), clones = quantised && c_.profile.clones_quantised_output;
   const bool kept_wide = c_.profile.adapter == DType::fp32 && c_.element() == 2;
   const bool wide = kept_wide && !c_.profile.adapter_autocast;
+  const bool casts = kept_wide && (wide || !clones);
   if (wide) inner.activation = inner.gemm = DType::fp32;
   Operators op(inner, tape_);
   const std::int64_t t = c_.tensor, e = inner.element(), narrow = c_.element();
@@ -45,14 +47,20 @@ TensorId Operators::with_adapter(TensorId x, TensorId y, const std::string& name
     tape_.nodes.push_back({.name = name + " " + what, .inputs = {from}, .outputs = {to}, .forward = {kernel(what, read, written)}, .backward = {kernel(what + " backward", written, read)}});
     return to;
   };
-  if (kept_wide) source = pointwise("adapter cast", source, in_elements * narrow, in_elements * 4);
-  const std::int64_t source_bytes = in_elements * (kept_wide ? 4 : e);
+  if (clones) {  // peft tuners/lora/bnb.py, Linear4bit.forward
+    const std::int64_t bytes = out_elements * narrow;
+    const TensorId copy = tape_.tensor(name + " clone", bytes);
+    tape_.nodes.push_back({.name = name + " clone", .inputs = {y}, .outputs = {copy}, .forward = {kernel("clone", bytes, bytes)}, .passed_inputs = 1});
+    y = copy;
+  }
+  if (casts) source = pointwise("adapter cast", source, in_elements * narrow, in_elements * 4);
+  const std::int64_t source_bytes = in_elements * (casts ? 4 : narrow);
   if (tuning.dropout > 0) {
     const TensorId mask = tape_.tensor(name + " adapter dropout mask", in_elements, false);
     source = pointwise("adapter dropout", source, source_bytes, source_bytes);
     tape_.nodes.back().saved = tape_.nodes.back().intermediates = {mask};
   }
-  if (kept_wide && !wide) source = pointwise("adapter autocast", source, source_bytes, in_elements * e);
+  if (source_bytes != in_elements * e) source = pointwise("adapter autocast", source, source_bytes, in_elements * e);
   const auto used = static_cast<std::int64_t>(adapted.size());
   TensorId branch = op.product(source, name + ".lora_A", in, tuning.rank * used, false, row ? Split::row : Split::none);
   if (used == 1 && parts.size() == 1) {
@@ -97,6 +105,11 @@ TensorId Operators::with_adapter(TensorId x, TensorId y, const std::string& name
     return sum;
   }
   branch = pointwise("adapter scale", branch, branch_bytes, branch_bytes);
+  if (branch_bytes < bytes) {  // a 16-bit branch beside an fp32 stream
+    tape_.nodes.push_back({.name = name + " adapter add", .inputs = {y, branch}, .outputs = {sum}, .forward = {kernel("adapter add", bytes + branch_bytes, bytes)},
+                           .backward = {kernel("cast", bytes, branch_bytes)}, .passed_inputs = 1});
+    return sum;
+  }
   if (!wide) {
     tape_.nodes.push_back({.name = name + " adapter add", .inputs = {y, branch}, .outputs = {sum}, .forward = {kernel("adapter add", 2 * bytes, bytes)}, .passed_inputs = 2});
     return sum;

@@ -56,6 +56,9 @@ class TapeEmitter {
   void item(const Item& item, const Node* of, std::vector<int>* output_gradients, std::map<int, std::uint32_t>& temporaries);
   void allocate(TensorId t, plan::Category category);
   void release_if_unused(TensorId t);
+  void hold_attributes(int n);
+  void drop_attributes();
+  void outliving(plan::BlockWriter& drop, plan::BlockWriter& last, plan::BlockWriter& keep);
   void kernel(std::uint32_t spec, plan::Stream stream = plan::Stream::compute, int launches = 1);
   void enter(const Node& node);
   Duration issued(Duration whole) const;
@@ -68,6 +71,8 @@ class TapeEmitter {
   void recompute_region(int region);
   int last_recomputed(const std::vector<int>& members) const;
   void require(TensorId t);
+  /// torch/utils/checkpoint.py, CheckpointFunction: input, output and the output's gradient are its variables until its backward is over.
+  bool reentrant() const { return profile_.reentrant_checkpoint && options_.checkpoint && tape_.input != kNoTensor && tape_.output != kNoTensor; }
   bool split() const { return options_.split != SplitBackward::none; }
   bool waits(const Item& item) const;
   bool waits(const Node& node) const;
@@ -101,6 +106,8 @@ class TapeEmitter {
   std::vector<bool> region_done_;              // run again
   std::vector<TensorId> pending_release_;      // what a region kept, until the node at hand is done
   std::vector<Left> left_;                     // in the order of backward
+  std::vector<TensorId> attributes_;           // held by recorded nodes
+  bool reentered_ = false;                     // a reentrant checkpoint's variables are held
   plan::Category output_category_ = plan::Category::temporary;
   int backward_position_ = 1 << 30;
   bool produced_ = false;                      // input gradients of the node at hand

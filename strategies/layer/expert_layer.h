@@ -62,7 +62,7 @@ class ExpertLayer {
   struct Matrices {
     int weight = -1;            // of the tape
     std::int64_t own = 0;       // experts that they are of: fewer than the rank has where only some are trained
-    std::int64_t packed = 0;    // bytes in 4 bits; 0: not quantised
+    bool quantised = false;     // kept in 4 bits
     bool trains = false;
   };
   TensorId product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, Place place);
@@ -71,7 +71,7 @@ class ExpertLayer {
   void keep_input(Node& node, TensorId x, std::int64_t in, const Matrices& matrices, bool low);
   void weight_gradients(Node& node, std::int64_t in, std::int64_t out, const Matrices& matrices);
   void product_bias(Node& node, std::int64_t out);
-  void products(std::vector<Item>& out, const std::string& name, model::GemmRole role, std::int64_t n, std::int64_t k, DType result, bool accumulate, std::int64_t packed = 0) const;
+  void products(std::vector<Item>& out, const std::string& name, model::GemmRole role, std::int64_t n, std::int64_t k, DType result, bool accumulate, bool quantised = false) const;
   void quantise(std::vector<Item>& list, const std::string& name, std::int64_t elements) const;
   void per_expert(std::vector<Item>& list, const std::string& name, std::int64_t read, std::int64_t written, model::KernelKind kind = model::KernelKind::elementwise) const;
 

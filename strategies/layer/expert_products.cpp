@@ -41,10 +41,10 @@ TensorId ExpertLayer::plain_product(TensorId x, const std::string& name, std::in
     node.backward_host = c_.profile.expert_backward_host / 2;
   }
   if (low && !(fused_ && place == Place::second)) quantise(node.forward, name + " cast input", load_.received * in);
-  products(node.forward, name, GemmRole::forward, out, in, c_.activation, false, w.packed);
+  products(node.forward, name, GemmRole::forward, out, in, c_.activation, false, w.quantised);
   if (low && !(fused_ && place == Place::first)) quantise(node.backward, name + " cast gradient", load_.received * out);
   const std::size_t input_from = node.backward.size();
-  products(node.backward, name + " data gradient", GemmRole::data_gradient, in, out, c_.activation, false, w.packed);
+  products(node.backward, name + " data gradient", GemmRole::data_gradient, in, out, c_.activation, false, w.quantised);
   for (std::size_t i = input_from; i < node.backward.size(); ++i) node.backward[i].for_input = true;
   if (w.trains) weight_gradients(node, in, out, w);
   if (c_.model.mlp_bias && !adapter && !(separate_bias() && place == Place::second)) product_bias(node, out);
@@ -64,7 +64,8 @@ ExpertLayer::Matrices ExpertLayer::matrices(const std::string& name, std::int64_
   matrix.one_of_several = some;
   out.trains = matrix.trainable;
   if (!out.trains && !adapter && quantises(c_.strategy.tuning, c_.profile, name)) {
-    matrix.packed_bytes = out.packed = quantised_bytes(load_.local * elements, c_.strategy.tuning.double_quantization);
+    out.quantised = true;
+    matrix.packed_bytes = quantised_bytes(load_.local * elements, c_.strategy.tuning.double_quantization);
     matrix.wide_bytes = 0;
   }
   if (some) {
@@ -84,8 +85,10 @@ void ExpertLayer::keep_input(Node& node, TensorId x, std::int64_t in, const Matr
     const std::int64_t elements = load_.received * in, blocks = c_.gemm == DType::fp8 ? 0 : elements / (c_.gemm == DType::nvfp4 ? 16 : 32);
     node.intermediates.push_back(tape_.tensor(node.name + " cast input", elements * bits(c_.gemm) / 8 + blocks, false));
     node.saved.push_back(node.intermediates.back());
-  } else if (w.trains || w.packed > 0) {
+  } else if (w.trains) {
     node.saved.push_back(x);
+  } else if (w.quantised && c_.profile.keeps_quantised_inputs) {
+    node.attributes.push_back(x);   // as linear layers
   }
 }
 
@@ -112,25 +115,24 @@ void ExpertLayer::product_bias(Node& node, std::int64_t out) {
   if (trains) node.backward.push_back(op_.weight_gradient(b, op_.kernel(node.name + " bias gradient", epilogue ? load_.local * out * 4 : all, load_.local * out * 4, KernelKind::reduction)));
 }
 
-/// All experts of the rank: one grouped product, or one product each. `packed`: bytes of a 4-bit weight that is written
-/// out in 16 bits before each product and dropped after it; 0: not quantised.
-void ExpertLayer::products(std::vector<Item>& out, const std::string& name, GemmRole role, std::int64_t n, std::int64_t k, DType result, bool accumulate, std::int64_t packed) const {
+/// All experts of the rank: one grouped product, or one product each.
+void ExpertLayer::products(std::vector<Item>& out, const std::string& name, GemmRole role, std::int64_t n, std::int64_t k, DType result, bool accumulate, bool quantised) const {
   // Weight gradients sum over tokens: an n x k result with the tokens as depth.
   const bool weight = role == GemmRole::weight_gradient;
   const std::int64_t columns = weight ? k : n;
-  const std::int64_t launches = loops() ? load_.local : 1, wide = load_.local * n * k * e() / launches;
+  const std::int64_t launches = loops() ? load_.local : 1;
   for (std::int64_t i = 0; i < launches; ++i) {
     // A grouped product is priced by the mean of its experts, a loop expert by expert.
     const std::int64_t tokens = std::max<std::int64_t>(1, loops() && load_.uneven() ? load_.rows_of[static_cast<std::size_t>(i)] : load_.received / load_.local);
     const std::int64_t rows = weight ? n : tokens, depth = weight ? tokens : k;
-    if (packed > 0) out.insert(out.end(), {Operators::alloc(9, wide), op_.kernel("dequantise experts", packed / launches, wide)});
+    if (quantised) op_.dequantise(out, 9, load_.local / launches * n * k);
     if (loops()) out.push_back(op_.gemm(name, role, rows, columns, depth, result, accumulate));
     else out.push_back({.kind = Item::Kind::kernel,
                         // Fused kernels schedule the tiles of all experts as one product; others hand over from expert to expert.
                         .spec = c_.builder.kernel({.kind = fused_ ? KernelKind::gemm : KernelKind::grouped_gemm, .role = role, .dtype = c_.gemm, .output_dtype = result, .accumulate = accumulate, .batch = load_.local,
                                                    .m = rows, .n = columns, .k = depth, .name = name}),
                         .launches = by_expert_ ? static_cast<int>(load_.local) : 1});
-    if (packed > 0) out.push_back(Operators::free(9));
+    if (quantised) out.push_back(Operators::free(9));
   }
 }
 

@@ -118,7 +118,7 @@ TensorId prediction_layer(const LowerContext& c, Operators& op, Tape& tape, Tens
 
 /// The output layer stays in 16 bit under 8-bit recipes.
 LowerContext head_context(const LowerContext& c) {
-  LowerContext head = c;
+  LowerContext head = c.narrowed();
   if (bits(head.gemm) <= 8) head.gemm = c.activation;
   return head;
 }
@@ -137,6 +137,7 @@ Output add_output(const LowerContext& c, Tape& tape, bool tied_here) {
   if (m.final_norm) x = op.norm(x, "final norm", c.stream_tokens(), m.hidden);
   const std::int64_t width = m.embedding_width > 0 ? m.embedding_width : m.hidden;
   if (width != m.hidden) x = op.linear(x, "output projection", m.hidden, width, false, Operators::Split::none);
+  if (c.mixed()) x = op.cast(x, "lm_head input", c.stream_tokens() * width, head.activation);
   const TensorId logits = head_op.linear(x, "lm_head", width, padded_vocabulary(c), m.head_bias, Operators::Split::column);
   if (tied_here)
     for (Weight& w : tape.weights)
@@ -146,7 +147,7 @@ Output add_output(const LowerContext& c, Tape& tape, bool tied_here) {
 
 }  // namespace
 
-std::int64_t logits_bytes(const LowerContext& c) { return c.tokens * padded_vocabulary(c) / c.tensor * c.element(); }
+std::int64_t logits_bytes(const LowerContext& c) { return c.tokens * padded_vocabulary(c) / c.tensor * head_context(c).element(); }
 
 Tape head_tape(const LowerContext& c, bool tied_here) {
   Tape tape;

@@ -9,9 +9,42 @@ namespace rehearse::strategies {
 using model::KernelKind;
 
 TensorId Operators::linear(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split) {
-  const TensorId y = product(x, name, in, out, bias, split);
+  const TensorId y = c_.mixed() ? narrow_product(x, name, in, out, bias, split) : product(x, name, in, out, bias, split);
   if (c_.adapter) return y;
   return c_.strategy.tuning.kind == TuningKind::adapter_v2 ? scaled_and_shifted(y, name, out, split) : with_adapter(x, y, name, in, out, split);
+}
+
+/// A 4-bit weight is written out in 16 bits before each product and dropped after it: temporaries from this number on, of which the
+/// first holds the operand. Where it was quantised from fp16 it comes back as fp16 and is cast, both there at once.
+/// Sources: bitsandbytes autograd/_functions.py, MatMul4Bit, and functional.py, dequantize_4bit; Lightning Fabric 2.1 to 2.4
+/// plugins/precision/bitsandbytes.py, _Linear4bit (weight.to(torch.half)).
+void Operators::dequantise(std::vector<Item>& list, int temporary, std::int64_t elements) const {
+  const std::int64_t scales = elements / 64, bytes = elements * c_.element();
+  const bool nested = c_.strategy.tuning.double_quantization, casts = c_.profile.quantised_from_fp16 && c_.activation != DType::fp16;
+  const int first = casts ? temporary + 2 : temporary;
+  // The scales are there before the weight: they lie in its way when it goes.
+  if (nested) list.insert(list.end(), {alloc(temporary + 1, scales * 4), kernel("dequantise scales", scales, scales * 4)});
+  list.insert(list.end(), {alloc(first, elements * 2), kernel("dequantise weight", quantised_bytes(elements, nested), elements * 2)});
+  if (nested) list.push_back(free(temporary + 1));
+  if (casts) list.insert(list.end(), {alloc(temporary, bytes), kernel("cast", elements * 2, bytes), free(first)});
+}
+
+/// A 16-bit product within an fp32 stream: its input is cast, and its result back. Sources: torch.autocast;
+/// bitsandbytes nn/modules.py, Linear4bit.forward (x.to(compute_dtype), out.to(inp_dtype)).
+TensorId Operators::narrow_product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split) {
+  const LowerContext narrow = c_.narrowed();
+  Operators op(narrow, tape_);
+  const std::int64_t t = c_.tensor, input = split == Split::row ? c_.tokens * (in / t) : c_.stream_tokens() * in;
+  const std::int64_t output = split == Split::column ? c_.tokens * (out / t) : c_.stream_tokens() * out;
+  const TensorId y = op.product(cast(x, name + " input", input, narrow.activation), name, in, out, bias, split);
+  return cast(y, name + " output", output, c_.activation);
+}
+
+TensorId Operators::cast(TensorId x, const std::string& name, std::int64_t elements, DType to) {
+  const std::int64_t written = elements * bits(to) / 8, read = elements * (bits(to) == 32 ? 2 : 4);
+  const TensorId y = tape_.tensor(name + " cast", written);
+  tape_.nodes.push_back({.name = name + " cast", .inputs = {x}, .outputs = {y}, .forward = {kernel("cast", read, written)}, .backward = {kernel("cast", written, read)}});
+  return y;
 }
 
 /// Fewer than 16 bits: what casts the operands of a linear layer's three products, and what scales their results.
@@ -109,17 +142,11 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
     const std::int64_t elements = (gather ? m / t : m) * k, blocks = c_.gemm == DType::fp8 ? 0 : elements / (c_.gemm == DType::nvfp4 ? 16 : 32);
     node.intermediates.push_back(tape_.tensor(name + " cast input", elements * bits(c_.gemm) / 8 + blocks, false));
     node.saved.push_back(node.intermediates.back());
-  } else if (trained || quantised) {  // bitsandbytes keeps the input of a 4-bit product as well (autograd/_functions.py, MatMul4Bit: ctx.tensors = (A, B))
+  } else if (trained) {
     node.saved.push_back(x);
+  } else if (quantised && c_.profile.keeps_quantised_inputs) {  // bitsandbytes autograd/_functions.py, MatMul4Bit: ctx.tensors = (A, B)
+    node.attributes.push_back(x);
   }
-  // A 4-bit weight is written out in 16 bits before each product and dropped after it (bitsandbytes MatMul4Bit).
-  auto dequantised = [&](std::vector<Item>& list, int temporary) {
-    const std::int64_t packed = quantised_bytes(k * n, nested), scales = k * n / 64;
-    list.push_back(alloc(temporary, k * n * e));
-    if (nested) list.insert(list.end(), {alloc(temporary + 1, scales * 4), kernel("dequantise scales", scales, scales * 4)});
-    list.push_back(kernel("dequantise weight", packed, k * n * e));
-    if (nested) list.push_back(free(temporary + 1));
-  };
   // What PyTorch was seen to do (tests/oracles, torch_flops.json): a recomputation that stops early leaves out a last mm,
   // but runs a last addmm again.
   node.recomputed_last = bias;
@@ -168,7 +195,7 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   if (gather && !overlaps) f.push_back(collective(CollectiveKind::all_gather, name + " gather input", sent_in, both));
   append(f, casts.before_product);
   if (scatter || reduce) f.push_back(alloc(1, whole_out));
-  if (quantised) dequantised(f, 5);
+  if (quantised) dequantise(f, 5, k * n);
   if (gather && overlaps) gathered_product(f, name, name + " gather input", sent_in, model::GemmRole::forward, n, k);
   else if (scatter && overlaps) scattered_product(f, name, name + " scatter output", whole_out, model::GemmRole::forward, n, k);
   else f.push_back(product_of(name, model::GemmRole::forward, m, n, k));
@@ -193,7 +220,7 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   const std::size_t input_from = b.size();
   if (gather) b.push_back(alloc(3, whole_in));
   else b.push_back({.kind = Item::Kind::produce_input_gradients});
-  if (quantised) dequantised(b, 5);
+  if (quantised) dequantise(b, 5, k * n);
   append(b, casts.before_data_gradient);
   if (scatter && overlaps) gathered_product(b, name + " data gradient", name + " gather gradient", sent_gradient, model::GemmRole::data_gradient, k, n);
   else b.push_back(product_of(name + " data gradient", model::GemmRole::data_gradient, m, k, n));

@@ -11,11 +11,12 @@ namespace {
 class Loss {
  public:
   Loss(const LowerContext& c, Operators& op, Tape& tape, TensorId hidden, TensorId logits, std::int64_t columns)
-      : c_(c), op_(op), tape_(tape), hidden_(hidden), logits_(logits), narrow_(c.tokens * columns * c.element()), wide_(c.tokens * columns * 4), row_(c.tokens * 4), rows_(tape.tensor("loss per token", row_, false)) {}
+      : c_(c), op_(op), tape_(tape), hidden_(hidden), logits_(logits), columns_(columns), narrow_(c.tokens * columns * c.element()), wide_(c.tokens * columns * 4), row_(c.tokens * 4), rows_(tape.tensor("loss per token", row_, false)) {}
 
   void add() {
     switch (c_.profile.loss) {
-      case LossKind::upcast: return upcast();
+      case LossKind::upcast:
+      case LossKind::upcast_fused: return upcast();
       case LossKind::native: return log_softmax_and_nll(logits_, narrow_, {logits_});
       case LossKind::chunked: return chunked();
       case LossKind::chunked_output: return c_.profile.compiled ? compiled_pieces() : pieces();
@@ -55,10 +56,26 @@ class Loss {
   }
 
   void upcast() {
-    if (c_.element() == 4) return log_softmax_and_nll(logits_, wide_, {logits_});
-    const TensorId wide_logits = cast("logits fp32");
-    if (c_.profile.keeps_logits) log_softmax_and_nll(wide_logits, wide_, {hidden_, logits_, wide_logits});
-    else log_softmax_and_nll(wide_logits, wide_, {wide_logits});
+    TensorId in = logits_;
+    std::int64_t bytes = wide_;
+    std::vector<TensorId> held;
+    if (c_.element() != 4) {
+      in = cast("logits fp32");
+      if (c_.profile.keeps_logits) held = {hidden_, logits_};
+    }
+    held.push_back(in);
+    if (c_.profile.copies_shifted_logits) {
+      // logits[..., :-1, :].contiguous(): transformers before 4.49, loss/loss_utils.py, ForCausalLMLoss.
+      bytes -= c_.batch * columns_ * 4;
+      const TensorId shifted = tape_.tensor("shifted logits", bytes);
+      tape_.nodes.push_back({.name = "shift logits", .inputs = {in}, .outputs = {shifted}, .forward = {op_.kernel("contiguous", bytes, bytes)},
+                             .backward = {op_.kernel("zero fill", 0, wide_, KernelKind::memset), op_.kernel("slice backward", bytes, bytes)}});
+      in = shifted;
+      held.push_back(in);
+    }
+    if (c_.profile.loss == LossKind::upcast) return log_softmax_and_nll(in, bytes, std::move(held));
+    tape_.nodes.push_back({.name = "fused loss", .inputs = {in}, .saved = {in, rows_}, .intermediates = {rows_}, .holds = std::move(held), .forward = {op_.kernel("cross entropy", bytes, row_, kCrossEntropy)},
+                           .backward = {op_.kernel("cross entropy backward", bytes, bytes, kCrossEntropy)}, .gradient_in_place = true});
   }
 
   /// lit_gpt/utils.py, chunked_cross_entropy, on outputs that Fabric has converted to fp32 and the training loop keeps.
@@ -148,6 +165,7 @@ class Loss {
   Operators& op_;
   Tape& tape_;
   TensorId hidden_, logits_;
+  std::int64_t columns_;               // of the vocabulary, this rank's
   std::int64_t narrow_, wide_, row_;   // bytes of the logits as they come and in fp32, of an fp32 number per token
   TensorId rows_;                      // the loss of each token
 };

@@ -24,6 +24,9 @@ LowerContext make_context(const model::ModelDescription& model, const Strategy& 
     case Precision::mxfp8: c.activation = DType::bf16; c.gemm = DType::mxfp8; break;
     case Precision::nvfp4: c.activation = DType::bf16; c.gemm = DType::nvfp4; break;
   }
+  // Norms with fp32 weights make an fp32 stream; autocast's products stay in 16 bits. Hand-written norms return the format of their input.
+  const bool promotes = profile.norm == Fusion::eager || profile.norm == Fusion::native;
+  if (upcasts_unquantised(strategy, profile) && promotes && profile.adapter_autocast && c.element() == 2 && bits(c.gemm) == 16) c.activation = DType::fp32;
   c.attention = strategy.training.attention.value_or(profile.attention_fused ? "flash" : "unfused");
   return c;
 }
@@ -62,7 +65,8 @@ Weight Operators::weight(const std::string& name, std::int64_t elements) const {
   if (adapters && w.trainable && !c_.adapter) w.copied = c_.profile.keeps_original_of_trained;
   const bool narrow = bits(c_.profile.stored_parameter) == 16;
   if (narrow && c_.adapter && c_.profile.adapter == DType::fp32) w.wide_bytes = 4;
-  if (narrow && !c_.adapter && tuning.four_bit() && c_.profile.upcasts_unquantised && !w.trainable) w.wide_bytes = 4;
+  const bool table = name.starts_with("lm_head") || name.starts_with("word_embeddings") || name.starts_with("position_embeddings");
+  if (narrow && !c_.adapter && upcasts_unquantised(c_.strategy, c_.profile) && !w.trainable && !(table && c_.profile.narrows_tables)) w.wide_bytes = 4;
   return w;
 }
 
@@ -284,6 +288,8 @@ TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t
 
 TensorId Operators::residual(TensorId stream, TensorId branch, const std::string& name) {
   const std::int64_t elements = c_.stream_tokens() * c_.model.hidden, bytes = elements * c_.element();
+  const auto bytes_of = [&](TensorId t) { return tape_.tensors[static_cast<std::size_t>(tape_.root(t))].bytes; };
+  if (bytes_of(stream) < bytes_of(branch)) std::swap(stream, branch);
   const TensorId y = tape_.tensor(name, bytes);
   if (c_.profile.dropout && c_.model.dropout > 0) {
     const TensorId mask = tape_.tensor(name + " dropout mask", elements, false);
@@ -298,7 +304,12 @@ TensorId Operators::residual(TensorId stream, TensorId branch, const std::string
                            .forward = {kernel("dropout", bytes, bytes + elements)}, .backward = {kernel("dropout backward", bytes + elements, bytes)}});
     branch = dropped;
   }
-  tape_.nodes.push_back({.name = name, .inputs = {stream, branch}, .outputs = {y}, .forward = {kernel(name, 2 * bytes, bytes)}, .passed_inputs = 2});
+  Node node{.name = name, .inputs = {stream, branch}, .outputs = {y}, .forward = {kernel(name, 2 * bytes, bytes)}, .passed_inputs = 2};
+  if (c_.mixed() && bytes_of(branch) < bytes) {  // the sum is fp32, the branch's gradient is cast
+    node.passed_inputs = 1;
+    node.backward = {kernel("cast", bytes, bytes_of(branch))};
+  }
+  tape_.nodes.push_back(std::move(node));
   return y;
 }
 

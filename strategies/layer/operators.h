@@ -34,6 +34,14 @@ struct LowerContext {
   std::string attention;           // "flash" or "unfused"
 
   std::int64_t element() const { return bits(activation) / 8; }
+  /// An fp32 stream around 16-bit products (autocast).
+  bool mixed() const { return activation == DType::fp32 && bits(gemm) == 16; }
+  /// The same place with a stream in the format of its products.
+  LowerContext narrowed() const {
+    LowerContext n = *this;
+    if (mixed()) n.activation = gemm;
+    return n;
+  }
   bool trains(const std::string& weight) const { return adapter || strategies::trains(strategy.tuning, weight, layer); }
   /// Keys and values are copied to all query heads before attention; Ulysses (UlyssesSPAttentionHF) copies what has arrived.
   bool repeats_before_exchange() const {
@@ -80,6 +88,8 @@ class Operators {
   void sinks(Node& node);
   TensorId activation(TensorId gate_up, TensorId up, std::int64_t width, const std::string& prefix = "");
   TensorId residual(TensorId stream, TensorId branch, const std::string& name);
+  /// The same elements in another format.
+  TensorId cast(TensorId x, const std::string& name, std::int64_t elements, DType to);
 
   /// 8-bit operands: whether scales want a pass over the tensor first; copies that are written (rows and columns).
   bool scales_from_tensor() const { return c_.gemm == DType::fp8 && c_.profile.current_scaling; }
@@ -102,6 +112,7 @@ class Operators {
   static Item for_weights(Item item) { item.for_weights = true; return item; }
   static Item wait(plan::Stream stream) { return {.kind = Item::Kind::wait, .stream = stream}; }
   Item weight_gradient(int weight, Item made_by) const;
+  void dequantise(std::vector<Item>& list, int temporary, std::int64_t elements) const;
 
  private:
   /// One rank's part of a linear layer: m rows, k in, n out; its own rows of the input, and of the output.
@@ -116,6 +127,7 @@ class Operators {
     std::vector<Item> before_gradient_gather, before_gradients, before_data_gradient, after_data_gradient, after_input, before_weight_gradient, after_weight_gradient;
   };
   Casts casts_of(const Product& p) const;
+  TensorId narrow_product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
   TensorId product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
   TensorId scaled_and_shifted(TensorId y, const std::string& name, std::int64_t out, Split split);
   TensorId decomposed(TensorId y, TensorId branch, const std::string& name, std::int64_t in, std::int64_t out, std::int64_t narrow);

@@ -23,9 +23,8 @@ TensorId Operators::with_prompt(TensorId q, TensorId y) {
   const TensorId projected = tape_.tensor("prompt qkv", kPromptLength * all * e);
   Node projection{.name = "prompt projection", .outputs = {projected}};
   const bool quantised = quantises(c_.strategy.tuning, c_.profile, "qkv");
-  const std::int64_t packed = quantised_bytes(m.hidden * all, c_.strategy.tuning.double_quantization);
   const auto product = [&](std::vector<Item>& list, const std::string& name, GemmRole role, std::int64_t columns, std::int64_t depth) {
-    if (quantised) list.insert(list.end(), {alloc(0, m.hidden * all * e), kernel("dequantise weight", packed, m.hidden * all * e)});
+    if (quantised) dequantise(list, 0, m.hidden * all);
     const Item made = gemm(name, role, kPromptLength, columns, depth, c_.activation, false);
     list.push_back(role == GemmRole::data_gradient ? op.weight_gradient(w, made) : made);
     if (quantised) list.push_back(free(0));

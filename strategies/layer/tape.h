@@ -83,6 +83,7 @@ struct Node {
   std::vector<TensorId> saved;        // what backward reads; inputs, outputs or intermediates of this node
   std::vector<TensorId> saved_for_input;  // the same, but not read where no input wants a gradient
   std::vector<TensorId> intermediates;  // made by forward besides the outputs, kept only if saved
+  std::vector<TensorId> attributes;   // of the recorded node itself, not saved for backward: they live until the graph is dropped
   std::vector<TensorId> holds;        // not read here, but a variable of the caller keeps them alive until here
   std::vector<Item> forward, backward;
   int passed_inputs = 0;              // leading inputs whose gradient is the output's gradient itself (residual add)

@@ -12,16 +12,24 @@ using plan::Frame;
 
 void TapeEmitter::emit_backward() {
   out_->reserve_slots(2);
+  const bool held = options_.above_retains || reentrant();   // the output's gradient is not this layer's alone
   if (tape_.output != kNoTensor && !graph_.wants(tape_.output)) {
-    out_->free(kInputGradientSlot, Frame::above);  // a gradient that ends here
+    if (!options_.above_retains) out_->free(kInputGradientSlot, Frame::above);  // a gradient that ends here
   } else if (tape_.output != kNoTensor) {
-    storages_.push_back({Frame::above, kInputGradientSlot, 1});
+    storages_.push_back({Frame::above, kInputGradientSlot, held ? 2 : 1});
     gradient_of_[static_cast<std::size_t>(tape_.root(tape_.output))] = 0;
   }
   for (std::size_t t = 0; t < tensors_.size(); ++t) tensors_[t].uses = 0;
   // The layer's output belongs to the layer above, which has freed it.
   if (tape_.output != kNoTensor && tensor(tape_.output).saved == 0) tensor(tape_.output).live = false;
   for (int n = node_count() - 1; n >= 0; --n) backward_node(n);
+  if (held && !options_.above_retains && !storages_.empty()) unref(0);
+  if (reentered_)
+    for (const TensorId t : {tape_.input, tape_.output}) {
+      --tensor(t).saved;
+      release_if_unused(t);
+    }
+  if (options_.checkpoint || split()) drop_attributes();   // the graph of a recomputation goes with it
   if (tape_.input == kNoTensor) return;
   const int g = gradient_of_[static_cast<std::size_t>(tape_.root(tape_.input))];
   if (g >= 0) {
@@ -94,8 +102,14 @@ void TapeEmitter::recompute_region(int region) {
   for (int n = 0; n < node_count(); ++n)
     if (graph_.region_of(n) == region) members.push_back(n);
   for (int n : members)
-    if (graph_.active(n))
+    if (graph_.active(n)) {
       for (TensorId t : graph_.saved(n)) ++tensor(t).saved;
+      hold_attributes(n);
+    }
+  if (reentrant()) {  // variables of CheckpointFunction.backward
+    for (const TensorId t : {tape_.input, tape_.output}) ++tensor(t).saved;
+    reentered_ = true;
+  }
   const int last_needed = last_recomputed(members);
   for (int n : members)
     if (n <= last_needed && !node(n).cached)

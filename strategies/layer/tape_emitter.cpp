@@ -16,6 +16,9 @@ TapeEmitter::TapeEmitter(const Tape& tape, const EmitOptions& options, const Fra
   if (tape_.input != kNoTensor) tensor(tape_.input) = {.live = true, .frame = Frame::below, .slot = kOutputSlot};
   if (tape_.output != kNoTensor) tensor(tape_.output).slot = kOutputSlot;
   for (std::size_t t = 0; t < tensors_.size(); ++t) tensors_[t].saved = graph_.reasons_to_keep(static_cast<TensorId>(t));
+  for (int n = 0; n < node_count(); ++n)
+    if (graph_.region_of(n) < 0 && graph_.active(n)) hold_attributes(n);
+  if (options_.retains_ends) ++tensor(tape_.input).saved;
 }
 
 TapeBlocks TapeEmitter::run() {
@@ -42,14 +45,22 @@ TapeBlocks TapeEmitter::run() {
   }
   plan::Block weights_block = weights.take();
 
+  BlockWriter drop(tape_.name + " graph dropped"), last(tape_.name + " graph of before"), keep(tape_.name + " graph kept");
+  outliving(drop, last, keep);
+  const bool outlives = !drop.empty();
+  plan::Block drop_block = drop.take(), last_block = last.take(), keep_block = keep.take();
+
   blocks.slots = next_slot_;
-  for (plan::Block* b : {&forward_block, &backward_block, &weights_block}) {
+  for (plan::Block* b : {&forward_block, &backward_block, &weights_block, &drop_block, &last_block, &keep_block}) {
     b->slots = next_slot_;
     b->slot_names = names_;
   }
   blocks.forward = builder_.add_block(std::move(forward_block));
   blocks.backward = builder_.add_block(std::move(backward_block));
   if (split()) blocks.weights = builder_.add_block(std::move(weights_block));
+  if (outlives) blocks.drop_graph = builder_.add_block(std::move(drop_block));
+  if (outlives) blocks.last_graph = builder_.add_block(std::move(last_block));
+  if (outlives) blocks.keep_graph = builder_.add_block(std::move(keep_block));
   return blocks;
 }
 
@@ -144,8 +155,8 @@ void TapeEmitter::allocate(TensorId t, Category category) {
   if (state.live) return;
   const TapeTensor& info = tape_.tensors[static_cast<std::size_t>(root)];
   if (state.slot == kUnassigned) state.slot = new_slot(info.name);
-  // Made again while the layer above may still keep the first for its weight gradients.
-  if (backward_ && split() && state.slot == kOutputSlot) state.slot = new_slot(info.name + " again");
+  // Made again while the layer above may still keep the first, for its weight gradients or otherwise.
+  if (backward_ && (split() || options_.above_retains) && state.slot == kOutputSlot) state.slot = new_slot(info.name + " again");
   state.frame = Frame::own;
   state.live = true;
   out_->alloc(state.slot, info.bytes, category);
@@ -157,6 +168,36 @@ void TapeEmitter::release_if_unused(TensorId t) {
   if (!state.live || state.uses > 0 || state.saved > 0 || is_output) return;
   out_->free(state.slot, state.frame);
   state.live = false;
+}
+
+/// What a recorded node holds as attributes, until the graph is dropped.
+void TapeEmitter::hold_attributes(int n) {
+  for (TensorId t : node(n).attributes) {
+    if (tape_.input != kNoTensor && tape_.root(t) == tape_.root(tape_.input)) continue;   // the layer below made it
+    ++tensor(t).saved;
+    attributes_.push_back(t);
+  }
+}
+
+void TapeEmitter::drop_attributes() {
+  for (TensorId t : attributes_) --tensor(t).saved;
+  for (TensorId t : attributes_) release_if_unused(t);
+  attributes_.clear();
+}
+
+/// What stays behind when all blocks of the tape have run: what lets go of it, makes it, takes it over.
+void TapeEmitter::outliving(BlockWriter& drop, BlockWriter& last, BlockWriter& keep) {
+  for (BlockWriter* w : {&drop, &last, &keep}) w->reserve_slots(2);
+  for (TensorId t : std::exchange(attributes_, {})) {
+    Tensor& state = tensor(t);
+    if (!std::exchange(state.live, false)) continue;
+    drop.free(state.slot, state.frame);
+    last.alloc(state.slot, tape_.tensors[static_cast<std::size_t>(tape_.root(t))].bytes, Category::activation, state.frame);
+    keep.move(state.slot, state.slot, Frame::below);
+  }
+  if (!options_.retains_ends) return;
+  drop.free(kOutputSlot, Frame::below);
+  drop.free(kInputGradientSlot);
 }
 
 void TapeEmitter::kernel(std::uint32_t spec, plan::Stream stream, int launches) {

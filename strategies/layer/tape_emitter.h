@@ -43,12 +43,15 @@ struct EmitOptions {
   Duration collective_wait{};         // host time of a collective beyond the profile's
   SplitBackward split = SplitBackward::none;
   int hooked_submodules = 0;          // modules with hooks before and after each pass (ZeRO-3)
+  bool retains_ends = false;          // a checkpoint whose input and its gradient stay until the micro-batch's backward is over
+  bool above_retains = false;         // the layer above is such a one
 };
 
 /// Blocks of one tape for one micro-batch and the frame they share. Forward is the same block of instructions in every
-/// variant. Split: `backward` makes the input gradients, `weights` the rest.
+/// variant. Split: `backward` makes the input gradients, `weights` the rest. Of what outlives backward: `drop_graph` lets go of
+/// it, `last_graph` makes it, as a graph of before, and `keep_graph` takes it over from the frame below; kNoFrame: nothing does.
 struct TapeBlocks {
-  std::uint32_t forward = 0, backward = 0, weights = 0;
+  std::uint32_t forward = 0, backward = 0, weights = 0, drop_graph = plan::kNoFrame, last_graph = plan::kNoFrame, keep_graph = plan::kNoFrame;
   std::uint32_t slots = 0;
 };
 

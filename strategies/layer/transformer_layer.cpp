@@ -147,26 +147,33 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
       k = op.rope(k, "key rope", kv_width / c.tensor);
     }
   }
+  const LowerContext narrow = c.narrowed();
+  Operators inner(narrow, tape);
+  if (c.mixed()) {  // fused kernels take 16 bits (transformers, flash_attention_forward: target_dtype)
+    q = op.cast(q, "query", c.tokens * q_width / c.tensor, narrow.activation);
+    k = op.cast(k, "key", c.tokens * kv_width / c.tensor, narrow.activation);
+    v = op.cast(v, "value", c.tokens * kv_width / c.tensor, narrow.activation);
+  }
   // Products of scores need as many keys as queries; fused kernels read grouped ones as they are.
   if (c.repeats_before_exchange() || (c.attention == "unfused" && m.kv_heads < m.heads)) {
-    k = op.repeat(k, "repeat keys", kv_width / c.tensor, q_width / c.tensor);
-    v = op.repeat(v, "repeat values", kv_width / c.tensor, q_width / c.tensor);
+    k = inner.repeat(k, "repeat keys", kv_width / c.tensor, q_width / c.tensor);
+    v = inner.repeat(v, "repeat values", kv_width / c.tensor, q_width / c.tensor);
   }
-  TensorId out = op.attention(q, k, v, layer);
-  if (has_prompt(c.strategy.tuning, c.layer)) out = op.with_prompt(q, out);
+  TensorId out = inner.attention(q, k, v, layer);
+  if (has_prompt(c.strategy.tuning, c.layer)) out = inner.with_prompt(q, out);
   // The kernel's output is [batch, sequence, heads, dim]. Hugging Face's transpose back needs a contiguous copy before the
   // projection; so do Megatron's [sequence, batch] activations, except with cuDNN, which writes that layout itself.
   const bool transposes = c.profile.transformer_engine && c.profile.attention == model::AttentionKernel::flash2 && c.attention == "flash";
   if (c.profile.repeat_kv || transposes) {
-    const std::int64_t bytes = c.tokens * q_width / c.tensor * c.element();
+    const std::int64_t bytes = c.tokens * q_width / c.tensor * narrow.element();
     const TensorId copy = tape.tensor("contiguous attention output", bytes);
-    Node node{.name = "contiguous", .inputs = {out}, .outputs = {copy}, .forward = {op.kernel("contiguous", bytes, bytes, model::KernelKind::strided)}};
-    if (transposes) node.backward = {op.kernel("contiguous backward", bytes, bytes, model::KernelKind::strided)};
+    Node node{.name = "contiguous", .inputs = {out}, .outputs = {copy}, .forward = {inner.kernel("contiguous", bytes, bytes, model::KernelKind::strided)}};
+    if (transposes) node.backward = {inner.kernel("contiguous backward", bytes, bytes, model::KernelKind::strided)};
     else node.passed_inputs = 1;
     tape.nodes.push_back(std::move(node));
     out = copy;
   }
-  return op.linear(out, "o_proj", q_width, m.hidden, m.attention_output_bias, Split::row);
+  return inner.linear(out, "o_proj", q_width, m.hidden, m.attention_output_bias, Split::row);
 }
 
 }  // namespace

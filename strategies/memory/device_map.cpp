@@ -18,7 +18,7 @@ using plan::Stream;
 namespace {
 
 // Of a unit's frame, behind its gradients: the copies, and the moment when they are there.
-constexpr std::uint32_t kCopies = kUnitExtraSlots - 2, kThere = kUnitExtraSlots - 1;
+constexpr std::uint32_t kCopies = kForeachSlot - 2, kThere = kForeachSlot - 1;
 
 std::int64_t sum(const std::vector<std::int64_t>& bytes) { return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}); }
 

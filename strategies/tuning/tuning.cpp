@@ -131,6 +131,12 @@ bool quantises(const Tuning& tuning, const FrameworkProfile& profile, const std:
   return profile.quantises_head || (linear != "lm_head" && !contains(linear, "output projection"));
 }
 
+bool upcasts_unquantised(const Strategy& strategy, const FrameworkProfile& profile) {
+  const DataParallelKind kind = strategy.data_parallel.kind;
+  const bool sharded = kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2 || kind == DataParallelKind::zero3 || kind == DataParallelKind::megatron_fsdp;
+  return profile.upcasts_unquantised && strategy.tuning.four_bit() && !sharded;
+}
+
 std::int64_t quantised_bytes(std::int64_t elements, bool double_quantisation) {
   const std::int64_t blocks = (elements + kBlock - 1) / kBlock;
   const std::int64_t scales = double_quantisation ? blocks + (blocks + kNestedBlock - 1) / kNestedBlock * 4 : blocks * 4;

@@ -42,6 +42,10 @@ std::vector<std::string> parts_of(const std::string& linear);
 /// Whether this linear layer's weight is stored in 4 bits.
 bool quantises(const Tuning& tuning, const FrameworkProfile& profile, const std::string& linear);
 
+/// Whether 4-bit preparation makes what stays in 16 bits fp32. Not beside sharded parameters, whose units have one format each
+/// (trl 0.13 sft_trainer.py, is_sharded_qlora).
+bool upcasts_unquantised(const Strategy& strategy, const FrameworkProfile& profile);
+
 /// LLaMA-Adapter: how many vectors a layer's prompt has and which layers have one (Lightning-AI/litgpt adapter.py, Config:
 /// adapter_prompt_length, adapter_start_layer).
 constexpr std::int64_t kPromptLength = 10;

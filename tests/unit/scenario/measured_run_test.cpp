@@ -159,5 +159,22 @@ TEST(MeasuredRun, HuggingFaceWithFusedKernels) {
   EXPECT_EQ(liger.profile.loss, strategies::LossKind::fused);
 }
 
+// Releases that a source names: what transformers, bitsandbytes and TRL did then.
+TEST(MeasuredRun, HuggingFaceOfThatTime) {
+  const auto profile = [](const std::string& source) { return scenario({{"framework", "hf"}, {"task", "qlora"}, {"precision", "nf4"}, {"n_gpus", "1"}, {"global_batch", "1"}, {"source", source}}).profile; };
+  const strategies::FrameworkProfile then = profile("somebody's table (transformers 4.48.1, torch 2.4.1, bitsandbytes 0.43.1)");
+  EXPECT_TRUE(then.copies_shifted_logits && then.reentrant_checkpoint && then.keeps_quantised_inputs && !then.early_stop_recompute);
+  const strategies::FrameworkProfile later = profile("somebody's table (transformers 4.49.0; bitsandbytes 0.43.2)");
+  EXPECT_TRUE(!later.copies_shifted_logits && later.reentrant_checkpoint && !later.keeps_quantised_inputs);
+  const strategies::FrameworkProfile now = profile("somebody's table (transformers 5.2)");
+  EXPECT_TRUE(!now.copies_shifted_logits && !now.reentrant_checkpoint && now.early_stop_recompute);
+  EXPECT_FALSE(profile("somebody's table, transformers of that day").reentrant_checkpoint);
+
+  const Scenario fms = scenario({{"framework", "hf"}, {"task", "qlora"}, {"precision", "nf4"}, {"n_gpus", "1"}, {"global_batch", "1"}, {"source", "fms-acceleration"}, {"note", "fused Triton kernels"}});
+  EXPECT_EQ(fms.profile.loss, strategies::LossKind::upcast_fused);
+  EXPECT_TRUE(fms.profile.narrows_tables && fms.profile.keeps_logits);
+  EXPECT_EQ(fms.strategy.tuning.dropout, 0.1);
+}
+
 }  // namespace
 }  // namespace rehearse::scenario::measured_run_test

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "sim/model/shapes.h"
+#include "strategies/layer/tape_emitter.h"
 #include "strategies/layer/transformer_layer.h"
 #include "tests/support/byte_ledger.h"
 #include "tests/unit/strategies/oracle_runs.h"
@@ -269,6 +271,158 @@ TEST(Tuning, LiveBytesWithinOnePercentOfPyTorch) {
     ++rows;
   }
   EXPECT_EQ(rows, 26);
+}
+
+/// A micro-batch or two of 512 tokens on a Llama of two layers with a 4-bit base.
+StepBytes four_bit_step(const FrameworkProfile& profile, std::int64_t micro_batches = 1) {
+  Strategy s = one_gpu_job(TuningKind::qlora);
+  s.training.global_batch_size = micro_batches;
+  const plan::Plan plan = write_plan(llama_like(2, 4096, 32, 32, 11008, 32000), s, profile, 8);
+  ByteLedger ledger(plan, 0);
+  ledger.step();
+  return ledger.step();
+}
+
+// bitsandbytes before 0.43.2 keeps the input of each recorded product on its node: at LitGPT's loss the graph of the micro-batch
+// before still lives. Inputs: both layers' output projection (the attention output, 8 KiB per token), gate and up (the norm, 8),
+// down (22), the second layer's queries, keys and values (8; below the first nothing wants a gradient) and the head's (8).
+TEST(Tuning, InputsOfQuantisedProductsLiveAsLongAsTheGraph) {
+  FrameworkProfile profile = load_profile("litgpt");
+  profile.holds_last_graph = false;
+  const StepBytes dropped = four_bit_step(profile);
+  EXPECT_TRUE(dropped.mistakes.empty()) << dropped.mistakes.front();
+  profile.holds_last_graph = true;
+  constexpr std::int64_t kInputs = 512LL * 2 * (2 * (4096 + 4096 + 11008) + 4096 + 4096);
+  for (const std::int64_t micro_batches : {1, 2}) {
+    const StepBytes held = four_bit_step(profile, micro_batches);
+    EXPECT_TRUE(held.mistakes.empty()) << held.mistakes.front();
+    EXPECT_EQ(held.persistent - dropped.persistent, kInputs);
+    EXPECT_EQ(held.after_step - dropped.after_step, kInputs) << micro_batches;
+  }
+  profile.keeps_quantised_inputs = false;
+  EXPECT_EQ(four_bit_step(profile).persistent, dropped.persistent);
+}
+
+// Lightning Fabric quantises from fp16: the largest product, the head's, has its weight in fp16 and in bf16 at once.
+TEST(Tuning, WeightsQuantisedFromFp16ComeBackTwice) {
+  plan::PlanBuilder builder;
+  FrameworkProfile profile = load_profile("litgpt");
+  const model::ModelDescription model = llama_like(2, 4096, 32, 32, 11008, 32000);
+  const Strategy s = one_gpu_job(TuningKind::qlora);
+  const auto weights = [&](const FrameworkProfile& p) {
+    const LowerContext c = make_context(model, s, p, builder);
+    const Tape tape = head_tape(c, false);
+    std::int64_t bytes = 0;
+    for (const Node& n : tape.nodes)
+      for (const Item& i : n.forward) bytes += n.name == "lm_head" && i.kind == Item::Kind::alloc && i.bytes == 2LL * 32000 * 4096 ? i.bytes : 0;
+    return bytes;
+  };
+  EXPECT_EQ(weights(profile), 2 * 2LL * 32000 * 4096);
+  profile.quantised_from_fp16 = false;
+  EXPECT_EQ(weights(profile), 2LL * 32000 * 4096);
+}
+
+// PEFT's k-bit preparation makes norms fp32, and with them everything between 16-bit products but attention.
+TEST(Tuning, Fp32NormsMakeAnFp32Stream) {
+  const model::ModelDescription model = llama_like(2, 4096, 32, 8, 11008, 32000);
+  Strategy s = one_gpu_job(TuningKind::qlora);
+  FrameworkProfile profile = load_profile("huggingface");
+  plan::PlanBuilder builder;
+  const auto bytes = [&](const FrameworkProfile& p, const std::string& name) {
+    LowerContext c = make_context(model, s, p, builder);
+    c.layer = 0;
+    const Tape tape = layer_tape(c, model.layers[0]);
+    for (const TapeTensor& t : tape.tensors)
+      if (t.name == name) return t.bytes / 512;
+    return std::int64_t{-1};
+  };
+  for (const char* name : {"layer input", "mlp residual"}) EXPECT_EQ(bytes(profile, name), 4 * 4096) << name;
+  EXPECT_EQ(bytes(profile, "gate_proj"), 2 * 11008);
+  EXPECT_EQ(bytes(profile, "gate_proj output cast"), 4 * 11008);
+  EXPECT_EQ(bytes(profile, "silu"), 4 * 11008);
+  EXPECT_EQ(bytes(profile, "attention output"), 2 * 4096);
+  EXPECT_EQ(bytes(profile, "o_proj"), 2 * 4096);
+  const StepBytes found = ByteLedger(write_plan(model, s, profile, 8), 0).step();
+  EXPECT_TRUE(found.mistakes.empty()) << found.mistakes.front();
+
+  profile.upcasts_unquantised = false;
+  EXPECT_EQ(bytes(profile, "layer input"), 2 * 4096);
+  profile.upcasts_unquantised = true;
+  profile.norm = Fusion::fused;   // hand-written norms write the format that they read
+  EXPECT_EQ(bytes(profile, "layer input"), 2 * 4096);
+  profile.norm = Fusion::eager;
+  s.parallelism.degrees.data = 2;
+  s.training.global_batch_size = 2;
+  s.data_parallel.kind = DataParallelKind::fsdp1;
+  EXPECT_EQ(bytes(profile, "layer input"), 2 * 4096);
+}
+
+// transformers before 4.49 cut the last position off and copied what was left of the fp32 logits; at the loss it lives beside
+// the 16-bit logits, their fp32 copy and the log-softmax, which is as long. A kernel that works in place needs no log-softmax.
+TEST(Tuning, ShiftedLogitsAreCopied) {
+  const model::ModelDescription model = llama_like(1, 1024, 8, 8, 2048, 128000);
+  Strategy s = one_gpu_job(TuningKind::lora);
+  FrameworkProfile profile = load_profile("huggingface");
+  const auto peak = [&] { return ByteLedger(write_plan(model, s, profile, 8), 0).step().forward_peak; };
+  const std::int64_t whole = peak();
+  profile.copies_shifted_logits = true;
+  const std::int64_t shifted = peak();
+  EXPECT_EQ(shifted - whole, (511 + 511 - 512) * 128000LL * 4);
+  profile.loss = LossKind::upcast_fused;
+  EXPECT_EQ(peak() - shifted, -511 * 128000LL * 4);
+}
+
+// What outlives a frozen layer's recomputation beside FSDP1, as PyTorch was seen to do it (tests/oracles/torch_fsdp_frozen.py).
+TEST(Tuning, FrozenUnitsOfFsdpHoldTheEndsOfTheirCheckpoints) {
+  const model::ModelDescription model = llama_like(6, 64, 4, 4, 128, 256);
+  const nlohmann::json answers = oracle("torch_fsdp_frozen.json");
+  int rows = 0;
+  for (const auto& row : answers["cases"]) {
+    SCOPED_TRACE(row.dump());
+    Strategy s = one_gpu_job(row["frozen"].get<bool>() ? TuningKind::lora : TuningKind::full);
+    s.memory.recompute = Recompute::full;
+    if (row["sharded"].get<bool>()) {
+      s.parallelism.degrees.data = 2;
+      s.training.global_batch_size = 2;
+      s.data_parallel.kind = DataParallelKind::fsdp1;
+    }
+    FrameworkProfile profile = load_profile("huggingface");
+    profile.reentrant_checkpoint = row["reentrant"].get<bool>();
+    profile.early_stop_recompute = !profile.reentrant_checkpoint;
+    ASSERT_TRUE(problems_of(model, s, profile, 8).empty());
+    const plan::Plan plan = write_plan(model, s, profile, 8);
+    EXPECT_TRUE(ByteLedger(plan, 0).step().mistakes.empty());
+
+    // Live slots, call by call; where a layer's input and its gradient lie follows from the layer's frames (tape_emitter.h).
+    const plan::Program& program = plan.classes[0].program;
+    std::vector<bool> live(program.slots, false);
+    std::vector<std::uint32_t> inputs, gradients_above;
+    std::vector<int> inputs_alive, gradients_alive;
+    const auto alive = [&](const std::vector<std::uint32_t>& slots) { return static_cast<int>(std::count_if(slots.begin(), slots.end(), [&](std::uint32_t i) { return live[i]; })); };
+    for (const plan::Call& call : program.step) {
+      const auto frame = [&](plan::Frame f) { return call.frames[static_cast<std::size_t>(f)]; };
+      const std::string name = plan.blocks[call.block].name;
+      if (name == "layer forward") inputs.push_back(frame(plan::Frame::below) + kOutputSlot);
+      if (name == "layer backward") {
+        inputs_alive.push_back(alive(inputs));
+        gradients_alive.push_back(alive(gradients_above));
+        gradients_above.push_back(frame(plan::Frame::above) + kInputGradientSlot);
+      }
+      for (const plan::Instruction& i : plan.blocks[call.block].memory) {
+        const std::uint32_t slot = call.frames[static_cast<std::size_t>(i.op == plan::Opcode::move ? plan::Frame::own : i.frame)] + i.index;
+        if (i.op == plan::Opcode::move) live[call.frames[static_cast<std::size_t>(i.frame)] + static_cast<std::uint32_t>(i.value)] = false;
+        if (i.op == plan::Opcode::alloc || i.op == plan::Opcode::free || i.op == plan::Opcode::move) live[slot] = i.op != plan::Opcode::free;
+      }
+    }
+    EXPECT_EQ(inputs_alive, row["inputs_alive"].get<std::vector<int>>());
+    EXPECT_EQ(alive(inputs), row["inputs_alive_after"].get<int>());
+    // The uppermost gradient there is a view of the loss's own, which the caller of backward holds.
+    std::vector<int> expected = row["gradients_alive"].get<std::vector<int>>();
+    for (int& n : expected) n = std::max(0, n - 1);
+    EXPECT_EQ(gradients_alive, expected);
+    ++rows;
+  }
+  EXPECT_EQ(rows, 4);
 }
 
 }  // namespace
