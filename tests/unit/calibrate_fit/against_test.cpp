@@ -22,7 +22,7 @@ scenario::Scenario job(int layers, int hidden, int micro, int global, int sequen
 /// Small shapes, where the host is what takes the time; layers, hidden sizes and accumulation vary so that its parts differ.
 std::vector<LoggedRun> runs(double kernel, double layer, double noise, unsigned seed) {
   std::mt19937_64 draw(seed);
-  std::normal_distribution<double> gauss(0, noise);
+  std::normal_distribution<double> gauss(0, 1);
   std::vector<LoggedRun> out;
   Eigen::VectorXd truth(2);
   truth << kernel, layer;
@@ -33,7 +33,7 @@ std::vector<LoggedRun> runs(double kernel, double layer, double noise, unsigned 
         LoggedRun r{"run " + std::to_string(i++), job(layers, hidden, 1, global, 512), 0};
         scenario::Scenario real = r.scenario;
         real.profile = with_constants(real.profile, {FrameworkConstant::kernel, FrameworkConstant::layer}, truth);
-        r.step_seconds = simulate(real, {.time = true, .memory = false}).step_time * std::exp(gauss(draw));
+        r.step_seconds = simulate(real, {.time = true, .memory = false}).step_time * std::exp(noise * gauss(draw));
         out.push_back(std::move(r));
       }
   return out;

@@ -28,7 +28,7 @@ Observations measured(double noise, unsigned seed) {
   cluster.collectives = std::make_shared<CollectiveParameters>(truth());
   cluster.nic_efficiency = 0.8;
   std::mt19937_64 draw(seed);
-  std::normal_distribution<double> gauss(0, noise);
+  std::normal_distribution<double> gauss(0, 1);
   Observations out;
   for (const auto& [ranks, nodes] : {std::pair{2, 1}, {4, 1}, {8, 1}, {16, 2}, {32, 4}})
     for (const CollectiveKind kind : {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::reduce_scatter, CollectiveKind::all_to_all})
@@ -37,7 +37,7 @@ Observations measured(double noise, unsigned seed) {
         o.kind = kind, o.bytes = bytes, o.shape = {ranks, nodes, ranks / nodes, 1, 1, 1};
         o.operation = std::string(name_of(kind)) + (nodes > 1 ? " across" : " inside");
         cluster.nodes = nodes;
-        o.seconds = to_seconds(make_network(cluster)->collective(kind, Bytes{static_cast<std::int64_t>(bytes)}, o.shape).duration) * std::exp(gauss(draw));
+        o.seconds = to_seconds(make_network(cluster)->collective(kind, Bytes{static_cast<std::int64_t>(bytes)}, o.shape).duration) * std::exp(noise * gauss(draw));
         out.collectives.push_back(o);
       }
   return out;

@@ -14,12 +14,12 @@ struct Line {
 };
 Line line(double latency, double rate, double noise, double outliers, unsigned seed) {
   std::mt19937_64 draw(seed);
-  std::normal_distribution<double> gauss(0, noise);
+  std::normal_distribution<double> gauss(0, 1);
   std::uniform_real_distribution<double> uniform(0, 1);
   Line out;
   for (double bytes = 4096; bytes < 2e9; bytes *= 1.7) {
     out.amounts.push_back(bytes);
-    out.seconds.push_back((latency + bytes / rate) * (1 + gauss(draw)) * (uniform(draw) < outliers ? 1.8 : 1));
+    out.seconds.push_back((latency + bytes / rate) * (1 + noise * gauss(draw)) * (uniform(draw) < outliers ? 1.8 : 1));
   }
   return out;
 }

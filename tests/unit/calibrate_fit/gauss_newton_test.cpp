@@ -31,8 +31,8 @@ TimeModel steps(double kernel, double collective, double noise, int& evaluations
   truth << kernel, collective;
   m.log_measured = log_seconds(truth);
   std::mt19937_64 draw(3);
-  std::normal_distribution<double> gauss(0, noise);
-  for (Eigen::Index i = 0; i < m.log_measured.size(); ++i) m.log_measured[i] += gauss(draw), m.size.push_back(1);
+  std::normal_distribution<double> gauss(0, 1);
+  for (Eigen::Index i = 0; i < m.log_measured.size(); ++i) m.log_measured[i] += noise * gauss(draw), m.size.push_back(1);
   return m;
 }
 

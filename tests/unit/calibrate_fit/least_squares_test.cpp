@@ -106,11 +106,11 @@ struct Experiment {
 Experiment experiment(unsigned seed, double noise, double outliers, Loss loss) {
   const double truth[] = {3.0, 2.5};
   std::mt19937_64 draw(seed);
-  std::normal_distribution<double> gauss(0, noise);
+  std::normal_distribution<double> gauss(0, 1);
   std::uniform_real_distribution<double> uniform(0, 1);
   VectorXd x = VectorXd::LinSpaced(60, 0.2, 12), y(60);
   for (Eigen::Index i = 0; i < 60; ++i) {
-    y[i] = std::log(truth[0] * x[i] / (truth[1] + x[i])) + gauss(draw);
+    y[i] = std::log(truth[0] * x[i] / (truth[1] + x[i])) + noise * gauss(draw);
     if (uniform(draw) < outliers) y[i] += 0.5 + uniform(draw);
   }
   FitOptions options;
