@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <filesystem>
@@ -36,12 +37,17 @@ TEST(HostWork, AdamIsAdam) {
   }
 }
 
-TEST(HostWork, TwiceAsManyExecutionsTakeLongerThanOne) {
+// The shortest of several times each: on a busy machine any single one may be held up.
+TEST(HostWork, ManyExecutionsTakeLongerThanOne) {
+  const auto shortest = [](Work& work, int executions) {
+    double least = work.run(executions);
+    for (int i = 0; i < 7; ++i) least = std::min(least, work.run(executions));
+    return least;
+  };
   for (const char* kernel : {"read", "write", "copy", "triad"}) {
     const auto work = prepare_host_work("host_memory", {{"kernel", std::string(kernel)}, {"bytes", std::int64_t{3} << 20}, {"threads", std::int64_t{2}}}, "");
     ASSERT_NE(work, nullptr);
-    work->run(1);
-    EXPECT_GT(work->run(200), work->run(1)) << kernel;
+    EXPECT_GT(shortest(*work, 200), shortest(*work, 1)) << kernel;
   }
   const auto adam = prepare_host_work("host_adam", {{"elements", std::int64_t{10000}}, {"threads", std::int64_t{3}}}, "");
   EXPECT_GT(adam->run(1), 0);
