@@ -65,7 +65,7 @@ Keys attention_shape() {
           required("causal", "a query sees earlier keys only", K::flag),
           required("dtype", "operands", K::text, kTypes),
           required("implementation", "which kernel: rehearse-tiled = the probe's own simple one (a lower bound of what libraries "
-                                     "reach); others by name: cudnn, flash2, flash3, sdpa_math", K::text)};
+                                     "reach); others by name: cudnn, cudnn_9_13, flash2, flash3, sdpa_math", K::text)};
 }
 
 std::vector<Operation> make_operations() {

@@ -200,9 +200,19 @@ const char* word_of(model::AttentionKernel a) {
     case model::AttentionKernel::flash2: return "flash2";
     case model::AttentionKernel::flash3: return "flash3";
     case model::AttentionKernel::cudnn: return "cudnn";
+    case model::AttentionKernel::cudnn_9_13: return "cudnn_9_13";
     case model::AttentionKernel::sdpa_math: return "sdpa_math";
     default: return "flash1";
   }
+}
+
+/// A machine has one cuDNN: what was measured of it holds for profiles that name an earlier or a later one.
+void copy_library(const std::map<std::string, KernelRows>& measured, Gpu& gpu) {
+  const std::string earlier = "cudnn", later = "cudnn_9_13";
+  if (measured.contains(earlier) == measured.contains(later)) return;
+  const auto& [from, to] = measured.contains(earlier) ? std::pair(earlier, later) : std::pair(later, earlier);
+  for (const char* field : {"_forward_fraction", "_backward_fraction", "_softmax_flops", "_key_ramp", "_causal_waste", "_wave_quantisation"})
+    if (const auto at = gpu.kernel_parameters.find(from + field); at != gpu.kernel_parameters.end()) gpu.kernel_parameters[to + field] = at->second;
 }
 
 }  // namespace
@@ -244,6 +254,7 @@ KernelFit fit_kernels(const Observations& observations, const Gpu& base, bool he
     reach = std::max(reach, fit_family("attention " + name, rows, attention_parameters(out.gpu, rows, name), "FLOP", held_out, out));
     all_attention.insert(all_attention.end(), rows.begin(), rows.end());
   }
+  copy_library(attentions, out.gpu);
   if (!all_attention.empty()) {
     out.gpu.reach.attention = reach;
     const auto [least, most] = range(all_attention, [](const KernelSpec& s) { const auto l = std::max(s.query_length, s.key_length); return std::pair(l, l); });

@@ -54,7 +54,7 @@ KernelObservation product(const Series& s, bool grouped) {
 
 std::optional<model::AttentionKernel> attention_named(const std::string& name) {
   using A = model::AttentionKernel;
-  static const std::map<std::string, A> known{{"flash1", A::flash1}, {"flash2", A::flash2}, {"flash3", A::flash3}, {"cudnn", A::cudnn}, {"sdpa_math", A::sdpa_math}, {"mem_efficient", A::mem_efficient}};
+  static const std::map<std::string, A> known{{"flash1", A::flash1}, {"flash2", A::flash2}, {"flash3", A::flash3}, {"cudnn", A::cudnn}, {"cudnn_9_13", A::cudnn_9_13}, {"sdpa_math", A::sdpa_math}, {"mem_efficient", A::mem_efficient}};
   const auto at = known.find(name);
   return at == known.end() ? std::nullopt : std::optional(at->second);
 }

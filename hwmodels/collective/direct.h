@@ -16,11 +16,14 @@ WireBytes all_to_all_wire(const Group& group);
 struct DispatchBytes {
   double inside = 0, between = 0;
 };
-/// Each token goes to `choices` of `places` experts, at most on `node_limit` nodes (0: any). On the way to another node it
-/// travels once and is copied there, so every copy crosses NVLink. Source: deepseek-ai/DeepEP README.
-DispatchBytes dispatch_bytes(const Group& group, int choices, int places, int node_limit);
-/// Microseconds; NVLink and NIC move at the same time.
-double dispatch_time(const Group& group, double tokens, const DispatchBytes& moved);
+/// On the way to another node a token travels once and is copied there, so every copy crosses NVLink.
+/// Source: deepseek-ai/DeepEP README.
+DispatchBytes dispatch_bytes(const Group& group, const TokenExchange& exchange);
+/// SMs of the kernels that dispatch and combine. Source: DeepEP README; Megatron's moe_deepep_num_sms.
+inline constexpr int kDispatchSms = 20;
+/// Microseconds, for tokens of `bytes` in all; NVLink and NIC move at the same time. Inside a node DeepEP's warps copy token by
+/// token, so that SMs may be what holds it up: a fixed time per token and the bytes of its copies, its own rank's too.
+double dispatch_time(const Group& group, const TokenExchange& exchange, double bytes, const DispatchBytes& moved);
 
 /// Microseconds of one message inside a domain, or between nodes while `concurrent` messages leave the node.
 double send_time(const Group& group, double bytes, bool same_domain, int concurrent);

@@ -18,7 +18,9 @@ constexpr int kMathLaunches = 6;     // product, scale, mask, softmax, dropout o
 const AttentionParameters& parameters_of(const KernelParameters& p, AttentionKernel wanted, bool& stand_in) {
   stand_in = false;
   if (wanted == AttentionKernel::flash3 && p.flash3.forward_fraction > 0) return p.flash3;
-  if (wanted == AttentionKernel::cudnn && p.cudnn.forward_fraction > 0) return p.cudnn;
+  if (wanted == AttentionKernel::cudnn_9_13 && p.cudnn_9_13.forward_fraction > 0) return p.cudnn_9_13;
+  const bool cudnn = wanted == AttentionKernel::cudnn || wanted == AttentionKernel::cudnn_9_13;
+  if (cudnn && p.cudnn.forward_fraction > 0) return p.cudnn;
   if (wanted == AttentionKernel::triton && p.triton_forward_share > 0) return p.flash2;
   const bool old = wanted == AttentionKernel::triton || wanted == AttentionKernel::flash1 || wanted == AttentionKernel::mem_efficient;
   if (old && p.flash1.forward_fraction > 0) return p.flash1;
@@ -29,9 +31,9 @@ const AttentionParameters& parameters_of(const KernelParameters& p, AttentionKer
 }
 
 /// Power goes with what the tensor units do: a kernel that keeps them half as busy as products do loses half as much clock.
-/// SimuMax on B200: long products lose 0.26, long attention (0.6 to 0.7 as busy) 0.17.
-double attention_clock(const DeviceRates& gpu, double fraction) {
-  return 1 - (1 - gpu.gemm_clock) * std::min(1.0, fraction / gpu.p.gemm_peak_fraction);
+/// SimuMax on B200: long products lose 0.26, long attention (0.6 to 0.7 as busy) 0.17. `busy`: of the tensor peak.
+double attention_clock(const DeviceRates& gpu, double busy) {
+  return 1 - (1 - gpu.gemm_clock) * std::min(1.0, busy / gpu.p.gemm_peak_fraction);
 }
 
 CostParts math_cost(const DeviceRates& gpu, const model::KernelSpec& s, double scores) {
@@ -69,10 +71,11 @@ CostParts attention_cost(const DeviceRates& gpu, const model::KernelSpec& s, boo
   double fraction = backward ? a.backward_fraction : a.forward_fraction;
   if (s.attention == AttentionKernel::triton && p.triton_forward_share > 0) fraction *= backward ? p.triton_backward_share : p.triton_forward_share;
   if (backward && s.head_dim > 128) fraction *= p.wide_head_backward_fraction;
-  const double sm_rate = gpu.peak[static_cast<std::size_t>(s.dtype)] * attention_clock(gpu, fraction) * fraction / gpu.sms;
-  const double per_score = 2.0 * static_cast<double>(s.head_dim + s.value_head_dim) * (backward ? kBackwardFlops : 1) +
-                           a.softmax_flops * (backward ? 2 : 1);
-  const double ramp = a.key_ramp + (s.causal ? a.causal_waste : 0);
+  const double products = 2.0 * static_cast<double>(s.head_dim + s.value_head_dim) * (backward ? kBackwardFlops : 1);
+  const double per_score = products + a.softmax_flops;
+  const double sm_rate =
+      gpu.peak[static_cast<std::size_t>(s.dtype)] * attention_clock(gpu, fraction * products / per_score) * fraction / gpu.sms;
+  const double ramp = a.key_ramp + a.causal_waste * ((s.causal ? 1 : 0) + (s.window > 0 ? 1 : 0));
   const double seen = model::attention_area(s.query_length, s.key_length, s.causal, s.window) / queries;
   const double most = s.window > 0 ? std::min(keys, static_cast<double>(s.causal ? s.window : 2 * s.window)) : keys;
   const double tiles = heads * std::ceil(queries / kTile);

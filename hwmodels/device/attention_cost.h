@@ -6,11 +6,11 @@
 
 namespace rehearse::hwmodels {
 
-/// Fused: work of a tile = 128 queries * (keys they see + ramp [+ causal waste]) * (2(d + dv) [* 2.5] + softmax);
+/// Fused: work of a tile = 128 queries * (keys they see + ramp + waste per edge of the mask) * (2(d + dv) [* 2.5] + softmax);
 /// time = launch + the longer of all waves and the longest single tile, never less than reading and writing once.
 /// Unfused (sdpa_math): its matrix products over the whole square plus passes over the scores in HBM.
 /// `stand_in`, when given, is set when this implementation has no parameters here and the next older one is used
-/// (flash3, cudnn -> flash2 -> flash1; triton and mem_efficient count as flash1).
+/// (cudnn_9_13 -> cudnn; flash3, cudnn -> flash2 -> flash1; triton and mem_efficient count as flash1).
 /// Source of the shape: Dao 2023 (FlashAttention-2), section 3; fit: hwmodels/data/kernel/README.md.
 CostParts attention_cost(const DeviceRates& gpu, const model::KernelSpec& kernel, bool* stand_in = nullptr);
 

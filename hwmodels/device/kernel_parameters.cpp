@@ -41,6 +41,7 @@ constexpr std::array kFields{
     REHEARSE_ATTENTION(flash2),
     REHEARSE_ATTENTION(flash3),
     REHEARSE_ATTENTION(cudnn),
+    REHEARSE_ATTENTION(cudnn_9_13),
     REHEARSE_FIELD(triton_forward_share, true),
     REHEARSE_FIELD(triton_backward_share, true),
     REHEARSE_FIELD(wide_head_backward_fraction, true),

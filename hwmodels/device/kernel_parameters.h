@@ -15,9 +15,9 @@ namespace rehearse::hwmodels {
 struct AttentionParameters {
   double forward_fraction = 0;   // of the tensor peak, while the tiles' matrix products and softmax run; burst clock
   double backward_fraction = 0;  // the same for backward
-  double softmax_flops = 0;      // what one score costs outside the tensor cores, in tensor-core FLOPs; backward twice
+  double softmax_flops = 0;      // what one score costs outside the tensor cores, in tensor-core FLOPs; as much in backward
   double key_ramp = 0;           // prologue and epilogue of one tile, as a number of extra keys
-  double causal_waste = 0;       // masked scores computed on the diagonal, keys per query
+  double causal_waste = 0;       // masked scores computed at each edge of the mask (the diagonal, a window's far side), keys per query
   double wave_quantisation = 0;  // 0: a last partial wave costs its share; 1: it costs a whole wave
 };
 
@@ -44,7 +44,7 @@ struct KernelParameters {
   double grouped_fraction = 1;              // factor on gemm_peak_fraction
   double grouped_group_us = 0;              // per group: descriptors, pointers, the streams' hand-over
 
-  AttentionParameters flash1, flash2, flash3, cudnn;
+  AttentionParameters flash1, flash2, flash3, cudnn, cudnn_9_13;
   double triton_forward_share = 0, triton_backward_share = 0;  // of flash2's speed; 0: not measured there
   double wide_head_backward_fraction = 1;  // factor on backward when head_dim > 128 (registers spill)
   double math_passes_forward = 0;          // unfused attention: passes over the scores in memory

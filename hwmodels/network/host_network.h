@@ -15,8 +15,8 @@ class HostNetwork final : public Network {
 
   CommunicationCost collective(CollectiveKind kind, Bytes bytes, const GroupShape& group) const override;
   /// Gloo and MPI know no dispatch kernel: a copy for each choice.
-  CommunicationCost dispatch(Bytes bytes, int choices, int, int, const GroupShape& group) const override {
-    return collective(CollectiveKind::all_to_all, Bytes{bytes.value * choices}, group);
+  CommunicationCost dispatch(Bytes bytes, const TokenExchange& exchange, const GroupShape& group) const override {
+    return collective(CollectiveKind::all_to_all, Bytes{bytes.value * exchange.choices}, group);
   }
   CommunicationCost point_to_point(Bytes bytes, bool same_node, int concurrent_per_node) const override;
   CommunicatorMemory communicator_memory(const GroupShape&,

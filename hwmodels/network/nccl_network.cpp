@@ -154,7 +154,8 @@ CommunicationCost NcclNetwork::shift(Bytes bytes, const GroupShape& shape) const
 
 CommunicationCost NcclNetwork::peer_copies(Bytes bytes, const GroupShape& shape) const {
   CommunicationCost cost = shift(bytes, shape);
-  if (shape.ranks == 1 || shape.nodes > 1) return cost;
+  // Within an NVLink domain, so over the trays of a rack too (Transformer Engine maps memory of other trays: multi-node NVLink).
+  if (shape.ranks == 1 || group_for(shape).nodes > 1) return cost;
   const Group pair = group_for(GroupShape{2, 1, 2, 1, 1, 1});
   const double time = copy_time(pair, static_cast<double>(bytes.value)), rate = static_cast<double>(bytes.value) / (1000 * time);
   cost.duration = microseconds(time);
@@ -166,13 +167,12 @@ CommunicationCost NcclNetwork::peer_copies(Bytes bytes, const GroupShape& shape)
   return cost;
 }
 
-CommunicationCost NcclNetwork::dispatch(Bytes bytes, int choices, int places, int node_limit, const GroupShape& shape) const {
-  EXPECTS(bytes.value >= 0 && choices >= 1 && places >= choices);
+CommunicationCost NcclNetwork::dispatch(Bytes bytes, const TokenExchange& exchange, const GroupShape& shape) const {
+  EXPECTS(bytes.value >= 0 && exchange.choices >= 1 && exchange.places >= exchange.choices);
   if (shape.ranks == 1) return {};
-  constexpr int kDispatchSms = 20;  // DeepEP README: 20 of 132 SMs in its normal kernels
   const Group group = group_for(shape);
-  const DispatchBytes moved = dispatch_bytes(group, choices, places, node_limit);
-  const double tokens = static_cast<double>(bytes.value), time = dispatch_time(group, tokens, moved);
+  const DispatchBytes moved = dispatch_bytes(group, exchange);
+  const double tokens = static_cast<double>(bytes.value), time = dispatch_time(group, exchange, tokens, moved);
   CommunicationCost cost;
   cost.algorithm = Algorithm::direct;
   cost.protocol = Protocol::simple;

@@ -18,8 +18,7 @@ class NcclNetwork final : public Network {
   NcclNetwork(ClusterDescription cluster, CommunicationOptions options);
 
   CommunicationCost collective(CollectiveKind kind, Bytes bytes, const GroupShape& group) const override;
-  CommunicationCost dispatch(Bytes bytes, int choices, int places, int node_limit,
-                             const GroupShape& group) const override;
+  CommunicationCost dispatch(Bytes bytes, const TokenExchange& exchange, const GroupShape& group) const override;
   CommunicationCost peer_copies(Bytes bytes, const GroupShape& shape) const override;
   CommunicationCost point_to_point(Bytes bytes, bool same_node, int concurrent_per_node) const override;
   CommunicatorMemory communicator_memory(const GroupShape& group,

@@ -86,12 +86,10 @@ class Network {
   ///           each of the others (PyTorch's comm.scatter, comm.gather)
   virtual CommunicationCost collective(CollectiveKind kind, Bytes bytes, const GroupShape& group) const = 0;
 
-  /// Expert dispatch that sends a token once to each place: tokens of `bytes` in all leave this rank, each for
-  /// `choices` of `places` experts spread evenly over the group, on at most `node_limit` nodes (0: any).
-  /// Between nodes a token travels once per node and is copied there; the way home is the same backwards.
+  /// Expert dispatch that sends a token once to each place: tokens of `bytes` in all leave this rank (on the way home: have
+  /// left it). Between nodes a token travels once per node and is copied there; the way home is the same backwards.
   /// Source: deepseek-ai/DeepEP README (normal kernels).
-  virtual CommunicationCost dispatch(Bytes bytes, int choices, int places, int node_limit,
-                                     const GroupShape& group) const = 0;
+  virtual CommunicationCost dispatch(Bytes bytes, const TokenExchange& tokens, const GroupShape& group) const = 0;
 
   /// One message between two GPUs. `same_node`, or `hops` node steps apart; `concurrent` messages of this
   /// node share its NICs.

@@ -41,6 +41,16 @@ struct GroupShape {
   friend bool operator==(const GroupShape&, const GroupShape&) = default;
 };
 
+/// An exchange of tokens with the ranks of their experts by kernels that send a token once to each place (DeepEP, HybridEP):
+/// each token goes to `choices` of `places` experts, spread evenly over the group, on at most `node_limit` nodes (0: any).
+struct TokenExchange {
+  std::uint16_t choices = 0, places = 0, node_limit = 0;
+  std::uint32_t token_bytes = 0;  // of one token
+  bool home = false;              // on the way back, where the copies of a token are summed
+  bool bulk = false;              // HybridEP: bulk copies, which keep links busy with few SMs; else warps copy token by token
+  friend bool operator==(const TokenExchange&, const TokenExchange&) = default;
+};
+
 /// Of `groups` equal parts of `places`, how many does a token visit on average that chooses `choices` different places with
 /// equal chance? groups x (1 - C(places - places/groups, choices) / C(places, choices)).
 constexpr double places_visited(std::int64_t places, std::int64_t choices, std::int64_t groups) {

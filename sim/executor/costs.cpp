@@ -22,7 +22,7 @@ class CollectivePrices {
     const plan::CollectiveSpec& c = plan_.collectives[spec];
     // The only messages among a tensor group are the pieces of overlapped products.
     if (c.kind == CollectiveKind::send_recv && c.axis == plan::GroupAxis::tensor) return known.emplace_back(group, network_.peer_copies(c.bytes, group)).second;
-    return known.emplace_back(group, c.choices > 0 ? network_.dispatch(std::max(c.bytes, c.fullest), c.choices, c.places, c.node_limit, group) : network_.collective(c.kind, std::max(c.bytes, c.fullest), group)).second;
+    return known.emplace_back(group, c.tokens.choices > 0 ? network_.dispatch(std::max(c.bytes, c.fullest), c.tokens, group) : network_.collective(c.kind, std::max(c.bytes, c.fullest), group)).second;
   }
 
  private:

@@ -93,9 +93,7 @@ struct CollectiveSpec {
   GroupAxis axis = GroupAxis::data;
   Bytes bytes;
   std::string name;
-  // Expert dispatch that sends a token once to each place (DeepEP): each of this rank's tokens, `bytes` in all, goes to
-  // `choices` of `places` experts, spread evenly over the group; at most `node_limit` nodes (0: any). 0: a plain collective.
-  std::uint16_t choices = 0, places = 0, node_limit = 0;
+  TokenExchange tokens;  // with choices: expert dispatch of this rank's tokens, `bytes` in all; else a plain collective
   // Where members differ in what they move (all-to-all-v): as `bytes`, of the member that moves most; it ends for all when it
   // ends for that one. 0: members are equal.
   Bytes fullest;

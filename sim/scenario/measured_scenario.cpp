@@ -202,6 +202,7 @@ class RowScenario {
     const std::string release = release_of(source_);
     const auto preset = release.empty() ? std::nullopt : model::preset_for(cell(row_, "model"));
     if (!preset) return;
+    if (nemo()) s_.profile.cudnn_attention = model::AttentionKernel::cudnn;  // these releases came before cuDNN 9.13
     const auto recipe = st::recipe_for(nemo() ? "nemo" : profile_, {release, *preset, gpu_, format_, s_.strategy.training.global_batch_size});
     if (!recipe) return;
     st::apply(*recipe, !recompute_stated, s_.strategy);

@@ -68,7 +68,7 @@ Bytes communicator_bytes(const plan::Plan& plan, const plan::RankClass& c, const
       if (i.op != plan::Opcode::collective) continue;
       const plan::CollectiveSpec& spec = plan.collectives[i.index];
       if (spec.kind == CollectiveKind::scatter || spec.kind == CollectiveKind::gather) continue;  // copies, without a communicator
-      if (spec.choices > 0) {  // DeepEP's kernels have buffers of their own instead of NCCL's
+      if (spec.tokens.choices > 0) {  // DeepEP's kernels have buffers of their own instead of NCCL's
         dispatches = true;
         continue;
       }
@@ -186,7 +186,7 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   result.notes = s.notes;
   const int capability = s.cluster.gpu.compute_capability;
   st::FrameworkProfile profile = st::with_workspaces(s.profile, hwmodels::device_overheads(s.cluster.gpu).cublas_workspace, hwmodels::transformer_engine_workspace(capability));
-  if (profile.cudnn_attention_from > 0 && capability >= profile.cudnn_attention_from) profile.attention = model::AttentionKernel::cudnn;
+  if (profile.cudnn_attention_from > 0 && capability >= profile.cudnn_attention_from) profile.attention = profile.cudnn_attention;
   // The products of Blackwell's tensor cores take 8-bit operands in both orientations (cuBLAS: TN, NN and NT from compute
   // capability 10.0 on).
   profile.transposes_fp8 = capability < 100;

@@ -61,6 +61,7 @@ struct FrameworkProfile {
   LossKind loss = LossKind::upcast;
   model::AttentionKernel attention = model::AttentionKernel::flash2;
   int cudnn_attention_from = 0;           // compute capability from which cuDNN's attention is preferred; 0: never
+  model::AttentionKernel cudnn_attention = model::AttentionKernel::cudnn;  // which cuDNN: before 9.13, or since
   bool attention_fused = true;            // false: scores in memory (2021 Megatron)
   bool norm_upcasts = false;              // norms read an fp32 copy of their input; copy and norm are made again in backward (InternEvo)
   bool fused_qkv = true, fused_gate_up = true;

@@ -100,8 +100,9 @@ Item ExpertLayer::over_ranks(const std::string& name, bool there, int sync) cons
   if (dispatcher_ == Dispatcher::all_gather) return exchange_item(there ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter, name, bytes(load_.rows) * load_.ranks, sync);
   if (dispatcher_ == Dispatcher::all_to_all) return slots_item(name, there ? load_.sent : load_.received / load_.tensor, bytes(1), sync);
   plan::CollectiveSpec spec{.kind = CollectiveKind::all_to_all, .axis = GroupAxis::expert, .bytes = Bytes{bytes(load_.rows)}, .name = name,
-                            .choices = static_cast<std::uint16_t>(moe_.top_k), .places = static_cast<std::uint16_t>(moe_.experts),
-                            .node_limit = static_cast<std::uint16_t>(moe_.groups_per_token)};
+                            .tokens = {.choices = static_cast<std::uint16_t>(moe_.top_k), .places = static_cast<std::uint16_t>(moe_.experts),
+                                       .node_limit = static_cast<std::uint16_t>(moe_.groups_per_token), .token_bytes = static_cast<std::uint32_t>(bytes(1)),
+                                       .home = !there, .bulk = dispatcher_ == Dispatcher::hybridep}};
   if (load_.uneven()) spec.fullest = Bytes{std::llround(static_cast<double>(bytes(load_.rows)) * load_.visits_over_mean)};
   return {.kind = Item::Kind::collective, .stream = Stream::expert, .sync = sync, .spec = c_.builder.collective(spec)};
 }

@@ -6,6 +6,10 @@ namespace rehearse::strategies {
 
 using model::KernelKind;
 
+namespace {
+constexpr std::int64_t kNormBlocks = 128;  // about one per SM
+}
+
 LowerContext make_context(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, plan::PlanBuilder& builder) {
   LowerContext c{model, strategy, profile, builder};
   const Degrees& d = strategy.parallelism.degrees;
@@ -91,7 +95,10 @@ TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows,
     const KernelKind kind = c_.profile.norm == Fusion::native || c_.profile.norm == Fusion::eager ? KernelKind::native_normalization : KernelKind::normalization;
     node.forward = {kernel(name, bytes, bytes, kind)};
     node.backward = {kernel(name + " backward", 2 * bytes, bytes, kind)};
-    if (trained) node.backward.push_back(weight_gradient(w, kernel(name + " weight gradient", 2 * bytes, width * 4, KernelKind::reduction)));
+    // Transformer Engine's backward sums the weight's gradient in the same pass, one row per block of threads, and adds those up
+    // (common/normalization/rmsnorm, layernorm: *_bwd_kernels.cuh); others read input and gradient once more.
+    const std::int64_t again = c_.profile.transformer_engine ? kNormBlocks * width * 4 : 2 * bytes;
+    if (trained) node.backward.push_back(weight_gradient(w, kernel(name + " weight gradient", again, width * 4, KernelKind::reduction)));
     node.discard_output = c_.profile.norm == Fusion::compiled;
     if (c_.profile.norm_upcasts) norm_upcasts(node, name, elements);
   }

@@ -17,6 +17,7 @@ import kernel_tables as T
 GPU_FILES = pathlib.Path(__file__).parents[2] / "hwmodels" / "data" / "gpu"
 BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp32": 4}
 SCALE = {"GB/s": 1e9, "MB": 1e6, "MHz": 1e6, "TFLOPS": 1e12}
+ULTRA = ("b300-sxm", "gb300-nvl72")  # twice the exponentials per clock (NVIDIA, Blackwell Ultra)
 ATTENTION_FIELDS = ["forward_fraction", "backward_fraction", "softmax_flops", "key_ramp", "causal_waste", "wave_quantisation"]
 
 
@@ -104,32 +105,49 @@ def fit_gemm(gpus, architecture, without=None):
 def fit_attention(gpus, architecture, gemm):
     out = {}
     p = dict(gemm_launch_us=gemm["gemm_launch_us"], gemm_peak_fraction=gemm["gemm_peak_fraction"])
-    for impl in ("flash1", "flash2", "flash3", "cudnn"):
+    for impl in ("flash1", "flash2", "flash3", "cudnn_9_13", "cudnn"):
         rows = [r for r in T.attention_rows() if gpus[r["gpu"]]["architecture"] == architecture and r["impl"] == impl]
         if not rows:
             continue
         y = np.array([r["us"] for r in rows])
-        groups = grouped_by(rows, "table", "gpu", "impl", "direction")
-        names = ATTENTION_FIELDS + ["wide"] + [f"floor {d}" for d in ("fwd", "bwd") if any(r["table"] == "simumax" for r in rows)]
-        start = [.6, .5, 100, 50, 64, .5, .85] + [20] * (len(names) - 7)
-        least = [.1, .1, 0, 0, 0, 0, .5] + [0] * (len(names) - 7)
-        most = [1, 1, 300, 300, 130, 1, 1] + [120] * (len(names) - 7)
+        groups = grouped_by(rows, "table", "gpu", "impl", "direction", "d", "window")
+        ultra = {r["gpu"] for r in rows if r["gpu"] in ULTRA}
+        hot = {d for d in ("fwd", "bwd") if any(r["table"] == "simumax" for r in rows)}
+        nuisance = {"wide": (.85, .5, 1)}
+        nuisance.update({"ultra": (.6, .2, 1)} if ultra else {})
+        nuisance.update({f"floor {d}": (60, 0, 140) for d in sorted(hot)})
+        nuisance.update({"extra": (5, 0, 60), "throttle_us": (8e3, 1e2, 1e5)} if hot else {})
+        nuisance.update({"harness": (5, 0, 25)} if any(r["table"].startswith("aiconfigurator") for r in rows) else {})
+        names = ATTENTION_FIELDS + list(nuisance)
+        # Heads of one size cannot tell softmax from products: tiles as those of the later version.
+        shared = ["softmax_flops", "key_ramp", "causal_waste", "wave_quantisation"] if min(r["d"] for r in rows) >= 128 else []
+        start = [.6, .5, 100, 50, 64, .5] + [v[0] for v in nuisance.values()]
+        least = [.1, .1, 0, 0, 0, 0] + [v[1] for v in nuisance.values()]
+        most = [1, 1, 600, 1000, 500, 1] + [v[2] for v in nuisance.values()]
+        for n in shared:
+            i, value = names.index(n), out[f"cudnn_9_13_{n}"]
+            start[i], least[i], most[i] = value, value - 1e-6, value + 1e-6
 
         def predict(x):
             a = dict(zip(names, x))
             q = dict(p, wide_head_backward_fraction=a["wide"])
             values = []
-            for r in rows:
+            for i, r in enumerate(rows):
                 g = gpus[r["gpu"]]
-                hot = r["table"] == "simumax"
-                clock = gemm.get("clock " + r["gpu"], 1.0) if hot else 1.0
+                if r["gpu"] in ultra:
+                    g = dict(g, softmax_factor=a["ultra"])
+                loop = r["table"] == "simumax"
+                low = gemm.get("clock " + r["gpu"], 1.0)
+                clock = low + (1 - low) * np.exp(-y[i] / a["throttle_us"]) if loop else 1.0
                 us = sum(F.attention_us(g, q, a, g["peak"]["bf16"], clock, r, back)
                          for back, word in ((False, "fwd"), (True, "bwd")) if word in r["direction"])
-                values.append(us + (a.get("floor " + r["direction"], 0) if hot else 0))
+                if loop:  # the host needs this long to launch one
+                    us = max(us + a["extra"], a["floor " + r["direction"]])
+                values.append(us + (a["harness"] if r["table"].startswith("aiconfigurator") else 0))
             return np.array(values)
 
         w = balanced_weights(groups, len(rows), None)
-        fit = least_squares(lambda x: 10 * w * np.log(predict(x) / y), start, bounds=(least, most), diff_step=1e-3)
+        fit = least_squares(lambda x: 10 * w * np.log(predict(x) / y), start, bounds=(least, most), diff_step=1e-3, loss="soft_l1")
         report(f"attention {impl}", groups, predict(fit.x), y)
         out.update({f"{impl}_{n}": float(v) for n, v in zip(names, fit.x)})
     return out

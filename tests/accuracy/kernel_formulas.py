@@ -43,15 +43,19 @@ def gemm_us(gpu, p, rate, b, m, n, k, operand, result, grouped=False):
 def attention_us(gpu, p, a, peak, clock, row, backward):
     """attention_cost.cpp for one row; a: parameters of one implementation; clock: of the burst clock,
     while matrix products run; attention loses as much less as it keeps the tensor units less busy."""
-    s, heads, d, dv = float(row["s"]), float(row["b"] * row["h"]), row["d"], row["dv"]
+    s, heads, d, dv, window = float(row["s"]), float(row["b"] * row["h"]), row["d"], row["dv"], min(row["window"], row["s"])
     fraction = a["backward_fraction"] * (p["wide_head_backward_fraction"] if d > 128 else 1) if backward else a["forward_fraction"]
-    sm_rate = peak * (1 - (1 - clock) * min(1, fraction / p["gemm_peak_fraction"])) * fraction / gpu["sms"]
-    per_score = 2.0 * (d + dv) * (2.5 if backward else 1) + a["softmax_flops"] * (2 if backward else 1)
-    ramp = a["key_ramp"] + (a["causal_waste"] if row["causal"] else 0)
+    products = 2.0 * (d + dv) * (2.5 if backward else 1)
+    per_score = products + a["softmax_flops"] * (gpu.get("softmax_factor", 1.0))
+    busy = fraction * products / per_score
+    sm_rate = peak * (1 - (1 - clock) * min(1, busy / p["gemm_peak_fraction"])) * fraction / gpu["sms"]
+    ramp = a["key_ramp"] + a["causal_waste"] * (row["causal"] + (row["window"] > 0))
     seen = (s + 1) / 2 if row["causal"] else s
+    if window:
+        seen = window - window * (window - 1) / (2 * s)
     tiles = heads * np.ceil(s / QUERY_TILE)
     one = QUERY_TILE * (seen + ramp) * per_score / sm_rate
-    longest = QUERY_TILE * (s + ramp) * per_score / sm_rate
+    longest = QUERY_TILE * ((window or s) + ramp) * per_score / sm_rate
     return 1e6 * max(waves(tiles, gpu["sms"], a["wave_quantisation"]) * one, longest) + p["gemm_launch_us"] * (2 if backward else 1)
 
 

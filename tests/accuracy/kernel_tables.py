@@ -12,7 +12,7 @@ GPU = {
     "A100-PCIe-80GB": "a100-80gb-pcie", "A100 PCIe": "a100-80gb-pcie",
     "H100-SXM5-80GB": "h100-sxm", "H100 SXM": "h100-sxm", "H200-SXM-141GB": "h200-sxm", "H200 SXM": "h200-sxm",
     "H800-SXM": "h800-sxm", "B200-SXM": "b200-sxm", "B200 SXM": "b200-sxm", "B200 (1000 W)": "b200-sxm",
-    "B300 SXM": "b300-sxm", "GB200": "gb200-nvl72", "GB200 SXM": "gb200-nvl72", "L40S": "l40s", "AMD MI300X": "mi300x", "MI300X": "mi300x",
+    "B300 SXM": "b300-sxm", "B300-SXM": "b300-sxm", "GB300": "gb300-nvl72", "GB200": "gb200-nvl72", "GB200 SXM": "gb200-nvl72", "L40S": "l40s", "AMD MI300X": "mi300x", "MI300X": "mi300x",
 }
 
 
@@ -89,7 +89,7 @@ def gemm_rows():
 
 
 def attention_rows():
-    """Fused and unfused attention: dicts with table, gpu, impl, direction, b, h, hkv, s, d, dv, causal, us."""
+    """Fused and unfused attention: dicts with table, gpu, impl, direction, b, h, hkv, s, d, dv, causal, window, us."""
     out = []
     names = {"FlashAttention-1": "flash1", "FlashAttention-2": "flash2", "FlashAttention-3": "flash3", "cuDNN": "cudnn",
              "PyTorch unfused": "math"}
@@ -100,19 +100,31 @@ def attention_rows():
         causal = r["causal"] == "y"
         flops = 4.0 * b * h * s * s * d * (0.5 if causal else 1) * (3.5 if r["direction"] == "fwd+bwd" else 1)
         out.append(dict(table="flash", gpu=GPU[r["gpu"]], impl=names[r["impl"]], direction=r["direction"], b=b, h=h, hkv=h,
-                        s=s, d=d, dv=d, causal=causal, us=flops / float(r["tflops"]) * 1e-6))
+                        s=s, d=d, dv=d, causal=causal, window=0, us=flops / float(r["tflops"]) * 1e-6))
     for r in read("simumax_kernel_efficiency"):
         if r["op"] in ("sdp_fwd", "sdp_bwd"):
             s = fields(r["shape"])
             out.append(dict(table="simumax", gpu=GPU[r["gpu"]], impl="cudnn" if "B200" in r["gpu"] else "flash2",
                             direction=r["op"][4:], b=int(s["batch"]), h=int(s["head_num"]), hkv=int(s["kv_head_num"]),
                             s=int(s["seq_len"]), d=int(s["qk_head_dim"]), dv=int(s["v_head_dim"]), causal=True,
-                            us=float(r["time_us_derived"])))
+                            window=0, us=float(r["time_us_derived"])))
     for r in read("context_parallel_attention"):
         if r["n_gpus"] == "1" and r["api"] == "batch":
             out.append(dict(table="ring-flash", gpu=GPU[r["gpu"]], impl="flash2", direction=r["phase"], b=1,
                             h=int(r["heads"]), hkv=int(r["kv_heads"]), s=8192, d=128, dv=128, causal=True,
-                            us=1e3 * float(r["ms_per_iter"])))
+                            window=0, us=1e3 * float(r["ms_per_iter"])))
+    for r in read("attention_aiconfigurator"):  # longer kernels may reach the power limit in their loop
+        if float(r["time_us"]) < 300:
+            d = int(r["head_dim"])
+            out.append(dict(table="aiconfigurator " + r["source"].split("/")[1], gpu=GPU[r["gpu"]], impl="flash3", direction="fwd",
+                            b=int(r["batch"]), h=int(r["heads"]), hkv=int(r["kv_heads"]), s=int(r["seq_len"]), d=d, dv=d,
+                            causal=True, window=int(r["window"]), us=float(r["time_us"])))
+    for r in read("attention_cudnn_frontend"):
+        if float(r["time_us"]) < 1e5:
+            out.append(dict(table="cudnn-frontend", gpu=GPU[r["gpu"]], impl="cudnn" if r["cudnn"] == "before 9.13" else "cudnn_9_13",
+                            direction=r["direction"], b=int(r["batch"]), h=int(r["heads"]), hkv=int(r["kv_heads"]), s=int(r["seq_len"]),
+                            d=int(r["head_dim"]), dv=int(r["value_head_dim"]), causal=r["causal"] == "y", window=int(r["window"]),
+                            us=float(r["time_us"])))
     return out
 
 

@@ -103,8 +103,24 @@ TEST(AttentionCost, LosesClockAsFarAsItKeepsTheTensorUnitsBusy) {
     s.attention = kernel;
     return to_seconds(cold.cost(s).duration) / to_seconds(hot.cost(s).duration);
   };
-  EXPECT_NEAR(kept(AttentionKernel::flash2), 1 - (1 - p.sustained_clock) * p.flash2.forward_fraction / p.gemm_peak_fraction, 1e-3);
-  EXPECT_NEAR(kept(AttentionKernel::flash3), p.sustained_clock, 1e-3);   // as busy as products
+  const auto expected = [&](const AttentionParameters& a) {  // 4 * 128 FLOPs of products per score, beside its softmax
+    return 1 - (1 - p.sustained_clock) * a.forward_fraction * 512 / (512 + a.softmax_flops) / p.gemm_peak_fraction;
+  };
+  EXPECT_NEAR(kept(AttentionKernel::flash2), expected(p.flash2), 1e-3);
+  EXPECT_NEAR(kept(AttentionKernel::flash3), expected(p.flash3), 1e-3);
+}
+
+// A window of 128 keys costs two masked edges, each as much as the diagonal of a causal mask.
+TEST(AttentionCost, EveryEdgeOfTheMaskWastesAsMuch) {
+  const KernelModel gpu(load_gpu("b200-sxm"));
+  const KernelParameters& p = gpu.rates().p;
+  model::KernelSpec s = attention(64, 64, 4096, 64);
+  s.attention = AttentionKernel::cudnn;
+  const double launch = p.gemm_launch_us * 1e-6, whole = to_seconds(gpu.cost(s).duration) - launch;
+  s.window = 128;
+  const double window = to_seconds(gpu.cost(s).duration) - launch;
+  const double seen = 4097.0 / 2, seen_of_window = 128 - 128 * 127 / (2 * 4096.0);
+  EXPECT_NEAR(window / whole, (seen_of_window + p.cudnn.key_ramp + 2 * p.cudnn.causal_waste) / (seen + p.cudnn.key_ramp + p.cudnn.causal_waste), 2e-3);
 }
 
 TEST(MemoryCost, BytesOverBandwidthPlusFloor) {

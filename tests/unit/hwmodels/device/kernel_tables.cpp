@@ -64,7 +64,8 @@ std::string gpu_named(const std::string& title) {
       {"A100-PCIe-80GB", "a100-80gb-pcie"}, {"A100 PCIe", "a100-80gb-pcie"}, {"H100-SXM5-80GB", "h100-sxm"},
       {"H100 SXM", "h100-sxm"},            {"H200-SXM-141GB", "h200-sxm"},  {"H200 SXM", "h200-sxm"},
       {"H800-SXM", "h800-sxm"},            {"B200-SXM", "b200-sxm"},        {"B200 SXM", "b200-sxm"},
-      {"B300 SXM", "b300-sxm"},            {"GB200", "gb200-nvl72"},        {"GB200 SXM", "gb200-nvl72"},
+      {"B300 SXM", "b300-sxm"},            {"B300-SXM", "b300-sxm"},        {"GB300", "gb300-nvl72"},
+      {"GB200", "gb200-nvl72"},        {"GB200 SXM", "gb200-nvl72"},
       {"L40S", "l40s"},                    {"AMD MI300X", "mi300x"},            {"MI300X", "mi300x"}};
   const auto it = names.find(title);
   return it == names.end() ? "" : it->second;
@@ -209,8 +210,10 @@ std::vector<MeasuredKernel> measured_attention() {
         r["op"].substr(4), heads(std::stoll(f["batch"]), std::stoll(f["head_num"]), std::stoll(f["kv_head_num"]),
                                  std::stoll(f["seq_len"]), std::stoll(f["qk_head_dim"]), std::stoll(f["v_head_dim"])),
         std::stod(r["time_us_derived"]));
-    m.harness = Harness::sustained;
-    m.floor_us = r["op"] == "sdp_fwd" ? 50 : 3;  // fitted by tests/accuracy/fit_kernels.py
+    m.harness = Harness::loop;  // constants of the harness: fitted by tests/accuracy/fit_kernels.py
+    m.floor_us = b200 ? 16 : 58;
+    m.at_least_us = r["op"] == "sdp_fwd" ? (b200 ? 96 : 132) : (b200 ? 43 : 140);
+    m.throttle_us = b200 ? 14355 : 1036;
     out.push_back(m);
   }
   for (CsvRow& r : read_table("context_parallel_attention"))
@@ -218,6 +221,27 @@ std::vector<MeasuredKernel> measured_attention() {
       out.push_back(attention_row("ring-flash", gpu_named(r["gpu"]), AttentionKernel::flash2, "flash2", r["phase"],
                                   heads(1, std::stoll(r["heads"]), std::stoll(r["kv_heads"]), 8192, 128, 128),
                                   1e3 * std::stod(r["ms_per_iter"])));
+  for (CsvRow& r : read_table("attention_aiconfigurator")) {  // short ones only, as for products
+    if (std::stod(r["time_us"]) >= 300) continue;
+    const std::int64_t d = std::stoll(r["head_dim"]);
+    KernelSpec spec = heads(std::stoll(r["batch"]), std::stoll(r["heads"]), std::stoll(r["kv_heads"]), std::stoll(r["seq_len"]), d, d);
+    spec.window = std::stoll(r["window"]);
+    MeasuredKernel m = attention_row("aiconfigurator", gpu_named(r["gpu"]), AttentionKernel::flash3,
+                                     "flash3 head " + r["head_dim"] + (spec.window > 0 ? ", window" : ""), "fwd", spec, std::stod(r["time_us"]));
+    m.floor_us = 10;  // of the harness, fitted
+    out.push_back(m);
+  }
+  for (CsvRow& r : read_table("attention_cudnn_frontend")) {  // those of 0.1 s and more reach the power limit
+    if (std::stod(r["time_us"]) >= 1e5) continue;
+    const bool later = r["cudnn"] != "before 9.13";
+    KernelSpec spec = heads(std::stoll(r["batch"]), std::stoll(r["heads"]), std::stoll(r["kv_heads"]), std::stoll(r["seq_len"]),
+                            std::stoll(r["head_dim"]), std::stoll(r["value_head_dim"]));
+    spec.causal = r["causal"] == "y";
+    spec.window = std::stoll(r["window"]);
+    out.push_back(attention_row("cudnn-frontend", gpu_named(r["gpu"]), later ? AttentionKernel::cudnn_9_13 : AttentionKernel::cudnn,
+                                std::string(later ? "cudnn 9.13" : "cudnn") + " head " + r["head_dim"] + (spec.window > 0 ? ", window " + r["window"] : ""),
+                                r["direction"], spec, std::stod(r["time_us"])));
+  }
   return out;
 }
 

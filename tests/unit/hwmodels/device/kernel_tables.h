@@ -18,7 +18,9 @@ struct MeasuredKernel {
   std::vector<model::KernelSpec> kernels; // timed together, one after the other
   double microseconds = 0;
   Harness harness = Harness::burst;
-  double floor_us = 0;  // the harness's own time, a nuisance of the fit
+  double floor_us = 0;     // the harness's own time beside the kernels', a nuisance of the fit
+  double at_least_us = 0;  // the host needs this long to launch them, likewise
+  double throttle_us = 0;  // a loop of kernels this long reaches the power limit: time constant, likewise
 };
 
 using CsvRow = std::map<std::string, std::string>;

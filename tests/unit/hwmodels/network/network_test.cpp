@@ -78,6 +78,9 @@ TEST(Network, PeerCopiesAreNoKernelsOfNccl) {
     }
     EXPECT_EQ(network->peer_copies(12_MiB, across).duration, network->collective(CollectiveKind::send_recv, 12_MiB, across).duration);
   }
+  // The trays of a rack are one NVLink domain.
+  auto rack = make_network(load_cluster("gb200-nvl72", 2));
+  EXPECT_EQ(rack->peer_copies(12_MiB, {8, 2, 4, 1, 1, 1}).duration, rack->peer_copies(12_MiB, {4, 1, 4, 1, 1, 1}).duration);
   auto blackwell = make_network(load_cluster("dgx-b200", 1));
   const GroupShape four{4, 1, 4, 2, 1, 1};
   EXPECT_LT(3 * to_seconds(blackwell->peer_copies(12_MiB, four).duration), to_seconds(blackwell->collective(CollectiveKind::send_recv, 12_MiB, four).duration));
