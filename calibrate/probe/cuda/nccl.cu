@@ -1,3 +1,11 @@
+#ifdef REHEARSE_WITHOUT_NCCL
+#include "calibrate/probe/cuda/nccl.h"
+#include "calibrate/probe/device.h"
+
+namespace rehearse::calibrate {
+std::unique_ptr<Nccl> open_nccl(Team&) { throw NotPossible("the probe was built without nccl.h"); }
+}  // namespace rehearse::calibrate
+#else
 #include <nccl.h>
 #include <unistd.h>
 
@@ -194,3 +202,4 @@ class RealNccl final : public Nccl {
 std::unique_ptr<Nccl> open_nccl(Team& team) { return std::make_unique<RealNccl>(team); }
 
 }  // namespace rehearse::calibrate
+#endif
