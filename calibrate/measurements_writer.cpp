@@ -5,9 +5,9 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "calibrate/json.h"
 #include "calibrate/measurements.h"
 #include "sim/core/contract.h"
 #include "sim/core/error.h"
@@ -15,51 +15,58 @@
 namespace rehearse::calibrate {
 namespace {
 
-using OrderedJson = nlohmann::ordered_json;
-
-OrderedJson json_of(const Fact& fact) {
-  return std::visit([](const auto& v) { return OrderedJson(v); }, fact);
+std::string json_of(const std::vector<std::string>& texts) {
+  std::string out = "[";
+  for (const std::string& t : texts) out += (out.size() > 1 ? "," : "") + json_text(t);
+  return out + "]";
 }
-OrderedJson json_of(const Facts& facts) {
-  OrderedJson out = OrderedJson::object();
-  for (const auto& [key, value] : facts) out[key] = json_of(value);
-  return out;
+std::string json_of(const Fact& fact) {
+  if (const bool* v = std::get_if<bool>(&fact)) return *v ? "true" : "false";
+  if (const auto* v = std::get_if<std::int64_t>(&fact)) return std::to_string(*v);
+  if (const double* v = std::get_if<double>(&fact)) return json_number(*v);
+  if (const auto* v = std::get_if<std::string>(&fact)) return json_text(*v);
+  return json_of(std::get<std::vector<std::string>>(fact));
 }
-void put(OrderedJson& out, const char* key, const std::optional<double>& value) {
+std::string json_of(const Facts& facts) {
+  std::string out = "{";
+  for (const auto& [key, value] : facts) out += (out.size() > 1 ? "," : "") + json_text(key) + ":" + json_of(value);
+  return out + "}";
+}
+void put(std::string& out, const char* key, const std::optional<double>& value) {
   if (!value) return;
   EXPECTS(std::isfinite(*value), key);
-  out[key] = *value;
+  out += ",\"" + std::string(key) + "\":" + json_number(*value);
 }
 
-OrderedJson json_of(const Series& s) {
-  OrderedJson out = {{"operation", s.operation}, {"parameters", json_of(s.parameters)}, {"samples", s.samples}};
-  if (s.repeats != 1) out["repeats"] = s.repeats;
-  out["median_s"] = s.median_s;
+template <typename Item>
+std::string what_of(const Item& s) {
+  return "{\"operation\":" + json_text(s.operation) + ",\"parameters\":" + json_of(s.parameters);
+}
+std::string json_of(const Series& s) {
+  std::string out = what_of(s) + ",\"samples\":" + std::to_string(s.samples);
+  if (s.repeats != 1) out += ",\"repeats\":" + std::to_string(s.repeats);
+  put(out, "median_s", s.median_s);
   put(out, "mean_s", s.mean_s);
   put(out, "min_s", s.min_s);
   put(out, "max_s", s.max_s);
   put(out, "stddev_s", s.stddev_s);
   put(out, "relative_error", s.relative_error);
   put(out, "drift", s.drift);
-  out["converged"] = s.converged;
+  out += s.converged ? ",\"converged\":true" : ",\"converged\":false";
   put(out, "sm_clock_mhz", s.sm_clock_mhz);
-  if (!s.throttle.empty()) out["throttle"] = s.throttle;
-  if (!s.note.empty()) out["note"] = s.note;
-  return out;
+  if (!s.throttle.empty()) out += ",\"throttle\":" + json_of(s.throttle);
+  if (!s.note.empty()) out += ",\"note\":" + json_text(s.note);
+  return out + "}";
 }
-OrderedJson json_of(const Skipped& s) {
-  return {{"operation", s.operation}, {"parameters", json_of(s.parameters)}, {"reason", s.reason}};
-}
-
-/// Names of devices may hold any bytes: those that are no UTF-8 are replaced.
-std::string text_of(const OrderedJson& value) { return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace); }
+std::string json_of(const Skipped& s) { return what_of(s) + ",\"reason\":" + json_text(s.reason) + "}"; }
+std::string json_of(const std::string& s) { return json_text(s); }
 
 template <typename Items>
 void lines(std::ostream& out, const char* name, const Items& items) {
   out << ",\n \"" << name << "\": [";
   const char* comma = "";
   for (const auto& item : items) {
-    out << comma << "\n  " << text_of(json_of(item));
+    out << comma << "\n  " << json_of(item);
     comma = ",";
   }
   out << (items.empty() ? "]" : "\n ]");
@@ -68,7 +75,7 @@ void block(std::ostream& out, const char* name, const Facts& facts) {
   out << ",\n \"" << name << "\": {";
   const char* comma = "";
   for (const auto& [key, value] : facts) {
-    out << comma << "\n  \"" << key << "\": " << text_of(json_of(value));
+    out << comma << "\n  \"" << key << "\": " << json_of(value);
     comma = ",";
   }
   out << (facts.empty() ? "}" : "\n }");
@@ -82,7 +89,7 @@ ConfigError cannot_be_written(const std::string& path, const std::string& why, c
 
 std::string to_json(const Measurements& m) {
   std::ostringstream out;
-  out << "{\n \"schema\": \"" << kSchema << "\",\n \"source\": " << text_of(OrderedJson(m.source));
+  out << "{\n \"schema\": \"" << kSchema << "\",\n \"source\": " << json_text(m.source);
   block(out, "machine", m.machine);
   block(out, "software", m.software);
   block(out, "options", m.options);

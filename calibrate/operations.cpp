@@ -188,7 +188,7 @@ const std::vector<Key>& machine_keys() {
       fact("cpu", "processor name", K::text),
       fact("cpu_sockets", "processors of a node", K::integer),
       fact("cpu_cores", "cores of a node that the probe may use", K::integer),
-      fact("host_memory_bytes", "memory of a node", K::integer),
+      fact("host_memory_bytes", "memory of a node that the probe may use", K::integer),
       fact("topology", "paths between GPUs and NICs as the system shows them (nvidia-smi topo -m)", K::lines),
       fact("nccl_channels", "what NCCL says of its channels, rings and trees (its INIT and GRAPH log)", K::lines),
   };

@@ -1,6 +1,6 @@
-# rehearse-probe: the measuring program of calibrate/, for machines with NVIDIA GPUs. Needs nvcc 12 or later and the headers
-# of cuBLASLt and NCCL (of a CUDA toolkit, the system, or pip's nvidia-cublas and nvidia-nccl wheels: -DREHEARSE_CUDA_HINTS);
-# the libraries themselves are looked for when the program runs.
+# rehearse-probe: the measuring program of calibrate/, for machines with NVIDIA GPUs. Needs nvcc 12 or later, the header of
+# cuBLASLt, and for collectives that of NCCL (of a CUDA toolkit, the system, or pip's nvidia-cublas and nvidia-nccl wheels:
+# -DREHEARSE_CUDA_HINTS); the libraries themselves are looked for when the program runs.
 #   REHEARSE_CUDA=OFF (default)   not built: CUDA takes longer to compile than a quick look at the simulator should
 #   REHEARSE_CUDA=AUTO            built when everything is there
 #   REHEARSE_CUDA=ON              built, or configuring stops and says what is missing
@@ -28,16 +28,9 @@ else()
   list(APPEND REHEARSE_CUDA_HINTS ${toolkit}/..)
 endif()
 find_path(REHEARSE_CUBLASLT_INCLUDE cublasLt.h HINTS ${REHEARSE_CUDA_HINTS} PATH_SUFFIXES include)
-find_path(REHEARSE_JSON_INCLUDE nlohmann/json.hpp HINTS ${REHEARSE_CUDA_HINTS} PATH_SUFFIXES include)
 find_path(REHEARSE_NCCL_INCLUDE nccl.h HINTS ${REHEARSE_CUDA_HINTS} PATH_SUFFIXES include)
 if(NOT REHEARSE_CUBLASLT_INCLUDE)
   list(APPEND missing "cublasLt.h")
-endif()
-if(NOT REHEARSE_JSON_INCLUDE)
-  list(APPEND missing "nlohmann/json.hpp")
-endif()
-if(NOT REHEARSE_NCCL_INCLUDE)
-  list(APPEND missing "nccl.h")
 endif()
 if(missing)
   list(JOIN missing ", " missing)
@@ -45,7 +38,7 @@ if(missing)
     message(STATUS "rehearse-probe: not built, missing ${missing}")
     return()
   endif()
-  message(FATAL_ERROR "REHEARSE_CUDA is ON, but these are missing: ${missing}. Install CUDA 12 or later with cuBLAS and NCCL, or name their folders by -DREHEARSE_CUDA_HINTS=...")
+  message(FATAL_ERROR "REHEARSE_CUDA is ON, but these are missing: ${missing}. Install CUDA 12 or later with cuBLAS, or name their folders by -DREHEARSE_CUDA_HINTS=...")
 endif()
 
 # A list of our own architectures: CMake's default would be the oldest that nvcc knows.
@@ -67,14 +60,20 @@ string(REGEX MATCH "^[0-9]+" major ${CMAKE_CUDA_COMPILER_VERSION})
 get_filename_component(root ${CMAKE_CURRENT_LIST_DIR}/.. ABSOLUTE)
 # The probe runs on machines that have little else: its parts of this room and of core are compiled into it, and of the
 # libraries only the system's are linked.
-file(GLOB sources CONFIGURE_DEPENDS ${root}/calibrate/json_place.cpp ${root}/calibrate/measurements*.cpp ${root}/calibrate/operations*.cpp ${root}/calibrate/probe/*.cpp)
+file(GLOB sources CONFIGURE_DEPENDS ${root}/calibrate/json.cpp ${root}/calibrate/measurements*.cpp ${root}/calibrate/operations*.cpp ${root}/calibrate/probe/*.cpp)
 file(GLOB cuda CONFIGURE_DEPENDS ${root}/calibrate/probe/cuda/*.cu)
 add_executable(rehearse-probe ${cuda} ${sources} ${root}/sim/core/error.cpp ${root}/sim/core/contract.cpp)
 target_include_directories(rehearse-probe PRIVATE ${root})
-if(NOT REHEARSE_JSON_INCLUDE STREQUAL "/usr/include")  # there the compiler looks by itself, and naming it upsets C headers
-  target_include_directories(rehearse-probe SYSTEM PRIVATE ${REHEARSE_JSON_INCLUDE})
+foreach(folder ${REHEARSE_CUBLASLT_INCLUDE} ${REHEARSE_NCCL_INCLUDE})
+  # In /usr/include the compiler looks by itself, and naming it upsets C headers.
+  if(folder AND NOT folder STREQUAL "/usr/include")
+    target_include_directories(rehearse-probe SYSTEM PRIVATE ${folder})
+  endif()
+endforeach()
+if(NOT REHEARSE_NCCL_INCLUDE)
+  target_compile_definitions(rehearse-probe PRIVATE REHEARSE_WITHOUT_NCCL)
+  message(STATUS "rehearse-probe: no nccl.h, so it will not measure collectives; one GPU has none. -DREHEARSE_CUDA_HINTS=... names its folder")
 endif()
-target_include_directories(rehearse-probe SYSTEM PRIVATE ${REHEARSE_CUBLASLT_INCLUDE} ${REHEARSE_NCCL_INCLUDE})
 target_compile_definitions(rehearse-probe PRIVATE REHEARSE_VERSION="${PROJECT_VERSION}" REHEARSE_CUDA_MAJOR="${major}" REHEARSE_CUDA_BUILT_FOR="${built_for}")
 set_target_properties(rehearse-probe PROPERTIES UNITY_BUILD OFF CUDA_RUNTIME_LIBRARY Static CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}" RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 target_link_libraries(rehearse-probe PRIVATE Threads::Threads ${CMAKE_DL_LIBS})

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Times PyTorch's attention kernels (FlashAttention-2, cuDNN, memory-efficient, unfused) and writes a measurements file
-(../measurements.md) beside those of rehearse-probe, whose own attention kernel is only a lower bound.
+(../measurements.md) beside those of rehearse-probe, whose own attention kernel is only a lower bound. A run that was cut off
+goes on in the same file.
 
   attention.py --out FILE [--budget SECONDS]           needs PyTorch 2.5 or later and one NVIDIA GPU
   attention.py --out FILE --device cpu --tiny          the same code on small shapes, as a test"""
@@ -59,6 +60,20 @@ def plan(tiny):
     return out
 
 
+def take_up(result, path):
+    """Series of an earlier run in this file on this machine and PyTorch. A file that is not of them is refused: ValueError."""
+    if not path.exists() or not path.read_text().strip():
+        return
+    try:
+        earlier = json.loads(path.read_text())
+    except ValueError as e:
+        raise ValueError(f"{path}:{getattr(e, 'lineno', 1)}: is not JSON ({e}); take it away, or name another by --out") from None
+    for part in ("source", "machine", "software"):
+        if not isinstance(earlier, dict) or earlier.get(part) != result[part]:
+            raise ValueError(f"{path}: {part} is not this run's; name another file by --out")
+    result["series"] = earlier["series"]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, type=Path)
@@ -87,6 +102,13 @@ def main():
         result["machine"] = {"gpu": p.name, "gpu_count": 1, "compute_capability": 10 * p.major + p.minor, "sms": p.multi_processor_count,
                              "gpu_memory_bytes": p.total_memory}
         result["software"] |= {"cuda_runtime": torch.version.cuda, "cudnn": str(torch.backends.cudnn.version())}
+
+    try:
+        take_up(result, options.out)
+    except ValueError as e:
+        print(f"attention.py: {e}", file=sys.stderr)
+        return 2
+    done = [(s["operation"], s["parameters"]) for s in result["series"]]
 
     def clock():
         try:
@@ -134,6 +156,8 @@ def main():
         os.replace(beside, options.out)
 
     for parameters in plan(options.tiny):
+        if ("attention_backward", parameters) in done:
+            continue
         if time.monotonic() - begin > options.budget:
             print("attention.py: out of time", file=sys.stderr)
             break
@@ -147,8 +171,9 @@ def main():
                 def forward():
                     return attention(q, k, v, is_causal=parameters["causal"], enable_gqa=kv != h)  # noqa: B023
 
-                with torch.no_grad():
-                    measure("attention_forward", parameters, forward)
+                if ("attention_forward", parameters) not in done:
+                    with torch.no_grad():
+                        measure("attention_forward", parameters, forward)
                 operation = "attention_backward"
                 y = forward()
                 gradient = torch.randn_like(y)

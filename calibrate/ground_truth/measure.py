@@ -6,7 +6,8 @@
   measure.py --out DIR --device cpu --tiny                               the same code on two toy models, as a test
 
 DIR/runs.csv grows by a row per case (an interrupted run goes on from it); DIR/details.jsonl has every step time and the
-allocator's statistics; DIR/*.kernels.json and DIR/*.snapshot.pickle the kernels and allocations of one step of a few cases.
+allocator's statistics; *.kernels.json and *.snapshot.pickle beside them, or in --details, the kernels and allocations of one
+step of a few cases.
 Exit codes: 0 done or out of time, 2 bad arguments, 3 no PyTorch or no GPU."""
 
 import argparse
@@ -173,6 +174,7 @@ def gpu_name(device):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--details", type=Path, help="where kernels and snapshots go (default: --out)")
     parser.add_argument("--budget", type=float, default=900, help="seconds; no case begins after it (default 900)")
     parser.add_argument("--case-limit", type=float, default=180, help="seconds after which a case is given up (default 180)")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
@@ -190,7 +192,9 @@ def main():
     except ImportError:
         print("measure.py: this Python has no PyTorch; install it, or run another Python", file=sys.stderr)
         return 3
-    options.out.mkdir(parents=True, exist_ok=True)
+    large = options.details or options.out
+    for folder in (options.out, large):
+        folder.mkdir(parents=True, exist_ok=True)
     table, details = options.out / "runs.csv", options.out / "details.jsonl"
     try:
         done = finished_cases(table)
@@ -207,9 +211,9 @@ def main():
         stem = case["name"].replace(" ", "_").replace("=", "-")
         for kind, ending in (("kernels", "kernels.json"), ("snapshot", "snapshot.pickle")):
             if case.get(kind):
-                case[f"{kind}_file"] = str(options.out / f"{stem}.{ending}")
+                case[f"{kind}_file"] = f"{stem}.{ending}"
         try:
-            process = subprocess.run([sys.executable, str(HERE / "train_case.py"), json.dumps(case)], capture_output=True, text=True,
+            process = subprocess.run([sys.executable, str(HERE / "train_case.py"), json.dumps(case)], cwd=large, capture_output=True, text=True,
                                      timeout=min(options.case_limit, remaining), env=os.environ | {"PYTHONPATH": str(HERE)})
         except subprocess.TimeoutExpired:
             print(f"measure.py: {case['name']}: given up, it took too long", file=sys.stderr)

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "calibrate/import/text.h"
-#include "calibrate/json_place.h"
+#include "calibrate/json.h"
 #include "sim/core/error.h"
 
 namespace rehearse::calibrate {

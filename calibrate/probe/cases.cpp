@@ -207,7 +207,7 @@ std::vector<Case> host_cases(const MachineShape& machine) {
   for (const char* direction : {"write", "read"})
     for (const Int block : {kMi, 16 * kMi, 64 * kKi, 4 * kKi})
       for (const Int depth : {Int{1}, Int{8}, Int{32}}) {
-        const Int moved = block < kMi ? 64 * kMi : kGi;
+        const Int moved = block < kMi ? 64 * kMi : std::max(256 * kMi, 2 * block * depth);  // each request in flight twice at least
         out.push_back({"file", {{"direction", text(direction)}, {"block_bytes", block}, {"depth", depth}, {"bytes", moved}}, block >= kMi && depth == 8 ? 0 : 1});
       }
   return out;

@@ -1,5 +1,7 @@
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -23,6 +25,10 @@ class FileWork final : public Work {
         block_(static_cast<std::size_t>(std::get<std::int64_t>(parameters.at("block_bytes")))),
         depth_(static_cast<std::size_t>(std::get<std::int64_t>(parameters.at("depth")))),
         blocks_(static_cast<std::size_t>(std::get<std::int64_t>(parameters.at("bytes"))) / block_) {
+    struct statfs kind{};
+    // Since Linux 6.6 tmpfs takes O_DIRECT too, and would be timed as the fastest of disks.
+    if (::statfs(directory.c_str(), &kind) == 0 && (kind.f_type == TMPFS_MAGIC || kind.f_type == RAMFS_MAGIC))
+      throw NotPossible("the directory lies in memory, so O_DIRECT would time no disk; name one on a disk");
     struct statvfs room{};
     if (::statvfs(directory.c_str(), &room) != 0) throw NotPossible(reason("cannot look at " + directory));
     if (room.f_bavail * room.f_frsize < 2 * block_ * blocks_) throw NotPossible("too little room in the directory for the test file");

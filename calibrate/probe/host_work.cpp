@@ -3,9 +3,12 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <set>
 
+#include "calibrate/probe/host_limits.h"
 #include "calibrate/probe/host_work_kinds.h"
 
 namespace rehearse::calibrate {
@@ -30,8 +33,13 @@ Facts host_facts() {
   if (!sockets.empty()) out["cpu_sockets"] = static_cast<std::int64_t>(sockets.size());
   cpu_set_t set;
   CPU_ZERO(&set);
-  out["cpu_cores"] = std::int64_t{::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN))};
-  out["host_memory_bytes"] = std::int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+  std::ifstream groups("/proc/self/cgroup");
+  const HostLimits limits = host_limits({std::istreambuf_iterator<char>(groups), {}}, "/sys/fs/cgroup");
+  const std::int64_t cores = ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : ::sysconf(_SC_NPROCESSORS_ONLN);
+  const std::int64_t bytes = std::int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+  // More threads than the quota allows would be stopped in turn; memory beyond the limit ends the program.
+  out["cpu_cores"] = limits.cpus ? std::clamp<std::int64_t>(static_cast<std::int64_t>(*limits.cpus), 1, cores) : cores;
+  out["host_memory_bytes"] = std::min(bytes, limits.memory_bytes.value_or(bytes));
   return out;
 }
 

@@ -11,7 +11,7 @@ namespace {
 using Handle = void*;
 struct Memory { unsigned long long total, free, used; };
 struct Process { unsigned int pid; unsigned long long used; unsigned int gpu_instance, compute_instance; };
-constexpr unsigned kClockSm = 1, kClockMemory = 2, kEnabled = 1, kUncorrected = 1, kVolatile = 0;
+constexpr unsigned kClockSm = 1, kClockMemory = 2, kEnabled = 1, kUncorrected = 1, kVolatile = 0, kMostLinks = 36;
 
 struct Nvml {
   void* library = nullptr;
@@ -42,7 +42,8 @@ struct Nvml {
     find(by_address, "nvmlDeviceGetHandleByPciBusId_v2");
     find(clock, "nvmlDeviceGetClockInfo");
     find(max_clock, "nvmlDeviceGetMaxClockInfo");
-    find(reasons, "nvmlDeviceGetCurrentClocksThrottleReasons");
+    find(reasons, "nvmlDeviceGetCurrentClocksEventReasons");  // of drivers since 535
+    if (reasons == nullptr) find(reasons, "nvmlDeviceGetCurrentClocksThrottleReasons");
     find(memory, "nvmlDeviceGetMemoryInfo");
     find(processes, "nvmlDeviceGetComputeRunningProcesses_v3");
     find(ecc, "nvmlDeviceGetEccMode");
@@ -85,18 +86,16 @@ class RealGpu final : public NvmlGpu {
   Facts facts() override {
     Facts out;
     unsigned a = 0, b = 0;
-    const auto put = [&](const char* key, bool known, std::int64_t value) {
-      if (known) out[key] = value;
-    };
-    put("sm_clock_max_mhz", ask(nvml().max_clock, gpu_, kClockSm, &a), a);
-    put("memory_clock_max_mhz", ask(nvml().max_clock, gpu_, kClockMemory, &a), a);
-    put("power_limit_w", ask(nvml().power_limit, gpu_, &a), a / 1000);
-    put("pcie_generation", ask(nvml().pcie_generation, gpu_, &a), a);
-    put("pcie_width", ask(nvml().pcie_width, gpu_, &a), a);
+    const auto put = [&](const char* key, unsigned value) { out[key] = std::int64_t{value}; };
+    if (ask(nvml().max_clock, gpu_, kClockSm, &a)) put("sm_clock_max_mhz", a);
+    if (ask(nvml().max_clock, gpu_, kClockMemory, &a)) put("memory_clock_max_mhz", a);
+    if (ask(nvml().power_limit, gpu_, &a)) put("power_limit_w", a / 1000);
+    if (ask(nvml().pcie_generation, gpu_, &a)) put("pcie_generation", a);
+    if (ask(nvml().pcie_width, gpu_, &a)) put("pcie_width", a);
     if (ask(nvml().ecc, gpu_, &a, &b)) out["ecc"] = a == kEnabled;
     if (ask(nvml().mig, gpu_, &a, &b)) out["mig"] = a == kEnabled;
     std::int64_t links = 0;
-    for (unsigned link = 0; link < 18; ++link) links += ask(nvml().nvlink, gpu_, link, &a) && a == kEnabled;
+    for (unsigned link = 0; link < kMostLinks; ++link) links += ask(nvml().nvlink, gpu_, link, &a) && a == kEnabled;
     out["nvlinks"] = links;
     char driver[96] = {};
     if (ask(nvml().driver, driver, unsigned{sizeof driver})) out["driver"] = std::string(driver);

@@ -14,6 +14,7 @@
 
 #include "calibrate/probe/host_work.h"
 #include "calibrate/probe/options.h"
+#include "calibrate/probe/parameters.h"
 #include "calibrate/probe/session.h"
 #include "sim/core/error.h"
 
@@ -36,11 +37,6 @@ void listen_to_signals(bool restart) {
 }
 
 void say(const std::string& text) { std::fprintf(stderr, "rehearse-probe: %s\n", text.c_str()); }
-
-std::int64_t whole_option(const Facts& facts, const char* key, std::int64_t fallback) {
-  const auto at = facts.find(std::string_view(key));
-  return at == facts.end() ? fallback : std::get<std::int64_t>(at->second);
-}
 
 /// A machine without a GPU: the host's own operations can still be measured.
 class NoGpu final : public Device {
@@ -69,10 +65,10 @@ MachineShape shape_of(const Facts& machine, const ProbeOptions& options, const R
   shape.gpu = gpu;
   shape.ranks = team.size();
   shape.ranks_per_node = static_cast<int>(team.largest({static_cast<double>(me.local_rank + 1)})[0]);
-  shape.compute_capability = static_cast<int>(least(whole_option(machine, "compute_capability", 80)));
-  shape.gpu_bytes = least(whole_option(machine, "gpu_memory_free_bytes", std::int64_t{16} << 30));
-  shape.host_bytes = least(whole_option(machine, "host_memory_bytes", std::int64_t{16} << 30));
-  shape.cores = static_cast<int>(least(whole_option(machine, "cpu_cores", 1)));
+  shape.compute_capability = static_cast<int>(least(whole(machine, "compute_capability", 80)));
+  shape.gpu_bytes = least(whole(machine, "gpu_memory_free_bytes", std::int64_t{16} << 30));
+  shape.host_bytes = least(whole(machine, "host_memory_bytes", std::int64_t{16} << 30));
+  shape.cores = static_cast<int>(least(whole(machine, "cpu_cores", 1)));
   shape.directory = !options.directory.empty();
   return shape;
 }

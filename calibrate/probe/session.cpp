@@ -1,11 +1,13 @@
 #include "calibrate/probe/session.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "calibrate/probe/host_work.h"
@@ -54,6 +56,31 @@ class Output {
   Measurements content_;
   const Clock& clock_;
   double not_before_ = 0;
+};
+
+/// The case that is being measured, in a file beside the output: what ends the program without a word (a fault in a library,
+/// the kernel's killer of processes, kill -9) does not meet the next run first.
+class UnderWay {
+ public:
+  explicit UnderWay(const std::string& out) : path_(out + ".now") {}
+  /// The case of a run that ended in the middle of it.
+  std::optional<Skipped> left_behind() const {
+    try {
+      const Measurements m = read_measurements(path_);
+      if (m.skipped.size() == 1) return m.skipped[0];
+    } catch (const ConfigError&) {  // there is none, or it was cut off itself
+    }
+    return std::nullopt;
+  }
+  void begin(const Case& c) {
+    Measurements m;
+    m.skipped.push_back({c.operation, c.parameters, "the run before ended while it was measured"});
+    write_measurements(path_, m, false);
+  }
+  void end() { ::unlink(path_.c_str()); }
+
+ private:
+  std::string path_;
 };
 
 /// Prepares and times one case in every process. Throws NotPossible in all processes or in none.
@@ -121,6 +148,16 @@ SessionResult run_session(const std::vector<Case>& cases, const ProbeOptions& op
   std::vector<Case> todo, again;
   std::set<std::string> measured, once_skipped;
   for (const Series& s : so_far.series) measured.insert(identity(s));
+  UnderWay under_way(options.out);
+  if (leads && !options.fresh)
+    if (auto cut = under_way.left_behind()) {
+      const std::string name = identity(cut->operation, cut->parameters);
+      const bool known = measured.contains(name) || std::any_of(so_far.skipped.begin(), so_far.skipped.end(), [&](const Skipped& s) { return identity(s.operation, s.parameters) == name; });
+      if (!known) {
+        around.say(name + ": " + cut->reason + "; it comes last now");
+        so_far.skipped.push_back(std::move(*cut));
+      }
+    }
   for (const Skipped& s : so_far.skipped) once_skipped.insert(identity(s.operation, s.parameters));
   for (const Case& c : cases) {
     const std::string name = identity(c.operation, c.parameters);
@@ -178,6 +215,7 @@ SessionResult run_session(const std::vector<Case>& cases, const ProbeOptions& op
     };
     watchdog.begin();
     try {
+      if (leads) under_way.begin(now);
       Series s = measure(now, options, around);
       watchdog.end();
       ++result.measured;
@@ -215,6 +253,7 @@ SessionResult run_session(const std::vector<Case>& cases, const ProbeOptions& op
     std::sort(warnings.begin(), warnings.end());
     warnings.erase(std::unique(warnings.begin(), warnings.end()), warnings.end());
     keep(true);
+    under_way.end();
   }
   return result;
 }

@@ -39,7 +39,7 @@ check([attention.median_interval(n) for n in (5, 6, 10, 20, 50)] == [(1, 5), (1,
 
 with tempfile.TemporaryDirectory() as folder:
     out = Path(folder) / "out"
-    run("measure.py", "--out", str(out), "--only", "tiny-gpt")
+    run("measure.py", "--out", str(out), "--details", str(Path(folder) / "details"), "--only", "tiny-gpt")
     first = (out / "runs.csv").read_text()
     run("measure.py", "--out", str(out))
     text = (out / "runs.csv").read_text()
@@ -92,6 +92,12 @@ with tempfile.TemporaryDirectory() as folder:
     run("attention.py", "--out", str(out / "attention.json"), "--budget", "20")
     series = json.loads((out / "attention.json").read_text())["series"]
     check(any(s["operation"] == "attention_backward" for s in series), "attention was timed")
+    told = run("attention.py", "--out", str(out / "attention.json"), "--budget", "20")
+    again = json.loads((out / "attention.json").read_text())["series"]
+    check(again[: len(series)] == series and len(again) < 2 * len(series), "a second run of attention.py keeps what the first measured")
+    (out / "attention.json").write_text((out / "attention.json").read_text()[:-40])
+    refused = subprocess.run([sys.executable, str(HERE / "attention.py"), "--device", "cpu", "--tiny", "--out", str(out / "attention.json")], capture_output=True, text=True)
+    check(refused.returncode == 2 and "attention.json:" in refused.stderr, "a file that was cut off is refused with its line")
 
 # The row that each case of a real GPU would write, with an answer made up: `validate` must be able to simulate it.
 made_up = {"torch": "2.9", "step_time_s": 0.5, "step_times_s": [0.5, 0.51], "host_s": 0.1, "device_used_bytes": 40 << 30,

@@ -15,16 +15,12 @@
 #include "calibrate/probe/cuda/nccl.h"
 #include "calibrate/probe/cuda/works.h"
 #include "calibrate/probe/nvml.h"
+#include "calibrate/probe/parameters.h"
 
 namespace rehearse::calibrate {
 namespace {
 
 std::string version_text(int v) { return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10); }
-
-std::string text(const Facts& facts, const char* key) {
-  const auto at = facts.find(std::string_view(key));
-  return at == facts.end() ? std::string() : std::get<std::string>(at->second);
-}
 
 /// How nvidia-smi sees the paths between GPUs and NICs; nothing when it is not there.
 std::vector<std::string> topology() {
@@ -74,8 +70,12 @@ class CudaDevice final : public Device {
       nccl_ = open_nccl(team_);
     } catch (const NotPossible& e) {
       no_nccl_ = e.what();
-      warnings_.push_back("collectives are not measured: " + no_nccl_);
     }
+    // All or none: a communicator that one process lacks would have the others wait in their first collective.
+    if (team_.largest({nccl_ == nullptr ? 1.0 : 0.0})[0] == 0) return;
+    nccl_.reset();
+    if (no_nccl_.empty()) no_nccl_ = "NCCL does not work in another process";
+    warnings_.push_back("collectives are not measured: " + no_nccl_);
   }
 
   Facts machine() override {

@@ -1,3 +1,11 @@
+#ifdef REHEARSE_WITHOUT_NCCL
+#include "calibrate/probe/cuda/nccl.h"
+#include "calibrate/probe/device.h"
+
+namespace rehearse::calibrate {
+std::unique_ptr<Nccl> open_nccl(Team&) { throw NotPossible("the probe was built without nccl.h"); }
+}  // namespace rehearse::calibrate
+#else
 #include <nccl.h>
 #include <unistd.h>
 
@@ -11,14 +19,10 @@
 #include "calibrate/probe/cuda/check.h"
 #include "calibrate/probe/cuda/library.h"
 #include "calibrate/probe/cuda/nccl.h"
+#include "calibrate/probe/parameters.h"
 
 namespace rehearse::calibrate {
 namespace {
-
-std::int64_t whole(const Facts& facts, const char* key) {
-  const auto at = facts.find(std::string_view(key));
-  return at == facts.end() ? 1 : std::get<std::int64_t>(at->second);
-}
 
 struct Api {
   Library library{"NCCL", {"libnccl.so.2", "libnccl.so"}};
@@ -110,8 +114,15 @@ class RealNccl final : public Nccl {
     // All or none: a process that waits for one that failed would wait for ever.
     if (team.largest({why.empty() ? 0.0 : 1.0})[0] > 0) throw NotPossible(why.empty() ? "NCCL could not be loaded by another process" : why);
     ncclUniqueId id{};
-    if (team.rank() == 0) api_->ok(api_->unique_id(&id), "an id for the ranks");
-    const std::string shared = team.from_first(std::string(id.internal, sizeof id.internal));
+    std::string shared;
+    if (team.rank() == 0) try {
+        api_->ok(api_->unique_id(&id), "an id for the ranks");
+        shared.assign(id.internal, sizeof id.internal);
+      } catch (const NotPossible& e) {
+        why = e.what();
+      }
+    shared = team.from_first(shared);
+    if (shared.size() != sizeof id.internal) throw NotPossible(why.empty() ? "NCCL does not work in process 0" : why);
     std::memcpy(id.internal, shared.data(), sizeof id.internal);
     api_->ok(api_->init(&world_, team.size(), id, team.rank()), "connecting the ranks");
     channels_ = log_.lines();
@@ -125,8 +136,8 @@ class RealNccl final : public Nccl {
   std::vector<std::string> channels() const override { return channels_; }
 
   NcclGroup group(const Facts& parameters, int ranks_per_node) override {
-    const Facts shape = {{"ranks", whole(parameters, "ranks")}, {"nodes", whole(parameters, "nodes")}, {"stride", whole(parameters, "stride")}};
-    const int size = static_cast<int>(whole(parameters, "ranks")), groups = static_cast<int>(whole(parameters, "groups"));
+    const Facts shape = {{"ranks", whole(parameters, "ranks", 1)}, {"nodes", whole(parameters, "nodes", 1)}, {"stride", whole(parameters, "stride", 1)}};
+    const int size = static_cast<int>(whole(parameters, "ranks", 1)), groups = static_cast<int>(whole(parameters, "groups", 1));
     int mine = -1, place = 0;
     for (int g = 0; mine < 0; ++g) {
       const std::vector<int> members = group_members(shape, g, ranks_per_node);
@@ -191,3 +202,4 @@ class RealNccl final : public Nccl {
 std::unique_ptr<Nccl> open_nccl(Team& team) { return std::make_unique<RealNccl>(team); }
 
 }  // namespace rehearse::calibrate
+#endif

@@ -1,5 +1,5 @@
-// Operations on the GPU made ready: what is enqueued, and how its time is taken. Leaves out which operation asks for which
-// (cuda_device.cu).
+// Operations on the GPU made ready, a file per kind: gemm_works.cu, kernel_works.cu, launch_works.cu, transfer_works.cu,
+// collective_works.cu, overlap_works.cu. Leaves out which operation asks for which (cuda_device.cu).
 #pragma once
 
 #include <functional>
@@ -9,16 +9,10 @@
 
 #include "calibrate/probe/cuda/check.h"
 #include "calibrate/probe/cuda/nccl.h"
+#include "calibrate/probe/cuda/timing.h"
 #include "calibrate/probe/device.h"
 
 namespace rehearse::calibrate {
-
-/// Enqueues execution number i on a stream.
-using Enqueue = std::function<void(cudaStream_t, std::int64_t)>;
-
-/// Kernels: events around `count` executions that are all enqueued while the stream is held up, so that the host's speed
-/// does not show, as in a training step whose host runs ahead.
-std::unique_ptr<Work> kernel_work(Enqueue enqueue, std::string note);
 
 std::unique_ptr<Work> memory_kernel_work(const Facts& parameters);
 std::unique_ptr<Work> attention_work(const Facts& parameters, bool backward);
@@ -35,5 +29,9 @@ std::function<std::unique_ptr<Work>(const Agree& agree)> overlap_work(const Fact
 
 /// Enqueues GEMMs with rotating operands; used alone and beside other operations.
 Enqueue gemm_enqueue(const Facts& parameters, std::string* note);
+/// Enqueues an operation that may take two streams; the first one's end is that of both.
+using PairEnqueue = std::function<void(cudaStream_t, cudaStream_t)>;
+PairEnqueue transfer_enqueue(const Facts& parameters);
+PairEnqueue collective_enqueue(const Facts& parameters, Nccl& nccl, const NcclGroup& group);
 
 }  // namespace rehearse::calibrate

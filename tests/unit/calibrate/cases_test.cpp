@@ -7,6 +7,7 @@
 #include <set>
 
 #include "calibrate/operations.h"
+#include "calibrate/probe/rotation.h"
 
 namespace rehearse::calibrate::cases_test {
 namespace {
@@ -126,6 +127,19 @@ TEST(Cases, GroupsThatRunAtOnceShareNoGpu) {
         }
       EXPECT_EQ(whole(c, "bytes") % (2 * whole(c, "ranks")), 0) << "shares must be whole elements";
     }
+}
+
+// Whatever the operands' size: between two turns of a set, three L2 caches of other operands are touched, or all there is room for.
+TEST(Rotation, NothingIsLeftInL2) {
+  constexpr std::int64_t kL2 = std::int64_t{60} << 20, kRoom = std::int64_t{30} << 30;  // H200
+  for (std::int64_t bytes = 1 << 10; bytes <= std::int64_t{4} << 30; bytes = bytes * 3 / 2) {
+    const std::int64_t sets = rotating_sets(bytes, kL2, kRoom);
+    EXPECT_GE((sets - 1) * bytes, 3 * kL2) << bytes;
+    EXPECT_LT((sets - 2) * bytes, 3 * kL2) << bytes;
+  }
+  EXPECT_EQ(rotating_sets(kRoom, kL2, kRoom), 1);
+  EXPECT_EQ(rotating_sets(2 * kRoom, kL2, kRoom), 1);  // more than the room: the allocation says so
+  EXPECT_EQ(rotating_sets(1 << 20, kL2, 10 << 20), 10);
 }
 
 TEST(Cases, PatternsChooseByName) {

@@ -1,13 +1,17 @@
 #include "calibrate/probe/host_work.h"
 
 #include <gtest/gtest.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 
 #include "calibrate/operations.h"
+#include "calibrate/probe/host_limits.h"
 #include "calibrate/probe/host_work_kinds.h"
 #include "tests/unit/calibrate/scratch.h"
 
@@ -68,6 +72,49 @@ TEST(HostWork, FilesLeaveNothingBehindAndSayWhatIsMissing) {
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder));
   std::filesystem::remove_all(folder);
+}
+
+// A container of 8 GiB and 2.5 processors in a batch job of 16 GiB, as the two versions of control groups write it.
+TEST(HostLimits, TheTightestOfAGroupAndThoseAboveIt) {
+  const std::filesystem::path root = scratch("host_limits");
+  const auto write = [&](const std::string& file, const std::string& text) {
+    std::filesystem::create_directories((root / file).parent_path());
+    std::ofstream(root / file) << text << "\n";
+  };
+  const auto of = [&](const std::string& groups) { return host_limits(groups, root.string()); };
+  write("job/memory.max", "17179869184");
+  write("job/step/memory.max", "8589934592");
+  write("job/cpu.max", "250000 100000");
+  write("job/step/cpu.max", "max 100000");
+  EXPECT_EQ(of("0::/job/step\n").memory_bytes, std::int64_t{8} << 30);
+  EXPECT_EQ(of("0::/job/step\n").cpus, 2.5);
+  EXPECT_EQ(of("0::/job\n").memory_bytes, std::int64_t{16} << 30);
+  EXPECT_FALSE(of("0::/\n").memory_bytes);
+  write("memory.max", "max");
+  EXPECT_FALSE(of("0::/\n").memory_bytes);
+
+  write("memory/box/memory.limit_in_bytes", "8589934592");
+  write("memory/memory.limit_in_bytes", "9223372036854771712");  // none
+  write("cpu/box/cpu.cfs_quota_us", "-1");
+  write("cpu/box/cpu.cfs_period_us", "100000");
+  write("cpu/cpu.cfs_quota_us", "150000");
+  write("cpu/cpu.cfs_period_us", "100000");
+  EXPECT_EQ(of("4:memory:/box\n1:cpu,cpuacct:/box\n").memory_bytes, std::int64_t{8} << 30);
+  EXPECT_EQ(of("4:memory:/box\n1:cpu,cpuacct:/box\n").cpus, 1.5);
+  EXPECT_FALSE(of("4:memory:/not/there\n").memory_bytes);
+  EXPECT_FALSE(of("").memory_bytes || of("nonsense\n").cpus);
+  std::filesystem::remove_all(root);
+}
+
+TEST(HostWork, ADirectoryInMemoryIsNoDisk) {
+  struct statfs kind{};
+  if (::statfs("/dev/shm", &kind) != 0 || kind.f_type != TMPFS_MAGIC) GTEST_SKIP() << "/dev/shm is no tmpfs here";
+  try {
+    prepare_host_work("file", {{"direction", std::string("read")}, {"block_bytes", std::int64_t{65536}}, {"depth", std::int64_t{1}}, {"bytes", std::int64_t{65536}}}, "/dev/shm");
+    FAIL();
+  } catch (const NotPossible& e) {
+    EXPECT_NE(std::string(e.what()).find("lies in memory"), std::string::npos) << e.what();
+  }
 }
 
 TEST(HostWork, OtherOperationsAreNotTheHosts) { EXPECT_EQ(prepare_host_work("gemm", {}, ""), nullptr); }

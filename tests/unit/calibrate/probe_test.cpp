@@ -163,6 +163,8 @@ TEST_F(Session, AFileThatIsNoMeasurementsFileIsNotOverwritten) {
 
 // ---- the program ----
 
+std::string aborts_at;  // the case that ends the program; empty: none
+
 /// Real time, so that it can be killed.
 class SlowMachine final : public Device {
  public:
@@ -170,7 +172,10 @@ class SlowMachine final : public Device {
   Facts software() override { return {}; }
   std::vector<std::string> warnings() override { return {"it is slow"}; }
   ClockState clocks() override { return {}; }
-  std::unique_ptr<Work> prepare(const std::string&, const Facts&) override { return std::make_unique<SlowWork>(); }
+  std::unique_ptr<Work> prepare(const std::string& operation, const Facts& parameters) override {
+    if (!aborts_at.empty() && identity(operation, parameters).find(aborts_at) != std::string::npos) std::abort();
+    return std::make_unique<SlowWork>();
+  }
 
  private:
   struct SlowWork final : Work {
@@ -225,6 +230,7 @@ struct Program : testing::Test {
   void TearDown() override {
     std::filesystem::remove(out);
     std::filesystem::remove(out + ".part");
+    std::filesystem::remove(out + ".now");
   }
   std::vector<std::string> quick(const std::string& only) { return {"--quick", "--only", only, "--out", out, "--series-cap", "0.02"}; }
 };
@@ -297,6 +303,23 @@ TEST_F(Program, ACaseThatHangsIsWrittenDownAndComesLast) {
   EXPECT_EQ(m.series.size(), 0u);
   ASSERT_EQ(m.skipped.size(), 1u);
   EXPECT_EQ(m.skipped[0].reason, "it did not end within 1 s");
+}
+
+// A fault in a library, or the kernel's killer of processes: nothing is said, and the next run would meet the same end.
+TEST_F(Program, WhatEndedTheProgramComesLastInTheNextRun) {
+  aborts_at = "kernel=copy elements=16777216";  // one of three
+  const auto arguments = quick("memory_kernel*kernel=copy*");
+  EXPECT_EQ(in_a_process(arguments, 1), -SIGABRT);
+  const std::size_t first = series_in(out);
+  EXPECT_LT(first, 2u);
+  EXPECT_EQ(in_a_process(arguments, 1), -SIGABRT);  // but all others are measured now
+  EXPECT_EQ(series_in(out), 2u);
+  aborts_at.clear();
+  EXPECT_EQ(in_a_process(arguments, 1), 0);
+  const Measurements m = read_measurements(out);
+  EXPECT_EQ(m.series.size(), 3u);
+  EXPECT_TRUE(m.skipped.empty());
+  EXPECT_FALSE(std::filesystem::exists(out + ".now"));
 }
 
 TEST_F(Program, SeveralProcessesMeasureTogether) {
