@@ -152,6 +152,7 @@ ChunkNeighbours neighbours_of(const PipelineProgram& program, int rank, int chun
 
 PipelineProgram schedule_of(const Strategy& strategy) {
   const PipelineShape shape = shape_of(strategy);
+  if (shape.stages == 1 && shape.overlap_expert_messages) return kPipelineSchedules.find("1f1b")->make(shape);
   if (shape.stages == 1) {
     // One stage: micro-batches one after the other.
     PipelineProgram program = empty_looped("none", shape, 1);

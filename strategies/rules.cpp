@@ -1,6 +1,9 @@
 // The one place that says which combinations cannot be, why, and what is near.
 #include <algorithm>
+#include <iterator>
 #include <numeric>
+
+#include <fmt/format.h>
 
 #include "strategies/memory/device_map.h"
 #include "strategies/optimizer/optimizer.h"
@@ -26,6 +29,18 @@ class Rules {
 };
 
 constexpr std::int64_t kMaxMicroBatches = 1 << 16;
+
+/// Parts of a layer that selective recomputation knows (strategies/layer/transformer_layer.cpp).
+constexpr const char* kRecomputedModules[] = {"core_attn", "layernorm", "mlp", "mlp_act", "mla_up_proj", "moe", "moe_act", "shared_experts", "operators", "products", "attention_products"};
+
+/// Bytes of the largest tensor of a micro-batch, on a rank that shares it with nobody: widths beyond 64 bits show in a double.
+double largest_tensor(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile) {
+  const Training& t = s.training;
+  const double samples = static_cast<double>(t.micro_batch_size), sequence = static_cast<double>(t.sequence_length) / s.parallelism.degrees.context;
+  const double width = static_cast<double>(std::max({model.vocab, model.hidden, model.ffn_hidden, model.query_width(), model.experts.top_k * std::max(model.hidden, model.experts.ffn_hidden)}));
+  const bool scores = t.attention.value_or(profile.attention_fused ? "flash" : "unfused") == "unfused";
+  return 4 * samples * sequence * std::max(width, scores ? static_cast<double>(model.heads) * sequence : 0.0);
+}
 
 bool is_capturable(const std::string& module) {
   for (const char* known : {"attn", "mlp", "moe_router", "moe_preprocess", "moe"})
@@ -195,6 +210,12 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   rules.forbid(sixteen > 0 && !narrow, end, "no layer's products have fewer than 16 bits", "Leave it out, or set training.precision to fp8, mxfp8 or nvfp4");
   rules.forbid(sixteen > model.layer_count(), end, text(sixteen) + " layers at both ends, but the model has " + text(model.layer_count()), "Use at most " + text(model.layer_count()) + " in all");
   context_rules(model, s, profile, rules);
+  // Tensors are counted in 64 bits of bytes. A layer has fewer than 64 of the largest's size.
+  if (largest_tensor(model, s, profile) * 64 * static_cast<double>(model.layer_count() + 2) > 4e18) {
+    rules.forbid(true, t.micro_batch_size > 1 ? "training.micro_batch_size" : "training.sequence_length",
+                 "a micro-batch of " + text(t.micro_batch_size) + " x " + text(t.sequence_length) + " tokens has tensors that cannot be counted in 64 bits", "Use a smaller micro_batch_size or a shorter sequence");
+    return rules.take();
+  }
   const std::int64_t per_step = t.micro_batch_size * d.data;
   // Every micro-batch is simulated: a number beyond what any run has would fill the memory instead of saying so.
   if (t.global_batch_size / per_step > kMaxMicroBatches) {
@@ -239,7 +260,7 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   rules.forbid(!dirichlet && routing.concentration.has_value(), "experts.routing.concentration", "only dirichlet has a concentration", "Leave the key out, or set experts.routing.distribution: dirichlet");
   rules.forbid(t.multi_token_prediction && model.mtp_layers == 0, "training.multi_token_prediction", "the model has no multi-token-prediction layers", "Leave the key out, or set model.mtp_layers");
   rules.forbid(!experts && (s.experts.imbalance > 1 || s.experts.capacity_factor > 0 || s.experts.pad_to_capacity || !s.experts.routing.even()), "experts", "the model has no experts to route to", "Leave the section out, or use a model with experts");
-  rules.forbid(!experts && (d.expert > 1 || d.expert_tensor > 1), "parallelism.expert", "the model has no experts to split", "Use 1");
+  rules.forbid(!experts && (d.expert > 1 || d.expert_tensor > 1), d.expert > 1 ? "parallelism.expert" : "parallelism.expert_tensor", "the model has no experts to split", "Use 1");
 
   if (d.pipeline > 1) {
     if (t.global_batch_size % per_step == 0)
@@ -257,6 +278,9 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
       }
   } else {
     rules.forbid(s.pipeline.virtual_stages > 1, "pipeline.virtual_stages", "interleaving needs pipeline stages", "Use 1, or parallelism.pipeline > 1");
+    const std::vector<std::int64_t>& per_stage = s.pipeline.layers_per_stage;
+    rules.forbid(!per_stage.empty() && per_stage != std::vector<std::int64_t>{model.layer_count()}, "pipeline.layers_per_stage", "there is one stage, and it holds all " + text(model.layer_count()) + " layers",
+                 "Leave the key out, or set parallelism.pipeline");
   }
   const DataParallelKind kind = s.data_parallel.kind;
   deferred_head_rules(model, s, profile, rules);
@@ -273,6 +297,10 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
     for (Diagnostic& problem : device_map_problems(model, s, profile)) rules.add(std::move(problem));
   rules.forbid(s.backend != Backend::nccl && d.pipeline > 1, "cluster.backend", "Gloo and MPI send host tensors only (torch.distributed, table of backends): stages on GPUs cannot exchange activations", "Use nccl");
   checkpoint_rules(model, s, rules);
+  for (const std::string& m : s.memory.recompute_modules) {
+    const bool known = std::any_of(std::begin(kRecomputedModules), std::end(kRecomputedModules), [&](const char* name) { return m == name; });
+    rules.forbid(!known, "memory.recompute_modules", "'" + m + "' is no part of a layer that is recomputed", fmt::format("Use {}", fmt::join(kRecomputedModules, ", ")));
+  }
   optimizer_in_backward_rules(s, profile, rules);
   const Offload& o = s.memory.offload;
   const bool states_away = o.optimizer != MemoryTier::device, parameters_away = o.parameters != MemoryTier::device;

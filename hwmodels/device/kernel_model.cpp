@@ -60,6 +60,9 @@ MeasuredPoints points_of(const Gpu& gpu) {
 KernelModel::KernelModel(Gpu gpu, ClockState clock, int gpus)
     : gpu_(std::move(gpu)), rates_(rates_of(gpu_, clock, gpus)), points_(points_of(gpu_)) {}
 
+// What is longer is as long: far more than a step may take (sim/scenario/simulate.cpp), far less than the clock counts.
+constexpr double kLongestKernel = 4e6;  // seconds
+
 KernelCost KernelModel::cost(const model::KernelSpec& s) const {
   bool stand_in = false;
   CostParts parts = parametric(rates_, s, stand_in);
@@ -69,7 +72,7 @@ KernelCost KernelModel::cost(const model::KernelSpec& s) const {
     parts.seconds *= near.factor, parts.compute_seconds *= near.factor, parts.memory_seconds *= near.factor;
     out.measured = near.support > 0.5;
   }
-  out.duration = seconds(parts.seconds);
+  out.duration = seconds(std::min(parts.seconds, kLongestKernel));
   out.sm_share = parts.sm_share;
   const double moved = parts.seconds > 0 ? parts.hbm_bytes / (rates_.hbm * parts.seconds) : 0;
   out.hbm_share = std::clamp(moved, 0.0, 1.0);

@@ -37,13 +37,12 @@ Diagnostic Provenance::diagnostic(const std::string& dotted_key, std::string pro
   }
 }
 
-std::string words_of(const Limits& limits) {
-  if (limits.minimum && limits.maximum)
-    return fmt::format("between {} and {}", number_text(*limits.minimum), number_text(*limits.maximum));
-  if (limits.minimum)
-    return fmt::format("{} {}", limits.above_minimum ? "greater than" : "at least",
-                       number_text(*limits.minimum));
-  if (limits.maximum) return fmt::format("at most {}", number_text(*limits.maximum));
+std::string words_of(const Limits& limits, std::string_view unit) {
+  // Zero is zero in any unit.
+  const auto text = [&](double number) { return number_text(number) + (unit.empty() || number == 0 ? "" : " ") + std::string(number == 0 ? "" : unit); };
+  if (limits.minimum && limits.maximum) return fmt::format("between {} and {}", text(*limits.minimum), text(*limits.maximum));
+  if (limits.minimum) return fmt::format("{} {}", limits.above_minimum ? "greater than" : "at least", text(*limits.minimum));
+  if (limits.maximum) return fmt::format("at most {}", text(*limits.maximum));
   return {};
 }
 

@@ -48,7 +48,7 @@ inline constexpr Limits positive{0.0, std::nullopt, true};
 inline constexpr Limits non_negative{0.0, std::nullopt, false};
 constexpr Limits at_least(double minimum) { return {minimum, std::nullopt, false}; }
 constexpr Limits between(double minimum, double maximum) { return {minimum, maximum, false}; }
-std::string words_of(const Limits& limits);
+std::string words_of(const Limits& limits, std::string_view unit = {});
 
 struct TableInfo;
 

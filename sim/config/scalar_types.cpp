@@ -15,8 +15,8 @@ bool within(double value, const Limits& limits) {
   return !limits.maximum || value <= *limits.maximum;
 }
 
-std::string with_limits(std::string words, const Limits& limits) {
-  const std::string bounds = words_of(limits);
+std::string with_limits(std::string words, const Limits& limits, std::string_view unit = {}) {
+  const std::string bounds = words_of(limits, unit);
   return bounds.empty() ? words : words + ", " + bounds;
 }
 
@@ -40,10 +40,22 @@ bool take(const Reading<T>& reading, const Value& value, const std::string& need
   return false;
 }
 
-bool check_limits(double in_base_units, const Limits& limits, const Value& value, FieldReader& reader) {
+bool check_limits(double in_base_units, const Limits& limits, const Value& value, FieldReader& reader, std::string_view unit = {}) {
   if (within(in_base_units, limits)) return true;
-  reader.complain(value, fmt::format("must be {}, not {}", words_of(limits), value.text().substr(0, 60)));
+  reader.complain(value, fmt::format("must be {}, not {}", words_of(limits, unit), value.text().substr(0, 60)));
   return false;
+}
+
+std::string_view base_unit(Dimension dimension) {
+  switch (dimension) {
+    case Dimension::bytes: return "B";
+    case Dimension::rate: return "B/s";
+    case Dimension::duration: return "s";
+    case Dimension::flops_rate: return "FLOPS";
+    case Dimension::frequency: return "Hz";
+    case Dimension::power: return "W";
+  }
+  return {};
 }
 
 // All quantities differ only in parser, target type and number of base units.
@@ -53,7 +65,7 @@ ScalarType quantity_type(std::string words, Dimension dimension, const Limits& l
                          double (*in_base_units)(T)) {
   ScalarType type;
   const std::string needed = "a " + words;
-  type.words = with_limits(fmt::format("{} ({})", words, example_of(dimension)), limits);
+  type.words = with_limits(fmt::format("{} ({})", words, example_of(dimension)), limits, base_unit(dimension));
   type.schema = fmt::format(R"({{"type":"string","pattern":"^[-+]?[0-9.]+([eE][-+]?[0-9]+)? *({})$"}})",
                             unit_pattern(dimension));
   type.read = [=](const Value& value, void* target, FieldReader& reader) {
@@ -61,7 +73,7 @@ ScalarType quantity_type(std::string words, Dimension dimension, const Limits& l
     if (!text) return false;
     const Reading<T> reading = parse(*text);
     if (!take(reading, value, needed, reader)) return false;
-    if (!check_limits(in_base_units(*reading.value), limits, value, reader)) return false;
+    if (!check_limits(in_base_units(*reading.value), limits, value, reader, base_unit(dimension))) return false;
     *static_cast<T*>(target) = *reading.value;
     return true;
   };

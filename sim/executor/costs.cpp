@@ -1,6 +1,7 @@
 #include "sim/executor/costs.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <tuple>
 
@@ -127,6 +128,36 @@ CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation
     for (auto& all : table.messages) clear(all);
   }
   return table;
+}
+
+double serial_seconds(const plan::Plan& plan, const CostTable& costs, std::size_t rank_class) {
+  std::vector<double> by_block(plan.blocks.size(), -1);
+  const auto price_of = [&](const plan::Instruction& i) -> std::int64_t {
+    switch (i.op) {
+      case plan::Opcode::kernel: return costs.kernels[i.index].duration;
+      case plan::Opcode::collective: return costs.collectives[rank_class][i.index].duration;
+      case plan::Opcode::send:
+      case plan::Opcode::recv: return costs.messages[rank_class][i.index].duration;
+      case plan::Opcode::copy: return costs.copies[i.index].duration;
+      case plan::Opcode::host_work: return costs.host_works[i.index];
+      default: return 0;
+    }
+  };
+  double sum = 0;
+  for (const plan::Call& call : plan.classes[rank_class].program.step) {
+    double& block = by_block[call.block];
+    if (block < 0) {
+      block = 0;
+      for (const plan::Instruction& i : plan.blocks[call.block].timing) {
+        const std::int64_t price = price_of(i);
+        // A price below zero was beyond what 64 bits of picoseconds hold.
+        block += price < 0 ? std::numeric_limits<double>::infinity() : static_cast<double>(price) * 1e-12;
+        if (i.op <= plan::Opcode::host) block += static_cast<double>(i.value) * 1e-12;
+      }
+    }
+    sum += block;
+  }
+  return sum;
 }
 
 }  // namespace rehearse::executor

@@ -68,4 +68,7 @@ struct Ablation {
 
 CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation& ablation = {});
 
+/// Seconds of one step of a class in which nothing overlaps: all that it issues, one after the other, alone on its resources.
+double serial_seconds(const plan::Plan& plan, const CostTable& costs, std::size_t rank_class);
+
 }  // namespace rehearse::executor

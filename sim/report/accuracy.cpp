@@ -45,8 +45,14 @@ RowOutcome outcome_of(const scenario::MeasuredRun& run, const AccuracyOptions& o
   if (!run.scenario) return out;
   out.profile = run.scenario->profile.name;
   out.architecture = name_of(run.scenario->cluster.gpu.architecture);
-  const PredictedRun predicted = predict(run, options);
-  const scenario::Result& result = predicted.result;
+  std::optional<PredictedRun> predicted;
+  try {
+    predicted = predict(run, options);
+  } catch (const ConfigError& error) {
+    out.reason = error.diagnostics().front().problem;
+    return out;
+  }
+  const scenario::Result& result = predicted->result;
   if (!result.deadlock.empty()) {
     out.reason = "deadlock: " + result.deadlock.substr(0, 160);
     return out;

@@ -40,6 +40,7 @@ Json failure(const Scenario& s, const Result& r, std::size_t i) {
   const scenario::ClassResult& c = r.classes[i];
   if (!lacks_memory(s, c)) return nullptr;
   Json out = {{"needed_bytes", c.peak_device().value}, {"available_bytes", s.cluster.gpu.memory.value}};
+  if (c.needs_more) out["needed_is_lower_bound"] = true;
   if (const auto& oom = c.memory.out_of_memory) {
     out["asked_bytes"] = oom->asked.value;
     out["allocated_bytes"] = oom->allocated.value;

@@ -127,7 +127,8 @@ std::string verdict_line(const Scenario& s, const Result& r) {
   const std::string where = r.classes.size() > 1 ? " on '" + c.name + "', the fullest class" : " on every GPU";
   const Bytes left = headroom_of(s, r);
   if (r.fits) return fmt::format("FITS: {}{}; {} GiB left ({})", of, where, gib_text(left), percent_text(left / s.cluster.gpu.memory));
-  if (left < Bytes{0}) return fmt::format("DOES NOT FIT: needs {}{}; {} GiB too much", of, where, gib_text(Bytes{0} - left));
+  const char* bound = c.needs_more ? "more than " : "";
+  if (left < Bytes{0}) return fmt::format("DOES NOT FIT: needs {}{}{}; {}{} GiB too much", bound, of, where, bound, gib_text(Bytes{0} - left));
   return fmt::format("DOES NOT FIT: runs out of memory{} although {} would do", where, of);
 }
 

@@ -17,6 +17,7 @@
 #include "sim/scenario/sections.h"
 #include "strategies/pipeline/table.h"
 #include "strategies/plan_writer.h"
+#include "strategies/unused_keys.h"
 
 namespace rehearse::scenario {
 
@@ -142,7 +143,8 @@ Scenario read_scenario(const Value& written, const std::string& file) {
   s.sweep = std::move(f.sweep);
   std::string framework = f.training.framework;
   if (f.training.compile.value_or(false) && framework == "torchtitan") framework = "torchtitan-compile";
-  s.profile = st::with_choices(st::with_precision(st::load_profile(beside(framework, "training.framework", given)), f.training.precision), s.strategy);
+  const st::FrameworkProfile habits = st::with_precision(st::load_profile(beside(framework, "training.framework", given)), f.training.precision);
+  s.profile = st::with_choices(habits, s.strategy);
   if (!s.strategy.pipeline.overlap_messages && f.parallelism.pipeline > 2) s.strategy.pipeline.overlap_messages = s.profile.overlap_messages;  // two stages need it
   if (f.training.optimizer_state_dtype) s.profile.optimizer_state = *f.training.optimizer_state_dtype;
   if (s.profile.unties_embeddings && s.model.tied_embeddings) {
@@ -160,6 +162,8 @@ Scenario read_scenario(const Value& written, const std::string& file) {
   if (out.empty())
     for (Diagnostic& d : problems_of(s)) out.push_back(given.diagnostic(d.key, d.problem, d.fix));
   config::throw_if_any(std::move(out));
+  for (const st::UnusedKey& unused : st::unused_keys(s.model, s.strategy, habits))
+    if (given.given(unused.key)) s.notes.push_back(unused.key + " changes nothing: " + unused.why);
   return s;
 }
 

@@ -22,7 +22,7 @@ const config::Fields<ClusterSection>& cluster_fields() {
   static const config::Fields<ClusterSection> table{
       config::named_or_file("node", &ClusterSection::node, "node design (hardware list)", "node design", hwmodels::node_names).required(),
       config::integer("nodes", &ClusterSection::nodes, "number of nodes", between(1, 100000)),
-      config::text("fabric", &ClusterSection::fabric, "network between nodes: a name, or a file with a graph written by hand"),
+      config::named_or_file("fabric", &ClusterSection::fabric, "network between nodes; a file: a graph written by hand", "fabric", hwmodels::fabric_names),
       config::named_or_file("gpu", &ClusterSection::gpu, "GPU in each slot, if not the design's own", "GPU", hwmodels::gpu_names),
       config::integer("gpus_per_node", &ClusterSection::gpus_per_node, "GPUs used on each node, if not all", between(1, 72)),
       config::number("oversubscription", &ClusterSection::oversubscription, "bandwidth down : bandwidth up of a leaf switch", at_least(1)),

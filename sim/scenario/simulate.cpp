@@ -1,7 +1,10 @@
 #include "sim/scenario/simulate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
+
+#include <fmt/core.h>
 
 #include "hwmodels/memory/device_memory.h"
 #include "hwmodels/network/communicator_memory.h"
@@ -17,7 +20,7 @@ namespace st = strategies;
 FlopCount count_flops(const Scenario& s, const plan::Plan& plan) {
   FlopCount count;
   const auto& m = s.model;
-  const double tokens = static_cast<double>(s.strategy.training.global_batch_size * s.strategy.training.sequence_length);
+  const double tokens = static_cast<double>(s.strategy.training.global_batch_size) * static_cast<double>(s.strategy.training.sequence_length);
   const double sequence = static_cast<double>(s.strategy.training.sequence_length);
   const double h = static_cast<double>(m.hidden);
   double products = h * static_cast<double>(m.vocab), full = 0, causal = 0;
@@ -53,6 +56,20 @@ FlopCount count_flops(const Scenario& s, const plan::Plan& plan) {
   for (const plan::RankClass& c : plan.classes)
     for (const plan::Call& call : c.program.step) count.hardware += by_block[call.block] * c.ranks;
   return count;
+}
+
+/// The clock counts 106 days in picoseconds. Two steps are run, in which stages may wait for each other in turn and work that
+/// contends takes longer than alone: this leaves room for five times.
+constexpr double kLongestStep = 10 * 86400.0;  // seconds
+
+/// Throws where a step would take longer than can be counted.
+void check_length(const Scenario& s, const plan::Plan& plan, const executor::CostTable& costs) {
+  double longest = 0;
+  for (std::size_t i = 0; i < plan.classes.size(); ++i) longest = std::max(longest, executor::serial_seconds(plan, costs, i));
+  longest *= s.strategy.parallelism.degrees.pipeline;
+  if (longest < kLongestStep) return;
+  throw ConfigError(Diagnostic{{s.file, 0, 0}, "training", fmt::format("one step is {} of work for a pipeline, more than {:.0f} days cannot be simulated", std::isfinite(longest) ? fmt::format("{:.3g} days", longest / 86400) : "an endless time", kLongestStep / 86400),
+                               "Use more or faster GPUs, a shorter sequence or a smaller global_batch_size", ""});
 }
 
 /// Communicators that the program really uses, with the collectives it runs on them.
@@ -109,6 +126,7 @@ void simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
     r.unified = std::clamp(s.cluster.gpu.memory - r.peak_device(), Bytes{0}, Bytes{c.unified});
     const bool beyond = r.memory.out_of_memory.has_value();  // more than the simulated allocator's addresses
     if (beyond) {
+      r.needs_more = true;
       hwmodels::OutOfMemory& end = *r.memory.out_of_memory;
       r.memory.peak_allocated = std::max(r.memory.peak_allocated, end.allocated + end.asked);
       r.memory.peak_reserved = std::max(r.memory.peak_reserved, end.reserved + end.segment);
@@ -217,6 +235,7 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   const bool progress = options.memory && executor::records_streams(result.plan);
   if (options.time || progress) {
     const executor::CostTable costs = executor::price(result.plan, {kernels, *network, hwmodels::host_rates(s.cluster), s.profile.collective_sm_factor}, options.ablation);
+    check_length(s, result.plan, costs);
     executor::TimingResult timing = executor::run_timing(result.plan, costs, {.steps = 2, .trace = options.trace, .progress = progress, .shortcuts = options.shortcuts});
     result.deadlock = timing.deadlock;
     result.instructions = timing.instructions;

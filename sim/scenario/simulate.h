@@ -19,6 +19,7 @@ struct ClassResult {
   executor::ClassTiming timing;
   Bytes context, communicators, misc;      // on the device, outside the caching allocator
   Bytes unified;                           // the same: what of unified memory has room there
+  bool needs_more = false;                 // more than the simulated allocator's addresses: memory is a lower bound
   Bytes peak_device() const { return memory.peak_reserved + context + communicators + misc + unified; }
 };
 
@@ -65,7 +66,7 @@ struct SimulateOptions {
 /// What the caching allocator of a rank class is told; its limit is what context, libraries and NCCL leave of the device.
 hwmodels::AllocatorSettings allocator_settings(const Scenario& scenario, const ClassResult& rank_class);
 
-/// Precondition: problems_of(scenario) is empty.
+/// Precondition: problems_of(scenario) is empty. Throws ConfigError where a step would take longer than can be counted.
 Result simulate(const Scenario& scenario, const SimulateOptions& options = {});
 
 }  // namespace rehearse::scenario

@@ -12,7 +12,7 @@
 namespace rehearse::strategies {
 namespace {
 
-constexpr const char* kFolder = "strategies/framework/recipes";
+constexpr const char* kRecipeFolder = "strategies/framework/recipes";
 
 struct Recipes {
   std::string title, source;
@@ -39,7 +39,7 @@ const config::Fields<Recipe>& recipe_fields() {
 }
 
 Recipes read(const std::string& profile) {
-  const std::filesystem::path file = resource_root() / kFolder / (profile + ".yaml");
+  const std::filesystem::path file = resource_root() / kRecipeFolder / (profile + ".yaml");
   std::error_code unknown;   // of a name that no file can have
   if (!std::filesystem::exists(file, unknown)) return {};
   static const config::Fields<Recipes> table{

@@ -196,7 +196,7 @@ TEST(Fields, WrongKindsOfValues) {
   EXPECT_EQ(mistakes_in_training("  data: atuo\n"),
             "a.yaml:3:9: training.data: needs an integer or 'auto': 'atuo' is not a whole number");
   EXPECT_EQ(mistakes_in_training("  precision: bf61\n"),
-            "a.yaml:3:14: training.precision: unknown precision 'bf61'. Use fp32, bf16, fp8");
+            "a.yaml:3:14: training.precision: unknown precision 'bf61'. Did you mean bf16? Valid: fp32, bf16, fp8");
   EXPECT_EQ(mistakes_in_training("links: {a: 1}\n"), "a.yaml:3:8: links: needs a list of maps, not a map");
 }
 
@@ -228,6 +228,8 @@ TEST(Fields, QuantitiesNeedUnitsAndSign) {
   const std::string head = "training: {sequence_length: 1}\nhost: {";
   EXPECT_EQ(mistakes(head + "bucket: 80}\n"),
             "a.yaml:2:16: host.bucket: needs a size: '80' has no unit. Write 80 GiB or 80 GB");
+  EXPECT_EQ(words_of({.minimum = 1024, .maximum = {}}, "B"), "at least 1024 B");
+  EXPECT_EQ(words_of({.minimum = 0, .maximum = 2}, "s"), "between 0 and 2 s");
   EXPECT_EQ(mistakes(head + "bucket: 0 B}\n"), "a.yaml:2:16: host.bucket: must be greater than 0, not 0 B");
   EXPECT_EQ(mistakes(head + "cap: -1 GB}\n"), "a.yaml:2:13: host.cap: must be at least 0, not -1 GB");
   EXPECT_EQ(mistakes(head + "headroom: 120 %}\n"),

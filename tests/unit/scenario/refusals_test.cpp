@@ -8,21 +8,22 @@
 #include "sim/config/document.h"
 #include "sim/core/error.h"
 #include "sim/scenario/scenario.h"
+#include "sim/scenario/simulate.h"
 #include "strategies/pipeline/catalog.h"
 #include "strategies/pipeline/table.h"
 
 namespace rehearse::scenario::refusals_test {
 namespace {
 
-/// The mistakes in the base scenario after one override; "" when there are none.
-std::string mistakes(const std::string& override_text) {
+/// The mistakes in the base scenario after overrides; "" when there are none.
+std::string mistakes(const std::string& override_text, const std::string& another = "title=refusals") {
   const char* base =
       "model: gpt2-xl\n"
       "cluster: {node: dgx-h100, gpus_per_node: 4}\n"
       "training: {sequence_length: 1024, global_batch_size: 8, precision: bf16, framework: huggingface}\n"
       "parallelism: {pipeline: 4}\n";
   try {
-    read_scenario(config::apply_override(config::parse_document(base, "refusals.yaml").root, override_text), "refusals.yaml");
+    read_scenario(config::apply_overrides(config::parse_document(base, "refusals.yaml").root, {override_text, another}), "refusals.yaml");
   } catch (const ConfigError& error) {
     return error.what();
   }
@@ -55,6 +56,68 @@ struct TemporaryFile {
 };
 
 // 8 micro-batches on 4 stages. The table's own mistakes have its lines; what does not fit the job has the job's keys.
+TEST(Refusals, LayersOfStagesThatAreNotThere) {
+  EXPECT_NE(mistakes("parallelism={pipeline: 4}", "pipeline={layers_per_stage: [24, 24]}").find("2 entries for 4 stages"), std::string::npos);
+  EXPECT_NE(mistakes("parallelism={pipeline: 1}", "pipeline={layers_per_stage: [24, 24]}").find("there is one stage, and it holds all 48 layers"), std::string::npos);
+  EXPECT_EQ(mistakes("parallelism={pipeline: 1}", "pipeline={layers_per_stage: [48]}"), "");
+}
+
+TEST(Refusals, PartsThatNobodyRecomputes) {
+  EXPECT_EQ(mistakes("memory={recompute: selective, recompute_modules: [mlp_act, layernorm]}"), "");
+  EXPECT_NE(mistakes("memory={recompute: selective, recompute_modules: [mlp_act, atention]}").find("'atention' is no part of a layer"), std::string::npos);
+}
+
+TEST(Refusals, AnUnknownFabricHasItsPlace) {
+  EXPECT_NE(mistakes("cluster.fabric=rail-fat-tre").find("--set cluster.fabric"), std::string::npos);
+  EXPECT_NE(mistakes("cluster.fabric=rail-fat-tre").find("Did you mean rail-fat-tree"), std::string::npos);
+}
+
+// A head of 50257 tokens' logits in fp32 for 10^9 samples of 10^3 tokens are 2 x 10^17 bytes; 50 layers of 64 such tensors are more
+// than 64 bits hold.
+TEST(Refusals, TensorsBeyondSixtyFourBits) {
+  EXPECT_EQ(mistakes("training.micro_batch_size=8"), "");
+  EXPECT_NE(mistakes("training.micro_batch_size=1000000000", "training.global_batch_size=1000000000").find("training.micro_batch_size: a micro-batch of 1000000000 x 1024 tokens has tensors that cannot be counted"), std::string::npos);
+}
+
+// Attention over s = 2^26 tokens, causal: 2 s^2 h operations a layer forwards, 3.5 times as many with backward. Of Llama 3 8B (h 4096, 32
+// layers) that is 4 x 10^21 for a sample, 50 days at 10^15 per second, and each GPU has 8 samples.
+TEST(Refusals, StepsThatTheClockCannotCount) {
+  const auto job = [](const char* sequence) {
+    return read_scenario(config::parse_document(std::string("model: llama-3-8b\ncluster: {node: dgx-h100}\ntraining: {global_batch_size: 64, framework: torchtitan, sequence_length: ") + sequence + "}\ndata_parallel: {kind: fsdp2}\n", "long.yaml").root, "long.yaml");
+  };
+  EXPECT_GT(simulate(job("65536")).step_time, 0);
+  try {
+    simulate(job("67108864"));
+    ADD_FAILURE() << "simulated";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("more than 10 days cannot be simulated"), std::string::npos) << error.what();
+  }
+}
+
+/// What the base scenario is told about its own keys.
+std::string told(const std::string& yaml) {
+  std::string text;
+  for (const std::string& note : read_scenario(config::parse_document(yaml, "notes.yaml").root, "notes.yaml").notes)
+    if (note.find("changes nothing") != std::string::npos) text += note + "\n";
+  return text;
+}
+
+TEST(UnusedKeys, AreSaid) {
+  const std::string base = "model: gpt2-xl\ncluster: {node: dgx-h100}\n";
+  const std::string training = "training: {sequence_length: 1024, global_batch_size: 8, framework: torchtitan";
+  EXPECT_EQ(told(base + training + "}\ndata_parallel: {kind: fsdp2}\nmemory: {recompute: full, recompute_every: 2}\n"), "");
+  EXPECT_EQ(told(base + training + "}\ndata_parallel: {kind: fsdp2, bucket: 25 MiB}\nmemory: {recompute: selective, recompute_every: 2}\n"),
+            "data_parallel.bucket changes nothing: parameters that are sharded are reduced layer by layer\n"
+            "memory.recompute_every changes nothing: memory.recompute is not full\n");
+  EXPECT_EQ(told(base + training + ", optimizer: sgd, optimizer_state_dtype: bf16, transformer_engine: true}\ndata_parallel: {kind: ddp, reshard_after_forward: true}\nexperts: {dispatcher: deepep}\n"),
+            "data_parallel.reshard_after_forward changes nothing: parameters are not sharded\n"
+            "experts.dispatcher changes nothing: the model has no experts\n"
+            "training.transformer_engine changes nothing: the framework profile has no layers of Transformer Engine\n"
+            "training.optimizer_state_dtype changes nothing: sgd keeps no states\n");
+  // Values that are the default are no wishes.
+  EXPECT_EQ(told(base + training + "}\ndata_parallel: {kind: fsdp2}\nparallelism: {sequence_parallel: false}\nmemory: {recompute_every: 1}\n"), "");
+}
+
 TEST(Refusals, SchedulesGivenAsATable) {
   const auto table_for = [](int stages, int micro_batches) {
     return strategies::table_of(strategies::kPipelineSchedules.find("zb-h1")->make({.stages = stages, .micro_batches = micro_batches}));

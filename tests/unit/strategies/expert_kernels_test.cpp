@@ -166,6 +166,7 @@ TEST(OverlappedExchange, TheSameKernelsRunWithAndWithout) {
   const Sum after = sum_of(write_plan(m, s, profile, 8), "");
   EXPECT_EQ(after.kernels, before.kernels);
   EXPECT_EQ(after.bytes, before.bytes);
+  EXPECT_EQ(schedule_of(s).name, "1f1b");   // not one micro-batch after the other
 }
 
 TEST(Recipes, TheNewestReleaseNotAfterTheRunsCounts) {

@@ -1,0 +1,58 @@
+#include "strategies/unused_keys.h"
+
+#include <algorithm>
+
+namespace rehearse::strategies {
+
+std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& given) {
+  std::vector<UnusedKey> out;
+  const auto unused = [&](bool is, const char* key, const char* why) {
+    if (is) out.push_back({key, why});
+  };
+  using Kind = DataParallelKind;
+  const Degrees& d = s.parallelism.degrees;
+  const DataParallel& dp = s.data_parallel;
+  const bool sharded = dp.kind == Kind::zero3 || dp.kind == Kind::fsdp1 || dp.kind == Kind::fsdp2 || dp.kind == Kind::megatron_fsdp;
+  const bool bucketed = !sharded && dp.kind != Kind::none && dp.kind != Kind::one_process;
+  const bool states_sharded = dp.kind == Kind::zero1 || dp.kind == Kind::zero2 || dp.kind == Kind::distributed_optimizer;
+  unused(dp.bucket && !bucketed && dp.kind != Kind::one_process, "data_parallel.bucket", sharded ? "parameters that are sharded are reduced layer by layer" : "nothing is reduced");
+  unused(dp.overlap_gradient_reduce && !bucketed && dp.kind != Kind::one_process, "data_parallel.overlap_gradient_reduce", sharded ? "parameters that are sharded are reduced under backward" : "nothing is reduced");
+  unused(dp.overlap_parameter_gather && !states_sharded, "data_parallel.overlap_parameter_gather", sharded ? "parameters that are sharded are gathered layer by layer" : "no parameters are gathered after the update");
+  unused(dp.reshard_after_forward && !sharded, "data_parallel.reshard_after_forward", "parameters are not sharded");
+  unused(dp.parameter_dtype && !sharded, "data_parallel.parameter_dtype", "no parameters are gathered before their use");
+  unused(dp.gradient_dtype && sharded && dp.kind != Kind::megatron_fsdp, "data_parallel.gradient_dtype", "shards of gradients have the format of the parameters' shards");
+  unused(dp.reduce_dtype && (dp.kind == Kind::none || dp.kind == Kind::one_process), "data_parallel.reduce_dtype", "nothing is reduced between processes");
+
+  unused(s.parallelism.context_kind && d.context == 1, "parallelism.context_kind", "parallelism.context is 1");
+  unused(s.parallelism.sequence_parallel && d.tensor == 1, "parallelism.sequence_parallel", "parallelism.tensor is 1");
+
+  const Pipeline& p = s.pipeline;
+  unused(d.pipeline == 1 && p.schedule != "1f1b", p.schedule == "table" ? "pipeline.table" : "pipeline.schedule", "there is one stage");
+  unused(p.post_validation && d.pipeline == 1, "pipeline.post_validation", "there is one stage");
+  unused(p.overlap_messages && (d.pipeline == 1 || p.schedule != "interleaved-1f1b"), "pipeline.overlap_messages", d.pipeline == 1 ? "there is one stage" : "only the schedule interleaved-1f1b has a choice");
+
+  const bool experts = std::any_of(model.layers.begin(), model.layers.end(), [](const model::Layer& l) { return l.moe; });
+  for (const auto& [is, key] : {std::pair{s.experts.dispatcher.has_value(), "experts.dispatcher"}, {s.experts.overlap_shared.has_value(), "experts.overlap_shared"}, {s.experts.fused_mlp.has_value(), "experts.fused_mlp"}})
+    unused(is && !experts, key, "the model has no experts");
+  unused(experts && s.experts.overlap_shared && model.experts.shared_ffn_hidden == 0, "experts.overlap_shared", "the model has no shared experts");
+
+  const Memory& m = s.memory;
+  const Offload& o = m.offload;
+  unused(m.recompute_every > 1 && m.recompute != Recompute::full, "memory.recompute_every", "memory.recompute is not full");
+  unused(!m.recompute_modules.empty() && m.recompute != Recompute::selective, "memory.recompute_modules", "memory.recompute is not selective");
+  const bool away = o.optimizer != MemoryTier::device || o.parameters != MemoryTier::device || o.activations != MemoryTier::device;
+  unused(!o.pinned && !away, "memory.offload.pinned", "nothing is offloaded");
+  unused(o.pipelined && o.optimizer != MemoryTier::nvme, "memory.offload.pipelined", "memory.offload.optimizer is not nvme");
+
+  const Training& t = s.training;
+  unused(t.transformer_engine == true && !given.transformer_engine, "training.transformer_engine", "the framework profile has no layers of Transformer Engine");
+  unused(t.transformer_engine == false && !given.transformer_engine, "training.transformer_engine", "the framework's layers are its own");
+  unused(t.optimizer_state_dtype && t.optimizer == Optimizer::sgd, "training.optimizer_state_dtype", "sgd keeps no states");
+  const bool wide_adapters = (s.tuning.low_rank() || s.tuning.prompts()) && s.tuning.trainable.empty() && given.adapter == DType::fp32;
+  unused(t.optimizer_state_dtype && wide_adapters, "training.optimizer_state_dtype", "the framework's adapters are fp32, and so are their states");
+  unused(dp.reduce_dtype && wide_adapters, "data_parallel.reduce_dtype", "the framework's adapters are fp32, and so are their gradients");
+  unused(!s.tuning.double_quantization && !s.tuning.four_bit(), "tuning.double_quantization", "no weights are stored in 4 bits");
+  return out;
+}
+
+}  // namespace rehearse::strategies
