@@ -74,7 +74,9 @@ void TapeEmitter::emit_forward() {
 void TapeEmitter::forward_node(int n, bool keep_outputs) {
   const Node& it = node(n);
   const auto later = [](const Item& i) { return i.kind == Item::Kind::produce_outputs; };
-  output_category_ = keep_outputs ? Category::activation : Category::temporary;
+  // What the layer hands on is kept by the layer above: a checkpoint's input, if nothing else.
+  const bool hands_on = options_.recorded && !backward_ && tape_.output != kNoTensor && std::any_of(it.outputs.begin(), it.outputs.end(), [&](TensorId t) { return tape_.root(t) == tape_.root(tape_.output); });
+  output_category_ = keep_outputs || hands_on ? Category::activation : Category::temporary;
   if (std::none_of(it.forward.begin(), it.forward.end(), later))
     for (TensorId t : it.outputs) allocate(t, output_category_);
   for (TensorId t : it.intermediates) allocate(t, keep_outputs ? Category::activation : Category::temporary);
