@@ -17,6 +17,21 @@ std::int64_t works_before(const plan::Block& block, std::uint32_t instructions, 
   });
 }
 
+/// What lies between two places of a block.
+plan::Block part_of(const plan::Block& whole, plan::Cut from, plan::Cut to) {
+  plan::Block part;
+  part.name = whole.name;
+  part.slot_names = whole.slot_names;
+  part.slots = whole.slots;
+  part.timing.assign(whole.timing.begin() + from.timing, whole.timing.begin() + to.timing);
+  part.memory.assign(whole.memory.begin() + from.memory, whole.memory.begin() + to.memory);
+  for (plan::Instruction& i : part.memory)
+    if (i.op == Opcode::record_stream) i.value = std::max<std::int64_t>(0, i.value - works_before(whole, from.timing, i.stream));
+  return part;
+}
+
+plan::Cut end_of(const plan::Block& block) { return {static_cast<std::uint32_t>(block.timing.size()), static_cast<std::uint32_t>(block.memory.size())}; }
+
 }  // namespace
 
 std::vector<std::uint32_t> segments_of(plan::PlanBuilder& builder, std::uint32_t id) {
@@ -26,17 +41,11 @@ std::vector<std::uint32_t> segments_of(plan::PlanBuilder& builder, std::uint32_t
   plan::Instruction opening{};  // what the next part begins with
   bool opens = false;
   for (std::size_t c = 0; c <= whole.cuts.size(); ++c) {
-    const plan::Cut to = c < whole.cuts.size() ? whole.cuts[c] : plan::Cut{static_cast<std::uint32_t>(whole.timing.size()), static_cast<std::uint32_t>(whole.memory.size())};
-    plan::Block part;
-    part.name = whole.name;
-    part.slot_names = whole.slot_names;
+    const plan::Cut to = c < whole.cuts.size() ? whole.cuts[c] : end_of(whole);
+    plan::Block part = part_of(whole, from, to);
     part.slots = slots_with_cuts(whole);
-    if (opens) part.timing.push_back(opening);
+    if (opens) part.timing.insert(part.timing.begin(), opening);
     opens = false;
-    part.timing.insert(part.timing.end(), whole.timing.begin() + from.timing, whole.timing.begin() + to.timing);
-    part.memory.assign(whole.memory.begin() + from.memory, whole.memory.begin() + to.memory);
-    for (plan::Instruction& i : part.memory)
-      if (i.op == Opcode::record_stream) i.value = std::max<std::int64_t>(0, i.value - works_before(whole, from.timing, i.stream));
     if (c < whole.cuts.size() && !part.timing.empty()) {
       plan::Instruction& last = part.timing.back();
       if (last.op == Opcode::collective && (last.flags & plan::kComputeWaits) != 0) {
@@ -51,6 +60,19 @@ std::vector<std::uint32_t> segments_of(plan::PlanBuilder& builder, std::uint32_t
     if (!part.timing.empty() || !part.memory.empty()) out.push_back(builder.add_block(std::move(part)));
   }
   if (out.empty()) out.push_back(id);
+  return out;
+}
+
+std::vector<std::uint32_t> parts_of(plan::PlanBuilder& builder, std::uint32_t id, const std::vector<plan::Cut>& places) {
+  const plan::Block whole = builder.block(id);
+  std::vector<std::uint32_t> out;
+  plan::Cut from;
+  for (std::size_t i = 0; i <= places.size(); ++i) {
+    const plan::Cut to = i < places.size() ? places[i] : end_of(whole);
+    plan::Block part = part_of(whole, from, to);
+    out.push_back(part.timing.empty() && part.memory.empty() ? plan::kNoFrame : builder.add_block(std::move(part)));
+    from = to;
+  }
   return out;
 }
 

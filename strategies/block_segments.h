@@ -15,4 +15,8 @@ namespace rehearse::strategies {
 std::vector<std::uint32_t> segments_of(plan::PlanBuilder& builder, std::uint32_t block);
 std::uint32_t slots_with_cuts(const plan::Block& block);
 
+/// The parts of a block between some places in it, in order, as blocks of their own over the same frames; one more than
+/// there are places. plan::kNoFrame: nothing happens there. Run one after the other they are the block.
+std::vector<std::uint32_t> parts_of(plan::PlanBuilder& builder, std::uint32_t block, const std::vector<plan::Cut>& places);
+
 }  // namespace rehearse::strategies

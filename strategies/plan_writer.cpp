@@ -152,8 +152,7 @@ ChunkNeighbours neighbours_of(const PipelineProgram& program, int rank, int chun
 
 PipelineProgram schedule_of(const Strategy& strategy) {
   const PipelineShape shape = shape_of(strategy);
-  if (shape.stages == 1 && shape.overlap_expert_messages) return kPipelineSchedules.find("1f1b")->make(shape);
-  if (shape.stages == 1) {
+  if (shape.stages == 1 && !shape.overlap_expert_messages) {
     // One stage: micro-batches one after the other.
     PipelineProgram program = empty_looped("none", shape, 1);
     for (int m = 0; m < shape.micro_batches; ++m) {
@@ -162,7 +161,7 @@ PipelineProgram schedule_of(const Strategy& strategy) {
     }
     return program;
   }
-  const PipelineSchedule* schedule = kPipelineSchedules.find(strategy.pipeline.schedule);
+  const PipelineSchedule* schedule = kPipelineSchedules.find(shape.stages == 1 ? "1f1b" : strategy.pipeline.schedule);
   // torch's runtime for schedules of many chunks gathers and frees fully_shard's parameters chunk by chunk.
   if (schedule != nullptr && schedule->pytorch_runtime && strategy.data_parallel.kind == DataParallelKind::fsdp2)
     return with_messages(with_sharded_parameters(without_messages(schedule->make(shape))));
@@ -172,6 +171,9 @@ PipelineProgram schedule_of(const Strategy& strategy) {
 
 /// A pass without gradients: the same order, forward only.
 PipelineProgram forward_only(PipelineProgram program) {
+  for (auto& actions : program.ranks)
+    for (Action& a : actions)
+      if (a.kind == ActionKind::overlapped) a = {.kind = ActionKind::forward, .chunk = a.chunk, .micro_batch = a.micro_batch};
   for (auto& actions : program.ranks)
     std::erase_if(actions, [](const Action& a) { return a.kind != ActionKind::forward && a.kind != ActionKind::send_forward && a.kind != ActionKind::recv_forward; });
   return program;

@@ -289,6 +289,10 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   const bool sharded = kind == DataParallelKind::zero3 || kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2;
   rules.forbid(sharded && profile.fused_gradient_accumulation, "data_parallel.kind", "the framework profile '" + profile.name + "' accumulates into whole gradients, which sharded parameters do not have",
                "Use distributed-optimizer or megatron-fsdp, or another framework");
+  const DataParallel& dp = s.data_parallel;
+  for (const auto& [key, given] : {std::pair{"data_parallel.prefetch_bucket", dp.prefetch_bucket}, std::pair{"data_parallel.max_live_parameters", dp.max_live_parameters},
+                                   std::pair{"data_parallel.max_reuse_distance", dp.max_reuse_distance}, std::pair{"data_parallel.persistence_threshold", dp.persistence_threshold}})
+    rules.forbid(given.has_value() && (kind != DataParallelKind::zero3 || d.pipeline > 1), key, kind != DataParallelKind::zero3 ? "only ZeRO-3 gathers module by module" : "under pipeline stages ZeRO-3 is simulated layer by layer", "Leave the key out");
   megatron_fsdp_rules(s, profile, rules);
   if (kind == DataParallelKind::one_process) one_process_rules(s, profile, gpus_per_node, rules);
   rules.forbid(kind != DataParallelKind::one_process && s.data_parallel.gather != Gathered::logits, "data_parallel.gather", "only one process gathers from its GPUs", "Leave the key out, or use data_parallel.kind data-parallel");

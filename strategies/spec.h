@@ -83,6 +83,11 @@ struct DataParallel {
   std::optional<DType> parameter_dtype;           // mixed-precision policy; unset: from `precision` and the profile
   std::optional<DType> reduce_dtype;
   std::optional<DType> gradient_dtype;            // accumulated gradients; unset: the profile's
+  // What DeepSpeed's ZeRO-3 keeps gathered, in elements; unset: its defaults.
+  std::optional<std::int64_t> prefetch_bucket;        // fetched ahead (stage3_prefetch_bucket_size)
+  std::optional<std::int64_t> max_live_parameters;    // nothing is fetched ahead beyond (stage3_max_live_parameters)
+  std::optional<std::int64_t> max_reuse_distance;     // used again within: kept (stage3_max_reuse_distance)
+  std::optional<std::int64_t> persistence_threshold;  // parameters up to this are not let go (stage3_param_persistence_threshold)
 };
 
 struct Pipeline {

@@ -1,6 +1,9 @@
 #include "strategies/stage_passes.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "sim/core/contract.h"
 
 namespace rehearse::strategies {
 
@@ -18,7 +21,23 @@ StagePasses::StagePasses(Stage& stage, const StageChunks& chunks, DataParallelWr
   weights_on_host_.place();
 }
 
-void StagePasses::begin_step() { done_.assign(done_.size(), {}); }
+void StagePasses::begin_step() {
+  done_.assign(done_.size(), {});
+  if (data_.hooks_above() >= 0 && !std::exchange(followed_, true)) data_.follow(module_uses());
+}
+
+/// The modules of one micro-batch, forward and backward, in the order of their hooks.
+std::vector<ModuleUse> StagePasses::module_uses() {
+  std::vector<ModuleUse> uses;
+  const auto add = [&](std::size_t u, Pass pass) {
+    for (const HookPoint& point : blocks_.hooks(u, pass))
+      if (point.begins) uses.push_back({u, point.weights});
+  };
+  for (std::size_t u = 0; u < stage_.units.size(); ++u) add(u, Pass::forward);
+  if (!stage_.evaluates())
+    for (std::size_t u = stage_.units.size(); u-- > 0;) add(u, Pass::backward);
+  return uses;
+}
 
 void StagePasses::backward(int chunk, int micro_batch) {
   if (done(chunk).input_gradients > 0 && done(chunk).weight_gradients == 0) {
@@ -68,11 +87,34 @@ void StagePasses::run_unit(std::size_t u, int chunk, int micro_batch, Pass pass)
   }
   begin_unit(u, chunk, micro_batch, pass);
   plan::Call call = unit_call(u, chunk, micro_batch, pass);
-  call.block = block_of(u, chunk, pass);
-  stage_.append(call);
+  if (data_.hooks_above() >= 0) {
+    run_hooked(call, u, micro_batch, pass);
+  } else {
+    call.block = block_of(u, chunk, pass);
+    stage_.append(call);
+  }
   if (pass == Pass::forward)
     if (const auto input = stored_input(u, chunk, micro_batch, pass)) inputs_.store(*input);
   end_unit(u, chunk, micro_batch, pass);
+}
+
+/// A unit's pass, with what the data-parallel strategy does before and after its modules.
+void StagePasses::run_hooked(plan::Call call, std::size_t u, int micro_batch, Pass pass) {
+  EXPECTS(pass == Pass::forward || pass == Pass::backward, "a backward in two halves has no hooks on modules");
+  const std::vector<HookPoint>& points = blocks_.hooks(u, pass);
+  const std::vector<std::uint32_t>& parts = blocks_.hooked_parts(u, pass);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    call.block = parts[i];
+    if (call.block != plan::kNoFrame) stage_.append(call);
+    if (i == points.size()) break;
+    const HookPoint& point = points[i];
+    if (point.begins) {
+      data_.begin_module();
+      continue;
+    }
+    if (!point.gradients.empty()) data_.gradients_made(u, point.gradients, micro_batch);
+    if (!point.weights.empty()) data_.end_module();
+  }
 }
 
 void StagePasses::begin_unit(std::size_t u, int chunk, int micro_batch, Pass pass) {

@@ -48,6 +48,8 @@ class StagePasses {
   Done& done(int chunk) { return done_[static_cast<std::size_t>(chunk)]; }
   void run(int chunk, int micro_batch, Pass pass);
   void run_unit(std::size_t unit, int chunk, int micro_batch, Pass pass);
+  void run_hooked(plan::Call call, std::size_t unit, int micro_batch, Pass pass);
+  std::vector<ModuleUse> module_uses();
   void begin_unit(std::size_t unit, int chunk, int micro_batch, Pass pass);
   void end_unit(std::size_t unit, int chunk, int micro_batch, Pass pass);
   void count(int chunk, Pass pass);
@@ -76,6 +78,7 @@ class StagePasses {
   std::int64_t input_bytes_;
   std::vector<Done> done_;            // by chunk
   std::vector<Deferred> deferred_;
+  bool followed_ = false;             // the data-parallel strategy knows which modules a micro-batch uses
 };
 
 }  // namespace rehearse::strategies

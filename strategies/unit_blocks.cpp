@@ -32,6 +32,15 @@ const std::vector<std::uint32_t>& UnitBlocks::segments_of(std::uint32_t block) {
   return it->second;
 }
 
+const std::vector<std::uint32_t>& UnitBlocks::hooked_parts(std::size_t unit, Pass pass) {
+  const std::uint32_t block = pass == Pass::forward ? whole(unit).forward : whole(unit).backward;
+  auto it = parts_.find(block);
+  if (it != parts_.end()) return it->second;
+  std::vector<plan::Cut> places;
+  for (const HookPoint& point : hooks(unit, pass)) places.push_back(point.at);
+  return parts_.emplace(block, parts_of(stage_.builder, block, places)).first->second;
+}
+
 std::uint32_t UnitBlocks::slots(std::size_t unit, const StageChunk& chunk) {
   std::uint32_t most = 0;
   for (const bool first : {true, false})
@@ -74,6 +83,7 @@ TapeBlocks UnitBlocks::emit_unit(const Unit& u, WeightGradient mode, SplitBackwa
   options.retains_ends = u.retains;
   options.above_retains = u.above_retains;
   if (stage_.strategy.data_parallel.kind == DataParallelKind::zero3) options.hooked_submodules = u.tape->modules();
+  options.hooks_above = data_.hooks_above();
   return emit(*u.tape, options, u.in_parallel ? taking_turns_ : stage_.profile, stage_.builder);
 }
 

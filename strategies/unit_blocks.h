@@ -26,6 +26,9 @@ class UnitBlocks {
   const TapeBlocks& whole(std::size_t unit) { return blocks(unit, data_.gradient_mode(true), SplitBackward::none); }
   /// Its parts, cut where compute would wait.
   const std::vector<std::uint32_t>& segments_of(std::uint32_t block);
+  /// Where modules have hooks in a pass, and the parts between them (plan::kNoFrame: empty).
+  const std::vector<HookPoint>& hooks(std::size_t unit, Pass pass) { return pass == Pass::forward ? whole(unit).forward_hooks : whole(unit).backward_hooks; }
+  const std::vector<std::uint32_t>& hooked_parts(std::size_t unit, Pass pass);
   /// Slots of the unit's frame, in all variants that its chunk's passes may use.
   std::uint32_t slots(std::size_t unit, const StageChunk& chunk);
 
@@ -46,6 +49,7 @@ class UnitBlocks {
   std::vector<std::size_t> first_alike_;   // by unit: the first one that the same blocks serve
   std::vector<Variants> variants_;         // by such a unit
   std::map<std::uint32_t, std::vector<std::uint32_t>> segments_;   // of blocks that overlap
+  std::map<std::uint32_t, std::vector<std::uint32_t>> parts_;      // of blocks with hooks
 };
 
 }  // namespace rehearse::strategies

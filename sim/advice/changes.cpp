@@ -48,9 +48,17 @@ class Near {
       if (micro >= 1 && micro != now) add(fmt::format("micro-batch {}", micro), {fmt::format("training.micro_batch_size={}", micro), global_batch(micro, d_.data)});
   }
 
+  /// Megatron's optimizers come with its layers, which add gradients into whole buffers; DeepSpeed's and PyTorch's shards come
+  /// with the other frameworks. Replicas whose gradients are summed are everybody's.
+  bool offered(st::DataParallelKind kind) const {
+    if (kind == st::DataParallelKind::none || kind == job_.data_parallel.kind) return false;
+    const bool megatron = kind == st::DataParallelKind::distributed_optimizer || kind == st::DataParallelKind::megatron_fsdp;
+    return kind == st::DataParallelKind::ddp || megatron == s_.profile.fused_gradient_accumulation;
+  }
+
   void data_parallel() {
     for (const auto& entry : st::data_parallel_kinds().entries())
-      if (entry.value != job_.data_parallel.kind && entry.value != st::DataParallelKind::none) add(entry.name, {fmt::format("data_parallel.kind={}", entry.name)});
+      if (offered(entry.value)) add(entry.name, {fmt::format("data_parallel.kind={}", entry.name)});
   }
 
   void degrees() {

@@ -107,18 +107,34 @@ class DeepSpeed {
       }
       elements = *in_.context().hidden * *in_.context().hidden;
     }
-    for (const char* other : {"zero_optimization.stage3_prefetch_bucket_size", "zero_optimization.stage3_param_persistence_threshold"})
-      if (in_.has(other) && !is_auto(other)) in_.integer(other, config::non_negative);
+    if (stage_ == 3) read_live_parameters();
     if (!elements) return;
-    if (stage_ == 3) {
-      in_.ignore(key, "gradients of ZeRO-3 are reduced layer by layer in the simulation");
-      return;
-    }
     const std::string format = reduce_.empty() ? precision_ : reduce_;
     const std::int64_t size = format == "fp32" || format == "tf32" ? 4 : 2;
     if (*elements > (std::int64_t{1} << 50)) return in_.complain(key, "is more than any model has parameters");
     if (*elements == 0) return in_.use(key, "0: the framework's default");
     in_.set("data_parallel.bucket", fmt::format("{} B", *elements * size), key, fmt::format("{} elements of {} bytes{}", *elements, size, is_auto(key) ? ", auto: the square of the model's width" : ""));
+  }
+
+  /// What ZeRO-3 keeps gathered. `auto` is what transformers makes of it (integrations/deepspeed.py, trainer_config_finalize).
+  void read_live_parameters() {
+    const std::int64_t width = in_.context().hidden.value_or(0);
+    struct Limit {
+      const char *ours, *theirs, *old;
+      std::int64_t automatic;
+    };
+    for (const Limit& limit : {Limit{"prefetch_bucket", "stage3_prefetch_bucket_size", "prefetch_bucket_size", width * width * 9 / 10}, Limit{"max_live_parameters", "stage3_max_live_parameters", "max_live_parameters", 0},
+                               Limit{"max_reuse_distance", "stage3_max_reuse_distance", "max_reuse_distance", 0}, Limit{"persistence_threshold", "stage3_param_persistence_threshold", "param_persistence_threshold", 10 * width}}) {
+      for (const char* name : {limit.theirs, limit.old}) {
+        const std::string key = std::string("zero_optimization.") + name;
+        if (!in_.has(key)) continue;
+        const bool automatic = is_auto(key);
+        if (automatic && limit.automatic == 0) break;   // without a model's width the file has been complained about
+        const std::optional<std::int64_t> elements = automatic ? std::optional(limit.automatic) : integer(key.c_str(), config::non_negative);
+        if (elements) in_.set(std::string("data_parallel.") + limit.ours, std::to_string(*elements), key, fmt::format("elements{}", automatic ? ", auto" : ""));
+        break;
+      }
+    }
   }
 
   void read_offload() {

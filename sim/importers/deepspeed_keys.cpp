@@ -9,7 +9,8 @@ constexpr const char* kSchedule = "values of the learning rate, not work";
 constexpr const char* kCheckpoint = "loading and saving checkpoints is not part of a step";
 constexpr const char* kScaling = "how the loss is scaled, not whether";
 constexpr const char* kFactor = "a factor in a kernel that runs anyway";
-constexpr const char* kPerLayer = "parameters are gathered and gradients reduced layer by layer in the simulation, one layer ahead";
+constexpr const char* kStageThree = "what ZeRO-3 gathers, and the stage is another";
+constexpr const char* kPerModule = "parameters are gathered for each module that has its own, as with the default";
 constexpr const char* kStartUp = "before the first step";
 
 constexpr Ignored kIgnored[] = {
@@ -57,18 +58,18 @@ constexpr Ignored kIgnored[] = {
     {"vocabulary_size", "used by the FLOPs profiler"},
     {"train.*", "phases of the profiler"},
     {"zero_optimization.allgather_bucket_size", "updated parameters are gathered in buckets of the same size as gradients are reduced in"},
-    {"zero_optimization.stage3_prefetch_bucket_size", kPerLayer},
-    {"zero_optimization.prefetch_bucket_size", kPerLayer},
-    {"zero_optimization.stage3_max_live_parameters", kPerLayer},
-    {"zero_optimization.max_live_parameters", kPerLayer},
-    {"zero_optimization.stage3_max_reuse_distance", kPerLayer},
-    {"zero_optimization.max_reuse_distance", kPerLayer},
-    {"zero_optimization.stage3_param_persistence_threshold", "every parameter is partitioned in the simulation; those below the threshold are norms and biases"},
-    {"zero_optimization.param_persistence_threshold", "every parameter is partitioned in the simulation; those below the threshold are norms and biases"},
+    {"zero_optimization.stage3_prefetch_bucket_size", kStageThree},
+    {"zero_optimization.prefetch_bucket_size", kStageThree},
+    {"zero_optimization.stage3_max_live_parameters", kStageThree},
+    {"zero_optimization.max_live_parameters", kStageThree},
+    {"zero_optimization.stage3_max_reuse_distance", kStageThree},
+    {"zero_optimization.max_reuse_distance", kStageThree},
+    {"zero_optimization.stage3_param_persistence_threshold", kStageThree},
+    {"zero_optimization.param_persistence_threshold", kStageThree},
     {"zero_optimization.stage3_model_persistence_threshold", "a bound on the parameters that are not partitioned"},
     {"zero_optimization.model_persistence_threshold", "a bound on the parameters that are not partitioned"},
-    {"zero_optimization.stage3_module_granularity_threshold", kPerLayer},
-    {"zero_optimization.module_granularity_threshold", kPerLayer},
+    {"zero_optimization.stage3_module_granularity_threshold", kPerModule},
+    {"zero_optimization.module_granularity_threshold", kPerModule},
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save", kCheckpoint},
     {"zero_optimization.gather_16bit_weights_on_model_save", kCheckpoint},
     {"zero_optimization.stage3_gather_fp16_weights_on_model_save", kCheckpoint},

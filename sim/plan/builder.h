@@ -46,6 +46,8 @@ class BlockWriter {
 
   void reserve_slots(std::uint32_t first) { block_.slots = first; block_.slot_names.resize(first); }
   std::uint32_t slots() const { return block_.slots; }
+  /// Behind what has been written so far.
+  Cut position() const { return {static_cast<std::uint32_t>(block_.timing.size()), static_cast<std::uint32_t>(block_.memory.size())}; }
   bool empty() const { return block_.timing.empty() && block_.memory.empty(); }
   Block take() { return std::move(block_); }
 
@@ -53,7 +55,7 @@ class BlockWriter {
   void time(Opcode op, Stream stream, Frame frame, int flags, std::uint32_t index, std::int64_t value) {
     block_.timing.push_back({op, stream, frame, static_cast<std::uint8_t>(flags), index, value});
   }
-  void cut() { block_.cuts.push_back({static_cast<std::uint32_t>(block_.timing.size()), static_cast<std::uint32_t>(block_.memory.size())}); }
+  void cut() { block_.cuts.push_back(position()); }
   Block block_;
 };
 

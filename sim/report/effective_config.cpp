@@ -143,6 +143,10 @@ Value data_parallel_section(const scenario::Scenario& s) {
   out.add("overlap_parameter_gather", d.overlap_parameter_gather.value_or(s.profile.overlap_parameter_gather));
   if (d.bucket) out.add("bucket", config::to_text(*d.bucket));
   out.add("reshard_after_forward", d.reshard_after_forward.value_or(s.strategy.parallelism.degrees.pipeline == 1));
+  out.add_if("prefetch_bucket", d.prefetch_bucket);
+  out.add_if("max_live_parameters", d.max_live_parameters);
+  out.add_if("max_reuse_distance", d.max_reuse_distance);
+  out.add_if("persistence_threshold", d.persistence_threshold);
   if (d.parameter_dtype) out.add("parameter_dtype", name_of(*d.parameter_dtype));
   if (d.reduce_dtype) out.add("reduce_dtype", name_of(*d.reduce_dtype));
   if (d.gradient_dtype) out.add("gradient_dtype", name_of(*d.gradient_dtype));

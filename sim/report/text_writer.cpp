@@ -119,6 +119,21 @@ std::vector<std::size_t> shown_classes(const Result& r, std::size_t at_most) {
   return shown;
 }
 
+namespace {
+
+/// What a node has outside its GPUs and does not have enough of.
+std::vector<std::string> lacking_on_node(const Scenario& s, const Result& r) {
+  std::vector<std::string> out;
+  const auto compare = [&](const char* what, Bytes needed, Bytes has) {
+    if (needed > has) out.push_back(fmt::format("needs {} of {} GiB of {}; {} GiB too much", gib_text(needed), gib_text(has), what, gib_text(needed - has)));
+  };
+  compare("a node's host memory", r.host.ram(), s.cluster.node.cpu.memory);
+  compare("a node's NVMe", r.host.nvme, s.cluster.node.nvme.capacity);
+  return out;
+}
+
+}  // namespace
+
 std::string verdict_line(const Scenario& s, const Result& r) {
   if (!r.deadlock.empty()) return "STANDS STILL: the program of this scenario never ends";
   if (r.classes.empty()) return "NOTHING TO RUN";
@@ -129,6 +144,7 @@ std::string verdict_line(const Scenario& s, const Result& r) {
   if (r.fits) return fmt::format("FITS: {}{}; {} GiB left ({})", of, where, gib_text(left), percent_text(left / s.cluster.gpu.memory));
   const char* bound = c.needs_more ? "more than " : "";
   if (left < Bytes{0}) return fmt::format("DOES NOT FIT: needs {}{}{}; {}{} GiB too much", bound, of, where, bound, gib_text(Bytes{0} - left));
+  if (const auto lacking = lacking_on_node(s, r); !lacking.empty()) return "DOES NOT FIT: " + lacking.front();
   return fmt::format("DOES NOT FIT: runs out of memory{} although {} would do", where, of);
 }
 
@@ -140,6 +156,8 @@ std::string write_text(const Scenario& s, const Result& r, const TextOptions& op
   if (!r.fits)
     for (const std::size_t i : shown_classes(r, 4))
       if (lacks_memory(s, r.classes[i])) text += failure(r, i);
+  for (const std::string& line : lacking_on_node(s, r))
+    if (verdict.find(line) == std::string::npos) text += "  " + line + "\n";
   text += speed(s, r);
   text += where_time_goes(r);
   text += memory_text(s, r);

@@ -10,6 +10,12 @@
 
 namespace rehearse::strategies {
 
+/// A module's use in a micro-batch: which of a unit's weights are its own.
+struct ModuleUse {
+  std::size_t unit = 0;
+  std::vector<int> weights;
+};
+
 class DataParallelWriter {
  public:
   explicit DataParallelWriter(Stage& stage) : stage_(stage) {}
@@ -23,6 +29,14 @@ class DataParallelWriter {
   virtual std::int64_t main_gradient_element_bytes() const { return 4; }
 
   virtual void begin_step() {}
+  /// Elements: parameters are gathered for each module that has a larger weight, not for whole units; -1: for units.
+  virtual std::int64_t hooks_above() const { return -1; }
+  /// Where modules have hooks: all of one micro-batch's uses, in order; called once, before the first step.
+  virtual void follow(std::vector<ModuleUse> uses) { (void)uses; }
+  /// The next of them begins or ends; gradients of some weights of the unit are there.
+  virtual void begin_module() {}
+  virtual void end_module() {}
+  virtual void gradients_made(std::size_t unit, const std::vector<int>& weights, int micro_batch) { (void)unit, (void)weights, (void)micro_batch; }
   virtual void before_forward(std::size_t unit, int micro_batch) { (void)unit, (void)micro_batch; }
   virtual void after_forward(std::size_t unit, int micro_batch) { (void)unit, (void)micro_batch; }
   virtual void before_backward(std::size_t unit, int micro_batch) { (void)unit, (void)micro_batch; }

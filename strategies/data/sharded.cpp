@@ -1,4 +1,4 @@
-// Parameters sharded over the data-parallel group and gathered unit by unit: FSDP1, FSDP2, DeepSpeed ZeRO-3. Leaves out what
+// Parameters sharded over the data-parallel group and gathered unit by unit: FSDP1, FSDP2, ZeRO-3 under pipeline stages. Leaves out what
 // these share with Megatron-FSDP (sharded_writer.h).
 #include "strategies/data/families.h"
 #include "strategies/data/sharded_writer.h"

@@ -61,6 +61,7 @@ class TapeEmitter {
   void outliving(plan::BlockWriter& drop, plan::BlockWriter& last, plan::BlockWriter& keep);
   void kernel(std::uint32_t spec, plan::Stream stream = plan::Stream::compute, int launches = 1);
   void enter(const Node& node);
+  void hook(int n, bool begins);
   Duration issued(Duration whole) const;
 
   // Backward (tape_backward.cpp)
@@ -107,6 +108,8 @@ class TapeEmitter {
   std::vector<TensorId> pending_release_;      // what a region kept, until the node at hand is done
   std::vector<Left> left_;                     // in the order of backward
   std::vector<TensorId> attributes_;           // held by recorded nodes
+  std::vector<HookPoint>* hooks_ = nullptr;    // of the block at hand
+  std::vector<int> gradients_;                 // made since the last of them
   bool reentered_ = false;                     // a reentrant checkpoint's variables are held
   plan::Category output_category_ = plan::Category::temporary;
   int backward_position_ = 1 << 30;

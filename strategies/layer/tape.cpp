@@ -16,12 +16,14 @@ std::int64_t Tape::elements(Part part) const {
 
 std::int64_t Tape::parameter_bytes(std::int64_t element, Part part) const {
   std::int64_t n = 0;
-  for (const Weight& w : weights) {
-    if (w.parameter_elsewhere || !w.in(part)) continue;
-    const std::int64_t bytes = w.packed_bytes >= 0 ? w.packed_bytes : w.elements * (w.wide_bytes > 0 ? w.wide_bytes : element);
-    n += w.copied ? 2 * bytes : bytes;
-  }
+  for (const Weight& w : weights)
+    if (!w.parameter_elsewhere && w.in(part)) n += parameter_bytes(w, element);
   return n;
+}
+
+std::int64_t Tape::parameter_bytes(const Weight& w, std::int64_t element) {
+  const std::int64_t bytes = w.packed_bytes >= 0 ? w.packed_bytes : w.elements * (w.wide_bytes > 0 ? w.wide_bytes : element);
+  return w.copied ? 2 * bytes : bytes;
 }
 
 std::int64_t Tape::trainable_bytes(std::int64_t element, Part part) const {

@@ -43,6 +43,7 @@ struct Weight {
   std::int64_t packed_bytes = -1;    // all bytes of a quantised weight; -1: not quantised
   bool copied = false;               // the frozen original stays beside the trained copy
   bool one_of_several = false;       // experts of a layer that are trained, beside others that are not
+  int node = 0;                      // of the tape that uses it first
   bool expert = false;               // sharded over the expert axes: its gradient is summed over the expert-data group
   bool replicated_over_tensor = false;  // every tensor rank holds all of it (norms): its gradient may need a reduction
   bool in(Part part) const { return part == Part::all || (part == Part::experts) == expert; }
@@ -122,7 +123,9 @@ struct Tape {
   TensorId root(TensorId t) const { return tensors[t].alias_of == kNoTensor ? t : tensors[t].alias_of; }
   /// The tensor whose gradient buffer `t` shares.
   TensorId gradient_root(TensorId t) const { return tensors[t].own_gradient ? t : root(t); }
+  /// Of the node that is added next.
   int weight(Weight w) {
+    w.node = static_cast<int>(nodes.size());
     weights.push_back(std::move(w));
     return static_cast<int>(weights.size()) - 1;
   }
@@ -137,6 +140,8 @@ struct Tape {
   std::int64_t elements(Part part = Part::all) const;
   /// Bytes of the parameters as stored; `element`: of a weight that says nothing else.
   std::int64_t parameter_bytes(std::int64_t element, Part part = Part::all) const;
+  /// Of one of them, wherever it is stored.
+  static std::int64_t parameter_bytes(const Weight& w, std::int64_t element);
   /// The same of something that each trained weight has once (its gradient).
   std::int64_t trainable_bytes(std::int64_t element, Part part = Part::all) const;
 };

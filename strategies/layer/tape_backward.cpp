@@ -46,6 +46,7 @@ void TapeEmitter::backward_node(int n) {
   const int region = graph_.region_of(n);
   if (region >= 0 && !region_done_[static_cast<std::size_t>(region)]) recompute_region(region);
   for (TensorId t : graph_.saved(n)) require(t);
+  hook(n, true);
   in_backward_node_ = true;
 
   std::vector<int> output_gradients;
@@ -57,6 +58,7 @@ void TapeEmitter::backward_node(int n) {
   Left left{.node = &it};
   if (split()) keep_for_weights(n, reached && waits(it) ? output_gradients : std::vector<int>{}, left);
   if (reached) run_backward(it, output_gradients, split() ? &left : nullptr);
+  hook(n, false);
   release_saved(n);
   in_backward_node_ = false;
   if (!left.items.empty() || !left.tensors.empty()) left_.push_back(std::move(left));

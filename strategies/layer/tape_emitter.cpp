@@ -25,6 +25,7 @@ TapeBlocks TapeEmitter::run() {
   TapeBlocks blocks;
   BlockWriter forward(tape_.name + " forward");
   out_ = &forward;
+  hooks_ = &blocks.forward_hooks;
   out_->reserve_slots(2);
   out_->host(issued(profile_.layer_host) + profile_.submodule_host * options_.hooked_submodules);
   emit_forward();
@@ -33,9 +34,11 @@ TapeBlocks TapeEmitter::run() {
   in_cuda_graph_ = false;
   BlockWriter backward(tape_.name + (split() ? " input gradients" : " backward"));
   out_ = &backward;
+  hooks_ = &blocks.backward_hooks;
   backward_ = true;
   if (graph_.any_active()) out_->host(issued(profile_.layer_backward_host) + profile_.submodule_backward_host * options_.hooked_submodules);
   emit_backward();
+  if (!gradients_.empty()) hooks_->push_back({.at = out_->position(), .gradients = std::exchange(gradients_, {})});
   plan::Block backward_block = backward.take();
 
   BlockWriter weights(tape_.name + " weight gradients");
@@ -74,11 +77,15 @@ void TapeEmitter::emit_forward() {
 void TapeEmitter::forward_node(int n, bool keep_outputs) {
   const Node& it = node(n);
   const auto later = [](const Item& i) { return i.kind == Item::Kind::produce_outputs; };
-  output_category_ = keep_outputs ? Category::activation : Category::temporary;
+  // What the layer hands on is kept by the layer above: a checkpoint's input, if nothing else.
+  const bool hands_on = options_.recorded && !backward_ && tape_.output != kNoTensor && std::any_of(it.outputs.begin(), it.outputs.end(), [&](TensorId t) { return tape_.root(t) == tape_.root(tape_.output); });
+  hook(n, true);
+  output_category_ = keep_outputs || hands_on ? Category::activation : Category::temporary;
   if (std::none_of(it.forward.begin(), it.forward.end(), later))
     for (TensorId t : it.outputs) allocate(t, output_category_);
   for (TensorId t : it.intermediates) allocate(t, keep_outputs ? Category::activation : Category::temporary);
   items(it.forward, &it, nullptr);
+  hook(n, false);
   for (TensorId t : it.inputs) --tensor(t).uses;
   for (TensorId t : it.holds) --tensor(t).uses;
   for (TensorId t : it.intermediates) release_if_unused(t);
@@ -210,6 +217,22 @@ void TapeEmitter::enter(const Node& node) {
   if (node.captured && !in_cuda_graph_) out_->host(profile_.kernel_host);
   in_cuda_graph_ = node.captured;
   if (!in_cuda_graph_) out_->host(in_backward_node_ ? node.backward_host : node.forward_host);
+}
+
+/// The modules of a node's weights begin or end here.
+void TapeEmitter::hook(int n, bool begins) {
+  if (options_.hooks_above < 0) return;
+  std::vector<int> weights;
+  bool large = false;
+  for (std::size_t w = 0; w < tape_.weights.size(); ++w)
+    if (tape_.weights[w].node == n) {
+      weights.push_back(static_cast<int>(w));
+      large = large || tape_.weights[w].elements > options_.hooks_above;
+    }
+  if (!large) return;
+  HookPoint point{.at = out_->position(), .begins = begins, .weights = std::move(weights)};
+  if (!begins) point.gradients = std::exchange(gradients_, {});
+  hooks_->push_back(std::move(point));
 }
 
 /// Share of the layer whose host code runs: captured parts are replayed without it.

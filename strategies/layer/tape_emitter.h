@@ -43,8 +43,17 @@ struct EmitOptions {
   Duration collective_wait{};         // host time of a collective beyond the profile's
   SplitBackward split = SplitBackward::none;
   int hooked_submodules = 0;          // modules with hooks before and after each pass (ZeRO-3)
+  std::int64_t hooks_above = -1;      // elements: where modules of larger weights begin and end is marked; -1: nowhere
   bool retains_ends = false;          // a checkpoint whose input and its gradient stay until the micro-batch's backward is over
   bool above_retains = false;         // the layer above is such a one
+};
+
+/// Between two nodes of a block: the modules of some weights begin or end, or the gradients of some have been made.
+struct HookPoint {
+  plan::Cut at;
+  bool begins = false;
+  std::vector<int> weights;     // of the modules, in the tape's order
+  std::vector<int> gradients;   // made since the last point; at the end of a module, or of the block
 };
 
 /// Blocks of one tape for one micro-batch and the frame they share. Forward is the same block of instructions in every
@@ -53,6 +62,7 @@ struct EmitOptions {
 struct TapeBlocks {
   std::uint32_t forward = 0, backward = 0, weights = 0, drop_graph = plan::kNoFrame, last_graph = plan::kNoFrame, keep_graph = plan::kNoFrame;
   std::uint32_t slots = 0;
+  std::vector<HookPoint> forward_hooks, backward_hooks;   // in order
 };
 
 /// Precondition: nodes are in topological order and every tensor but `input` is the output or intermediate of one node.

@@ -81,6 +81,7 @@ void TapeEmitter::release(std::vector<int>& gradients) {
 void TapeEmitter::weight_gradient(const Item& item) {
   const Weight& w = tape_.weights[static_cast<std::size_t>(item.weight)];
   if (!w.trainable) return;
+  if (options_.hooks_above >= 0) gradients_.push_back(item.weight);
   const auto width = [&](std::int64_t usual) { return w.wide_bytes > 0 ? std::int64_t{w.wide_bytes} : usual; };
   const std::int64_t bytes = w.elements * width(options_.gradient_element_bytes);
   const auto slot = static_cast<std::uint32_t>(item.weight);

@@ -49,6 +49,25 @@ TEST(Advice, StepsNeverLoseWhatTheyHave) {
   EXPECT_TRUE(fitted);
 }
 
+// Megatron's optimizers are no advice for DeepSpeed's users, nor ZeRO for Megatron's.
+TEST(Advice, StaysWithinWhatTheFrameworkHas) {
+  const auto offered = [&](const std::string& framework) {
+    std::string names;
+    const Case start = job("training: {sequence_length: 2048, global_batch_size: 64, micro_batch_size: 1, precision: bf16, framework: " + framework + "}\ndata_parallel: {kind: ddp}\n");
+    for (const Change& change : changes_near(start.read())) names += change.name + "|";
+    return names;
+  };
+  const std::string deepspeed = offered("deepspeed"), megatron = offered("megatron-core");
+  for (const char* name : {"|distributed-optimizer|", "|megatron-fsdp|"}) {
+    EXPECT_EQ(deepspeed.find(name), std::string::npos) << deepspeed;
+    EXPECT_NE(megatron.find(name), std::string::npos) << megatron;
+  }
+  for (const char* name : {"|zero1|", "|zero2|", "|zero3|", "|fsdp2|"}) {
+    EXPECT_NE(deepspeed.find(name), std::string::npos) << deepspeed;
+    EXPECT_EQ(megatron.find(name), std::string::npos) << megatron;
+  }
+}
+
 TEST(Advice, TheCheapestFitIsTheFastestOfThoseThatFit) {
   const Case start = job("training: {sequence_length: 16384, global_batch_size: 64, micro_batch_size: 1, precision: bf16, framework: plain}\ndata_parallel: {kind: ddp}\n");
   ASSERT_FALSE(start.ask()->fits);

@@ -27,6 +27,26 @@ TEST(TextWriter, FitsOneScreen) {
   }
 }
 
+// What a node lacks outside its GPUs is named as clearly as what a GPU lacks.
+TEST(TextWriter, SaysWhichMemoryOfTheNodeIsFull) {
+  const auto job = [](const char* tier) {
+    return small_scenario({"model=zero-400b", "training.framework=deepspeed", "data_parallel={kind: zero3}", "memory={recompute: full, offload: {optimizer: " + std::string(tier) + ", parameters: " + tier + "}}"});
+  };
+  for (const auto& [tier, what] : {std::pair{"cpu", "a node's host memory"}, std::pair{"nvme", "a node's NVMe"}}) {
+    scenario::Scenario s = job(tier);
+    // Enough of everything else.
+    s.cluster.gpu.memory = Bytes{std::int64_t{1} << 39};
+    (tier == std::string("cpu") ? s.cluster.node.nvme.capacity : s.cluster.node.cpu.memory) = Bytes{std::int64_t{1} << 50};
+    if (tier == std::string("nvme")) s.cluster.node.nvme.capacity = Bytes{std::int64_t{1} << 40};
+    const scenario::Result r = simulate(s);
+    ASSERT_FALSE(r.fits) << tier;
+    const std::string text = write_text(s, r), needs = gib_text(tier == std::string("cpu") ? r.host.ram() : r.host.nvme);
+    EXPECT_NE(text.find("DOES NOT FIT: needs " + needs), std::string::npos) << text.substr(0, 600);
+    EXPECT_NE(text.find(what), std::string::npos) << text.substr(0, 600);
+    EXPECT_EQ(text.find("although"), std::string::npos);
+  }
+}
+
 TEST(TextWriter, ColoursOnlyTheVerdictAndOnlyWhenAsked) {
   const auto scenario = small_scenario();
   const auto result = simulated(scenario);

@@ -121,7 +121,8 @@ TEST(SeedCases, B5StatesOfFp32Adam) {
   EXPECT_EQ(one.gradients, 4 * one.parameters_count);
   EXPECT_EQ(one.optimizer, 8 * one.parameters_count);
   const Bars shard = bars_of(seed("b05_states_7b_fp32_zero3"));
-  EXPECT_EQ(shard.weights + shard.gradients + shard.optimizer, 2 * shard.parameters_count);
+  // DeepSpeed keeps the 65 norms of 4096 whole on every rank: below its persistence threshold.
+  EXPECT_EQ(shard.weights + shard.gradients + shard.optimizer, 2 * shard.parameters_count + 65 * 4096 * 4);
   EXPECT_FALSE(simulate(seed("b05_states_7b_fp32"), {.time = false}).fits);
   EXPECT_TRUE(simulate(seed("b05_states_7b_fp32_zero3"), {.time = false}).fits);
 }

@@ -157,6 +157,20 @@ TEST(OverlappedExchange, EveryForwardButTheFirstRunsBesideABackward) {
   EXPECT_EQ(alone, 2);
 }
 
+/// What is executed, not only what the schedule's maker would make: one stage has pairs too, and an evaluation all its forwards.
+TEST(OverlappedExchange, OneStageRunsThePairs) {
+  Strategy s = job(8);
+  s.training.global_batch_size = s.training.micro_batch_size * s.parallelism.degrees.data * 4;
+  s.experts.overlap_exchange = true;
+  const PipelineProgram program = schedule_of(s);
+  const auto pairs = std::count_if(program.ranks[0].begin(), program.ranks[0].end(), [](const Action& a) { return a.kind == ActionKind::overlapped; });
+  EXPECT_EQ(pairs, 3);
+  s.training.phase = StepKind::evaluation;
+  const double merged = sum_of(write_plan(gpt_oss(), s, load_profile("megatron-bridge"), 8), "").kernels;
+  s.experts.overlap_exchange = false;
+  EXPECT_EQ(merged, sum_of(write_plan(gpt_oss(), s, load_profile("megatron-bridge"), 8), "").kernels);
+}
+
 TEST(OverlappedExchange, TheSameKernelsRunWithAndWithout) {
   const model::ModelDescription m = gpt_oss();
   const FrameworkProfile profile = load_profile("megatron-bridge");
