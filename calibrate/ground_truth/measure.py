@@ -223,7 +223,7 @@ def main():
             why = (process.stderr.strip().splitlines() or ["no output"])[-1]
             print(f"measure.py: {case['name']}: failed: {why}", file=sys.stderr)
             with details.open("a") as f:
-                f.write(json.dumps({"case": case, "failed": process.stderr[-4000:]}) + "\n")
+                f.write(json.dumps({"case": case, "failed": process.stderr[-4000:].replace(str(HERE), ".")}) + "\n")
             continue
         answer = json.loads(lines[-1])
         with details.open("a") as f:

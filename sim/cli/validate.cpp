@@ -19,7 +19,7 @@ struct ValidateOptions {
   int worst = 10, threads = 0;
   std::vector<std::string> without, by;
   bool bands = false;
-  std::string out, row;
+  std::string out, row, gpu;
 };
 
 /// One row: the scenario that it became, with every default filled in, the answer, and what was measured.
@@ -40,6 +40,7 @@ std::string one_row(const ValidateOptions& o, const report::AccuracyOptions& opt
 int validate(const ValidateOptions& o) {
   report::AccuracyOptions options;
   options.threads = o.threads;
+  options.gpu = o.gpu;
   options.progress = is_terminal(Channel::err);
   for (const std::string& mechanism : o.without) {
     if (mechanism == "contention") options.ablation.contention = false;
@@ -74,6 +75,7 @@ Run add_validate(CLI::App& app) {
   app.add_option("--worst", o->worst, "how many of the worst rows to list")->capture_default_str()->check(CLI::Range(0, 1'000'000));
   app.add_option("--without", o->without, "switch a mechanism off, to see what it is worth")->check(CLI::IsMember({"contention", "communication", "kernels", "host", "spread"}));
   app.add_option("--threads", o->threads, "rows simulated at once; 0: all cores")->capture_default_str()->check(CLI::Range(0, 4096));
+  app.add_option("--gpu", o->gpu, "GPU file for the rows on that kind of GPU, as calibrate fit writes it (gpu.yaml)")->excludes("--row");
   app.add_option("-o,--output", o->out, "write to a file instead of stdout");
   app.footer("Examples:\n  rehearse validate tests/accuracy/runs/*.csv\n  rehearse validate my_runs.csv --json -o result.json");
   return [o] { return validate(*o); };

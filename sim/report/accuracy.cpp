@@ -7,7 +7,9 @@
 #include <map>
 #include <numeric>
 
+#include "hwmodels/device/gpu.h"
 #include "sim/core/contract.h"
+#include "sim/core/error.h"
 #include "sim/core/parallel.h"
 #include "strategies/data/catalog.h"
 
@@ -176,10 +178,32 @@ PredictedRun predict(const scenario::MeasuredRun& run, const AccuracyOptions& op
   return out;
 }
 
+namespace {
+
+/// Puts the user's GPU file in the place of ours. Throws ConfigError when no row is of that kind of GPU.
+void use_gpu(const std::string& file, std::vector<scenario::MeasuredRun>& runs) {
+  const hwmodels::Gpu gpu = hwmodels::load_gpu(file);
+  bool used = false;
+  const auto put = [&](scenario::Scenario& s) {
+    if (s.cluster.gpu.title != gpu.title) return;
+    s.cluster.gpu = gpu;
+    used = true;
+  };
+  for (scenario::MeasuredRun& run : runs) {
+    if (run.scenario) put(*run.scenario);
+    for (auto* others : {&run.alternatives, &run.smaller})
+      for (scenario::Scenario& s : *others) put(s);
+  }
+  if (!used) throw ConfigError(Diagnostic{{file, 0, 0}, "title", "no row of these tables ran on '" + gpu.title + "'", "Give a file that calibrate fit wrote for the GPU of these rows", ""});
+}
+
+}  // namespace
+
 Accuracy measure_accuracy(const std::vector<std::string>& files, const AccuracyOptions& options) {
   std::vector<scenario::MeasuredRun> runs;
   for (const std::string& file : files)
     for (scenario::MeasuredRun& run : scenario::read_measured_runs(file)) runs.push_back(std::move(run));
+  if (!options.gpu.empty()) use_gpu(options.gpu, runs);
 
   Accuracy accuracy;
   accuracy.rows.resize(runs.size());

@@ -48,6 +48,7 @@ struct AccuracyOptions {
   executor::Ablation ablation;
   int threads = 0;                      // 0: all cores
   bool progress = false;                // on stderr, for terminals
+  std::string gpu;                      // a file for all rows on GPUs of its title, as calibrate fit writes; empty: our own data
 };
 
 /// A row's scenario and what came of it. Of settings that the row does not state it is the fastest alternative that fits, else the

@@ -60,3 +60,25 @@ expect 1 calibrate against --run small1.yaml:small1.log --run small2.yaml:small2
 prints "2 runs cannot hold 1 constant"
 expect 2 calibrate against
 says "nothing to fit to"
+
+# What was measured, fitted and judged in one go: a trace of an H100 beside a table of its steps.
+python3 - <<'PY'
+import json
+events = []
+for i in range(12):
+    events += [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 4000 * i, "dur": 30, "args": {"External id": 100 + i,
+                "Input Dims": [[8192, 4096], [4096, 1024 * (2 + i)]], "Input type": ["c10::BFloat16", "c10::BFloat16"], "Input Strides": [[4096, 1], [1, 4096]]}},
+               {"ph": "X", "cat": "kernel", "name": "nvjet", "pid": 0, "tid": 7, "ts": 4000 * i + 60, "dur": 2 * 8192 * 4096 * 1024 * (2 + i) / 0.4e15 * 1e6,
+                "args": {"External id": 100 + i, "device": 0, "stream": 7, "correlation": 500 + i, "grid": [132, 1, 1], "block": [384, 1, 1]}}]
+json.dump({"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9, "computeMinor": 0, "numSms": 132}], "traceEvents": events}, open("trace.json", "w"))
+PY
+mkdir home
+expect 0 calibrate import trace.json --out home/measurements.json
+head -n 6 "$here/../oracles/data/ground_truth_rows.csv" | sed 's/,h200-sxm,/,h100-sxm,/' >home/runs.csv
+checks=$((checks + 3))
+"$here/../../calibrate/fit_measured.sh" home "$program" >out 2>err || complain "fit_measured.sh ended with $?: $(head -3 err)"
+prints "one out"
+prints "after:"
+cmp -s home/before.txt home/after.txt && complain "validate --gpu changes nothing"
+expect 2 validate home/runs.csv --gpu a100-80gb-sxm
+says "no row of these tables ran on"
