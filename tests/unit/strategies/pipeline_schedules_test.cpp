@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "strategies/pipeline/catalog.h"
-#include "strategies/pipeline/drawing.h"
 #include "strategies/pipeline/check.h"
+#include "strategies/pipeline/drawing.h"
 #include "strategies/pipeline/unit_time.h"
 
 namespace rehearse::strategies::pipeline_schedules_test {
