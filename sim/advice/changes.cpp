@@ -79,8 +79,14 @@ class Near {
     split(d_.tensor, d_.pipeline / 2);
   }
 
-  /// States first, then parameters; activations only where layers are recomputed.
+  /// States first, then parameters; activations only where layers are recomputed. And back, in the other order: nothing waits
+  /// elsewhere that has room on the GPU.
   void offload() {
+    const st::Offload& o = job_.memory.offload;
+    const bool states = o.optimizer != st::MemoryTier::device, parameters = o.parameters != st::MemoryTier::device;
+    if (o.activations != st::MemoryTier::device) add("activations on the GPU", {"memory.offload.activations=none"});
+    if (parameters) add("parameters on the GPU", {"memory.offload.parameters=none"});
+    if (states) add(parameters ? "states, parameters on the GPU" : "states on the GPU", {"memory.offload.optimizer=none", "memory.offload.parameters=none", "memory.offload.ratio=1"});
     if (job_.training.optimizer != st::Optimizer::sgd) add("offload states", {"memory.offload.optimizer=cpu"}, true);
     add("offload states, parameters", {"memory.offload.optimizer=cpu", "memory.offload.parameters=cpu"}, true);
     if (job_.memory.recompute == st::Recompute::full) add("offload activations", {"memory.offload.activations=cpu"}, true);

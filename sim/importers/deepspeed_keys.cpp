@@ -78,7 +78,7 @@ constexpr Ignored kIgnored[] = {
     {"zero_optimization.pipeline_loading_checkpoint", kCheckpoint},
     {"zero_optimization.ignore_unused_parameters", "a check"},
     {"zero_optimization.round_robin_gradients", "which rank owns which gradient, not how many"},
-    {"zero_optimization.sub_group_size", "the optimizer runs over pieces of this size; their sum is the same"},
+    {"zero_optimization.sub_group_size", "the optimizer runs over pieces of this size; ZeRO-3's fp32 copy of a piece's gradients has the default size, 1e9 elements, in the simulation"},
     {"zero_optimization.use_multi_rank_bucket_allreduce", "how a bucket of several owners is sent; the bytes are the same"},
     {"zero_optimization.override_module_apply", kStartUp},
     {"zero_optimization.log_trace_cache_warnings", kLogging},

@@ -26,9 +26,13 @@ void DataParallelWriter::keep_on_host(const Share& all) {
   // The CPU's optimizer works in fp32: an fp32 copy, moments and gradients, whatever the GPU would have kept.
   const std::int64_t states = host.elements * (4 + 4 * moments()), gradients = host.elements * 4;
   const Offload& o = stage_.strategy.memory.offload;
-  (o.optimizer == MemoryTier::nvme ? stage_.rank_class.host.nvme : o.pinned ? stage_.rank_class.host.pinned : stage_.rank_class.host.pageable) += states;
-  (o.pinned ? stage_.rank_class.host.pinned : stage_.rank_class.host.pageable) += gradients;
-  if (o.optimizer == MemoryTier::nvme)  // swap buffers: buffer_count 4 of the largest tensor; here of a pipelined half-sub-group
+  const bool disk = o.optimizer == MemoryTier::nvme;
+  std::int64_t& ram = o.pinned ? stage_.rank_class.host.pinned : stage_.rank_class.host.pageable;
+  // Wide gradients go to the disks as well (partitioned_optimizer_swapper.py, swap_out_gradients); their sum over micro-batches
+  // stays in host memory in the format of the model (stage3.py, grad_partitions_flat_buffer).
+  (disk ? stage_.rank_class.host.nvme : ram) += states + gradients;
+  if (disk) ram += host.stored;
+  if (disk)  // swap buffers: buffer_count 4 of the largest tensor; here of a pipelined half-sub-group
     stage_.rank_class.host.pinned += std::min<std::int64_t>(states, 4 * kSwapBuffer);
 }
 
@@ -60,12 +64,13 @@ void DataParallelWriter::update_on_host(const Share& mine, bool parameters_stay)
   // Per element: parameter and moments are read and written, the gradient read (scaled before, where it is clipped), the
   // 16-bit copy written.
   const std::int64_t dram = n * (8 + 8 * k + 4 + (clipped ? 8 : 0)) + mine.stored;
-  const std::int64_t states = o.optimizer == MemoryTier::nvme ? n * (4 + 4 * k) : 0;
+  // Gradients are read with the states; their way out is under backward, and left out.
+  const std::int64_t states = o.optimizer == MemoryTier::nvme ? n * (4 + 4 * k) : 0, gradients = o.optimizer == MemoryTier::nvme ? n * 4 : 0;
   stage_.call("CPU optimizer " + std::to_string(n) + " " + std::to_string(mine.stored), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
     const std::uint32_t arrived = Stage::kPersistentSlots - 6;
     w.record(Stream::to_host, arrived);
     w.host_wait(arrived);
-    w.host_work(builder().host_work({"CPU optimizer", Bytes{dram}, Bytes{states}, Bytes{states}, o.pipelined}));
+    w.host_work(builder().host_work({"CPU optimizer", Bytes{dram}, Bytes{states + gradients}, Bytes{states}, o.pipelined}));
     if (parameters_stay) return;
     w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, o.pinned, Bytes{mine.stored}}), Stream::to_device, plan::kComputeWaits, host());
   });

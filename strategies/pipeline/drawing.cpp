@@ -24,7 +24,11 @@ char letter_of(ActionKind kind) {
 }  // namespace
 
 std::string draw(const PipelineProgram& program, const UnitTimes& times, int max_columns) {
-  const UnitTimeline timeline = run_in_unit_time(program, times);
+  // The order's own bubble: messages that take no time do not stand in each other's way either, as they would on a rank's one
+  // communicator.
+  PipelineProgram alone = program;
+  alone.channels = Channels::per_direction;
+  const UnitTimeline timeline = run_in_unit_time(alone, times);
   std::size_t chunks = 1;
   for (const auto& places : program.placement) chunks = std::max(chunks, places.size());
   const std::size_t digits = std::to_string(std::max(0, program.micro_batches - 1)).size();

@@ -1,6 +1,8 @@
 // Advice and the largest batch or model: every answer is checked by simulating it again, and against its neighbours.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "sim/advice/advise.h"
 #include "sim/advice/largest.h"
 #include "sim/config/document.h"
@@ -66,6 +68,16 @@ TEST(Advice, StaysWithinWhatTheFrameworkHas) {
     EXPECT_NE(deepspeed.find(name), std::string::npos) << deepspeed;
     EXPECT_EQ(megatron.find(name), std::string::npos) << megatron;
   }
+}
+
+// Offload that nothing asks for is taken back.
+TEST(Advice, BringsBackWhatHasRoomOnTheGpu) {
+  const Advice advice = advise(job("training: {sequence_length: 2048, global_batch_size: 16, micro_batch_size: 2, precision: bf16, framework: deepspeed}\ndata_parallel: {kind: zero3}\n"
+                                   "memory: {recompute: full, offload: {optimizer: cpu, parameters: cpu, activations: cpu}}\n"));
+  ASSERT_FALSE(advice.gave_up);
+  ASSERT_FALSE(advice.steps.empty());
+  EXPECT_NE(std::find(advice.settings.begin(), advice.settings.end(), "memory.offload.optimizer=none"), advice.settings.end());
+  EXPECT_GT(advice.end.tokens_per_second, 1.2 * advice.start.tokens_per_second);
 }
 
 TEST(Advice, TheCheapestFitIsTheFastestOfThoseThatFit) {

@@ -101,6 +101,19 @@ TEST(DeepSpeedBatch, TheScenarioWinsOverTheFile) {
   EXPECT_EQ(fate(i, "gradient_accumulation_steps"), "used");
 }
 
+// What ZeRO-3 keeps gathered, and the Trainer's rules for it: 0.9 of the width squared ahead, ten times the width for good.
+TEST(DeepSpeed, ZeroThreesLimitsAreRead) {
+  Context c = eight_gpus();
+  c.hidden = 1000;
+  const Imported i = read(R"({"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3, "reduce_bucket_size": 5e6, "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto",
+    "stage3_max_live_parameters": 2e8, "max_reuse_distance": 3e8}})", c);
+  EXPECT_EQ(key(i, "data_parallel.bucket"), "10000000 B");
+  EXPECT_EQ(key(i, "data_parallel.prefetch_bucket"), "900000");
+  EXPECT_EQ(key(i, "data_parallel.persistence_threshold"), "10000");
+  EXPECT_EQ(key(i, "data_parallel.max_live_parameters"), "200000000");
+  EXPECT_EQ(key(i, "data_parallel.max_reuse_distance"), "300000000");
+}
+
 // The Trainer's rules: reduce_bucket_size = hidden x hidden.
 TEST(DeepSpeedAuto, IsFilledInFromModelAndScenario) {
   Fragment stated;

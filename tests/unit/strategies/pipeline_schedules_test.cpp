@@ -6,6 +6,7 @@
 
 #include "strategies/pipeline/catalog.h"
 #include "strategies/pipeline/check.h"
+#include "strategies/pipeline/drawing.h"
 #include "strategies/pipeline/unit_time.h"
 
 namespace rehearse::strategies::pipeline_schedules_test {
@@ -205,6 +206,13 @@ TEST(PipelineBubble, DualPipeV) {
         run_in_unit_time(ideal(make("dualpipev", {.stages = p, .micro_batches = m, .chunks = 2})));
     EXPECT_EQ(timeline.length, 6 * m + 2 * (p - 1)) << p;
   }
+}
+
+// What is drawn is the order's own bubble, as the papers have it: (p-1)/(vm+p-1), and 2(p-1) beside 6m.
+TEST(PipelineBubble, DrawingsShowTheClosedForms) {
+  const PipelineShape shape{.stages = 4, .micro_batches = 8, .chunks = 2};
+  EXPECT_NE(draw(make("breadth-first", shape)).find("bubble 15.8 %"), std::string::npos) << draw(make("breadth-first", shape));
+  EXPECT_NE(draw(make("dualpipev", shape)).find("54 units, bubble 11.1 %"), std::string::npos) << draw(make("dualpipev", shape));
 }
 
 // PyTorch's runtime issues all messages of a rank on one communicator, in its order: a receive posted early
