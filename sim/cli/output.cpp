@@ -127,6 +127,23 @@ void check_writable(const std::string& path) {
   if (access(folder.c_str(), W_OK | X_OK) != 0) cannot_write(path, errno);
 }
 
+void check_outputs(const std::vector<std::string>& outputs, const std::vector<std::string>& inputs) {
+  std::error_code ignored;
+  const auto same = [&](const std::string& a, const std::string& b) {
+    if (a == "-" || b == "-" || a.empty() || b.empty()) return false;
+    if (fs::exists(a, ignored) && !fs::is_regular_file(a, ignored)) return false;   // devices take what comes
+    return fs::equivalent(a, b, ignored) || fs::weakly_canonical(fs::absolute(a), ignored) == fs::weakly_canonical(fs::absolute(b), ignored);
+  };
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].empty()) continue;
+    for (std::size_t k = 0; k < i; ++k)
+      if (same(outputs[i], outputs[k])) throw ConfigError(Diagnostic{{outputs[i], 0, 0}, "", "is named for two outputs", "Name a file for each", ""});
+    for (const std::string& input : inputs)
+      if (same(outputs[i], input)) throw ConfigError(Diagnostic{{outputs[i], 0, 0}, "", "is what is read: writing would destroy it", "Name another file", ""});
+    check_writable(outputs[i]);
+  }
+}
+
 void write_file(const std::string& path, std::string_view text) {
   write_file(path, [&](std::ostream& out) { out << text; });
 }

@@ -128,6 +128,12 @@ std::string verdict_line(const Scenario& s, const Result& r) {
   const Bytes left = headroom_of(s, r);
   if (r.fits) return fmt::format("FITS: {}{}; {} GiB left ({})", of, where, gib_text(left), percent_text(left / s.cluster.gpu.memory));
   const char* bound = c.needs_more ? "more than " : "";
+  const bool gpus_suffice = std::none_of(r.classes.begin(), r.classes.end(), [&](const scenario::ClassResult& k) { return lacks_memory(s, k); });
+  const auto beside = [](const char* what, Bytes needed, Bytes there) {
+    return fmt::format("DOES NOT FIT: needs {} of {} GiB of {} on a node; {} GiB too much", gib_text(needed), gib_text(there), what, gib_text(needed - there));
+  };
+  if (gpus_suffice && r.host.ram() > s.cluster.node.cpu.memory) return beside("host memory", r.host.ram(), s.cluster.node.cpu.memory);
+  if (gpus_suffice && r.host.nvme > s.cluster.node.nvme.capacity) return beside("local disks", r.host.nvme, s.cluster.node.nvme.capacity);
   if (left < Bytes{0}) return fmt::format("DOES NOT FIT: needs {}{}{}; {}{} GiB too much", bound, of, where, bound, gib_text(Bytes{0} - left));
   return fmt::format("DOES NOT FIT: runs out of memory{} although {} would do", where, of);
 }
