@@ -31,7 +31,10 @@ void say(std::string_view text) {
   std::fflush(stderr);
 }
 
-void end_quietly_on_broken_pipe() { std::signal(SIGPIPE, SIG_DFL); }
+void set_signals() {
+  std::signal(SIGPIPE, SIG_DFL);
+  std::signal(SIGXFSZ, SIG_IGN);
+}
 
 bool is_terminal(Channel channel) { return isatty(channel == Channel::out ? STDOUT_FILENO : STDERR_FILENO) != 0; }
 

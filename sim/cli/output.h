@@ -15,8 +15,8 @@ void print(std::string_view text);
 /// Writes a message for people; never fails.
 void say(std::string_view text);
 
-/// A reader that leaves early (`| head`) ends the program silently.
-void end_quietly_on_broken_pipe();
+/// A reader that leaves early (`| head`) ends the program silently; a file beyond `ulimit -f` is a write that fails, as on a full disk.
+void set_signals();
 
 enum class Channel { out, err };
 /// Colours make sense: a terminal, and none of NO_COLOR and TERM=dumb; FORCE_COLOR and CLICOLOR_FORCE insist.
