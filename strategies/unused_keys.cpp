@@ -16,8 +16,11 @@ std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const S
   const bool bucketed = !sharded && dp.kind != Kind::none && dp.kind != Kind::one_process;
   const bool states_sharded = dp.kind == Kind::zero1 || dp.kind == Kind::zero2 || dp.kind == Kind::distributed_optimizer;
   unused(dp.bucket && !bucketed && dp.kind != Kind::one_process, "data_parallel.bucket", sharded ? "parameters that are sharded are reduced layer by layer" : "nothing is reduced");
-  unused(dp.overlap_gradient_reduce && !bucketed && dp.kind != Kind::one_process, "data_parallel.overlap_gradient_reduce", sharded ? "parameters that are sharded are reduced under backward" : "nothing is reduced");
-  unused(dp.overlap_parameter_gather && !states_sharded, "data_parallel.overlap_parameter_gather", sharded ? "parameters that are sharded are gathered layer by layer" : "no parameters are gathered after the update");
+  // What is so anyway is no wish that goes unheard.
+  unused(dp.overlap_gradient_reduce && dp.kind == Kind::none, "data_parallel.overlap_gradient_reduce", "nothing is reduced");
+  unused(dp.overlap_gradient_reduce == false && sharded, "data_parallel.overlap_gradient_reduce", "parameters that are sharded are reduced under backward");
+  unused(dp.overlap_parameter_gather == true && !states_sharded && !sharded, "data_parallel.overlap_parameter_gather", "no parameters are gathered after the update");
+  unused(dp.overlap_parameter_gather == false && sharded, "data_parallel.overlap_parameter_gather", "parameters that are sharded are gathered layer by layer");
   unused(dp.reshard_after_forward && !sharded, "data_parallel.reshard_after_forward", "parameters are not sharded");
   unused(dp.parameter_dtype && !sharded, "data_parallel.parameter_dtype", "no parameters are gathered before their use");
   unused(dp.gradient_dtype && sharded && dp.kind != Kind::megatron_fsdp, "data_parallel.gradient_dtype", "shards of gradients have the format of the parameters' shards");

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "sim/config/units.h"
@@ -28,6 +29,11 @@ class FactReader {
   /// The `measured` side of a fact that was read before; null when there is none.
   template <typename T>
   std::optional<T> measured(const std::string& key, config::Reading<T> (*parse)(std::string_view));
+  /// The same, of numbers that are greater than 0 in every device: others are problems.
+  template <typename T>
+  std::optional<T> size(const std::string& key, config::Reading<T> (*parse)(std::string_view), bool required = true);
+  template <typename T>
+  std::optional<T> measured_size(const std::string& key, config::Reading<T> (*parse)(std::string_view));
   /// A plain scalar without a source: names, titles. "" when absent (a problem).
   std::string word(const std::string& key);
   /// A map below this one, e.g. `peak`; null when absent.
@@ -43,6 +49,8 @@ class FactReader {
   void complain(const config::Value& at, std::string problem, std::string fix);
 
  private:
+  template <typename T>
+  std::optional<T> above_zero(std::optional<T> value, const char* side, const std::string& key);
   const config::Value* child(const std::string& key, bool required);
   const config::Value* value_of(const config::Value& fact, const std::string& source_key);
 
@@ -74,6 +82,29 @@ std::optional<T> FactReader::measured(const std::string& key, config::Reading<T>
   const config::Value* found = map_.find(key);
   const config::Value* side = found == nullptr ? nullptr : found->find("measured");
   return side == nullptr ? std::nullopt : parse_at(value_of(*side, prefix_ + key + ".measured"), parse, problems_);
+}
+
+template <typename T>
+std::optional<T> FactReader::above_zero(std::optional<T> value, const char* side, const std::string& key) {
+  if (!value) return value;
+  bool above = false;
+  if constexpr (std::is_arithmetic_v<T>) above = *value > 0;
+  else above = value->value > 0;
+  if (above) return value;
+  const config::Value& fact = *map_.find(key);
+  const config::Value* at = *side == '\0' ? &fact : fact.find(side);
+  complain(*at->find("value"), "must be greater than 0, not " + at->find("value")->text(), "Write what the device has.");
+  return std::nullopt;
+}
+
+template <typename T>
+std::optional<T> FactReader::size(const std::string& key, config::Reading<T> (*parse)(std::string_view), bool required) {
+  return above_zero(fact(key, parse, required), "", key);
+}
+
+template <typename T>
+std::optional<T> FactReader::measured_size(const std::string& key, config::Reading<T> (*parse)(std::string_view)) {
+  return above_zero(measured(key, parse), "measured", key);
 }
 
 template <typename T>

@@ -55,8 +55,8 @@ void read_peaks(const config::Value& map, std::vector<Diagnostic>& problems, Gpu
   FactReader reader(map, "peak.", problems, out.sources);
   for (const std::string& name : reader.keys()) {
     const std::optional<DType> type = dtype_named(name);
-    const auto peak = reader.fact(name, &config::parse_flops_rate);
-    const auto best = reader.measured(name, &config::parse_flops_rate);
+    const auto peak = reader.size(name, &config::parse_flops_rate);
+    const auto best = reader.measured_size(name, &config::parse_flops_rate);
     if (!type) reader.complain(*map.find(name), "unknown number format", "Write fp32, tf32, fp16, bf16, fp8, ….");
     if (!type || !peak) continue;
     out.peak[*type] = *peak;
@@ -100,21 +100,26 @@ Gpu read_gpu(const config::Document& document, std::vector<Diagnostic>& problems
   } else if (const Value* at = document.root.find("architecture")) {
     reader.complain(*at, "unknown architecture " + architecture, "Write volta, ampere, ada, hopper, blackwell or cdna3.");
   }
-  if (const Value* cc = reader.map("compute_capability"))
-    keep(out.compute_capability, parse_at(cc, &parse_integer, problems));
-  keep(out.sms, reader.fact("sms", &parse_integer));
-  if (const auto hertz = reader.fact("boost_clock", &parse_frequency)) out.boost_clock_mhz = *hertz / 1e6;
-  keep(out.tdp_watts, reader.fact("tdp", &parse_power));
-  keep(out.memory, reader.fact("memory", &parse_bytes));
-  keep(out.hbm_bandwidth, reader.fact("hbm_bandwidth", &parse_rate));
-  out.measured_hbm_bandwidth = reader.measured("hbm_bandwidth", &parse_rate);
-  keep(out.l2, reader.fact("l2", &parse_bytes));
+  if (const Value* cc = reader.map("compute_capability")) {
+    const auto capability = parse_at(cc, &parse_integer, problems);
+    if (capability && (*capability < 30 || *capability > 999)) reader.complain(*cc, "is no compute capability", "Write ten times the major number and the minor one, e.g. 90.");
+    keep(out.compute_capability, capability);
+  }
+  const auto sms = reader.size("sms", &parse_integer);
+  if (sms && *sms > 10'000) reader.complain(*document.root.find("sms"), "are more multiprocessors than a GPU has", "Write a number up to 10000.");
+  keep(out.sms, sms);
+  if (const auto hertz = reader.size("boost_clock", &parse_frequency)) out.boost_clock_mhz = *hertz / 1e6;
+  keep(out.tdp_watts, reader.size("tdp", &parse_power));
+  keep(out.memory, reader.size("memory", &parse_bytes));
+  keep(out.hbm_bandwidth, reader.size("hbm_bandwidth", &parse_rate));
+  out.measured_hbm_bandwidth = reader.measured_size("hbm_bandwidth", &parse_rate);
+  keep(out.l2, reader.size("l2", &parse_bytes));
   if (const Value* peaks = reader.map("peak")) read_peaks(*peaks, problems, out);
-  keep(out.nvlink_bandwidth, reader.fact("nvlink", &parse_rate, false));
+  keep(out.nvlink_bandwidth, reader.size("nvlink", &parse_rate, false));
   keep(out.nvlink_links, reader.member("nvlink", "links", &parse_integer));
-  keep(out.pcie_generation, reader.fact("pcie_generation", &parse_integer));
-  keep(out.host_to_device, reader.fact("host_to_device", &parse_rate));
-  keep(out.device_to_host, reader.fact("device_to_host", &parse_rate));
+  keep(out.pcie_generation, reader.size("pcie_generation", &parse_integer));
+  keep(out.host_to_device, reader.size("host_to_device", &parse_rate));
+  keep(out.device_to_host, reader.size("device_to_host", &parse_rate));
   reader.map("kernel", false);
   if (const Value* points = reader.map("points", false)) read_points(*points, document.file, problems, out);
   reader.refuse_the_rest();

@@ -42,7 +42,7 @@ Field<T> source_field() {
 const Fields<NicDesign>& nic_fields() {
   static const Fields<NicDesign> fields{
       integer("count", &NicDesign::count, "NICs for GPU traffic in one node", non_negative),
-      rate("bandwidth", &NicDesign::bandwidth, "line rate of one NIC, one direction"),
+      rate("bandwidth", &NicDesign::bandwidth, "line rate of one NIC, one direction", non_negative),
       text("network", &NicDesign::network,
            "infiniband, roce, efa, efa-untuned or tcp: latencies of hwmodels/data/collective/nccl.yaml"),
       fraction("efficiency", &NicDesign::efficiency,
@@ -76,11 +76,11 @@ const Fields<CpuDesign>& cpu_fields() {
       text("model", &CpuDesign::model, "CPU model"),
       integer("sockets", &CpuDesign::sockets, "sockets", positive),
       integer("cores", &CpuDesign::cores, "cores of the node", positive),
-      rate("memory_bandwidth", &CpuDesign::memory_bandwidth, "peak DRAM bandwidth of the node"),
-      rate("socket_link", &CpuDesign::socket_link, "between sockets, one direction, as NCCL counts it"),
-      bytes("memory", &CpuDesign::memory, "DRAM of the node"),
-      rate("copy_bandwidth", &CpuDesign::copy_bandwidth, "DRAM traffic that copies reach, measured; absent: 80 % of the peak"),
-      rate("update_bandwidth", &CpuDesign::update_bandwidth, "DRAM traffic of a CPU optimizer on all cores, measured; absent: 46 % of the peak"),
+      rate("memory_bandwidth", &CpuDesign::memory_bandwidth, "peak DRAM bandwidth of the node", non_negative),
+      rate("socket_link", &CpuDesign::socket_link, "between sockets, one direction, as NCCL counts it", non_negative),
+      bytes("memory", &CpuDesign::memory, "DRAM of the node", non_negative),
+      rate("copy_bandwidth", &CpuDesign::copy_bandwidth, "DRAM traffic that copies reach, measured; absent: 80 % of the peak", non_negative),
+      rate("update_bandwidth", &CpuDesign::update_bandwidth, "DRAM traffic of a CPU optimizer on all cores, measured; absent: 46 % of the peak", non_negative),
       fraction("pageable_fraction", &CpuDesign::pageable_fraction, "rate of a pageable copy, of a pinned one's", between(0.01, 1)),
       fraction("launch_time", &CpuDesign::launch_time, "host time of issuing work, relative to a Xeon Platinum 8480C", between(0.1, 10)),
       source_field<CpuDesign>(),
@@ -90,9 +90,9 @@ const Fields<CpuDesign>& cpu_fields() {
 
 const Fields<NvmeDesign>& nvme_fields() {
   static const Fields<NvmeDesign> fields{
-      rate("read", &NvmeDesign::read, "of the node"),
-      rate("write", &NvmeDesign::write, "of the node"),
-      bytes("capacity", &NvmeDesign::capacity, "of the node"),
+      rate("read", &NvmeDesign::read, "of the node", non_negative),
+      rate("write", &NvmeDesign::write, "of the node", non_negative),
+      bytes("capacity", &NvmeDesign::capacity, "of the node", non_negative),
       source_field<NvmeDesign>(),
   };
   return fields;
@@ -136,7 +136,7 @@ const Fields<GraphLink>& graph_link_fields() {
       text("from", &GraphLink::from, "one end").required(),
       text("to", &GraphLink::to, "other end").required(),
       rate("bandwidth", &GraphLink::bandwidth, "each direction", positive).required(),
-      duration("latency", &GraphLink::latency, "one way"),
+      duration("latency", &GraphLink::latency, "one way", non_negative),
   };
   return fields;
 }
@@ -155,7 +155,7 @@ const Fields<FabricDesign>& fabric_fields() {
       integer("spines", &FabricDesign::spines, "spine switches", positive),
       number("oversubscription", &FabricDesign::oversubscription, "bandwidth down to bandwidth up of a leaf",
              at_least(1)),
-      duration("hop_latency", &FabricDesign::hop_latency, "one switch"),
+      duration("hop_latency", &FabricDesign::hop_latency, "one switch", non_negative),
       list_of("nodes", &FabricDesign::graph_nodes, "kind graph: every device", graph_node_fields()),
       list_of("links", &FabricDesign::graph_links, "kind graph: full-duplex links", graph_link_fields()),
       source_field<FabricDesign>(),

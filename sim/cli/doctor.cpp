@@ -1,6 +1,7 @@
 // rehearse doctor: is everything here that the program needs? The first thing to ask for in a bug report.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <thread>
 
@@ -47,9 +48,13 @@ class Examination {
   bool healthy_ = true;
 };
 
+/// With those in folders below.
 std::vector<std::string> scenario_files() {
   std::vector<std::string> files;
-  for (const std::string& name : resource_names("scenarios", ".yaml")) files.push_back((resource_root() / "scenarios" / (name + ".yaml")).string());
+  std::error_code unreadable;   // none is found then, and that is said
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(resource_root() / "scenarios", unreadable))
+    if (entry.path().extension() == ".yaml") files.push_back(entry.path().string());
+  std::sort(files.begin(), files.end());
   return files;
 }
 

@@ -43,10 +43,10 @@ int show_framework(const std::string& name) {
 Run add_framework(CLI::App& app) {
   app.require_subcommand(1);
   auto name = std::make_shared<std::string>();
+  app.footer("Examples:\n  rehearse framework list\n  rehearse framework show torchtitan");  // of the subcommands, too: they take what is there
   CLI::App* list_command = app.add_subcommand("list", "every framework profile");
   CLI::App* show_command = app.add_subcommand("show", "the values of one, with their sources");
   show_command->add_option("NAME", *name, "name of a profile")->required();
-  app.footer("Examples:\n  rehearse framework list\n  rehearse framework show torchtitan");
   return [=] { return list_command->parsed() ? list_frameworks() : show_framework(*name); };
 }
 

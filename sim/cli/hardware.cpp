@@ -119,10 +119,10 @@ int show_hardware(const std::string& name) {
 Run add_hardware(CLI::App& app) {
   app.require_subcommand(1);
   auto name = std::make_shared<std::string>();
+  app.footer("Examples:\n  rehearse hardware list\n  rehearse hardware show h100-sxm");  // of the subcommands, too: they take what is there
   CLI::App* list_command = app.add_subcommand("list", "every GPU, node design and fabric");
   CLI::App* show_command = app.add_subcommand("show", "the numbers of one, with their sources");
   show_command->add_option("NAME", *name, "a GPU, node design or fabric")->required();
-  app.footer("Examples:\n  rehearse hardware list\n  rehearse hardware show h100-sxm");
   return [=] { return list_command->parsed() ? list_hardware() : show_hardware(*name); };
 }
 

@@ -108,7 +108,7 @@ std::string scenario_text(const Value& scenario, const importers::Imported& impo
 }
 
 int run(const ImportOptions& o) {
-  if (!o.output.empty()) check_writable(o.output);
+  check_outputs({o.output}, {o.file});
   const Value over = stated(o);
   importers::Context context = scenario::import_context(over, o.file);
   context.version = o.version;

@@ -63,7 +63,7 @@ int dispatch(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  end_quietly_on_broken_pipe();
+  set_signals();
   try {
     return dispatch(argc, argv);
   } catch (const ConfigError& error) {

@@ -61,10 +61,10 @@ int show_model(const std::string& name) {
 Run add_model(CLI::App& app) {
   app.require_subcommand(1);
   auto name = std::make_shared<std::string>();
+  app.footer("Examples:\n  rehearse model show llama-3-8b\n  rehearse model show path/to/config.json");  // of the subcommands, too: they take what is there
   CLI::App* list_command = app.add_subcommand("list", "every bundled model");
   CLI::App* show_command = app.add_subcommand("show", "shapes and parameters of one");
   show_command->add_option("NAME", *name, "a bundled model, or a Hugging Face config.json")->required();
-  app.footer("Examples:\n  rehearse model show llama-3-8b\n  rehearse model show path/to/config.json");
   return [=] { return list_command->parsed() ? list_models() : show_model(*name); };
 }
 

@@ -31,7 +31,10 @@ void say(std::string_view text) {
   std::fflush(stderr);
 }
 
-void end_quietly_on_broken_pipe() { std::signal(SIGPIPE, SIG_DFL); }
+void set_signals() {
+  std::signal(SIGPIPE, SIG_DFL);
+  std::signal(SIGXFSZ, SIG_IGN);
+}
 
 bool is_terminal(Channel channel) { return isatty(channel == Channel::out ? STDOUT_FILENO : STDERR_FILENO) != 0; }
 
@@ -125,6 +128,23 @@ void check_writable(const std::string& path) {
   const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::path(".");
   if (const fs::file_status status = fs::status(folder, ignored); fs::exists(status) && !fs::is_directory(status)) cannot_write(path, ENOTDIR);
   if (access(folder.c_str(), W_OK | X_OK) != 0) cannot_write(path, errno);
+}
+
+void check_outputs(const std::vector<std::string>& outputs, const std::vector<std::string>& inputs) {
+  std::error_code ignored;
+  const auto same = [&](const std::string& a, const std::string& b) {
+    if (a == "-" || b == "-" || a.empty() || b.empty()) return false;
+    if (fs::exists(a, ignored) && !fs::is_regular_file(a, ignored)) return false;   // devices take what comes
+    return fs::equivalent(a, b, ignored) || fs::weakly_canonical(fs::absolute(a), ignored) == fs::weakly_canonical(fs::absolute(b), ignored);
+  };
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].empty()) continue;
+    for (std::size_t k = 0; k < i; ++k)
+      if (same(outputs[i], outputs[k])) throw ConfigError(Diagnostic{{outputs[i], 0, 0}, "", "is named for two outputs", "Name a file for each", ""});
+    for (const std::string& input : inputs)
+      if (same(outputs[i], input)) throw ConfigError(Diagnostic{{outputs[i], 0, 0}, "", "is what is read: writing would destroy it", "Name another file", ""});
+    check_writable(outputs[i]);
+  }
 }
 
 void write_file(const std::string& path, std::string_view text) {

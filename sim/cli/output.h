@@ -6,6 +6,7 @@
 #include <iosfwd>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace rehearse::cli {
 
@@ -14,8 +15,8 @@ void print(std::string_view text);
 /// Writes a message for people; never fails.
 void say(std::string_view text);
 
-/// A reader that leaves early (`| head`) ends the program silently.
-void end_quietly_on_broken_pipe();
+/// A reader that leaves early (`| head`) ends the program silently; a file beyond `ulimit -f` is a write that fails, as on a full disk.
+void set_signals();
 
 enum class Channel { out, err };
 /// Colours make sense: a terminal, and none of NO_COLOR and TERM=dumb; FORCE_COLOR and CLICOLOR_FORCE insist.
@@ -31,5 +32,7 @@ void write_file(const std::string& path, const std::function<void(std::ostream&)
 void write_file(const std::string& path, std::string_view text);
 /// Throws what write_file would throw for a folder that is missing or closed: before an hour of work, not after.
 void check_writable(const std::string& path);
+/// check_writable for each that is not empty; ConfigError also where two are one file, or one is a file that is read.
+void check_outputs(const std::vector<std::string>& outputs, const std::vector<std::string>& inputs);
 
 }  // namespace rehearse::cli

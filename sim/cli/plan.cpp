@@ -3,6 +3,7 @@
 
 #include <charconv>
 
+#include "hwmodels/topology/cluster.h"
 #include "sim/cli/output.h"
 #include "sim/cli/scenario_arguments.h"
 #include "sim/cli/subcommand.h"
@@ -56,6 +57,11 @@ std::vector<advice::Machines> machines_of(const PlanOptions& o, const advice::Ca
     const std::size_t colon = text.rfind(':');
     const char* fix = "Write --machines dgx-h100:4,8,16 (a node design, and numbers of nodes)";
     if (colon == std::string::npos || colon == 0 || colon + 1 == text.size()) complain("--machines", fmt::format("'{}' does not say which machines, and how many", text), fix);
+    try {
+      hwmodels::load_node(text.substr(0, colon));
+    } catch (const ConfigError& error) {
+      complain("--machines", error.diagnostics().front().problem, error.diagnostics().front().fix);
+    }
     for (std::size_t at = colon + 1; at <= text.size();) {
       const std::size_t comma = std::min(text.find(',', at), text.size());
       int nodes = 0;

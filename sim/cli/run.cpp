@@ -57,8 +57,7 @@ int run(const RunOptions& o) {
     print(report::explain_scenario(s, nothing));
     return kYes;
   }
-  for (const std::string& file : {o.trace, o.snapshot, o.page, o.output})
-    if (!file.empty()) check_writable(file);
+  check_outputs({o.trace, o.snapshot, o.page, o.output}, {o.scenario.file});
   scenario::SimulateOptions options;
   options.trace = options.timeline = !o.trace.empty() || !o.page.empty();
   options.unfold = o.unfold;

@@ -161,7 +161,7 @@ int run(const SweepOptions& o) {
   if (!o.output.empty()) {
     const std::size_t dot = o.output.rfind('.');
     file_format = format_named(dot == std::string::npos ? "csv" : o.output.substr(dot + 1), "--output");
-    check_writable(o.output);
+    check_outputs({o.output}, {o.scenario.file});
   }
   const config::Value root = config::apply_overrides(config::load_layered(o.scenario.file), o.scenario.overrides);
   const Grid grid(root, o.over);

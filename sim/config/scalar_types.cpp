@@ -235,7 +235,7 @@ ScalarType choice_type(IntegerSlot slot, std::vector<ChoiceWord> words) {
 
 ScalarType name_type(std::string what, Names names) {
   ScalarType type = text_type();
-  type.words = "name of a " + what;
+  type.words = std::string(std::string_view("aeiou").find(what.front()) == std::string_view::npos ? "name of a " : "name of an ") + what;
   type.read = [what, names = std::move(names), text = type.read](const Value& value, void* target,
                                                                  FieldReader& reader) {
     std::string name;

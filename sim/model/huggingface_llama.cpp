@@ -113,6 +113,7 @@ ModelDescription read_phi3(ModelFields& fields) {
   ModelDescription model = read_llama_like(fields, {8192, 32, 0, 0, 32064});
   model.family = "phi3";
   model.fused_qkv = true;
+  fields.refuse_if_set("attention_bias", "the family's class has no biases");
   model.rotary_dim = read_rotary_dim(fields, model, 1.0);
   model.dropout = fields.number({"resid_pdrop"}, 0);
   const std::int64_t window = fields.integer_or_zero("sliding_window", 0);

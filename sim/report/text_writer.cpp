@@ -143,8 +143,9 @@ std::string verdict_line(const Scenario& s, const Result& r) {
   const Bytes left = headroom_of(s, r);
   if (r.fits) return fmt::format("FITS: {}{}; {} GiB left ({})", of, where, gib_text(left), percent_text(left / s.cluster.gpu.memory));
   const char* bound = c.needs_more ? "more than " : "";
+  const bool gpus_suffice = std::none_of(r.classes.begin(), r.classes.end(), [&](const scenario::ClassResult& k) { return lacks_memory(s, k); });
+  if (const auto lacking = lacking_on_node(s, r); gpus_suffice && !lacking.empty()) return "DOES NOT FIT: " + lacking.front();
   if (left < Bytes{0}) return fmt::format("DOES NOT FIT: needs {}{}{}; {}{} GiB too much", bound, of, where, bound, gib_text(Bytes{0} - left));
-  if (const auto lacking = lacking_on_node(s, r); !lacking.empty()) return "DOES NOT FIT: " + lacking.front();
   return fmt::format("DOES NOT FIT: runs out of memory{} although {} would do", where, of);
 }
 

@@ -60,6 +60,13 @@ void mark_repeats(std::vector<MeasuredRun>& runs, const Repeats& repeats, std::o
   }
 }
 
+/// A measurement; what was not measured is an empty cell.
+std::optional<double> measured(const config::CsvRow& row, const char* column) {
+  const std::optional<double> value = row.number(column);
+  if (value && *value <= 0) throw ConfigError(row.diagnostic(column, fmt::format("nothing that was measured is {}", row.text(column)), "Leave the cell empty where there is no measurement"));
+  return value;
+}
+
 }  // namespace
 
 std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
@@ -74,12 +81,12 @@ std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
     run.source = std::filesystem::path(path).stem().string();
     run.framework = cell(row, "framework");
     run.gpu = cell(row, "gpu");
-    if (row.find("step_time_s")) run.step_time_s = row.number("step_time_s");
+    if (row.find("step_time_s")) run.step_time_s = measured(row, "step_time_s");
     // Iteration times of Megatron's CI are of tiny models on shared machines; its release-scale runs are meant as times.
     if (run.source.starts_with("megatron_lm_ci") && !contains(cell(row, "note"), "release-scale")) run.step_time_s.reset();
     // The transcription calls the time an anomaly of the measurement and the memory good.
     if (contains(cell(row, "note"), "use memory only")) run.step_time_s.reset();
-    if (row.find("peak_mem_gib")) run.peak_mem_gib = row.number("peak_mem_gib");
+    if (row.find("peak_mem_gib")) run.peak_mem_gib = measured(row, "peak_mem_gib");
     run.peak_mem_kind = cell(row, "peak_mem_kind");
     // Samples of many lengths: the peak is the longest's, the time an average's.
     for (const char* average : {"time by average", "step time is an average over a length distribution"})

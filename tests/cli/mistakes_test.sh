@@ -59,6 +59,28 @@ expect 2 run fine.yaml --trace fine.yaml/x; says "Not a directory"
 expect 2 sweep fine.yaml --over training.micro_batch_size=1,2 --into fine.yaml; says "Not a directory"
 expect 2 sweep fine.yaml --over training.micro_batch_size=1,2 --into fine.yaml/x; says "Not a directory"
 
+# Nothing that is read is written over, no output over another.
+for option in -o --trace --report --memory-snapshot; do expect 2 run fine.yaml $option ./fine.yaml; says "is what is read"; done
+expect 2 run fine.yaml --trace a.json -o ./a.json; says "is named for two outputs"
+checks=$((checks + 1)); grep -q "title: tiny" fine.yaml || complain "the scenario was written over"
+expect 2 sweep fine.yaml --over training.micro_batch_size=1,2 -o fine.csv/../fine.yaml
+cp fine.yaml fine.csv; expect 2 sweep fine.csv --over training.micro_batch_size=1,2 -o fine.csv; says "is what is read"
+
+# Sizes beyond what is counted in 64 bits, stages that are not there, machines that are none.
+expect 2 run fine.yaml --set training.micro_batch_size=1000000000 --set training.global_batch_size=8000000000; says "cannot be counted in 64 bits"
+expect 2 run fine.yaml --set training.sequence_length=67108864 --set model=llama-3-8b; says "days cannot be simulated"
+expect 2 run fine.yaml --set 'pipeline.layers_per_stage=[2,2]'; says "there is one stage"
+expect 2 plan fine.yaml --tokens 1T --machines dgx-h10:1; says "--machines: unknown node 'dgx-h10'"
+for line in 's/value: 132/value: -1/' 's/value: 81050 MiB/value: -1 MiB/' 's/value: 50 MB/value: 0 MB/' 's/^compute_capability: 90/compute_capability: 0/' 's/value: 450 GB/value: -450 GB/' 's/value: 2900 GB/value: 0 GB/'; do
+  sed "$line" "$scenarios/../hwmodels/data/gpu/h100-sxm.yaml" >gpu.yaml
+  expect 2 run fine.yaml --set cluster.gpu=./gpu.yaml; says "gpu.yaml:"
+done
+sed 's/memory_bandwidth: /memory_bandwidth: -/' "$scenarios/../hwmodels/data/node/dgx-h100.yaml" >node.yaml
+expect 2 run fine.yaml --set cluster.node=./node.yaml; says "must be at least 0"
+header=row_id,framework,gpu,n_gpus,seq_len,step_time_s
+printf '%s\na,plain,h100-sxm,8,1024,-1\n' "$header" >negative.csv
+expect 2 validate negative.csv; says "negative.csv:2:25"; says "step_time_s: nothing that was measured is -1"
+
 # The command line itself.
 expect 2 run fine.yaml --output "$not_set"; says "the value of --output is empty"; silent_out
 expect 2 sweep fine.yaml --over training.micro_batch_size=1,2 --into "$not_set"; says "the value of --into is empty"

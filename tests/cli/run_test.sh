@@ -42,6 +42,9 @@ expect 0 run small.yaml --trace "step-{rank}.json" -q; checks=$((checks + 1)); [
 expect 2 run small.yaml --report missing/folder/page.html; says "cannot be written"
 expect 2 run small.yaml --trace missing/folder/step.json; says "cannot be written"
 expect 2 run small.yaml --trace .; says "cannot be written"
+checks=$((checks + 1)); (ulimit -f 1; "$program" run small.yaml -q --trace large.json >out 2>err); [ $? -eq 3 ] || complain "a limit on file sizes is not exit 3"
+says "large.json cannot be written"
+checks=$((checks + 1)); ls large.json* >/dev/null 2>&1 && complain "half a file is left"
 checks=$((checks + 1)); "$program" run small.yaml >/dev/full 2>err; [ $? -eq 3 ] || complain "a full disk is not exit 3"
 says "standard output"
 

@@ -21,6 +21,11 @@ SCALE = 0.05
 HUBER, TUKEY = 1.345, 4.685
 
 
+def rounded(answer, decimals):
+    """What every machine agrees on: the digits behind depend on the kernels that BLAS chooses for it."""
+    return (np.round(np.asarray(answer), decimals) + 0.0).tolist()
+
+
 def tukey(z):
     inside = z < 1
     rho = np.where(inside, (1 - (1 - z) ** 3) / 3, 1 / 3)
@@ -36,7 +41,7 @@ def nnls_cases(draw):
             a = draw.normal(size=(n + draw.integers(0, 8), n)).round(3)
             b = (a @ np.maximum(draw.normal(size=n), 0) + 0.3 * draw.normal(size=a.shape[0])).round(3)
             x, norm = nnls(a, b)
-            cases.append({"a": a.tolist(), "b": b.tolist(), "x": x.tolist(), "norm": norm})
+            cases.append({"a": a.tolist(), "b": b.tolist(), "x": rounded(x, 11), "norm": rounded(norm, 11)})
     return cases
 
 
@@ -64,10 +69,10 @@ def curve_cases(draw):
                 if loss == "tukey":
                     fit = least_squares(residual, fit.x, loss=tukey, f_scale=TUKEY * SCALE, **exact)
                 case = {"curve": name, "loss": loss, "scale": SCALE, "start": first.tolist(), "low": low, "high": high,
-                        "x": x.tolist(), "y": seen.tolist(), "solution": fit.x.tolist()}
+                        "x": x.tolist(), "y": seen.tolist(), "solution": rounded(fit.x, 6)}
                 if loss == "square" and not bounded:
                     _, covariance = curve_fit(curve, x, seen, p0=fit.x)
-                    case["covariance"] = covariance.tolist()
+                    case["covariance"] = rounded(covariance, 8)
                 cases.append(case)
     return cases
 

@@ -47,6 +47,25 @@ TEST(TextWriter, SaysWhichMemoryOfTheNodeIsFull) {
   }
 }
 
+// The GPUs have room and the node has not: the verdict says which.
+TEST(TextWriter, TheVerdictNamesTheMemoryThatIsFull) {
+  const std::vector<std::string> offloaded{"training.framework=deepspeed", "data_parallel={kind: zero3}", "memory={recompute: full, offload: {optimizer: cpu, parameters: cpu}}"};
+  scenario::Scenario s = small_scenario(offloaded);
+  EXPECT_TRUE(verdict_line(s, simulated(s)).starts_with("FITS: "));
+  s.cluster.node.cpu.memory = 1_MiB;
+  EXPECT_NE(verdict_line(s, simulated(s)).find("of 0.00 GiB of a node's host memory"), std::string::npos) << verdict_line(s, simulated(s));
+  s.cluster.gpu.memory = 1_GiB;
+  EXPECT_NE(verdict_line(s, simulated(s)).find("on every GPU"), std::string::npos) << verdict_line(s, simulated(s));
+}
+
+// What a lower bound is, is said to be one.
+TEST(TextWriter, ALowerBoundIsSaidToBeOne) {
+  const scenario::Scenario s = small_scenario({"training.sequence_length=16777216", "training.global_batch_size=8"});
+  EXPECT_NE(verdict_line(s, simulate(s)).find("needs more than "), std::string::npos) << verdict_line(s, simulate(s));
+  const scenario::Scenario large = small_scenario({"model=llama-3-8b", "data_parallel={kind: ddp}"});   // 16 bytes for each of 8 B parameters
+  EXPECT_TRUE(verdict_line(large, simulate(large)).starts_with("DOES NOT FIT: needs 1")) << verdict_line(large, simulate(large));
+}
+
 TEST(TextWriter, ColoursOnlyTheVerdictAndOnlyWhenAsked) {
   const auto scenario = small_scenario();
   const auto result = simulated(scenario);
