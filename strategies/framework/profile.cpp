@@ -16,6 +16,7 @@ namespace rehearse::strategies {
 const Catalog<LossKind>& loss_kinds() {
   static const Catalog<LossKind> list{"loss", {
       {"upcast", "fp32 copy of the logits", LossKind::upcast},
+      {"upcast-compiled", "fp32 copy of the logits, gradient beside it", LossKind::upcast_compiled},
       {"upcast-fused", "fp32 copy of the logits, gradient in place", LossKind::upcast_fused},
       {"native", "in the logits' own format", LossKind::native},
       {"chunked", "fp32 copy of the logits, in pieces", LossKind::chunked},
