@@ -55,7 +55,7 @@ config::Field<P> fusion(const char* name, Fusion P::*member, const char* doc) {
   return config::choice(name, member, doc, {{"eager", Fusion::eager, "one kernel per tensor operation"},
                                             {"native", Fusion::native, "PyTorch's own fused operator"},
                                             {"fused", Fusion::fused, "a hand-written kernel"},
-                                            {"compiled", Fusion::compiled, "TorchInductor; recomputed in backward"}});
+                                            {"compiled", Fusion::compiled, "TorchInductor; pointwise results are made again in backward where no matrix product reads them"}});
 }
 
 config::Field<P> format(const char* name, DType P::*member, const char* doc) {
