@@ -11,16 +11,21 @@ using plan::Opcode;
 
 bool is_work(Opcode op) { return op == Opcode::kernel || op == Opcode::collective || op == Opcode::send || op == Opcode::recv || op == Opcode::copy; }
 
+/// Does the host wait for the device?
+bool waits(const plan::Block& block) {
+  return std::any_of(block.timing.begin(), block.timing.end(), [](const plan::Instruction& i) { return i.op == Opcode::host_wait || i.op == Opcode::host_sync; });
+}
+
 /// What one call of a block issues.
 struct Issued {
-  std::int64_t host = 0, launches = 0;
+  std::int64_t host = 0, launches = 0;   // host: picoseconds that the launches take, without the layers' Python
   std::array<std::int64_t, plan::kStreams> works{};
 };
 
 Issued issued_by(const plan::Block& block) {
   Issued out;
   for (const plan::Instruction& i : block.timing) {
-    if (i.op == Opcode::host || is_work(i.op)) out.host += i.value;
+    if (is_work(i.op)) out.host += i.value;
     // Records and waits are entries of the queue as well.
     if (i.op == Opcode::record || i.op == Opcode::wait) ++out.launches;
     if (!is_work(i.op)) continue;
@@ -44,7 +49,6 @@ DeviceProgress::DeviceProgress(const plan::Plan& plan, const plan::Program& prog
   EXPECTS(timing.call_host.size() == calls && timing.call_device.size() == calls, "the times were taken without progress");
   std::vector<Issued> of_block(plan.blocks.size());
   std::vector<bool> known(plan.blocks.size(), false);
-  std::vector<std::int64_t> issue;   // host time to issue each call
   std::int64_t launches = 0, through = 0;
   std::array<std::int64_t, plan::kStreams> works{};
   for (std::size_t c = 0; c < calls; ++c) {
@@ -59,23 +63,24 @@ DeviceProgress::DeviceProgress(const plan::Plan& plan, const plan::Program& prog
     }
     through = std::max(through, timing.call_device[c]);
     device_.push_back(through);
-    issue.push_back(of_block[b].host);
   }
   launches_.push_back(launches);
   for (std::size_t s = 1; s < works.size(); ++s) EXPECTS(timing.done[s].size() == static_cast<std::size_t>(works[s]), "works of a stream without times");
+  // What a layer's Python takes is as long as the slowest rank of a group takes. Any other rank issues its launches sooner, until the queue is full.
+  std::int64_t synchronised = calls == 0 ? 0 : timing.call_host[0];
   for (std::size_t c = 0; c < calls; ++c) {
-    const std::int64_t ahead = c == 0 ? timing.call_host[0] : std::max(timing.call_host[c], host_[c - 1] + issue[c - 1]);
-    host_.push_back(std::max(ahead, device(launches_[c] - kLaunchQueue)));
+    if (c > 0 && waits(plan.blocks[program.step[c - 1].block])) synchronised = timing.call_host[c];
+    const std::int64_t issued = c == 0 ? synchronised : host_[c - 1] + of_block[program.step[c - 1].block].host;
+    host_.push_back(std::max({synchronised, issued, device(launches_[c] - kLaunchQueue)}));
   }
   std::size_t messages = 0;
   for (std::size_t c = 0; c < calls && stalls_until_ == 0; ++c) {
     const auto& timing_of = plan.blocks[program.step[c].block].timing;
     const auto has = [&](auto is) { return std::any_of(timing_of.begin(), timing_of.end(), is); };
     if (has([](const plan::Instruction& i) { return i.op == Opcode::send && i.stream == plan::Stream::send_forward; }) && ++messages == 2) stalls_from_ = c;
-    const bool host_waits = has([](const plan::Instruction& i) { return i.op == Opcode::host_wait || i.op == Opcode::host_sync; });
-    if (messages >= 2 && (host_waits || launches_[c] - launches_[stalls_from_] >= kLaunchQueue)) stalls_until_ = c;
+    if (messages >= 2 && (waits(plan.blocks[program.step[c].block]) || launches_[c] - launches_[stalls_from_] >= kLaunchQueue)) stalls_until_ = c;
   }
-  host_.push_back(calls == 0 ? step_ : std::max(host_.back() + issue.back(), host_.front() + step_));
+  host_.push_back(calls == 0 ? step_ : std::max(host_.back() + of_block[program.step.back().block].host, host_.front() + step_));
 }
 
 /// When the device begins with a launch, counted from the step's first; negative ones are the step's before.

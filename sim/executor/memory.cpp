@@ -324,7 +324,7 @@ class Ledger {
         case Opcode::record_stream:
           if (slot.bytes == 0) break;
           allocator_.record_stream(slot.block, {static_cast<std::uint8_t>(i.stream)});
-          recorded_[frame + i.index].push_back({i.stream, options_.progress != nullptr && index >= 0 ? done(static_cast<std::size_t>(index), i, step) : kAtOnce});
+          record(recorded_[frame + i.index], i.stream, options_.progress != nullptr && index >= 0 ? done(static_cast<std::size_t>(index), i, step) : kAtOnce);
           break;
         default:
           EXPECTS(false, "a timing instruction among memory instructions");
@@ -338,6 +338,16 @@ class Ledger {
     result_.at_peak = live_;
     result_.peak_step = step;
     result_.peak_call = call;
+  }
+
+  /// A stream that uses a tensor again is done with it the later time.
+  static void record(std::vector<std::pair<plan::Stream, std::int64_t>>& uses, plan::Stream stream, std::int64_t done) {
+    for (auto& [known, when] : uses)
+      if (known == stream) {
+        when = std::max(when, done);
+        return;
+      }
+    uses.emplace_back(stream, done);
   }
 
   static bool freed_at_once(const plan::Instruction& alloc, const plan::Instruction& next) {

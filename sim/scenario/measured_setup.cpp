@@ -142,7 +142,7 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   using strategies::LossKind;
   const std::string note = cell(row, "note"), text = lower(note);
   // torchtune's recipes of before August 2024, and tables that compare with them: the whole logits.
-  if (profile.name.starts_with("torchtune") && contains(note, "torch.nn.CrossEntropyLoss")) profile.loss = profile.compiled ? LossKind::compiled : LossKind::upcast;
+  if (profile.name.starts_with("torchtune") && contains(note, "torch.nn.CrossEntropyLoss")) profile.loss = profile.compiled ? LossKind::upcast_compiled : LossKind::upcast;
   // LitGPT's longest batch is the run's first (finetune/lora.py of 2023, longest_seq_ix): no graph of a micro-batch before it.
   if (contains(note, "memory peak set by longest")) profile.holds_last_graph = false;
   if (profile.name != "huggingface") return;

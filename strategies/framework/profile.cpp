@@ -16,6 +16,7 @@ namespace rehearse::strategies {
 const Catalog<LossKind>& loss_kinds() {
   static const Catalog<LossKind> list{"loss", {
       {"upcast", "fp32 copy of the logits", LossKind::upcast},
+      {"upcast-compiled", "fp32 copy of the logits, gradient beside it", LossKind::upcast_compiled},
       {"upcast-fused", "fp32 copy of the logits, gradient in place", LossKind::upcast_fused},
       {"native", "in the logits' own format", LossKind::native},
       {"chunked", "fp32 copy of the logits, in pieces", LossKind::chunked},
@@ -54,7 +55,7 @@ config::Field<P> fusion(const char* name, Fusion P::*member, const char* doc) {
   return config::choice(name, member, doc, {{"eager", Fusion::eager, "one kernel per tensor operation"},
                                             {"native", Fusion::native, "PyTorch's own fused operator"},
                                             {"fused", Fusion::fused, "a hand-written kernel"},
-                                            {"compiled", Fusion::compiled, "TorchInductor; recomputed in backward"}});
+                                            {"compiled", Fusion::compiled, "TorchInductor; pointwise results are made again in backward where no matrix product reads them"}});
 }
 
 config::Field<P> format(const char* name, DType P::*member, const char* doc) {

@@ -18,7 +18,8 @@ namespace rehearse::strategies {
 ///   eager     one kernel per tensor operation, each intermediate in memory (Hugging Face modelling code)
 ///   native    PyTorch's own fused operator where it has one (nn.LayerNorm, nn.RMSNorm, F.silu ...)
 ///   fused     a hand-written kernel per operator (Transformer Engine, Apex, Liger, Triton)
-///   compiled  TorchInductor: chains of pointwise operators become one kernel and are recomputed in backward
+///   compiled  TorchInductor: chains of pointwise operators become one kernel; what a matrix product of backward reads is kept, what only pointwise
+///             operators read is made again (torch/_functorch/partitioners.py, ban_recompute_materialized_backward)
 enum class Fusion : std::uint8_t { eager, native, fused, compiled };
 
 /// How eager rotary embedding is written.
@@ -29,13 +30,14 @@ enum class RopeForm : std::uint8_t { rotate_half, pairs, matrices };
 
 enum class LossKind : std::uint8_t {
   upcast,          // logits.float(), then PyTorch's cross-entropy (Hugging Face, nanotron, torchtitan eager)
+  upcast_compiled, // logits.float(), then a compiled cross-entropy that keeps them: their gradient is a tensor of its own (torchtune)
   upcast_fused,    // logits.float(), then a hand-written cross-entropy that writes the gradient in place (fms-acceleration)
   native,          // PyTorch's cross-entropy on logits as they are
   chunked,         // fp32 copy of the logits, cross-entropy piece by piece: gradients take the softmax's place (LitGPT under Lightning Fabric)
   chunked_output,  // logits made in eight pieces, each cast and reduced on its own; log-softmax kept in fp32 (torchtune)
   vocab_parallel,  // Megatron's: fp32 copy of the logits shard, softmax in place
   vocab_parallel_compiled,  // Megatron's through torch.compile: exponentials are written beside the fp32 copy
-  sharded,         // nanotron's: fp32 logits, shifted copy and exponentials live together; softmax kept
+  sharded,         // nanotron's: fp32 logits and their copy less the maximum live together; exponentials, softmax and gradient are written over the copy
   fused,           // logits stay in 16 bit, gradient in place (Transformer Engine, Liger without the head)
   compiled,        // softmax statistics only; gradient fused into the backward
 };

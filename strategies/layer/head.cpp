@@ -46,7 +46,10 @@ Tape embedding_tape(const LowerContext& c, bool tied_here) {
   if (c.tensor > 1) {
     if (c.sequence_parallel) node.forward.push_back({.kind = Item::Kind::produce_outputs});
     node.forward.push_back(op.collective(c.sequence_parallel ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce, "embedding reduce", whole, both));
-    if (c.profile.record_streams == RecordStreams::all) node.forward.push_back(Operators::record_stream(0));
+    if (c.profile.record_streams == RecordStreams::all) {
+      node.forward.push_back(Operators::record_stream(0));
+      if (c.sequence_parallel) node.forward.push_back(Operators::record(Item::Kind::record_outputs));
+    }
     node.forward.push_back(Operators::free(0));
     if (c.sequence_parallel)
       node.backward.insert(node.backward.end(), {Operators::alloc(1, whole), op.collective(CollectiveKind::all_gather, "embedding gather gradient", whole, both)});

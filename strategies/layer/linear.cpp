@@ -205,7 +205,9 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   if (scatter) f.push_back({.kind = Item::Kind::produce_outputs});
   if (scatter && !overlaps) f.push_back(collective(CollectiveKind::reduce_scatter, name + " scatter output", whole_out, both));
   if (reduce) f.push_back(collective(CollectiveKind::all_reduce, name + " reduce output", whole_out, both));
+  // What a collective reads and what it writes are marked alike.
   if ((scatter || reduce) && records == RecordStreams::all) f.push_back(record_stream(1));
+  if (scatter && records == RecordStreams::all) f.push_back(record(Item::Kind::record_outputs));
   if (scatter || reduce) f.push_back(free(1));
   if (bias && !low_precision && c_.profile.norm == Fusion::eager && split == Split::row && sharded) f.push_back(kernel("bias add", whole_out, whole_out));
 
@@ -214,8 +216,10 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   append(b, casts.before_gradient_gather);
   if (scatter && !buffers) b.push_back(alloc(2, sent_gradient));
   if (scatter && !overlaps) b.push_back(collective(CollectiveKind::all_gather, name + " gather gradient", sent_gradient, both));
+  if (scatter && !overlaps && records != RecordStreams::none) b.push_back(record(Item::Kind::record_outputs));
   if (regathers && !buffers) b.push_back(for_weights(alloc(0, sent_in)));
   if (regathers) b.push_back(for_weights(collective(CollectiveKind::all_gather, name + " gather input", sent_in, plan::kAfterCompute)));
+  if (regathers && records != RecordStreams::none) b.push_back(for_weights(record(Item::Kind::record_inputs)));
   append(b, casts.before_gradients);
   const std::size_t input_from = b.size();
   if (gather) b.push_back(alloc(3, whole_in));
@@ -233,7 +237,7 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   if (gather) b.insert(b.end(), {{.kind = Item::Kind::produce_input_gradients},
                                  collective(CollectiveKind::reduce_scatter, name + " scatter gradient", whole_in, plan::kAfterCompute)});
   else if (sharded && split == Split::column) b.push_back(collective(CollectiveKind::all_reduce, name + " reduce gradient", whole_in, plan::kAfterCompute));
-  if (gather && records != RecordStreams::none) b.push_back(record_stream(3));
+  if (gather && records != RecordStreams::none) b.insert(b.end(), {record_stream(3), record(Item::Kind::record_input_gradients)});
   for (std::size_t i = scatter_from; i < b.size(); ++i) b[i].for_input = true;
   const bool fused = c_.profile.fused_gradient_accumulation;
   for (Item& i : casts.before_weight_gradient) b.push_back(for_weights(std::move(i)));

@@ -16,6 +16,7 @@ class Loss {
   void add() {
     switch (c_.profile.loss) {
       case LossKind::upcast:
+      case LossKind::upcast_compiled:
       case LossKind::upcast_fused: return upcast();
       case LossKind::native: return log_softmax_and_nll(logits_, narrow_, {logits_});
       case LossKind::chunked: return chunked();
@@ -24,7 +25,7 @@ class Loss {
       case LossKind::vocab_parallel_compiled: return vocabulary_parallel_compiled();
       case LossKind::sharded: return sharded();
       case LossKind::fused: return fused();
-      case LossKind::compiled: return compiled();
+      case LossKind::compiled: return compiled(logits_, narrow_);
     }
   }
 
@@ -74,6 +75,7 @@ class Loss {
       held.push_back(in);
     }
     if (c_.profile.loss == LossKind::upcast) return log_softmax_and_nll(in, bytes, std::move(held));
+    if (c_.profile.loss == LossKind::upcast_compiled) return compiled(in, bytes);
     tape_.nodes.push_back({.name = "fused loss", .inputs = {in}, .saved = {in, rows_}, .intermediates = {rows_}, .holds = std::move(held), .forward = {op_.kernel("cross entropy", bytes, row_, kCrossEntropy)},
                            .backward = {op_.kernel("cross entropy backward", bytes, bytes, kCrossEntropy)}, .gradient_in_place = true});
   }
@@ -133,12 +135,13 @@ class Loss {
     tape_.nodes.push_back(std::move(n));
   }
 
-  /// logits.float(), minus the maximum, exponentials: three fp32 copies at once; the last, divided, is kept.
+  /// logits.float(), then the maximum taken off into a second fp32 tensor, whose exponentials are written over it (torch.exp(out=)) and divided in
+  /// place; the gradient is made there too. Source: nanotron parallel/tensor_parallel/functional.py, _ShardedCrossEntropy.
   void sharded() {
     const TensorId wide_logits = cast("logits fp32"), softmax = tape_.tensor("softmax fp32", wide_);
-    Node n{.name = "sharded loss", .inputs = {wide_logits}, .saved = {softmax, rows_}, .intermediates = {softmax, rows_}};
-    n.forward = {op_.kernel("max", wide_, row_, KernelKind::reduction), Operators::alloc(0, wide_), op_.kernel("subtract", wide_, wide_), op_.kernel("exp", wide_, wide_),
-                 op_.kernel("sum", wide_, row_, KernelKind::reduction), op_.kernel("divide", wide_, wide_), Operators::free(0)};
+    tape_.nodes.push_back({.name = "logits less maximum", .inputs = {wide_logits}, .outputs = {softmax}, .forward = {op_.kernel("max", wide_, row_, KernelKind::reduction), op_.kernel("subtract", wide_, wide_)}, .passed_inputs = 1});
+    Node n{.name = "sharded loss", .inputs = {softmax}, .saved = {softmax, rows_}, .intermediates = {rows_}, .holds = {wide_logits}, .gradient_in_place = true};
+    n.forward = {op_.kernel("exp", wide_, wide_), op_.kernel("sum", wide_, row_, KernelKind::reduction), op_.kernel("divide", wide_, wide_)};
     sum_statistics(n, 3);
     n.backward = {op_.kernel("subtract one-hot", row_, row_), op_.kernel("scale gradient", wide_, wide_)};
     tape_.nodes.push_back(std::move(n));
@@ -153,11 +156,12 @@ class Loss {
     tape_.nodes.push_back(std::move(n));
   }
 
-  void compiled() {
-    Node n{.name = "compiled loss", .inputs = {logits_}, .saved = {logits_, rows_}, .intermediates = {rows_}};
-    n.forward = {op_.kernel("cross entropy", 2 * narrow_, row_, kCrossEntropy)};
+  /// A graph of its own over logits of this size: it keeps them and a statistic per token.
+  void compiled(TensorId logits, std::int64_t bytes) {
+    Node n{.name = "compiled loss", .inputs = {logits}, .saved = {logits, rows_}, .intermediates = {rows_}};
+    n.forward = {op_.kernel("cross entropy", 2 * bytes, row_, kCrossEntropy)};
     sum_statistics(n, 3);
-    n.backward = {op_.kernel("cross entropy backward", narrow_, narrow_, kCrossEntropy)};
+    n.backward = {op_.kernel("cross entropy backward", bytes, bytes, kCrossEntropy)};
     tape_.nodes.push_back(std::move(n));
   }
 

@@ -99,7 +99,6 @@ TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows,
     // (common/normalization/rmsnorm, layernorm: *_bwd_kernels.cuh); others read input and gradient once more.
     const std::int64_t again = c_.profile.transformer_engine ? kNormBlocks * width * 4 : 2 * bytes;
     if (trained) node.backward.push_back(weight_gradient(w, kernel(name + " weight gradient", again, width * 4, KernelKind::reduction)));
-    node.discard_output = c_.profile.norm == Fusion::compiled;
     if (c_.profile.norm_upcasts) norm_upcasts(node, name, elements);
   }
   tape_.nodes.push_back(std::move(node));
@@ -271,7 +270,6 @@ TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t
   if (!c_.model.gated_mlp) {
     Node node{.name = prefix + "gelu", .inputs = {gate_or_fused}, .outputs = {y}, .saved = {gate_or_fused}, .forward = {kernel("gelu", bytes, bytes)},
               .backward = {kernel("gelu backward", 2 * bytes, bytes)}};
-    node.discard_output = c_.profile.activation == Fusion::compiled;
     tape_.nodes.push_back(std::move(node));
     return y;
   }
@@ -288,7 +286,6 @@ TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t
   if (up != kNoTensor) inputs.push_back(up);
   Node node{.name = prefix + "swiglu", .inputs = inputs, .outputs = {y}, .saved = inputs, .forward = {kernel("swiglu", 2 * bytes, bytes, halves)},
             .backward = {kernel("swiglu backward", 3 * bytes, 2 * bytes, halves)}};
-  node.discard_output = c_.profile.activation == Fusion::compiled;
   tape_.nodes.push_back(std::move(node));
   return y;
 }

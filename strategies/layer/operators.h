@@ -109,6 +109,7 @@ class Operators {
   static Item free(int temporary) { return {.kind = Item::Kind::free, .temporary = temporary}; }
   /// A collective's buffer, which ProcessGroupNCCL marks as used on its stream.
   static Item record_stream(int temporary, plan::Stream stream = plan::Stream::tensor) { return {.kind = Item::Kind::record_stream, .stream = stream, .temporary = temporary}; }
+  static Item record(Item::Kind which, plan::Stream stream = plan::Stream::tensor) { return {.kind = which, .stream = stream}; }
   static Item for_weights(Item item) { item.for_weights = true; return item; }
   static Item wait(plan::Stream stream) { return {.kind = Item::Kind::wait, .stream = stream}; }
   Item weight_gradient(int weight, Item made_by) const;

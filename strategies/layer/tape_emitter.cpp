@@ -141,6 +141,21 @@ void TapeEmitter::item(const Item& item, const Node* of, std::vector<int>* outpu
     case Item::Kind::record_stream:
       out_->record_stream(temporaries.at(item.temporary), item.stream);
       break;
+    case Item::Kind::record_inputs:
+      for (TensorId t : of->inputs)
+        if (const Tensor& state = tensor(tape_.root(t)); state.live) out_->record_stream(state.slot, item.stream, state.frame);
+      break;
+    case Item::Kind::record_outputs:
+      if (output_gradients == nullptr) {
+        for (TensorId t : of->outputs) out_->record_stream(tensor(tape_.root(t)).slot, item.stream, tensor(tape_.root(t)).frame);
+      } else {
+        for (int g : *output_gradients) out_->record_stream(storages_[static_cast<std::size_t>(g)].slot, item.stream, storages_[static_cast<std::size_t>(g)].frame);
+      }
+      break;
+    case Item::Kind::record_input_gradients:
+      for (TensorId t : of->inputs)
+        if (const int g = gradient_of_[static_cast<std::size_t>(tape_.gradient_root(t))]; g >= 0) out_->record_stream(storages_[static_cast<std::size_t>(g)].slot, item.stream, storages_[static_cast<std::size_t>(g)].frame);
+      break;
     case Item::Kind::weight_gradient:
       weight_gradient(item);
       break;

@@ -16,8 +16,8 @@ using plan::Stream;
 constexpr std::int64_t kTensor = 32 << 20;
 
 /// A kernel makes a tensor, a collective of 1000 reads it, the host frees it; then, `between` kernels of 10 later that take
-/// the host `issue` each, it wants another of the same size.
-Bytes reserved(int between, std::int64_t issue, bool with_times = true) {
+/// the host `issue` each, and `python` of the host on its own, it wants another of the same size.
+Bytes reserved(int between, std::int64_t issue, bool with_times = true, std::int64_t python = 0) {
   plan::PlanBuilder builder;
   builder.plan().classes.resize(1);
   plan::Program& program = builder.plan().classes[0].program;
@@ -36,10 +36,16 @@ Bytes reserved(int between, std::int64_t issue, bool with_times = true) {
   first.record_stream(0, Stream::tensor);
   first.free(0);
   for (int i = 0; i < between; ++i) middle.kernel(kernel, Duration{issue});
+  if (python > 0) middle.host(Duration{python});
   last.alloc(1, kTensor, plan::Category::temporary);
   last.kernel(kernel, Duration{});
   last.free(1);
   for (BlockWriter* w : {&first, &middle, &last}) call(*w);
+  if (python > 0) {
+    BlockWriter end("end");
+    end.kernel(kernel, Duration{});
+    call(end);
+  }
   program.slots = 2;
   CostTable costs = test_support::hand_costs(builder.plan(), {{"a", 10}});
   for (auto& row : costs.collectives)
@@ -63,10 +69,14 @@ TEST(DeviceProgress, AHostBehindTheDeviceFindsItFree) { EXPECT_EQ(reserved(10, 2
 // 976th, at 9760 or later.
 TEST(DeviceProgress, TheLaunchQueueHoldsTheHost) { EXPECT_EQ(reserved(2000, 0), Bytes{kTensor}); }
 
+// A group moves at the pace of its slowest Python; this rank is not the slowest, and asks for the second tensor before 1010. The
+// next step begins at 20000 or later, when both are free.
+TEST(DeviceProgress, PythonHoldsUpTheSlowestRankAlone) { EXPECT_EQ(reserved(1, 0, true, 20000), Bytes{2 * kTensor}); }
+
 // Without times a buffer is free at once.
 TEST(DeviceProgress, WithoutTimesNothingWaits) { EXPECT_EQ(reserved(1, 0, false), Bytes{kTensor}); }
 
-// Two messages to the next stage, then a collective of 30 and 5000 of host time, then the host waits. In later steps the
+// Two messages to the next stage, then a collective of 30 and a launch that takes the host 5000, then the host waits. In later steps the
 // collective is over long before that; in the first, whose second message waits for the next stage's first pass, it is not.
 TEST(DeviceProgress, TheFirstStepWaitsForTheNextStagesFirstPass) {
   plan::PlanBuilder builder;
@@ -90,7 +100,7 @@ TEST(DeviceProgress, TheFirstStepWaitsForTheNextStagesFirstPass) {
   call(0, [&](BlockWriter& w) {
     w.kernel(kernel, Duration{});
     w.collective(reduce, Stream::tensor, plan::kAfterCompute, Duration{});
-    w.host(Duration{5000});
+    w.kernel(kernel, Duration{5000});
   });
   call(0, [&](BlockWriter& w) { w.host_sync(); });
   call(1, [&](BlockWriter& w) { w.kernel(kernel, Duration{}); });

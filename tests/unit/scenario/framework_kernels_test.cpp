@@ -64,6 +64,46 @@ TEST(FrameworkKernels, ALossInPiecesHasOnePieceOfGradient) {
   EXPECT_EQ(peak(LossKind::compiled) - peak(LossKind::chunked_output), logits - logits / 8);
 }
 
+// torch.compile per layer: AOTAutograd's partitioner keeps what backward's matrix products read and makes pointwise results again.
+// Seen with torch 2.13 on torchtune's TransformerSelfAttentionLayer: the layer's input, both normalised inputs, query, key, value,
+// attention's output (twice: made contiguous), its projection, gate, up and their product, three statistics. Beside them lie the layer's
+// weights and two Adam states. To 1 MiB: the tail of a block that the allocator does not split.
+TEST(FrameworkKernels, CompiledLayersKeepWhatMatrixProductsRead) {
+  const auto peak = [&](std::int64_t layers) {
+    Scenario s = job("torchtune-compile", layers, 131072);
+    s.strategy.training.sequence_length = 8192;
+    s.strategy.memory.recompute = strategies::Recompute::none;
+    return simulate(s, {.time = false}).classes[0].memory.peak_allocated.value;
+  };
+  const std::int64_t kept = 8192 * (9 * 512 * 2 + 3 * 1024 * 2 + (2 + 8) * 4), weights = 4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512;
+  EXPECT_NEAR(static_cast<double>(peak(3) - peak(2)), static_cast<double>(kept + 3 * 2 * weights), 1 << 20);
+}
+
+// A compiled cross-entropy on logits.float(): when its gradient is made the fp32 logits are there too.
+TEST(FrameworkKernels, ACompiledLossOnCastLogitsHasTwoFp32Copies) {
+  Scenario s = job("torchtune-compile", 1, 131072);
+  s.strategy.training.sequence_length = 8192;
+  const auto peak = [&](LossKind loss) {
+    s.profile.loss = loss;
+    return simulate(s, {.time = false}).classes[0].memory.peak_allocated.value;
+  };
+  const std::int64_t logits = 8192LL * 131072 * 2;
+  EXPECT_EQ(peak(LossKind::upcast_compiled) - peak(LossKind::compiled), 2 * logits);
+}
+
+// nanotron: fp32 logits and the copy that becomes their softmax and gradient, 8 bytes per logit. Megatron's, in place, has its highest point
+// at the cast, 2 + 4; the loss of each token comes after it.
+TEST(FrameworkKernels, TheShardedLossHasTwoFp32Copies) {
+  Scenario s = job("nanotron", 1, 131072);
+  s.strategy.training.sequence_length = 8192;
+  const auto peak = [&](LossKind loss) {
+    s.profile.loss = loss;
+    return simulate(s, {.time = false}).classes[0].memory.peak_allocated.value;
+  };
+  const std::int64_t logits = 8192LL * 131072 * 2;
+  EXPECT_EQ(peak(LossKind::sharded) - peak(LossKind::vocab_parallel), logits + 8192 * 4);
+}
+
 // Eager pieces: the log-softmax of all of them is kept in fp32, one piece's copy and gradient at a time are beside it.
 TEST(FrameworkKernels, EagerPiecesKeepTheLogSoftmax) {
   Scenario s = job("torchtune", 1, 131072);

@@ -49,11 +49,13 @@ TEST(MessageSync, ExposesTheHostOnceAMessage) {
   EXPECT_GT(simulate(s, {.memory = false}).step_time, free);
 }
 
-// Of one layer's two column-parallel products, the whole input instead of its eighth is kept: tokens x hidden x 2 B x 7/8 each.
+// Of one layer's two column-parallel products, the whole input instead of its eighth is kept: tokens x hidden x 2 B x 7/8 each. Long enough that
+// activations make the peak.
 TEST(GatheredInput, IsKeptWhole) {
   Scenario s;
   s.model = small_llama(8);
   s.strategy = small_job(1);
+  s.strategy.training.sequence_length = 2048;
   s.strategy.parallelism.degrees.tensor = 8;
   s.strategy.parallelism.sequence_parallel = true;
   s.profile = strategies::load_profile("nanotron");
@@ -62,7 +64,7 @@ TEST(GatheredInput, IsKeptWhole) {
   s.profile.keeps_gathered_input = false;
   const std::int64_t shards = peak();
   s.profile.keeps_gathered_input = true;
-  const std::int64_t more = 8 * 2 * (256 * 512 * 2) * 7 / 8;
+  const std::int64_t more = 8 * 2 * (2048 * 512 * 2) * 7 / 8;
   EXPECT_NEAR(static_cast<double>(peak() - shards), static_cast<double>(more), 0.15 * static_cast<double>(more));
 }
 
