@@ -70,15 +70,9 @@ class CachingAllocator {
     std::int64_t size = 0;
   };
   Loan lend(Prepared& request);
-  /// What comes and goes, all that is taken being returned: is it served from the cache for certain, whatever is taken and
-  /// returned when? `bytes` in all, `most_bytes` at once for one tensor, `most_live` tensors of this pool at once. Either one
-  /// free block is large enough to cut all off it, with enough left each time. Or there are as many of the largest size as
-  /// tensors live: then one of them is whole whenever another is asked for.
-  struct Coming {
-    std::int64_t bytes = 0, most_bytes = 0;
-    std::uint32_t most_live = 0;
-  };
-  bool has_room(const Prepared& any_of_its_pool, const Coming& coming) const;
+  /// Is what comes and goes, `bytes` of one pool in all, served from the cache for certain, whatever is taken and returned
+  /// when? The largest free block is large enough to cut all off it, with enough left each time for the next.
+  bool has_room(const Prepared& any_of_its_pool, std::int64_t bytes) const;
 
   /// The block is also used by work queued on `stream`. The block's own stream needs no mark and gets none.
   void record_stream(BlockId block, StreamId stream);

@@ -110,10 +110,8 @@ inline CachingAllocator::Loan CachingAllocator::lend(Prepared& request) {
   return {block.address, lent};
 }
 
-inline bool CachingAllocator::has_room(const Prepared& any_of_its_pool, const Coming& coming) const {
-  if (!quick_ || events_completed_) [[unlikely]] return false;
-  const FreeList& list = pools_[any_of_its_pool.pool].free;
-  return list.largest() >= coming.bytes + any_of_its_pool.least_rest || list.has(coming.most_live, coming.most_bytes);
+inline bool CachingAllocator::has_room(const Prepared& any_of_its_pool, std::int64_t bytes) const {
+  return quick_ && !events_completed_ && pools_[any_of_its_pool.pool].free.largest() >= bytes + any_of_its_pool.least_rest;
 }
 
 }  // namespace rehearse::hwmodels

@@ -72,21 +72,6 @@ class FreeList {
     return 0;
   }
 
-  /// Are there `count` entries of at least `size` bytes?
-  bool has(std::size_t count, std::int64_t size) const {
-    const auto granules = static_cast<std::uint32_t>(size >> FreeEntry::kGranuleBits);
-    std::size_t found = 0;
-    for (std::size_t word = filled_.size(); word-- > 0;)
-      for (std::uint64_t bits = filled_[word]; bits != 0;) {
-        const std::size_t rank = word * 64 + 63 - static_cast<std::size_t>(std::countl_zero(bits));
-        if (sizes_[rank] < granules) return false;
-        found += classes_[order_[rank]].blocks.size();
-        if (found >= count) return true;
-        bits &= ~(std::uint64_t{1} << rank % 64);
-      }
-    return false;
-  }
-
   /// First entry with at least `size` bytes; the lowest address among equals. end() when none is large
   /// enough. The hint becomes the one of this size, where it is known.
   Place first_fit(std::int64_t size) const {

@@ -389,7 +389,7 @@ class Ledger {
   bool leaves_nothing(const Passage& p) const {
     if (allocator_.statistics().allocated_bytes.current.value + p.rise > peak_) return false;
     for (const Passage::Room& r : p.rooms)
-      if (!allocator_.has_room(r.request, r.coming)) return false;
+      if (!allocator_.has_room(r.request, r.bytes)) return false;
     return true;
   }
 

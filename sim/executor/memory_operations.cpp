@@ -53,7 +53,8 @@ class Passages {
     first.operations += second.operations;
     first.rise = std::max(first.rise, second.rise);
     for (const Passage::Room& r : second.rooms) {
-      raise(room_of(first.rooms, r.request), r.coming);
+      Passage::Room& room = room_of(first.rooms, r.request);
+      room.bytes = std::max(room.bytes, r.bytes);
     }
   }
 
@@ -88,8 +89,8 @@ class Passages {
     return highest;
   }
 
-  /// What each pool has to give at the worst. Passages within give back what they took, so that only the largest of them
-  /// adds to what is cut off one block. `before`: taken before, in a passage around this one.
+  /// What one free block of each pool has to give at the worst: all that is taken. Passages within give back what they
+  /// took, so that only the largest of them adds to it. `before`: taken before, in a passage around this one.
   void collect_rooms(std::size_t first, std::vector<Passage::Room> before, std::vector<Passage::Room>& most) const {
     for (std::size_t i = first; i < ends_[first];) {
       if (i != first && ends_[i] != kNowhere && ends_[i] <= ends_[first]) {
@@ -97,29 +98,19 @@ class Passages {
         i = ends_[i];
         continue;
       }
-      const bool is_free = list_[i].op == Opcode::free;
-      const Prepared& r = operations_[is_free ? partners_[i] : i].request;
-      hwmodels::CachingAllocator::Coming& now = room_of(before, r).coming;
-      if (is_free) {
-        --now.most_live;
-      } else {
-        now.bytes += r.size;
-        now.most_bytes = std::max(now.most_bytes, r.size);
-        ++now.most_live;
-        raise(room_of(most, r), now);
+      if (list_[i].op == Opcode::alloc) {
+        const Prepared& r = operations_[i].request;
+        const std::int64_t bytes = room_of(before, r).bytes += r.size;
+        Passage::Room& room = room_of(most, r);
+        room.bytes = std::max(room.bytes, bytes);
       }
       ++i;
     }
   }
-  static void raise(Passage::Room& room, const hwmodels::CachingAllocator::Coming& coming) {
-    room.coming.bytes = std::max(room.coming.bytes, coming.bytes);
-    room.coming.most_bytes = std::max(room.coming.most_bytes, coming.most_bytes);
-    room.coming.most_live = std::max(room.coming.most_live, coming.most_live);
-  }
   static Passage::Room& room_of(std::vector<Passage::Room>& rooms, const Prepared& request) {
     for (Passage::Room& r : rooms)
       if (r.request.pool == request.pool) return r;
-    return rooms.emplace_back(Passage::Room{.request = request, .coming = {}});
+    return rooms.emplace_back(Passage::Room{.request = request, .bytes = 0});
   }
 
   const std::vector<plan::Instruction>& list_;

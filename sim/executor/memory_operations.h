@@ -15,7 +15,7 @@ namespace rehearse::executor {
 struct Passage {
   struct Room {
     hwmodels::CachingAllocator::Prepared request;   // one of its pool
-    hwmodels::CachingAllocator::Coming coming;      // at the worst
+    std::int64_t bytes = 0;                         // that are cut off one free block, if all are cut off the same
   };
   std::uint32_t operations = 0;
   std::int64_t rise = 0;      // of allocated bytes, at most: a block that is lent whole is larger than was asked for

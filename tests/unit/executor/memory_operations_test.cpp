@@ -58,16 +58,12 @@ TEST(Passages, AskForTheWorst) {
   // A large block is lent whole when at most a MiB would be left of it.
   EXPECT_EQ(p.rise, (4 + 1 + 8 + 1) * kMebibyte);
   ASSERT_EQ(p.rooms.size(), 2U);
-  EXPECT_EQ(p.rooms[0].coming.bytes, (4 + 8) * kMebibyte);
-  EXPECT_EQ(p.rooms[0].coming.most_bytes, 8 * kMebibyte);
-  EXPECT_EQ(p.rooms[0].coming.most_live, 2U);
-  EXPECT_EQ(p.rooms[1].coming.bytes, 1024);   // 700 B in granules of 512
-  EXPECT_EQ(p.rooms[1].coming.most_live, 1U);
+  EXPECT_EQ(p.rooms[0].bytes, (4 + 8) * kMebibyte);
+  EXPECT_EQ(p.rooms[1].bytes, 1024);   // 700 B in granules of 512
   // Crossing: nothing is given back in between for certain.
   block.memory = {alloc(0, 4 * kMebibyte), alloc(1, 6 * kMebibyte), release(0), alloc(2, 8 * kMebibyte), release(1), release(2)};
   const MemoryOperations crossing(block, allocator);
-  EXPECT_EQ(crossing.passages.back().rooms[0].coming.bytes, (4 + 6 + 8) * kMebibyte);
-  EXPECT_EQ(crossing.passages.back().rooms[0].coming.most_live, 2U);
+  EXPECT_EQ(crossing.passages.back().rooms[0].bytes, (4 + 6 + 8) * kMebibyte);
   EXPECT_EQ(crossing.passages.back().rise, (6 + 1 + 8 + 1) * kMebibyte);
 }
 
