@@ -17,7 +17,7 @@ Phase phase_of(Pass pass) { return pass == Pass::forward ? Phase::forward : pass
 }  // namespace
 
 StagePasses::StagePasses(Stage& stage, const StageChunks& chunks, DataParallelWriter& data, StageFrames& frames, StageMessages& messages, std::int64_t input_bytes)
-    : stage_(stage), chunks_(chunks), data_(data), frames_(frames), messages_(messages), blocks_(stage, data), graphs_(stage, chunks, blocks_, frames), inputs_(stage), weights_on_host_(stage), input_bytes_(input_bytes), done_(chunks.chunks.size()) {
+    : stage_(stage), chunks_(chunks), data_(data), frames_(frames), messages_(messages), blocks_(stage, data), graphs_(stage, chunks, blocks_, frames), inputs_(stage), weights_on_host_(stage), input_bytes_(input_bytes), done_(chunks.chunks.size()), slots_(stage.units.size()) {
   weights_on_host_.place();
 }
 
@@ -242,7 +242,11 @@ plan::Call StagePasses::unit_call(std::size_t u, int chunk, int micro_batch, Pas
 /// A unit's frame is needed by its own backward and by whoever takes its input gradient.
 std::uint32_t StagePasses::frame_of(std::size_t u, int chunk, int micro_batch) {
   const StageChunk& c = chunks_[chunk];
-  const auto slots = [&] { return blocks_.slots(u, c) + (inputs_.active() ? ActivationOffload::kOffloadSlots : 0); };
+  const auto slots = [&] {
+    std::uint32_t& known = slots_[u];
+    if (known == 0) known = blocks_.slots(u, c) + (inputs_.active() ? ActivationOffload::kOffloadSlots : 0);
+    return known;
+  };
   return frames_.units.of(micro_batch, u, slots, (u > c.first || !c.neighbours.begins() ? 2 : 1) + graphs_.users(u));
 }
 

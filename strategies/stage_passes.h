@@ -77,6 +77,7 @@ class StagePasses {
   DeviceMapWriter weights_on_host_;
   std::int64_t input_bytes_;
   std::vector<Done> done_;            // by chunk
+  std::vector<std::uint32_t> slots_;  // of a unit's frame, 0: not known yet
   std::vector<Deferred> deferred_;
   bool followed_ = false;             // the data-parallel strategy knows which modules a micro-batch uses
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "hwmodels/memory/caching_allocator_quick.h"
 #include "sim/core/contract.h"
 
 namespace rehearse::hwmodels {
@@ -33,7 +34,7 @@ CachingAllocator::CachingAllocator(const AllocatorSettings& settings, Statistics
   }
   collects_garbage_ = settings.memory_fraction.has_value() && settings.garbage_collection_threshold > 0;
   takes_best_ = !settings.expandable_segments && max_split_size_ == kUnlimited;
-  lends_ = takes_best_ && !counts_all_ && !collects_garbage_;
+  quick_ = !counts_all_ && !collects_garbage_ && max_split_size_ == kUnlimited;
   blocks_.resize(1);
 }
 
@@ -66,10 +67,10 @@ bool CachingAllocator::splits(const Block& block, std::int64_t size) const {
   return size < max_split_size_ && remainder > kSmallRequest;
 }
 
-FreeList::Place CachingAllocator::best_fit(std::uint16_t pool, std::int64_t size) const {
+FreeList::Place CachingAllocator::best_fit(std::uint16_t pool, std::int64_t size, FreeList::SizeHint& hint) const {
   const FreeList& list = pools_[pool].free;
-  FreeList::Place place = list.first_fit(size);
-  if (place == list.end()) return place;
+  FreeList::Place place = list.first_fit(size, hint);
+  if (takes_best_ || place == list.end()) return place;
   // A block that can grow counts with the room behind it, so a closed gap is used up first. One that cannot is the best:
   // all behind it in the list are at least as large.
   if (settings_.expandable_segments && blocks_[blocks_[list.at(place).block()].next].state == State::unmapped) {
@@ -102,18 +103,19 @@ Allocation CachingAllocator::allocate(Bytes bytes, StreamId stream) {
   searches_[small] += collects_garbage_;
 
   FreeList& list = pools_[pool].free;
-  const FreeList::Fit fit = takes_best_ ? list.fit(size) : FreeList::Fit{best_fit(pool, size)};
+  FreeList::SizeHint hint = FreeList::kNone;
+  const FreeList::Place place = best_fit(pool, size, hint);
   std::uint32_t index;
   bool was_split;
   std::int64_t remainder = 0;
-  if (fit.place != list.end()) [[likely]] {
-    index = list.at(fit.place).block();
-    list.erase(fit.place);
+  if (place != list.end()) [[likely]] {
+    index = list.at(place).block();
+    list.erase(place);
     was_split = counts_all_ && blocks_[index].is_split();
     if (splits(blocks_[index], size)) {
       const std::uint32_t rest = index;
       index = cut(rest, size);
-      blocks_[index].size_hint = fit.asked;
+      blocks_[index].size_hint = hint;
       Block& left_over = blocks_[rest];
       left_over.size_hint = list.insert(left_over.entry(rest));
       left_over.gc_base = searches_[small];
@@ -134,38 +136,13 @@ Allocation CachingAllocator::allocate(Bytes bytes, StreamId stream) {
   return {hand_out(index, bytes.value, was_split, remainder)};
 }
 
-CachingAllocator::Loan CachingAllocator::lend(Bytes bytes, StreamId stream) {
-  if (!lends_ || events_completed_ || bytes.value == 0) return {};
+CachingAllocator::Prepared CachingAllocator::prepare(Bytes bytes, StreamId stream) {
+  EXPECTS(bytes.value >= 0 && stream.value < kMaxStreams);
   const std::int64_t size = round_size(bytes).value;
-  const std::uint16_t pool = pool_of(stream, size <= kSmallRequest);
-  if (pool >= pools_.size()) return {};
-  const FreeList& list = pools_[pool].free;
-  const FreeList::Place place = list.first_fit(size);
-  if (place == list.end()) return {};
-  const Block& block = blocks_[list.at(place).block()];
-  const std::int64_t lent = splits(block, size) ? size : block.size;
-  Gauge<Bytes>& allocated = statistics_.allocated_bytes;
-  allocated.peak = std::max(allocated.peak, allocated.current + Bytes{lent});
-  return {block.address, lent};
-}
-
-/// Cuts the first `size` bytes off a free block into a new record; the given record keeps the rest. Lists are
-/// the caller's.
-std::uint32_t CachingAllocator::cut(std::uint32_t index, std::int64_t size) {
-  const std::uint32_t front = new_record();
-  Block& rest = blocks_[index];
-  Block& block = blocks_[front];
-  block.address = rest.address;
-  block.size = size;
-  block.previous = rest.previous;
-  block.next = index;
-  block.pool = rest.pool;
-  block.range = rest.range;
-  blocks_[block.previous].next = front;
-  rest.previous = front;
-  rest.address += static_cast<std::uint64_t>(size);
-  rest.size -= size;
-  return front;
+  const bool small = size <= kSmallRequest;
+  const std::uint16_t pool = pool_of(stream, small);
+  if (pool >= pools_.size()) pools_.resize((pool | 1) + 1);
+  return {.bytes = bytes.value, .size = size, .least_rest = small || settings_.expandable_segments ? kGranule : kSmallRequest + 1, .stream = stream, .pool = pool};
 }
 
 BlockId CachingAllocator::hand_out(std::uint32_t index, std::int64_t requested, bool was_split,
@@ -232,42 +209,13 @@ void CachingAllocator::return_to_pool(std::uint32_t index) {
     s.active_bytes.subtract(Bytes{freed.size});
     s.requested_bytes.subtract(Bytes{freed.requested});
   }
-  freed.state = State::free;
-  freed.requested = 0;
-
-  FreeList& list = pools_[freed.pool].free;
-  const std::uint32_t left = freed.previous;
-  const std::uint32_t right = freed.next;
-  const bool joins_left = blocks_[left].state == State::free;
-  const bool joins_right = blocks_[right].state == State::free;
-  std::int64_t split_bytes = 0;  // change of the free bytes in partly used segments
-  std::int64_t splits = 0;
-  std::uint32_t whole = index;
-  if (joins_right) {
-    const Block& r = blocks_[right];
-    split_bytes -= r.size;
-    --splits;
-    list.erase(r.entry(right), r.size_hint);
-    merge_into_left(index, right);
-  }
-  if (joins_left) {
-    const Block& l = blocks_[left];
-    split_bytes -= l.size;
-    --splits;
-    list.erase(l.entry(left), l.size_hint);
-    merge_into_left(left, index);
-    whole = left;
-  }
-  Block& block = blocks_[whole];
-  block.size_hint = list.insert(block.entry(whole), block.size_hint);
+  const Joined joined = join_neighbours(index);
+  Block& block = blocks_[joined.whole];
   block.gc_base = searches_[is_small(block.pool)];
   if (!counts_all_ || block.range != 0) return;
-  if (block.is_split()) {
-    split_bytes += block.size;
-    ++splits;
-  }
-  s.inactive_split_bytes.add(Bytes{split_bytes});
-  s.inactive_splits.add(splits);
+  // Free bytes in partly used segments, and the pieces that they are in.
+  s.inactive_split_bytes.add(Bytes{(block.is_split() ? block.size : 0) - joined.bytes});
+  s.inactive_splits.add((block.is_split() ? 1 : 0) - joined.neighbours);
 }
 
 void CachingAllocator::insert_free(std::uint32_t index) {
@@ -275,32 +223,6 @@ void CachingAllocator::insert_free(std::uint32_t index) {
   block.state = State::free;
   block.gc_base = searches_[is_small(block.pool)];
   block.size_hint = pools_[block.pool].free.insert(block.entry(index));
-}
-
-/// `left` swallows its right neighbour, whose record is then unused. Lists are the caller's.
-void CachingAllocator::merge_into_left(std::uint32_t left, std::uint32_t right) {
-  Block& l = blocks_[left];
-  const Block& r = blocks_[right];
-  l.size += r.size;
-  l.next = r.next;
-  blocks_[l.next].previous = left;
-  recycle(right);
-}
-
-std::uint32_t CachingAllocator::new_record() {
-  if (unused_ == 0) {
-    blocks_.emplace_back();
-    return static_cast<std::uint32_t>(blocks_.size() - 1);
-  }
-  const std::uint32_t index = unused_;
-  unused_ = blocks_[index].next;
-  return index;
-}
-
-void CachingAllocator::recycle(std::uint32_t index) {
-  blocks_[index].state = State::unused;
-  blocks_[index].next = unused_;
-  unused_ = index;
 }
 
 }  // namespace rehearse::hwmodels

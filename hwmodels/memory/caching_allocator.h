@@ -44,14 +44,35 @@ class CachingAllocator {
     return token == EventToken{} ? std::nullopt : std::optional(token);
   }
 
-  /// allocate() and free() at once, where nothing but the peak of allocated_bytes would tell that they happened: a cached
-  /// block serves, nobody observes and only bytes are counted. The block that would have been lent, or nothing: then
-  /// nothing has happened, and both have to be called.
+  /// A request that will be made again and again, with all that is known of it beforehand.
+  struct Prepared {
+    std::int64_t bytes = 0, size = 0;   // asked for, rounded
+    std::int64_t least_rest = 0;        // of a block, to be split off
+    StreamId stream;
+    std::uint16_t pool = 0;
+    FreeList::SizeHint asked = FreeList::kNone, rest = FreeList::kNone;  // of the size, of what was left last time
+  };
+  Prepared prepare(Bytes bytes, StreamId stream);
+
+  // caching_allocator_quick.h: what allocate() and give_back() do where a cached block serves, nobody observes and only
+  // bytes are counted. Nothing has happened where they say no: then those have to be called.
+  /// A block at an address; the empty block says no. Precondition: more than 0 bytes.
+  struct Taken {
+    BlockId block;
+    std::uint64_t address = 0;
+  };
+  Taken take(Prepared& request);
+  bool put_back(BlockId block);
+  /// take() and put_back() at once: nothing is left of them but the peak of allocated_bytes. The block that would have
+  /// been lent; of size 0: no.
   struct Loan {
     std::uint64_t address = 0;
     std::int64_t size = 0;
   };
-  Loan lend(Bytes bytes, StreamId stream);
+  Loan lend(Prepared& request);
+  /// Is what comes and goes, `bytes` of one pool in all, served from the cache for certain, whatever is taken and returned
+  /// when? The largest free block is large enough to cut all off it, with enough left each time for the next.
+  bool has_room(const Prepared& any_of_its_pool, std::int64_t bytes) const;
 
   /// The block is also used by work queued on `stream`. The block's own stream needs no mark and gets none.
   void record_stream(BlockId block, StreamId stream);
@@ -82,7 +103,7 @@ class CachingAllocator {
   /// Sees every event from now on; nullptr to stop. Not owned; changes no number.
   void set_observer(AllocatorObserver* observer) {
     observer_ = observer;
-    lends_ = lends_ && observer == nullptr;
+    quick_ = quick_ && observer == nullptr;
   }
 
   /// The block size a request gets before any unsplit tail: 512 B multiples or power-of-two divisions.
@@ -147,14 +168,31 @@ class CachingAllocator {
             "block is not live: freed twice, or from another allocator");
     return block;
   }
-  std::uint32_t new_record();
-  void recycle(std::uint32_t index);
+  std::uint32_t new_record() {
+    if (unused_ == 0) [[unlikely]] {
+      blocks_.emplace_back();
+      return static_cast<std::uint32_t>(blocks_.size() - 1);
+    }
+    const std::uint32_t index = unused_;
+    unused_ = blocks_[index].next;
+    return index;
+  }
+  void recycle(std::uint32_t index) {
+    blocks_[index].state = State::unused;
+    blocks_[index].next = unused_;
+    unused_ = index;
+  }
   bool splits(const Block& block, std::int64_t size) const;
-  FreeList::Place best_fit(std::uint16_t pool, std::int64_t size) const;
+  FreeList::Place best_fit(std::uint16_t pool, std::int64_t size, FreeList::SizeHint& hint) const;
   std::uint32_t cut(std::uint32_t index, std::int64_t size);
   BlockId hand_out(std::uint32_t index, std::int64_t requested, bool was_split, std::int64_t remainder);
   void count_handed_out(const Block& block, bool was_split, std::int64_t remainder);
   void return_to_pool(std::uint32_t index);
+  struct Joined {
+    std::uint32_t whole = 0;
+    std::int64_t bytes = 0, neighbours = 0;  // that were free and are part of it now
+  };
+  Joined join_neighbours(std::uint32_t index);
   void insert_free(std::uint32_t index);
 
   // caching_allocator_events.cpp
@@ -202,7 +240,7 @@ class CachingAllocator {
   bool collects_garbage_ = false;
   bool counts_all_ = true;   // statistics
   bool takes_best_ = false;  // the smallest block that fits is taken, whatever else there is
-  bool lends_ = false;
+  bool quick_ = false;       // only bytes are counted, nobody observes, and no setting but the usual ones
   bool events_completed_ = false;  // since the last look
   AllocatorObserver* observer_ = nullptr;
   AllocatorStatistics statistics_;

@@ -2,7 +2,7 @@
 // unmapped again when the cache is given back.
 #include <algorithm>
 
-#include "hwmodels/memory/caching_allocator.h"
+#include "hwmodels/memory/caching_allocator_quick.h"
 
 namespace rehearse::hwmodels {
 namespace {

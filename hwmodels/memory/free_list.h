@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "sim/core/contract.h"
@@ -39,6 +40,8 @@ struct FreeEntry {
 /// shifting of 8 bytes for each of them at lower addresses. Who remembers where a size was (SizeHint) saves the look-up.
 class FreeList {
  public:
+  static constexpr std::uint32_t kNone = 0xffffffff;
+
   /// A place in the order; valid until the list changes.
   struct Place {
     std::uint32_t size_class = 0;
@@ -48,17 +51,13 @@ class FreeList {
 
   /// Where a size probably stands. Any value will do: it is checked, and a wrong one costs a look-up.
   using SizeHint = std::uint32_t;
-  struct Fit {
-    Place place;
-    SizeHint asked = 0;  // of the size asked for, where it is known
-  };
 
   bool empty() const { return blocks_ == 0; }
   std::size_t size() const { return blocks_; }
   Place begin() const { return {next_filled(0), 0}; }
   Place end() const { return {kNone, 0}; }
   Place next(Place p) const {
-    return ++p.slot < classes_[p.size_class].blocks.size() ? p : Place{next_filled(ranks_[p.size_class] + 1), 0};
+    return ++p.slot < classes_[p.size_class].blocks.size() ? p : Place{next_filled(classes_[p.size_class].rank + 1), 0};
   }
   /// Precondition: p is not begin().
   Place previous(Place p) const;
@@ -66,21 +65,31 @@ class FreeList {
     const SizeClass& c = classes_[p.size_class];
     return {c.granules, *(c.blocks.end() - 1 - p.slot)};
   }
+  /// Size of the largest entry in bytes, 0 if there is none.
+  std::int64_t largest() const {
+    for (std::size_t word = filled_.size(); word-- > 0;)
+      if (const std::uint64_t bits = filled_[word]; bits != 0) return std::int64_t{sizes_[word * 64 + 63 - static_cast<std::size_t>(std::countl_zero(bits))]} << FreeEntry::kGranuleBits;
+    return 0;
+  }
 
   /// First entry with at least `size` bytes; the lowest address among equals. end() when none is large
-  /// enough.
-  Place first_fit(std::int64_t size) const { return fit(size).place; }
-  Fit fit(std::int64_t size) const {
+  /// enough. The hint becomes the one of this size, where it is known.
+  Place first_fit(std::int64_t size) const {
+    SizeHint hint = kNone;
+    return first_fit(size, hint);
+  }
+  Place first_fit(std::int64_t size, SizeHint& hint) const {
     const auto granules = static_cast<std::uint32_t>(size >> FreeEntry::kGranuleBits);
-    const std::uint32_t id = class_of(granules);
-    if (id == kNone) [[unlikely]] return {{next_filled(rank_not_below(granules)), 0}, id};
-    return {{classes_[id].blocks.empty() ? next_filled(ranks_[id] + 1) : id, 0}, id};
+    hint = class_of(granules, hint);
+    if (hint == kNone) [[unlikely]] return {next_filled(rank_not_below(granules)), 0};
+    const SizeClass& c = classes_[hint];
+    return {c.blocks.empty() ? next_filled(c.rank + 1) : hint, 0};
   }
   /// Precondition: the entry is in the list.
   Place find(const FreeEntry& entry) const {
     const std::uint32_t id = class_of(entry.granules);
     EXPECTS(id != kNone, "free block is not in its list");
-    return {id, static_cast<std::uint32_t>(classes_[id].blocks.size() - 1 - index_of(classes_[id], entry.place))};
+    return {id, static_cast<std::uint32_t>(classes_[id].blocks.size() - 1 - index_of(classes_[id].blocks.data(), classes_[id].blocks.size(), entry.place))};
   }
 
   /// Returns the hint for next time.
@@ -91,12 +100,10 @@ class FreeList {
     const std::size_t n = c.blocks.size();
     c.blocks.push_back(entry.place);
     if (n == 0) {
-      filled_[ranks_[id] / 64] |= std::uint64_t{1} << ranks_[id] % 64;
+      filled_[c.rank / 64] |= std::uint64_t{1} << c.rank % 64;
       ++filled_sizes_;
     } else if (c.blocks[n - 1] < entry.place) {
-      std::uint64_t* const at = c.blocks.data() + above(c.blocks.data(), n, entry.place);
-      std::memmove(at + 1, at, static_cast<std::size_t>(c.blocks.data() + n - at) * sizeof *at);
-      *at = entry.place;
+      insert_above(c.blocks.data(), n, entry.place);
     }
     ++blocks_;
     return id;
@@ -104,11 +111,20 @@ class FreeList {
   void erase(Place p) {
     erase_at(p.size_class, classes_[p.size_class].blocks.size() - 1 - p.slot);
   }
+  /// Erases the lowest address of a size that has blocks.
+  void erase_lowest(std::uint32_t size_class) {
+    SizeClass& c = classes_[size_class];
+    c.blocks.pop_back();
+    erased_from(c);
+  }
   /// Precondition: the entry is in the list.
   void erase(const FreeEntry& entry, SizeHint hint) {
     const std::uint32_t id = class_of(entry.granules, hint);
-    EXPECTS(id != kNone, "free block is not in its list");
-    erase_at(id, index_of(classes_[id], entry.place));
+    EXPECTS(id != kNone && !classes_[id].blocks.empty(), "free block is not in its list");
+    SizeClass& c = classes_[id];
+    erase_place(c.blocks.data(), c.blocks.size() - 1, entry.place);
+    c.blocks.pop_back();
+    erased_from(c);
   }
   /// Erases the entry at p and inserts another.
   void replace(Place p, const FreeEntry& entry) {
@@ -117,11 +133,11 @@ class FreeList {
   }
 
  private:
-  static constexpr std::uint32_t kNone = 0xffffffff;
   static constexpr std::size_t kMany = 128;  // sizes; from here on, those without blocks are forgotten now and then
 
   struct SizeClass {
     std::uint32_t granules = 0;
+    std::uint32_t rank = 0;             // among the sizes, from small to large
     std::vector<std::uint64_t> blocks;  // FreeEntry::place, descending
   };
   struct Bucket {
@@ -139,18 +155,42 @@ class FreeList {
     }
     return static_cast<std::size_t>(first - places) + (n == 1 && *first > place);
   }
-  static std::size_t index_of(const SizeClass& c, std::uint64_t place) {
-    const std::size_t n = c.blocks.size(), at = above(c.blocks.data(), n, place);
-    EXPECTS(at < n && c.blocks[at] == place, "free block is not in its list");
+  static std::size_t index_of(const std::uint64_t* places, std::size_t n, std::uint64_t place) {
+    const std::size_t at = above(places, n, place);
+    EXPECTS(at < n && places[at] == place, "free block is not in its list");
     return at;
+  }
+  static constexpr std::size_t kNear = 8;   // of the end, where most places belong: tried one by one
+
+  /// Puts a place among the n before `places + n`, where there is room for it.
+  static void insert_above(std::uint64_t* places, std::size_t n, std::uint64_t place) {
+    std::size_t i = n;
+    for (const std::size_t far = n - std::min(n, kNear); i > far && places[i - 1] < place; --i) places[i] = places[i - 1];
+    if (i > 0 && places[i - 1] < place) {
+      const std::size_t at = above(places, i, place);
+      std::memmove(places + at + 1, places + at, (i - at) * sizeof place);
+      i = at;
+    }
+    places[i] = place;
+  }
+  /// Takes a place out of n + 1; the first n are left.
+  static void erase_place(std::uint64_t* places, std::size_t n, std::uint64_t place) {
+    std::uint64_t moved = places[n];   // belongs before what has been moved already
+    std::size_t i = n;
+    for (const std::size_t far = n - std::min(n, kNear); moved != place && i > far;) std::swap(moved, places[--i]);
+    if (moved == place) return;
+    const std::size_t at = index_of(places, i, place);
+    std::memmove(places + at, places + at + 1, (i - 1 - at) * sizeof place);
+    places[i - 1] = moved;
   }
   void erase_at(std::uint32_t id, std::size_t at) {
     SizeClass& c = classes_[id];
-    const std::size_t behind = c.blocks.size() - 1 - at;
-    if (behind > 0) std::memmove(c.blocks.data() + at, c.blocks.data() + at + 1, behind * sizeof(std::uint64_t));
-    c.blocks.pop_back();
+    c.blocks.erase(c.blocks.begin() + static_cast<std::ptrdiff_t>(at));
+    erased_from(c);
+  }
+  void erased_from(const SizeClass& c) {
     if (c.blocks.empty()) {
-      filled_[ranks_[id] / 64] &= ~(std::uint64_t{1} << ranks_[id] % 64);
+      filled_[c.rank / 64] &= ~(std::uint64_t{1} << c.rank % 64);
       --filled_sizes_;
     }
     --blocks_;
@@ -158,7 +198,7 @@ class FreeList {
   std::size_t bucket_of(std::uint32_t granules) const { return granules * std::size_t{0x9e3779b97f4a7c15} >> shift_; }
   /// kNone: no block had this size so far.
   std::uint32_t class_of(std::uint32_t granules, SizeHint hint) const {
-    return hint < order_.size() && classes_[hint].granules == granules ? hint : class_of(granules);
+    return hint < known_ && classes_[hint].granules == granules ? hint : class_of(granules);
   }
   std::uint32_t class_of(std::uint32_t granules) const {
     if (buckets_.empty()) return kNone;
@@ -183,8 +223,8 @@ class FreeList {
   void forget_unused();
 
   std::size_t blocks_ = 0, filled_sizes_ = 0;
+  std::uint32_t known_ = 0;            // sizes: so many of the classes are in use
   std::vector<SizeClass> classes_;     // those in use first
-  std::vector<std::uint32_t> ranks_;   // of the classes
   std::vector<std::uint32_t> order_;   // by rank, from small to large: index into classes_
   std::vector<std::uint32_t> sizes_;   // by rank: in granules
   std::vector<std::uint64_t> filled_;  // a bit per rank: has blocks

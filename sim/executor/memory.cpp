@@ -6,8 +6,9 @@
 #include <unordered_map>
 #include <utility>
 
-#include "hwmodels/memory/caching_allocator.h"
+#include "hwmodels/memory/caching_allocator_quick.h"
 #include "sim/core/contract.h"
+#include "sim/executor/memory_operations.h"
 #include "sim/executor/repeats.h"
 
 namespace rehearse::executor {
@@ -73,7 +74,7 @@ constexpr std::int64_t kWorthCheckpoints = 4000;   // operations of a step
 class Ledger {
  public:
   Ledger(const plan::Plan& plan, std::size_t rank_class, const MemoryOptions& options)
-      : plan_(plan), program_(plan.classes[rank_class].program), options_(options), allocator_(options.allocator, options.observer != nullptr || !options.shortcuts ? hwmodels::StatisticsKept::all : hwmodels::StatisticsKept::bytes), slots_(program_.slots) {
+      : plan_(plan), program_(plan.classes[rank_class].program), options_(options), allocator_(options.allocator, options.observer != nullptr || !options.shortcuts ? hwmodels::StatisticsKept::all : hwmodels::StatisticsKept::bytes), slots_(program_.slots), operations_(plan.blocks.size()) {
     attended_ = options.timeline || options.observer != nullptr || options.progress != nullptr || !options.shortcuts;
   }
 
@@ -132,7 +133,7 @@ class Ledger {
         use_frames(list[i], i);
       }
       const std::int64_t index = step < 0 ? -1 : static_cast<std::int64_t>(i);
-      if (!(attended_ ? block<true>(list[i], index, step) : block<false>(list[i], index, step))) return false;
+      if (!(attended_ ? block(list[i], index, step) : block_unattended(list[i], index, step))) return false;
       if (options_.timeline && last)
         result_.timeline.push_back({static_cast<std::uint32_t>(i), high_, allocator_.statistics().reserved_bytes.current.value});
     }
@@ -251,53 +252,33 @@ class Ledger {
 
   // -------------------------------------------------------------------------------------------------------------------
 
-  /// Runs the memory instructions of a call; false when memory does not suffice. Unattended, nobody asks for more than peaks.
-  template <bool kAttended>
+  /// Runs the memory instructions of a call; false when memory does not suffice.
   bool block(const plan::Call& call, std::int64_t index, int step) {
     const plan::Block& b = plan_.blocks[call.block];
-    if constexpr (kAttended) high_ = allocator_.statistics().allocated_bytes.current.value;
+    high_ = allocator_.statistics().allocated_bytes.current.value;
     const plan::Instruction* const first = b.memory.data();
-    [[maybe_unused]] const plan::Instruction* const end = first + b.memory.size();
-    const std::int64_t before = result_.operations;
-    result_.operations += static_cast<std::int64_t>(b.memory.size());
-    bool skip = false;   // the next one has been done already
     for (const plan::Instruction& i : b.memory) {
-      if (std::exchange(skip, false)) continue;
+      ++result_.operations;
       const std::uint32_t frame = call.frames[static_cast<std::size_t>(i.frame)];
       Slot& slot = slots_[frame + i.index];
       switch (i.op) {
         case Opcode::alloc: {
           if (i.value == 0) break;
           EXPECTS(slot.bytes == 0, b.name + ": a live tensor's slot is allocated again: " + name_of_slot(b, i));
-          if constexpr (!kAttended)
-            if (&i + 1 != end && freed_at_once(i, (&i)[1]) && lent(i, index, step)) {
-              skip = true;
-              break;
-            }
-          if constexpr (kAttended) {
-            if (any_pending_ && index >= 0) see_events(options_.progress->host(static_cast<std::size_t>(index), static_cast<double>(&i - first + 1) / static_cast<double>(b.memory.size())));
-            if (options_.observer != nullptr) options_.observer->on_tensor(step, call, name_of_slot(b, i), static_cast<plan::Category>(i.flags));
-          }
+          if (any_pending_ && index >= 0) see_events(options_.progress->host(static_cast<std::size_t>(index), static_cast<double>(&i - first + 1) / static_cast<double>(b.memory.size())));
+          if (options_.observer != nullptr) options_.observer->on_tensor(step, call, name_of_slot(b, i), static_cast<plan::Category>(i.flags));
           const hwmodels::Allocation got = allocator_.allocate(Bytes{i.value}, {static_cast<std::uint8_t>(i.stream)});
           if (!got) {
-            result_.out_of_memory = *got.out_of_memory;
-            result_.failed_call = index;
-            result_.failed_step = step;
-            result_.operations = before + (&i - first + 1);
+            fail(*got.out_of_memory, index, step);
             return false;
           }
           slot = {got.block, i.value, static_cast<plan::Category>(i.flags), call.block, i.index, frame};
-          if (repeats_) {
-            ++live_in_frame_[frame];
-            places_ = (places_ ^ allocator_.address_of(got.block)) * 0x9e3779b97f4a7c15ULL;
-          }
           live_[i.flags] += i.value;
           const std::int64_t now = allocator_.statistics().allocated_bytes.current.value;
-          if constexpr (kAttended) high_ = std::max(high_, now);
+          high_ = std::max(high_, now);
           if (now > peak_) {
             new_peak(now, index, step);
-            if constexpr (kAttended)
-              if (options_.timeline) remember_peak();
+            if (options_.timeline) remember_peak();
           }
           break;
         }
@@ -305,31 +286,110 @@ class Ledger {
           if (slot.bytes == 0) break;  // an empty slot: nothing was allocated (0 bytes) or it went elsewhere
           release(slot, frame + i.index);
           break;
-        case Opcode::move: {
-          const std::uint32_t own = call.frames[static_cast<std::size_t>(plan::Frame::own)];
-          Slot& from = slots_[frame + static_cast<std::uint32_t>(i.value)];
-          Slot& to = slots_[own + i.index];
-          if (&from == &to) break;
-          EXPECTS(to.bytes == 0, b.name + ": moved onto a live tensor");
-          if (repeats_ && from.bytes > 0) {
-            --live_in_frame_[from.frame];
-            ++live_in_frame_[own];
-          }
-          if (const auto node = recorded_.extract(frame + static_cast<std::uint32_t>(i.value)); !node.empty()) recorded_[own + i.index] = node.mapped();
-          to = from;
-          to.frame = own;
-          from = Slot{};
-          break;
-        }
-        case Opcode::record_stream:
-          if (slot.bytes == 0) break;
-          allocator_.record_stream(slot.block, {static_cast<std::uint8_t>(i.stream)});
-          record(recorded_[frame + i.index], i.stream, options_.progress != nullptr && index >= 0 ? done(static_cast<std::size_t>(index), i, step) : kAtOnce);
-          break;
         default:
-          EXPECTS(false, "a timing instruction among memory instructions");
+          hand_over(call, i, index, step);
       }
     }
+    return true;
+  }
+
+  /// The same where nobody asks for more than peaks.
+  bool block_unattended(const plan::Call& call, std::int64_t index, int step) {
+    std::optional<MemoryOperations>& of_block = operations_[call.block];
+    if (!of_block) of_block.emplace(plan_.blocks[call.block], allocator_);
+    const std::int64_t before = result_.operations;
+    MemoryOperation* const first = of_block->all.data();
+    const MemoryOperation* const end = first + of_block->all.size();
+    result_.operations += end - first;
+    for (MemoryOperation* o = first; o < end; ++o) {
+      if (o->passage != kNoPassage)
+        if (const Passage& p = of_block->passages[o->passage]; leaves_nothing(p)) {
+          o += p.operations - 1;
+          continue;
+        }
+      const plan::Instruction& i = *o->instruction;
+      const std::uint32_t frame = call.frames[static_cast<std::size_t>(i.frame)];
+      Slot& slot = slots_[frame + i.index];
+      switch (i.op) {
+        case Opcode::alloc: {
+          if (i.value == 0) break;
+          EXPECTS(slot.bytes == 0, plan_.blocks[call.block].name + ": a live tensor's slot is allocated again: " + name_of_slot(plan_.blocks[call.block], i));
+          if (o->freed_at_once && lent(*o, index, step)) {
+            ++o;
+            break;
+          }
+          auto [block, address] = allocator_.take(o->request);
+          if (block == hwmodels::BlockId{}) [[unlikely]] {
+            const hwmodels::Allocation got = allocator_.allocate(Bytes{i.value}, o->request.stream);
+            if (!got) {
+              result_.operations = before + (o - first + 1);
+              fail(*got.out_of_memory, index, step);
+              return false;
+            }
+            block = got.block;
+            address = allocator_.address_of(block);
+          }
+          slot = {block, i.value, static_cast<plan::Category>(i.flags), call.block, i.index, frame};
+          if (repeats_) {
+            ++live_in_frame_[frame];
+            places_ = (places_ ^ address) * 0x9e3779b97f4a7c15ULL;
+          }
+          live_[i.flags] += i.value;
+          if (const std::int64_t now = allocator_.statistics().allocated_bytes.current.value; now > peak_) new_peak(now, index, step);
+          break;
+        }
+        case Opcode::free:
+          if (slot.bytes == 0) break;
+          if (allocator_.put_back(slot.block)) [[likely]] {
+            forget(slot);
+          } else {
+            release(slot, frame + i.index);
+          }
+          break;
+        default:
+          hand_over(call, i, index, step);
+      }
+    }
+    return true;
+  }
+
+  /// A tensor moves to another slot or is given to another stream.
+  void hand_over(const plan::Call& call, const plan::Instruction& i, std::int64_t index, int step) {
+    const std::uint32_t frame = call.frames[static_cast<std::size_t>(i.frame)];
+    if (i.op == Opcode::move) {
+      const std::uint32_t own = call.frames[static_cast<std::size_t>(plan::Frame::own)];
+      Slot& from = slots_[frame + static_cast<std::uint32_t>(i.value)];
+      Slot& to = slots_[own + i.index];
+      if (&from == &to) return;
+      EXPECTS(to.bytes == 0, plan_.blocks[call.block].name + ": moved onto a live tensor");
+      if (repeats_ && from.bytes > 0) {
+        --live_in_frame_[from.frame];
+        ++live_in_frame_[own];
+      }
+      if (const auto node = recorded_.extract(frame + static_cast<std::uint32_t>(i.value)); !node.empty()) recorded_[own + i.index] = node.mapped();
+      to = from;
+      to.frame = own;
+      from = Slot{};
+      return;
+    }
+    EXPECTS(i.op == Opcode::record_stream, "a timing instruction among memory instructions");
+    const Slot& slot = slots_[frame + i.index];
+    if (slot.bytes == 0) return;
+    allocator_.record_stream(slot.block, {static_cast<std::uint8_t>(i.stream)});
+    record(recorded_[frame + i.index], i.stream, options_.progress != nullptr && index >= 0 ? done(static_cast<std::size_t>(index), i, step) : kAtOnce);
+  }
+
+  void fail(const hwmodels::OutOfMemory& reason, std::int64_t call, int step) {
+    result_.out_of_memory = reason;
+    result_.failed_call = call;
+    result_.failed_step = step;
+  }
+
+  /// Would running this passage change nothing, not even a peak?
+  bool leaves_nothing(const Passage& p) const {
+    if (allocator_.statistics().allocated_bytes.current.value + p.rise > peak_) return false;
+    for (const Passage::Room& r : p.rooms)
+      if (!allocator_.has_room(r.request, r.bytes)) return false;
     return true;
   }
 
@@ -350,20 +410,16 @@ class Ledger {
     uses.emplace_back(stream, done);
   }
 
-  static bool freed_at_once(const plan::Instruction& alloc, const plan::Instruction& next) {
-    return next.op == Opcode::free && next.index == alloc.index && next.frame == alloc.frame;
-  }
-
   /// A tensor that comes and goes, where nothing but a peak is left of it; false: it has to be allocated in full.
-  bool lent(const plan::Instruction& alloc, std::int64_t call, int step) {
-    const hwmodels::CachingAllocator::Loan loan = allocator_.lend(Bytes{alloc.value}, {static_cast<std::uint8_t>(alloc.stream)});
+  bool lent(MemoryOperation& o, std::int64_t call, int step) {
+    const hwmodels::CachingAllocator::Loan loan = allocator_.lend(o.request);
     if (loan.size == 0) return false;
     if (repeats_) places_ = (places_ ^ loan.address) * 0x9e3779b97f4a7c15ULL;
     const std::int64_t now = allocator_.statistics().allocated_bytes.current.value + loan.size;
     if (now > peak_) {
-      live_[alloc.flags] += alloc.value;
+      live_[o.instruction->flags] += o.instruction->value;
       new_peak(now, call, step);
-      live_[alloc.flags] -= alloc.value;
+      live_[o.instruction->flags] -= o.instruction->value;
     }
     return true;
   }
@@ -372,11 +428,15 @@ class Ledger {
     return step == 0 ? options_.progress->done_at_first(call, i.stream, i.value) : options_.progress->done(call, i.stream, i.value);
   }
 
-  void release(Slot& slot, std::uint32_t name) {
+  void forget(Slot& slot) {
     live_[static_cast<std::size_t>(slot.category)] -= slot.bytes;
     if (repeats_) --live_in_frame_[slot.frame];
+    slot.bytes = 0;
+  }
+
+  void release(Slot& slot, std::uint32_t name) {
     const hwmodels::EventToken token = allocator_.give_back(slot.block);
-    slot = Slot{};
+    forget(slot);
     if (token == hwmodels::EventToken{}) return;
     const auto node = recorded_.extract(name);
     for (const auto& [stream, done] : node.mapped()) {
@@ -419,6 +479,7 @@ class Ledger {
   const MemoryOptions& options_;
   hwmodels::CachingAllocator allocator_;
   std::vector<Slot> slots_;
+  std::vector<std::optional<MemoryOperations>> operations_;   // of the plan's blocks, once they are called unattended
   std::array<std::int64_t, plan::kCategories> live_{};
   std::int64_t peak_ = -1, high_ = 0;
   ClassMemory result_;

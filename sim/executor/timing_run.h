@@ -116,8 +116,8 @@ class TimingRun {
   }
   /// Moves the head of a stream as far as it goes without time passing; sets when the next work may start.
   void poll(std::size_t r, int stream);
-  /// Nothing else on this rank can start or run while this kernel does, so it needs no event and no solver.
-  bool undisturbed(const RankState& rank, std::int64_t start, const Item& item) const;
+  /// Until when nothing else on this rank can start or run: a kernel that ends by then needs no event and no solver.
+  std::int64_t undisturbed_until(const RankState& rank) const;
   /// Has this stream work that nothing holds back, and has only not been looked at yet in this instant?
   bool may_go_on(const RankState& rank, const StreamState& s) const;
   void run_alone(std::size_t r, StreamState& s, const Item& item, std::int64_t start);

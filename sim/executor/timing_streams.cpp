@@ -11,6 +11,7 @@ void TimingRun::poll(std::size_t r, int stream) {
   StreamState& s = rank.streams[static_cast<std::size_t>(stream)];
   if (s.running || s.arrived || s.met) return;
   s.start = kNever;
+  std::optional<std::int64_t> quiet_until;   // not known
   // A record below lets other streams go on, which may move this one: its state is looked at afresh each time.
   while (!s.empty() && !s.running && !s.arrived && !s.met) {
     s.start = kNever;   // one of them may have set it for work that can now run at once
@@ -18,6 +19,7 @@ void TimingRun::poll(std::size_t r, int stream) {
     if (item.whole) [[unlikely]] {
       if (stream == 0) meet_whole(r);
       else if (!reach_opened(s)) return;
+      quiet_until.reset();
       continue;
     }
     switch (item.op) {
@@ -64,29 +66,32 @@ void TimingRun::poll(std::size_t r, int stream) {
         return;
       default: {
         const std::int64_t start = ready_and_issued(s, item);
-        if (stream == 0 && undisturbed(rank, start, item)) {
+        // Kernels move no other stream, so what holds for one holds for those behind it.
+        if (stream == 0 && !quiet_until) quiet_until = undisturbed_until(rank);
+        if (stream == 0 && start + costs_.kernels[item.index].duration <= *quiet_until) {
           run_alone(r, s, item, start);
-          break;
+          continue;
         }
         s.start = start;
         return;
       }
     }
+    quiet_until.reset();
   }
 }
 
-bool TimingRun::undisturbed(const RankState& rank, std::int64_t start, const Item& item) const {
-  const std::int64_t end = start + costs_.kernels[item.index].duration;
+std::int64_t TimingRun::undisturbed_until(const RankState& rank) const {
+  std::int64_t until = kNever;
   for (const int k : used_) {
     if (k == 0) continue;
     const StreamState& s = rank.streams[static_cast<std::size_t>(k)];
-    if (s.running && s.work->load.sm + s.work->load.hbm > 0) return false;
-    if (s.start != kNever && s.start < end) return false;
-    if (may_go_on(rank, s)) return false;
+    if (s.running && s.work->load.sm + s.work->load.hbm > 0) return INT64_MIN;
+    if (may_go_on(rank, s)) return INT64_MIN;
     // A collective that waits for its members may begin at any moment (messages disturb no kernels).
-    if (s.arrived && s.front().op == Opcode::collective) return false;
+    if (s.arrived && s.front().op == Opcode::collective) return INT64_MIN;
+    until = std::min(until, s.start);
   }
-  return true;
+  return until;
 }
 
 bool TimingRun::may_go_on(const RankState& rank, const StreamState& s) const {

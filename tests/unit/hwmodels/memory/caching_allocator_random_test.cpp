@@ -3,9 +3,11 @@
 // same operations (random_cases.h).
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
+#include <utility>
 
-#include "hwmodels/memory/caching_allocator.h"
+#include "hwmodels/memory/caching_allocator_quick.h"
 #include "random_cases.h"
 #include "random_program.h"
 #include "reference_allocator.h"
@@ -196,21 +198,24 @@ TEST_P(RandomAllocations, AgreeWithTheRecordedRunOfPyTorch) {
   EXPECT_EQ(s.device_frees, c.recorded->device_frees);
 }
 
-// Counting bytes alone changes no block and no byte; and a block that is lent leaves what allocating and freeing it leaves.
-TEST_P(RandomAllocations, LendingAndCountingLessChangeNothing) {
+// Counting bytes alone changes no block and no byte; a block that is lent leaves what allocating and freeing it leaves; and
+// the quick way, with hints that grow old, takes and puts back what the long one does.
+TEST_P(RandomAllocations, LendingTakingAndCountingLessChangeNothing) {
   const test::RandomCase& c = GetParam();
   CachingAllocator all(c.settings), lean(c.settings, StatisticsKept::bytes);
   test::RandomProgram program(c.settings.limit, c.moves_limit);
+  std::map<std::pair<Bytes, StreamId>, CachingAllocator::Prepared> prepared;
   struct Live {
     BlockId all, lean;
   };
   std::vector<Live> live;
-  int lent = 0;
+  int lent = 0, taken = 0, put_back = 0;
   for (int i = 0; i < c.operations / 4; ++i) {
     using Kind = test::RandomOperation::Kind;
     const test::RandomOperation o = program.next(live.size());
-    if (o.kind == Kind::allocate) {
-      if (const CachingAllocator::Loan loan = lean.lend(o.bytes, o.stream); loan.size > 0) {
+    if (o.kind == Kind::allocate && o.bytes > Bytes{0}) {
+      CachingAllocator::Prepared& request = prepared.try_emplace({o.bytes, o.stream}, lean.prepare(o.bytes, o.stream)).first->second;
+      if (const CachingAllocator::Loan loan = lean.lend(request); loan.size > 0) {
         ++lent;
         const Allocation a = all.allocate(o.bytes, o.stream);
         ASSERT_TRUE(bool(a)) << "operation " << i;
@@ -218,15 +223,26 @@ TEST_P(RandomAllocations, LendingAndCountingLessChangeNothing) {
         ASSERT_EQ(all.size_of(a.block).value, loan.size) << "operation " << i;
         ASSERT_FALSE(all.free(a.block).has_value());
       }
-      const Allocation a = all.allocate(o.bytes, o.stream), b = lean.allocate(o.bytes, o.stream);
+      const auto [quick, address] = lean.take(request);
+      taken += quick != BlockId{};
+      const Allocation a = all.allocate(o.bytes, o.stream), b = quick == BlockId{} ? lean.allocate(o.bytes, o.stream) : Allocation{quick};
+      if (quick != BlockId{}) {
+        ASSERT_EQ(lean.address_of(quick), address) << "operation " << i;
+      }
       ASSERT_EQ(bool(a), bool(b)) << "operation " << i;
       if (a) {
         ASSERT_EQ(all.address_of(a.block), lean.address_of(b.block)) << "operation " << i;
         live.push_back({a.block, b.block});
       }
     } else if (o.kind == Kind::free) {
-      const std::optional<EventToken> t = all.free(live[o.which].all);
-      ASSERT_EQ(lean.free(live[o.which].lean), t) << "operation " << i;
+      const Live victim = live[o.which];
+      const std::optional<EventToken> t = all.free(victim.all);
+      if (victim.lean != BlockId{} && lean.put_back(victim.lean)) {
+        ++put_back;
+        ASSERT_FALSE(t.has_value()) << "operation " << i;
+      } else {
+        ASSERT_EQ(lean.free(victim.lean), t) << "operation " << i;
+      }
       program.freed(t);
       live[o.which] = live.back();
       live.pop_back();
@@ -253,8 +269,73 @@ TEST_P(RandomAllocations, LendingAndCountingLessChangeNothing) {
     a.comparable = b.comparable = true;
     ASSERT_TRUE(a.equals(b)) << "operation " << i;
   }
-  const bool simple = !c.settings.expandable_segments && !c.settings.max_split_size && !(c.settings.memory_fraction && c.settings.garbage_collection_threshold > 0);
-  EXPECT_EQ(lent > 0, simple);   // elsewhere nothing is lent
+  const bool simple = !c.settings.max_split_size && !(c.settings.memory_fraction && c.settings.garbage_collection_threshold > 0);
+  EXPECT_EQ(lent > 0, simple);   // elsewhere the long way is the only one
+  EXPECT_EQ(taken > 0, simple);
+  EXPECT_EQ(put_back > 0, simple);
+}
+
+// Where it is said that there is room, what comes and goes in any order is served from the cache, rises no further than
+// its sizes say, and leaves the allocator as it was.
+TEST_P(RandomAllocations, WhatHasRoomIsServedAndLeavesNothing) {
+  const test::RandomCase& c = GetParam();
+  CachingAllocator allocator(c.settings, StatisticsKept::bytes);
+  test::RandomProgram program(c.settings.limit, c.moves_limit);
+  test::Random random{5};
+  std::vector<BlockId> live;
+  int passages = 0;
+  for (int i = 0; i < c.operations / 8; ++i) {
+    using Kind = test::RandomOperation::Kind;
+    const test::RandomOperation o = program.next(live.size());
+    if (o.kind == Kind::allocate) {
+      if (const Allocation a = allocator.allocate(o.bytes, o.stream)) live.push_back(a.block);
+    } else if (o.kind == Kind::free) {
+      program.freed(allocator.free(live[o.which]));
+      live[o.which] = live.back();
+      live.pop_back();
+    } else if (o.kind == Kind::complete_events) {
+      allocator.complete_events(o.stream, o.token);
+    } else if (o.kind == Kind::empty_cache) {
+      allocator.empty_cache();
+    }
+    if (i % 16 != 0) continue;
+    // A passage of some tensors of one pool.
+    const bool small = random.below(2) == 0;
+    std::vector<CachingAllocator::Prepared> wanted;
+    std::int64_t bytes = 0;
+    for (int k = 0; k < 6; ++k) {
+      wanted.push_back(allocator.prepare(Bytes{1 + (small ? random.below(1 << 20) : (1 << 20) + random.below(24 << 20))}, StreamId{0}));
+      bytes += wanted.back().size;
+    }
+    if (!allocator.has_room(wanted[0], bytes)) continue;
+    ++passages;
+    AllocatorCondition before = allocator.condition();
+    const Bytes reserved = allocator.statistics().reserved_bytes.current, allocated = allocator.statistics().allocated_bytes.current;
+    std::vector<std::pair<BlockId, std::int64_t>> now;
+    std::int64_t rise = 0;
+    const auto drop = [&] {
+      const auto k = static_cast<std::size_t>(random.below(static_cast<std::int64_t>(now.size())));
+      allocator.free(now[k].first);
+      rise -= now[k].second;
+      now.erase(now.begin() + static_cast<std::ptrdiff_t>(k));
+    };
+    for (const CachingAllocator::Prepared& r : wanted) {
+      while (!now.empty() && random.below(3) == 0) drop();
+      const Allocation a = allocator.allocate(Bytes{r.bytes}, r.stream);
+      ASSERT_TRUE(bool(a)) << "operation " << i;
+      now.emplace_back(a.block, r.size + (r.least_rest - 1) / 512 * 512);
+      rise += now.back().second;
+      ASSERT_LE((allocator.statistics().allocated_bytes.current - allocated).value, rise) << "operation " << i;
+    }
+    while (!now.empty()) drop();
+    ASSERT_EQ(allocator.statistics().reserved_bytes.current, reserved) << "operation " << i;
+    ASSERT_EQ(allocator.statistics().allocated_bytes.current, allocated) << "operation " << i;
+    AllocatorCondition after = allocator.condition();
+    before.comparable = after.comparable = true;
+    ASSERT_TRUE(before.equals(after)) << "operation " << i;
+  }
+  const bool simple = !c.settings.max_split_size && !(c.settings.memory_fraction && c.settings.garbage_collection_threshold > 0);
+  EXPECT_EQ(passages > 0, simple);
 }
 
 INSTANTIATE_TEST_SUITE_P(Settings, RandomAllocations, ::testing::ValuesIn(test::kRandomCases),

@@ -40,6 +40,9 @@ TEST(FreeList, WrongHintsCostALookUpOnly) {
       kept.pop_back();
     }
     ASSERT_EQ(list.size(), kept.size());
+    std::int64_t largest = 0;
+    for (const auto& [e, hint] : kept) largest = std::max(largest, e.size());
+    ASSERT_EQ(list.largest(), largest);
     const std::int64_t size = 512 * (1 + random.below(2000));
     const FreeList::Place got = list.first_fit(size), expected = plain.first_fit(size);
     ASSERT_EQ(got == list.end(), expected == plain.end());
