@@ -8,7 +8,7 @@ expect 0 sweep small.yaml $over --into points --format csv; says "0 of 12 points
 checks=$((checks + 1)); cmp -s out whole.csv || complain "kept points say something else"
 # Shares of other processes, one of them killed: a file that is not whole is simulated again.
 for i in 0 1 2; do expect 0 sweep small.yaml $over --into shares --shard $i/3 -q; silent_out; done
-file=$(find shares -name '*.json' ! -name about.json | head -1); head -c 40 "$file" >cut; mv cut "$file"
+file=$(find shares -name '*.json' ! -name about.json | head -1); head -c 40 "$file" >cut_short; mv cut_short "$file"
 expect 0 sweep small.yaml $over --into shares --format csv; says "1 of 12 points simulated now"
 checks=$((checks + 1)); cmp -s out whole.csv || complain "shares say something else"
 # No room for a point: the sweep ends and says so, a share too; what was there stays, and no piece of a file is left.
