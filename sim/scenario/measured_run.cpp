@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include <fmt/core.h>
 
@@ -67,17 +68,27 @@ std::optional<double> measured(const config::CsvRow& row, const char* column) {
   return value;
 }
 
+/// How the run ended; not stated: nothing.
+std::optional<bool> ended_well(const config::CsvRow& row) {
+  const std::string outcome = cell(row, "outcome");
+  if (outcome.empty()) return std::nullopt;
+  if (outcome != "ok" && outcome != "oom") throw ConfigError(row.diagnostic("outcome", "'" + outcome + "' is no outcome", "Write ok, oom or nothing"));
+  return outcome == "ok";
+}
+
 }  // namespace
 
 std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
   const config::CsvTable table = config::read_csv(path);
   table.require({"row_id", "framework", "gpu", "n_gpus", "seq_len"});
   std::vector<MeasuredRun> runs;
+  std::set<std::string> known;
   Repeats repeats, sharding_repeats, memory_repeats;
   for (std::size_t i = 0; i < table.size(); ++i) {
     const config::CsvRow row = table.row(i);
     MeasuredRun run;
     run.row_id = cell(row, "row_id");
+    if (!known.insert(run.row_id).second) throw ConfigError(row.diagnostic("row_id", "'" + run.row_id + "' was there before", "Give every row a name of its own"));
     run.source = std::filesystem::path(path).stem().string();
     run.framework = cell(row, "framework");
     run.gpu = cell(row, "gpu");
@@ -93,7 +104,7 @@ std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
       if (contains(cell(row, "note"), average)) run.step_time_s.reset();
     run.last_stage_memory = contains(cell(row, "mem_rank"), "last");
     run.first_stage_memory = run.framework == "nanotron";
-    if (const std::string outcome = cell(row, "outcome"); outcome == "ok" || outcome == "oom") run.fits = outcome == "ok";
+    run.fits = ended_well(row);
     run.clean = is_clean(row, run);
     try {
       run.scenario = scenario_of(row, run);

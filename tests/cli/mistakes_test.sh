@@ -80,6 +80,10 @@ expect 2 run fine.yaml --set cluster.node=./node.yaml; says "must be at least 0"
 header=row_id,framework,gpu,n_gpus,seq_len,step_time_s
 printf '%s\na,plain,h100-sxm,8,1024,-1\n' "$header" >negative.csv
 expect 2 validate negative.csv; says "negative.csv:2:25"; says "step_time_s: nothing that was measured is -1"
+printf '%s,outcome\na,plain,h100-sxm,8,1024,1,fine\n' "$header" >outcome.csv
+expect 2 validate outcome.csv; says "outcome.csv:2:27"; says "'fine' is no outcome"
+printf '%s\na,plain,h100-sxm,8,1024,1\na,plain,h100-sxm,8,1024,2\n' "$header" >twice.csv
+expect 2 validate twice.csv; says "twice.csv:3:1"; says "'a' was there before"
 
 # The command line itself.
 expect 2 run fine.yaml --output "$not_set"; says "the value of --output is empty"; silent_out

@@ -95,7 +95,7 @@ TEST_F(Chain, TheTruthIsFoundAgain) {
     const double error = stated_error(yaml, name), truth = machine->cluster.gpu.kernel_parameters.at(name);
     EXPECT_GT(error, 0) << name;
     EXPECT_LT(error, 0.02 * truth) << name;
-    EXPECT_LT(std::abs(parameter(name) - truth), 4 * error) << name;
+    EXPECT_LT(std::abs(parameter(name) - truth), 5 * error) << name;
   }
   const hwmodels::Gpu gpu = hwmodels::load_gpu((folder / "gpu.yaml").string());
   EXPECT_NEAR(gpu.host_to_device.value, 48e9, 1e9);
