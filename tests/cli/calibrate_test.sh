@@ -62,16 +62,19 @@ expect 2 calibrate against
 says "nothing to fit to"
 
 # What was measured, fitted and judged in one go: a trace of an H100 beside a table of its steps.
-python3 - <<'PY'
-import json
-events = []
-for i in range(12):
-    events += [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 4000 * i, "dur": 30, "args": {"External id": 100 + i,
-                "Input Dims": [[8192, 4096], [4096, 1024 * (2 + i)]], "Input type": ["c10::BFloat16", "c10::BFloat16"], "Input Strides": [[4096, 1], [1, 4096]]}},
-               {"ph": "X", "cat": "kernel", "name": "nvjet", "pid": 0, "tid": 7, "ts": 4000 * i + 60, "dur": 2 * 8192 * 4096 * 1024 * (2 + i) / 0.4e15 * 1e6,
-                "args": {"External id": 100 + i, "device": 0, "stream": 7, "correlation": 500 + i, "grid": [132, 1, 1], "block": [384, 1, 1]}}]
-json.dump({"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9, "computeMinor": 0, "numSms": 132}], "traceEvents": events}, open("trace.json", "w"))
-PY
+{
+  printf '{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9, "computeMinor": 0, "numSms": 132}], "traceEvents": ['
+  comma=
+  for i in {0..11}; do
+    n=$((1024 * (2 + i))) ns=$((2 * 8192 * 4096 * 1024 * (2 + i) / 400000))   # 400 TFLOPS
+    printf '%s{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": %d, "dur": 30, "args": {"External id": %d, ' "$comma" $((4000 * i)) $((100 + i))
+    printf '"Input Dims": [[8192, 4096], [4096, %d]], "Input type": ["c10::BFloat16", "c10::BFloat16"], "Input Strides": [[4096, 1], [1, 4096]]}}, ' $n
+    printf '{"ph": "X", "cat": "kernel", "name": "nvjet", "pid": 0, "tid": 7, "ts": %d, "dur": %d.%03d, ' $((4000 * i + 60)) $((ns / 1000)) $((ns % 1000))
+    printf '"args": {"External id": %d, "device": 0, "stream": 7, "correlation": %d, "grid": [132, 1, 1], "block": [384, 1, 1]}}' $((100 + i)) $((500 + i))
+    comma=', '
+  done
+  printf ']}\n'
+} >trace.json
 mkdir home
 expect 0 calibrate import trace.json --out home/measurements.json
 head -n 6 "$here/../oracles/data/ground_truth_rows.csv" | sed 's/,h200-sxm,/,h100-sxm,/' >home/runs.csv
