@@ -19,8 +19,8 @@ double own_nics(const Group& group) {
 }
 
 /// What DeepEP's kernels take inside a node: microseconds before the first token, microseconds of an SM per token, GB/s of an SM
-/// for its copies, and the part of NVLink that they reach. Fitted to 12 tables of six GPUs (Hopper and Blackwell, 8 to 24 SMs, 1 to
-/// 22 choices), which agree: tests/accuracy/tables/dispatch_deepep.csv.
+/// for its copies, and the part of NVLink that they reach. Fitted to aiconfigurator-core 0.12.0, six GPUs (Hopper and Blackwell), 8 to
+/// 24 SMs, 1 to 22 choices; its rows of 20 SMs: tests/accuracy/tables/dispatch_deepep.csv.
 struct CopyingKernel {
   double launch, token, rate, link_efficiency;
 };

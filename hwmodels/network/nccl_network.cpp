@@ -176,13 +176,13 @@ CommunicationCost NcclNetwork::dispatch(Bytes bytes, const TokenExchange& exchan
   CommunicationCost cost;
   cost.algorithm = Algorithm::direct;
   cost.protocol = Protocol::simple;
-  cost.channels = kDispatchSms;
+  cost.channels = exchange.bulk ? kBulkDispatchSms : kDispatchSms;
   cost.duration = microseconds(time);
   const double rate = time > 0 ? tokens / (1000 * time) : 0;
   cost.use.nvlink = std::min(1.0, moved.inside * rate / group.link);
   const double nics = group.nics * group.nic * group.nic_share;
   cost.use.nic = nics > 0 ? std::min(1.0, moved.between * group.local * rate / nics) : 0;
-  cost.use.sms = kDispatchSms;
+  cost.use.sms = cost.channels;
   const double hbm = cluster_.gpu.hbm_bandwidth.value * 1e-9;
   if (hbm > 0) cost.use.hbm = std::min(1.0, 2 * moved.inside * rate / hbm);
   return cost;

@@ -199,10 +199,11 @@ class RowScenario {
 
   /// What the presets of a release of NeMo or Megatron-Bridge set beyond the row's columns.
   void apply_recipe(bool recompute_stated) {
+    // NeMo and NVIDIA's papers came before cuDNN 9.13.
+    if (profile_ == "megatron-bridge" && cell(row_, "framework") != "megatron-bridge") s_.profile.cudnn_attention = model::AttentionKernel::cudnn;
     const std::string release = release_of(source_);
     const auto preset = release.empty() ? std::nullopt : model::preset_for(cell(row_, "model"));
     if (!preset) return;
-    if (nemo()) s_.profile.cudnn_attention = model::AttentionKernel::cudnn;  // these releases came before cuDNN 9.13
     const auto recipe = st::recipe_for(nemo() ? "nemo" : profile_, {release, *preset, gpu_, format_, s_.strategy.training.global_batch_size});
     if (!recipe) return;
     st::apply(*recipe, !recompute_stated, s_.strategy);

@@ -1,6 +1,7 @@
 // From the probe's plan to a prediction: a machine of known truth is measured by the probe's own session, its file is read and
 // fitted, the fitted files are used by a scenario, and that scenario takes as long as on the true machine.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -57,7 +58,7 @@ class Chain : public ::testing::Test {
   static inline fs::path folder;
   static inline std::unique_ptr<test::TrueMachine> machine;
   static void SetUpTestSuite() {
-    folder = fs::path(::testing::TempDir()) / "chain";
+    folder = fs::path(::testing::TempDir()) / ("chain-" + std::to_string(::getpid()));  // two runs at once must not share it
     fs::remove_all(folder), fs::create_directories(folder);
     machine = std::make_unique<test::TrueMachine>(0.01, 0.02, 7);
     std::vector<Case> cases = planned_cases(shape(16, 8));
@@ -66,6 +67,7 @@ class Chain : public ::testing::Test {
     fitted = fit_machine(file, "h100-sxm", "", folder.string(), "2026-11-21");
     for (const auto& [name, text] : fitted.files) std::ofstream(folder / name) << text;
   }
+  static void TearDownTestSuite() { fs::remove_all(folder); }
   static double parameter(const std::string& name) { return hwmodels::load_gpu((folder / "gpu.yaml").string()).kernel_parameters.at(name); }
 };
 
@@ -95,7 +97,7 @@ TEST_F(Chain, TheTruthIsFoundAgain) {
     const double error = stated_error(yaml, name), truth = machine->cluster.gpu.kernel_parameters.at(name);
     EXPECT_GT(error, 0) << name;
     EXPECT_LT(error, 0.02 * truth) << name;
-    EXPECT_LT(std::abs(parameter(name) - truth), 5 * error) << name;
+    EXPECT_LT(std::abs(parameter(name) - truth), 4 * error) << name;
   }
   const hwmodels::Gpu gpu = hwmodels::load_gpu((folder / "gpu.yaml").string());
   EXPECT_NEAR(gpu.host_to_device.value, 48e9, 1e9);

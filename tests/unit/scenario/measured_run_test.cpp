@@ -176,5 +176,16 @@ TEST(MeasuredRun, HuggingFaceOfThatTime) {
   EXPECT_EQ(fms.strategy.tuning.dropout, 0.1);
 }
 
+// NeMo's releases came before cuDNN 9.13, whether or not we have the model as a preset.
+TEST(MeasuredRun, CudnnIsThatOfTheRelease) {
+  for (const char* model : {"Llama-2-7B", "GPT3-20B"}) {
+    const Row shape{{"model", model}, {"layers", "32"}, {"hidden", "4096"}, {"heads", "32"}, {"ffn_hidden", "11008"}, {"vocab", "32000"}};
+    Row nemo = shape, bridge = shape;
+    nemo["framework"] = "nemo", bridge["framework"] = "megatron-bridge";
+    EXPECT_EQ(scenario(nemo).profile.cudnn_attention, model::AttentionKernel::cudnn) << model;
+    EXPECT_EQ(scenario(bridge).profile.cudnn_attention, model::AttentionKernel::cudnn_9_13) << model;
+  }
+}
+
 }  // namespace
 }  // namespace rehearse::scenario::measured_run_test

@@ -46,6 +46,8 @@ TEST(Dispatch, BulkCopiesAreHeldUpByLinksAlone) {
   bulk.bulk = true;
   const Bytes bytes{16384 * 5760};
   EXPECT_GT(to_seconds(network->dispatch(bytes, copies, node).duration), 1.5 * to_seconds(network->dispatch(bytes, bulk, node).duration));
+  EXPECT_EQ(network->dispatch(bytes, copies, node).use.sms, 20);
+  EXPECT_EQ(network->dispatch(bytes, bulk, node).use.sms, 16);
   TokenExchange home = copies;
   home.home = true;  // sums what it reads
   EXPECT_NE(network->dispatch(bytes, copies, node).duration, network->dispatch(bytes, home, node).duration);
