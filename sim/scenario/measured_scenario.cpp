@@ -60,6 +60,10 @@ class RowScenario {
     profile_ = choice.name;
     if (!choice.note.empty()) s_.notes.push_back(choice.note);
     gpu_ = gpu_of(row_);
+    if (auto other = gpu_of_stated_memory(row_, gpu_)) {
+      s_.notes.push_back(fmt::format("GPU taken as {}: the memory that its source gives is not {}'s", *other, gpu_));
+      gpu_ = *std::move(other);
+    }
     sharding_ = sharding_of(row_, profile_, s_.notes);
     one_gpu_said_ = contains(note_, "all runs are single-GPU");
     if (one_gpu_said_) {

@@ -196,6 +196,22 @@ std::string gpu_of(const config::CsvRow& row) {
   throw NotSimulated{"no data of GPU '" + stated + "'"};
 }
 
+std::optional<std::string> gpu_of_stated_memory(const config::CsvRow& row, const std::string& gpu) {
+  static const std::regex kClass(R"((\d+(?:\.\d+)?) GiB class)");
+  const std::string note = cell(row, "note");
+  std::smatch found;
+  if (!std::regex_search(note, found, kClass)) return std::nullopt;
+  constexpr double kGib = 1024.0 * 1024 * 1024;
+  const double stated = std::stod(found[1]);
+  const auto off = [&](const std::string& name) { return std::abs(static_cast<double>(hwmodels::load_gpu(name).memory.value) / kGib / stated - 1); };
+  if (off(gpu) <= 0.02) return std::nullopt;
+  const std::string chip = gpu.substr(0, gpu.find('-'));
+  std::optional<std::string> best;
+  for (const std::string& name : hwmodels::gpu_names())
+    if (contains(name, chip) && off(name) < 0.02 && (!best || off(name) < off(*best))) best = name;
+  return best;
+}
+
 std::string node_of(const config::CsvRow& row, const std::string& gpu) {
   const std::string net = cell(row, "interconnect"), framework = cell(row, "framework");
   static const std::map<std::string, std::string> usual{

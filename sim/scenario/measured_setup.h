@@ -2,6 +2,7 @@
 // what it says of itself. Leaves out degrees, batch and model (measured_run.h) and fine-tuning (measured_tuning.h).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,10 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
 
 /// Our name of the row's GPU, however it is spelled: "H800-80GB" is h800-sxm. Throws NotSimulated where there is none.
 std::string gpu_of(const config::CsvRow& row);
+
+/// The GPU of the same chip whose memory the row's note gives ("184 GiB class"), where `gpu` has 2 % less or more than that;
+/// nullopt where nothing is stated, or `gpu` has it. B200 of 184 GiB is GB200.
+std::optional<std::string> gpu_of_stated_memory(const config::CsvRow& row, const std::string& gpu);
 
 /// The node design for a GPU; the prose of `interconnect` decides between designs that differ in their NICs.
 std::string node_of(const config::CsvRow& row, const std::string& gpu);

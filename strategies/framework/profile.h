@@ -22,6 +22,9 @@ namespace rehearse::strategies {
 ///             operators read is made again (torch/_functorch/partitioners.py, ban_recompute_materialized_backward)
 enum class Fusion : std::uint8_t { eager, native, fused, compiled };
 
+/// PyTorch's own kernels, one operator at a time.
+inline bool is_native(Fusion f) { return f == Fusion::eager || f == Fusion::native; }
+
 /// How eager rotary embedding is written.
 ///   rotate_half  x * cos + cat(-x2, x1) * sin, in the activations' format (Hugging Face)
 ///   pairs        fp32 copy, four products of every second element, stacked (torchtune)

@@ -36,7 +36,7 @@ TensorId ExpertLayer::activation(TensorId x, TensorId weights, std::int64_t widt
     node.saved.push_back(weights);
   }
   const std::int64_t parts = loops() ? load_.local : 1;
-  const KernelKind halves = !loops() && c_.model.gated_mlp && c_.profile.activation != Fusion::compiled ? KernelKind::strided : KernelKind::elementwise;  // as Operators::activation
+  const KernelKind halves = !loops() && c_.model.gated_mlp && is_native(c_.profile.activation) ? KernelKind::strided : KernelKind::elementwise;  // as Operators::activation
   if (loops()) {
     // silu(gate), times up, an operator each: the product's operands are kept too.
     const TensorId silu = tape_.tensor("experts silu", size);

@@ -29,7 +29,7 @@ LowerContext make_context(const model::ModelDescription& model, const Strategy& 
     case Precision::nvfp4: c.activation = DType::bf16; c.gemm = DType::nvfp4; break;
   }
   // Norms with fp32 weights make an fp32 stream; autocast's products stay in 16 bits. Hand-written norms return the format of their input.
-  const bool promotes = profile.norm == Fusion::eager || profile.norm == Fusion::native;
+  const bool promotes = is_native(profile.norm);
   if (upcasts_unquantised(strategy, profile) && promotes && profile.adapter_autocast && c.element() == 2 && bits(c.gemm) == 16) c.activation = DType::fp32;
   c.attention = strategy.training.attention.value_or(profile.attention_fused ? "flash" : "unfused");
   return c;
@@ -92,7 +92,7 @@ TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows,
     const TensorId statistics = tape_.tensor(name + " statistics", rows * 4 * (layer_norm ? 2 : 1), false);
     node.intermediates = {statistics};
     node.saved = {x, statistics};
-    const KernelKind kind = c_.profile.norm == Fusion::native || c_.profile.norm == Fusion::eager ? KernelKind::native_normalization : KernelKind::normalization;
+    const KernelKind kind = is_native(c_.profile.norm) ? KernelKind::native_normalization : KernelKind::normalization;
     node.forward = {kernel(name, bytes, bytes, kind)};
     node.backward = {kernel(name + " backward", 2 * bytes, bytes, kind)};
     // Transformer Engine's backward sums the weight's gradient in the same pass, one row per block of threads, and adds those up
@@ -265,15 +265,16 @@ TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t
   if (!c_.model.gated_mlp && c_.profile.activation == Fusion::eager && c_.model.activation == model::Activation::gelu_tanh) return gelu_eager(gate_or_fused, width);
   const std::int64_t bytes = c_.tokens * width * c_.element();
   const TensorId y = tape_.tensor("activation", bytes);
-  // Gate and up are halves of one tensor's rows. Megatron's TorchScript chain is no better at them (Liger's table, bias_swiglu_impl).
-  const KernelKind halves = up == kNoTensor && c_.profile.activation != Fusion::compiled ? KernelKind::strided : KernelKind::elementwise;
+  // Gate and up are halves of one tensor's rows: PyTorch's own kernels load them one by one, compiled ones (Megatron's jit_fuser is
+  // torch.compile) do not: Liger's table, bias_swiglu_impl at its first size, before shapes that change make sizes symbolic.
+  const KernelKind halves = up == kNoTensor && is_native(c_.profile.activation) ? KernelKind::strided : KernelKind::elementwise;
   if (!c_.model.gated_mlp) {
     Node node{.name = prefix + "gelu", .inputs = {gate_or_fused}, .outputs = {y}, .saved = {gate_or_fused}, .forward = {kernel("gelu", bytes, bytes)},
               .backward = {kernel("gelu backward", 2 * bytes, bytes)}};
     tape_.nodes.push_back(std::move(node));
     return y;
   }
-  if (c_.profile.activation == Fusion::eager || c_.profile.activation == Fusion::native) {
+  if (is_native(c_.profile.activation)) {
     const TensorId silu = tape_.tensor("silu", bytes);
     tape_.nodes.push_back({.name = prefix + "silu", .inputs = {gate_or_fused}, .outputs = {silu}, .saved = {gate_or_fused}, .forward = {kernel("silu", bytes, bytes, halves)},
                            .backward = {kernel("silu backward", 2 * bytes, bytes, halves)}});

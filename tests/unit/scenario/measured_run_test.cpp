@@ -55,6 +55,14 @@ TEST(MeasuredRun, AnUnknownFrameworkIsWhatItsDegreesPointTo) {
   EXPECT_EQ(profile({{"n_gpus", "1024"}, {"global_batch", "1024"}}), "megatron-core");
 }
 
+TEST(MeasuredRun, MemoryThatTheNamedGpuHasNotPointsToAnother) {
+  const Scenario gb200 = scenario({{"gpu", "b200-sxm"}, {"note", "as stated: gpu: B200 (184 GiB class)"}});
+  EXPECT_EQ(gb200.cluster.gpu.name, "gb200-nvl72");
+  EXPECT_TRUE(notes(gb200, "GPU taken as gb200-nvl72"));
+  EXPECT_EQ(scenario({{"gpu", "b200-sxm"}, {"note", "as stated: gpu: B200 (178 GiB class)"}}).cluster.gpu.name, "b200-sxm");
+  EXPECT_EQ(scenario({{"gpu", "b200-sxm"}, {"note", "as stated: gpu: B200 (500 GiB class)"}}).cluster.gpu.name, "b200-sxm");
+}
+
 TEST(MeasuredRun, NamesOfTheContractHaveProfilesOfTheirOwn) {
   EXPECT_EQ(scenario({{"framework", "fms-fsdp"}, {"sharding", "hsdp"}}).profile.name, "fms-fsdp");
   EXPECT_EQ(scenario({{"framework", "torchtune"}, {"torch_compile", "y"}}).profile.name, "torchtune-compile");
