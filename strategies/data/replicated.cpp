@@ -61,13 +61,13 @@ class Replicated final : public DataParallelWriter {
         w.kernel(builder().kernel({.kind = KernelKind::memset, .dtype = DType::fp32, .bytes_written = bytes, .name = "zero gradients"}), host());
       });
     }
-    if (overlap_gather_ && gathers()) gather_ahead();
+    if (gathers_ahead()) gather_ahead();
   }
 
   void before_forward(std::size_t unit, int micro_batch) override {
-    if (!overlap_gather_ || !gathers() || micro_batch != 0) return;
+    if (!gathers_ahead() || micro_batch != 0) return;
     const std::uint32_t event = gather_event(unit);
-    stage_.call("wait parameters", Phase::forward, &stage_.units[unit], [&](plan::BlockWriter& w) { w.wait(Stream::compute, event, plan::Frame::unit); });
+    stage_.call("wait parameters " + std::to_string(event), Phase::forward, &stage_.units[unit], [&](plan::BlockWriter& w) { w.wait(Stream::compute, event, plan::Frame::unit); });
   }
 
   void after_backward(std::size_t unit, int, bool first, bool last) override {
@@ -175,6 +175,7 @@ class Replicated final : public DataParallelWriter {
   /// Some other rank holds the same weights: gradients are summed, sharded states gathered.
   bool reduces() const { return stage_.sizes.data > 1 || (stage_.sizes.expert_data > 1 && trains_experts()); }
   bool gathers() const { return stage_.sizes.shard > 1 || (stage_.sizes.expert_data > 1 && trains_experts()); }
+  bool gathers_ahead() const { return overlap_gather_ && gathers() && !evaluates(); }
   std::int64_t& pending(Part part) { return pending_[part == Part::experts]; }
 
   void reduce(Part part, std::int64_t bytes) {

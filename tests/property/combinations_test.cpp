@@ -11,6 +11,7 @@
 #include "strategies/data/catalog.h"
 #include "strategies/optimizer/optimizer.h"
 #include "tests/support/byte_ledger.h"
+#include "tests/support/event_ledger.h"
 #include "tests/support/same_result.h"
 
 namespace rehearse::combinations_test {
@@ -175,6 +176,8 @@ void check(const scenario::Scenario& s) {
     EXPECT_EQ(second.after_step, third.after_step);
     EXPECT_EQ(first.after_step, first.persistent) << "something outlives the step";
     for (std::int64_t bytes : ledger.live()) EXPECT_GE(bytes, 0);
+    const auto idle_waits = test_support::waits_for_nothing(r.plan, c);
+    EXPECT_TRUE(idle_waits.empty()) << idle_waits.size() << " waits for events that nobody records, first: " << idle_waits.front();
     EXPECT_GE(r.classes[c].memory.peak_reserved, r.classes[c].memory.peak_allocated);
   }
   EXPECT_EQ(ranks, s.gpus());
