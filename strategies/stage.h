@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/core/contract.h"
 #include "sim/plan/builder.h"
 #include "strategies/framework/profile.h"
 #include "strategies/layer/tape.h"
@@ -73,12 +74,14 @@ class Stage {
   template <typename Write>
   std::uint32_t block(const std::string& key, Write write) {
     auto it = blocks_.find(key);
-    if (it != blocks_.end()) return it->second;
+    if (it != blocks_.end() && !rewrites_blocks) return it->second;
     plan::BlockWriter writer(key);
     write(writer);
-    const std::uint32_t id = writer.empty() ? plan::kNoFrame : builder.add_block(writer.take());
-    return blocks_.emplace(key, id).first->second;
+    if (it == blocks_.end()) return blocks_.emplace(key, writer.empty() ? plan::kNoFrame : builder.add_block(writer.take())).first->second;
+    ENSURES(it->second == plan::kNoFrame ? writer.empty() : builder.block(it->second) == writer.take(), "block '" + key + "' has a key that stands for two");
+    return it->second;
   }
+  static inline bool rewrites_blocks = false;   // for tests: a key that comes back must stand for the same instructions
 
   /// Appends a call of `block`; blocks with the same key are written once.
   template <typename Write>

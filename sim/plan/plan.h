@@ -84,6 +84,7 @@ struct Instruction {
   std::uint8_t flags = 0;       // Sync bits, or the Category of an alloc
   std::uint32_t index = 0;      // spec or slot
   std::int64_t value = 0;       // picoseconds or bytes
+  friend bool operator==(const Instruction&, const Instruction&) = default;
 };
 static_assert(sizeof(Instruction) == 16);
 
@@ -138,6 +139,7 @@ std::string_view name_of(Phase p);
 /// block can run there (strategies/block_segments.h).
 struct Cut {
   std::uint32_t timing = 0, memory = 0;
+  friend bool operator==(const Cut&, const Cut&) = default;
 };
 
 /// Timing and memory instructions are kept apart: time never depends on memory, and memory on time only through
@@ -149,6 +151,7 @@ struct Block {
   std::vector<std::string> slot_names;   // of the own frame, for reports; may be shorter than `slots`
   std::uint32_t slots = 0;               // size of the own frame
   std::vector<Cut> cuts;
+  friend bool operator==(const Block&, const Block&) = default;
 };
 
 constexpr std::uint32_t kNoFrame = 0xffffffff;
