@@ -22,8 +22,10 @@ DType wider(DType t) {
 
 double gemm_fraction(const KernelParameters& p, DType t) {
   switch (t) {
-    case DType::fp8: case DType::mxfp8: case DType::nvfp4: case DType::int8:
+    case DType::fp8: case DType::mxfp8: case DType::int8:
       return p.gemm_peak_fraction * p.gemm_fp8_fraction;
+    case DType::nvfp4:
+      return p.gemm_peak_fraction * p.gemm_nvfp4_fraction;
     case DType::fp64: case DType::fp32: case DType::tf32:
       return p.gemm_peak_fraction * p.gemm_fp32_fraction;
     default:

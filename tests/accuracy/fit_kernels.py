@@ -102,6 +102,27 @@ def fit_gemm(gpus, architecture, without=None):
     return dict(fixed, **dict(zip(free, map(float, fit.x))))
 
 
+def fit_nvfp4(gpus, architecture, gemm):
+    """The fraction of the 4-bit peak, for each GPU: chips of one architecture differ in what feeds their tensor units."""
+    out = {}
+    rows = [r for r in T.nvfp4_rows() if gpus[r["gpu"]]["architecture"] == architecture]
+    for gpu in sorted({r["gpu"] for r in rows}):
+        rr = [r for r in rows if r["gpu"] == gpu]
+        y = np.array([r["us"] for r in rr])
+        m, n, k = (np.array([r[c] for r in rr], float) for c in "mnk")
+        g = gpus[gpu]
+
+        def predict(x):  # fraction, speed of the quantising pass as a fraction of HBM, its launch
+            rate = g["peak"]["nvfp4"] * gemm["gemm_peak_fraction"] * x[0]
+            return F.gemm_us(g, dict(gemm, l2_share=0.5), rate, 1, m, n, k, .5, 2) + m * k * 2.5 / (x[1] * g["hbm"]) * 1e6 + x[2]
+
+        fit = least_squares(lambda x: np.log(predict(x) / y), [.8, .5, 5], bounds=([.3, .2, 0], [1, .9, 25]), loss="soft_l1", f_scale=.1)
+        report("4-bit products", grouped_by(rr, "table", "gpu", "op"), predict(fit.x), y)
+        out["gemm_nvfp4_fraction " + gpu] = float(fit.x[0])
+        print("     quantising pass of", gpu, fit.x[1:])
+    return out
+
+
 def fit_attention(gpus, architecture, gemm):
     out = {}
     p = dict(gemm_launch_us=gemm["gemm_launch_us"], gemm_peak_fraction=gemm["gemm_peak_fraction"])
@@ -228,6 +249,7 @@ def main():
         gemm = fit_gemm(gpus, architecture, options.without)
         found = dict(gemm)
         if not options.without:
+            found.update(fit_nvfp4(gpus, architecture, gemm))
             found.update(fit_attention(gpus, architecture, gemm))
             found.update(fit_math(gpus, architecture, gemm, 0.8))
             found.update(fit_memory(gpus, architecture))

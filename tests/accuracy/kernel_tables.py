@@ -88,6 +88,12 @@ def gemm_rows():
     return out
 
 
+def nvfp4_rows():
+    """4-bit products with the pass before them that quantises their 16-bit input (m x k)."""
+    return [dict(table="aiconfigurator", gpu=GPU[r["gpu"]], op="gemm nvfp4", m=int(r["m"]), n=int(r["n"]), k=int(r["k"]), us=float(r["time_us"]))
+            for r in read("gemm_nvfp4_aiconfigurator")]
+
+
 def attention_rows():
     """Fused and unfused attention: dicts with table, gpu, impl, direction, b, h, hkv, s, d, dv, causal, window, us."""
     out = []

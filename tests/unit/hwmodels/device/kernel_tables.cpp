@@ -108,6 +108,18 @@ void add_aiconfigurator_gemms(std::vector<MeasuredKernel>& out) {
       out.push_back({"aiconfigurator", gpu_named(r["gpu"]), "gemm bf16", {gemm(1, std::stoll(r["m"]), std::stoll(r["n"]), std::stoll(r["k"]), DType::bf16)}, us, Harness::burst, 0});
 }
 
+/// With the pass that quantises the 16-bit input to 4 bits and a scale per 16 of them.
+void add_nvfp4_gemms(std::vector<MeasuredKernel>& out) {
+  for (CsvRow& r : read_table("gemm_nvfp4_aiconfigurator")) {
+    const std::int64_t m = std::stoll(r["m"]), n = std::stoll(r["n"]), k = std::stoll(r["k"]);
+    KernelSpec quantise;
+    quantise.kind = KernelKind::elementwise, quantise.bytes_read = 2 * m * k, quantise.bytes_written = m * k / 2 + m * k / 16;
+    KernelSpec product = gemm(1, m, n, k, DType::nvfp4);
+    product.output_dtype = DType::bf16;
+    out.push_back({"aiconfigurator", gpu_named(r["gpu"]), "gemm nvfp4", {quantise, product}, std::stod(r["time_us"]), Harness::burst, 6});
+  }
+}
+
 void add_other_gemms(std::vector<MeasuredKernel>& out) {
   std::set<std::string> seen;  // one source repeats the other's tables
   for (CsvRow& r : read_table("kernels_gemm_attention")) {
@@ -178,6 +190,7 @@ std::vector<MeasuredKernel> measured_gemms() {
   std::vector<MeasuredKernel> out;
   add_simumax_gemms(out);
   add_aiconfigurator_gemms(out);
+  add_nvfp4_gemms(out);
   add_other_gemms(out);
   return out;
 }
