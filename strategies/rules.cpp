@@ -128,6 +128,8 @@ void checkpoint_rules(const model::ModelDescription& model, const Strategy& s, R
   rules.forbid(m.contiguous_checkpoints && m.recompute != Recompute::full, "memory.contiguous_checkpoints", "only inputs of recomputed layers are kept in buffers", "Set memory.recompute: full");
   rules.forbid(m.contiguous_checkpoints && !m.partition_activations, "memory.contiguous_checkpoints", "DeepSpeed keeps only partitioned activations in buffers", "Set memory.partition_activations: true");
   rules.forbid(m.contiguous_checkpoints && s.parallelism.degrees.pipeline > 1, "memory.contiguous_checkpoints", "the buffers are those of one micro-batch; pipeline stages have several under way", "Leave the key out");
+  rules.forbid(m.recompute_layers > 0 && m.recompute_every > 1, "memory.recompute_layers", "memory.recompute_every chooses among all layers, recompute_layers takes each chunk's first", "Give one of the two");
+  rules.forbid(m.contiguous_checkpoints && m.recompute_layers > 0, "memory.contiguous_checkpoints", "DeepSpeed's buffers are for layers spread evenly, Megatron's block method takes each chunk's first", "Leave out memory.recompute_layers");
   rules.forbid(m.number_checkpoints > 0 && !m.contiguous_checkpoints, "memory.number_checkpoints", "there are no buffers to count", "Set memory.contiguous_checkpoints: true, or leave the key out");
   rules.forbid(m.number_checkpoints > 0 && m.number_checkpoints < recomputed, "memory.number_checkpoints", text(m.number_checkpoints) + " buffers for " + text(recomputed) + " recomputed layers", "Use " + text(recomputed));
   rules.forbid(m.synchronize_checkpoints && m.recompute != Recompute::full, "memory.synchronize_checkpoints", "there are no recomputed layers to wait for", "Set memory.recompute: full");

@@ -132,6 +132,7 @@ struct Memory {
   int number_checkpoints = 0;                     // contiguous: how many buffers; 0: one for each recomputed layer
   bool synchronize_checkpoints = false;           // the host waits for the device around each recomputed layer (DeepSpeed)
   int recompute_every = 1;                        // every n-th layer when full
+  int recompute_layers = 0;                       // full: the first n layers of each chunk only (Megatron's block method); 0: all
   std::vector<std::string> recompute_modules;     // selective: core_attn, mlp, layernorm, ...; empty: the profile's habit
 };
 

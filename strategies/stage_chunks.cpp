@@ -22,7 +22,7 @@ class ChunkBuilder {
     const bool whole_loss = neighbours.gathered && !out_.chunks.empty();
     in_parallel_ = stage_.strategy.data_parallel.kind == DataParallelKind::one_process && !whole_loss;
     if (held.embedding) add_end(embedding_tape(of_layer(-1), out_.tied));
-    for (int layer : held.layers) add_layer(layer);
+    for (std::size_t i = 0; i < held.layers.size(); ++i) add_layer(held.layers[i], i);
     if (held.head) add_end(held.loss ? head_tape(of_layer(-1), out_.tied) : output_tape(of_layer(-1), out_.tied));
     else if (held.loss) add_end(loss_tape(neighbours.gathered ? whole_batch() : of_layer(-1)));
     chunk.last = stage_.units.size();
@@ -52,9 +52,10 @@ class ChunkBuilder {
     add_unit(&out_.tapes.back(), -1, false);
   }
 
-  void add_layer(int layer) {
+  void add_layer(int layer, std::size_t of_chunk) {
     const Memory& memory = stage_.strategy.memory;
-    add_unit(tape_of(layer), layer, memory.recompute == Recompute::full && layer % memory.recompute_every == 0);
+    const bool among_first = memory.recompute_layers == 0 || of_chunk < static_cast<std::size_t>(memory.recompute_layers);
+    add_unit(tape_of(layer), layer, memory.recompute == Recompute::full && layer % memory.recompute_every == 0 && among_first);
   }
 
   /// Layers of one kind have one tape.

@@ -221,8 +221,10 @@ class Accelerate {
     if (granularity) {
       if (*granularity != "full" && *granularity != "selective") in_.complain(at + "recompute_granularity", fmt::format("'{}' is no granularity", *granularity), "Use full or selective");
       else in_.set("memory.recompute", *granularity, at + "recompute_granularity");
-      if (in_.integer(at + "recompute_num_layers", config::positive).value_or(1) > 1) in_.refuse(at + "recompute_num_layers", "recomputing some layers of a stage");
-      in_.word(at + "recompute_method");
+      const bool block = in_.word(at + "recompute_method").value_or("uniform") == "block" && *granularity == "full";
+      const auto layers = in_.integer(at + "recompute_num_layers", config::positive);
+      if (block && layers) in_.set("memory.recompute_layers", std::to_string(*layers), at + "recompute_num_layers");
+      else if (layers.value_or(1) > 1) in_.refuse(at + "recompute_num_layers", fmt::format("one checkpoint for {} layers", *layers));
     } else if (in_.flag(at + "recompute_activations").value_or(false)) {
       in_.set("memory.recompute", "selective", at + "recompute_activations");
     }

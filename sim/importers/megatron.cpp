@@ -135,9 +135,7 @@ class Megatron {
     const std::string method = in_.word("recompute_method").value_or(granularity == "full" ? "uniform" : "");
     const auto layers = in_.integer("recompute_num_layers", positive);
     if (granularity == "full") {
-      const std::int64_t all = in_.integer("num_layers").value_or(in_.integer("encoder_num_layers").value_or(0));
-      const std::int64_t stages = in_.integer("pipeline_model_parallel_size", positive).value_or(1);
-      if (method == "block" && layers && all > 0 && *layers < (all + stages - 1) / stages) in_.refuse("recompute_num_layers", "recomputing the first layers of a stage only", "Set memory.recompute_every, and leave it out with training.without: [recompute_num_layers]");
+      if (method == "block" && layers) in_.set("memory.recompute_layers", std::to_string(*layers), "recompute_num_layers");
       else if (method == "uniform" && layers.value_or(1) > 1) in_.refuse("recompute_num_layers", fmt::format("one checkpoint for {} layers", *layers));
       else if (method != "uniform" && method != "block") in_.complain("recompute_method", fmt::format("'{}' is no method", method), "Use uniform or block");
     }

@@ -206,6 +206,7 @@ Value memory_section(const st::Memory& m) {
   Section out("memory");
   out.add("recompute", word_of(m.recompute));
   out.add("recompute_every", m.recompute_every);
+  if (m.recompute_layers > 0) out.add("recompute_layers", m.recompute_layers);
   out.put("offload", offload_section(m.offload));
   if (m.device_map.active()) {
     Section map("memory.device_map");

@@ -28,11 +28,17 @@ void more_recomputation(const Scenario& s, std::vector<Scenario>& list) {
     list.back().strategy.memory.recompute_every = every;
   }
   if (now.recompute != st::Recompute::none) return;
-  // Megatron's cheap modules first, then whole layers.
+  // Megatron's cheap modules first, then more and more whole layers of each chunk.
   if (s.profile.name.starts_with("megatron-core") || s.profile.name == "megatron-bridge") {
     list.push_back(s);
     list.back().strategy.memory.recompute = st::Recompute::selective;
     list.back().strategy.memory.recompute_modules = {"core_attn", "layernorm", "mlp_act", "moe_act", "mla_up_proj"};
+    const std::int64_t chunks = std::max(1, s.strategy.parallelism.degrees.pipeline) * std::max<std::int64_t>(1, s.strategy.pipeline.virtual_stages);
+    for (int layers = 1; layers < s.model.layer_count() / chunks; layers *= 2) {
+      list.push_back(s);
+      list.back().strategy.memory.recompute = st::Recompute::full;
+      list.back().strategy.memory.recompute_layers = layers;
+    }
   }
   list.push_back(s);
   list.back().strategy.memory.recompute = st::Recompute::full;

@@ -205,7 +205,7 @@ TEST(Megatron, OptionsOfLayersBecomeOptionsOfTraining) {
   EXPECT_EQ(key(read(common + "--grad-reduce-in-bf16 --ddp-bucket-size 1000"), "data_parallel.bucket"), "2000 B");
   EXPECT_EQ(key(read(common + "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 1"), "pipeline.layers_per_stage"), "[1, 3, 3, 1]");
   EXPECT_EQ(key(read(common + "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"), "memory.recompute"), "full");
-  EXPECT_EQ(fate(read(common + "--recompute-granularity full --recompute-method block --recompute-num-layers 2"), "recompute_num_layers"), "not simulated");
+  EXPECT_EQ(key(read(common + "--recompute-granularity full --recompute-method block --recompute-num-layers 2"), "memory.recompute_layers"), "2");
   EXPECT_EQ(key(read(common + "--optimizer-cpu-offload --optimizer-offload-fraction 0.5"), "memory.offload.ratio"), "0.5");
   EXPECT_EQ(key(read(common + "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"), "training.optimizer_state_dtype"), "bf16");
   EXPECT_EQ(fate(read(common + "--use-precision-aware-optimizer --exp-avg-dtype fp8"), "exp_avg_dtype"), "not simulated");
