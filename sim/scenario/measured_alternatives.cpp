@@ -11,7 +11,7 @@ namespace {
 
 namespace st = strategies;
 
-bool like_megatron(const Scenario& s) { return s.profile.name.starts_with("megatron") || s.profile.name == "gpt-neox"; }
+bool like_megatron(const Scenario& s) { return is_megatron(s.profile.name) || s.profile.name == "gpt-neox"; }
 
 /// Nothing is said of how the job is spread over its GPUs.
 bool degrees_open(const config::CsvRow& row) {
@@ -29,7 +29,7 @@ void more_recomputation(const Scenario& s, std::vector<Scenario>& list) {
   }
   if (now.recompute != st::Recompute::none) return;
   // Megatron's cheap modules first, then more and more whole layers of each chunk.
-  if (s.profile.name.starts_with("megatron-core") || s.profile.name == "megatron-bridge") {
+  if (s.profile.name == "megatron-core" || is_nvidia_recipe(s.profile.name)) {
     list.push_back(s);
     list.back().strategy.memory.recompute = st::Recompute::selective;
     list.back().strategy.memory.recompute_modules = {"core_attn", "layernorm", "mlp_act", "moe_act", "mla_up_proj"};

@@ -58,7 +58,7 @@ model::ModelDescription model_of(const config::CsvRow& row, const std::string& p
   }
   if (shapes.layers == 0 || shapes.hidden == 0 || shapes.heads == 0) throw NotSimulated{"the shapes of '" + shapes.name + "' are not stated and it is no preset"};
   if (shapes.vocab == 0) {
-    shapes.vocab = profile.starts_with("megatron") ? 50257 : shapes.gated ? 32000 : 50257;
+    shapes.vocab = is_megatron(profile) ? 50257 : shapes.gated ? 32000 : 50257;
     notes.push_back(fmt::format("vocabulary not stated, taken as {}", shapes.vocab));
   }
   if (!shapes.tied && profile.starts_with("nanotron")) shapes.tied = false;
@@ -78,12 +78,12 @@ st::Precision precision_of(const std::string& word) {
 
 st::DataParallelKind kind_of(const std::string& word, const std::string& profile, int data) {
   using K = st::DataParallelKind;
-  const bool megatron = profile.starts_with("megatron") || profile.starts_with("nanotron");
-  if (word == "none" || word.empty()) return data > 1 ? (word.empty() && profile == "megatron-bridge" ? K::distributed_optimizer : K::ddp) : K::none;
+  const bool megatron = is_megatron(profile) || profile.starts_with("nanotron");
+  if (word == "none" || word.empty()) return data > 1 ? (word.empty() && is_nvidia_recipe(profile) ? K::distributed_optimizer : K::ddp) : K::none;
   if (word == "zero1") return megatron ? K::distributed_optimizer : K::zero1;
   if (word == "zero2") return K::zero2;
   if (word == "zero3") return K::zero3;
-  if (word == "fsdp" && (profile == "megatron-core" || profile == "megatron-bridge")) return K::megatron_fsdp;
+  if (word == "fsdp" && (profile == "megatron-core" || is_nvidia_recipe(profile))) return K::megatron_fsdp;
   if (word == "fsdp" || word == "hsdp") return profile.starts_with("torchtitan") || profile.starts_with("torchtune") ? K::fsdp2 : K::fsdp1;
   if (word == "megatron-fsdp") return K::megatron_fsdp;
   throw NotSimulated{"sharding '" + word + "' is not simulated yet"};

@@ -174,7 +174,7 @@ class RowScenario {
     st::Strategy& strategy = s_.strategy;
     st::Degrees& d = strategy.parallelism.degrees;
     const std::string said = cell(row_, "sp");
-    strategy.parallelism.sequence_parallel = d.tensor > 1 && (said == "y" || (said.empty() && (profile_ == "megatron-bridge" || profile_.starts_with("torchtitan"))));
+    strategy.parallelism.sequence_parallel = d.tensor > 1 && (said == "y" || (said.empty() && (is_nvidia_recipe(profile_) || profile_.starts_with("torchtitan"))));
     if (asynchronous_tensor(row_) && strategy.parallelism.sequence_parallel) strategy.parallelism.overlap_tensor = s_.profile.overlap_tensor = true;
     strategy.data_parallel.kind = kind_of(sharding_, profile_, d.data);
     if (sharding_ == "hsdp") d.data_shard = s_.cluster.gpus_per_node;

@@ -97,6 +97,7 @@ std::string known_profile(const config::CsvRow& row) {
                             contains(source, "images/tables.tex") || contains(source, "2021.png") /* Megatron-LM's README in 2021 */ || gpu.starts_with("v100");
   if (f == "megatron-lm") return old_megatron && !contains(source, "tests/functional_tests") ? "megatron-2021" : "megatron-core";
   if (f == "megatron-deepspeed") return "megatron-2021";
+  if (f == "nemo" && release_of(cell(row, "source")) < "25" && !release_of(cell(row, "source")).empty()) return "nemo-2024";
   if (f == "megatron-bridge" || f == "nemo") return "megatron-bridge";
   if (f == "torchtitan" || (f == "various" && contains(source, "torchtitan"))) {
     if (!compiled(row)) return "torchtitan";
@@ -122,7 +123,7 @@ ProfileChoice profile_of(const config::CsvRow& row) {
     // FSDP of Megatron's layers in pretraining is Megatron's own. Elsewhere, and beside 4-bit weights, NeMo runs Hugging Face's
     // modelling code.
     const std::string sharding = lower(cell(row, "sharding"));
-    const bool whole = known == "megatron-core" || known == "megatron-bridge";
+    const bool whole = known == "megatron-core" || is_nvidia_recipe(known);
     if (whole && sharding == "fsdp" && cell(row, "task") == "pretrain") return {std::move(known), "sharded by FSDP, taken as Megatron-FSDP"};
     if (whole && (sharding == "fsdp" || sharding == "hsdp" || sharding == "fsdp2")) return {compiled_form(row, "torchtitan"), "sharded by FSDP, simulated as torchtitan: the profile " + known + " is not"};
     if (whole && (cell(row, "task") == "qlora" || sharding == "zero3")) return {"huggingface", "4-bit or ZeRO-3, simulated as huggingface: the profile " + known + " has neither"};

@@ -53,7 +53,7 @@ void DataParallelWriter::persistent(const std::string& name, std::int64_t bytes,
 
 std::int64_t DataParallelWriter::moments() const { return moments_of(stage_.strategy.training.optimizer); }
 
-std::int64_t DataParallelWriter::state_bytes() const { return moments() * bits(profile().optimizer_state) / 8 + (profile().master_parameters ? 4 : 0); }
+std::int64_t DataParallelWriter::state_bytes() const { return moments() * bits(profile().optimizer_state) / 8 + profile().master_bytes(); }
 
 /// States with a shape or format of their own, weight by weight; none where moments are elementwise.
 std::int64_t DataParallelWriter::own_states(Part part) const {
@@ -77,7 +77,7 @@ DataParallelWriter::Share DataParallelWriter::share(bool sharded, std::int64_t g
     mine.stored += usual * stored_bytes() + wide * 4;
     mine.gradients += usual * gradient + wide * 4;
     mine.states += divided(own_states(part)) + usual * state_bytes() + wide * moments() * 4;
-    mine.master = mine.master || (profile().master_parameters && usual > 0);
+    mine.master = mine.master || (profile().master_bytes() == 4 && usual > 0);
   }
   return mine;
 }

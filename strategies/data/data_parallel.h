@@ -58,7 +58,7 @@ class DataParallelWriter {
   /// What one rank's optimizer works on, in bytes.
   struct Share {
     std::int64_t elements = 0, stored = 0, gradients = 0, states = 0;
-    bool master = false;   // an fp32 copy is among the states
+    bool master = false;   // a whole fp32 copy is among the states
   };
   /// The trained parameters of this rank: all of them, or its part of what each group shares. `gradient`: bytes per element, as the optimizer reads them.
   Share share(bool sharded, std::int64_t gradient) const;

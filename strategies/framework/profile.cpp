@@ -107,6 +107,7 @@ const config::Fields<P>& fields() {
       config::boolean("compiled", &P::compiled, "torch.compile on each layer"),
       format("stored_parameter", &P::stored_parameter, "what modules hold"),
       config::boolean("master_parameters", &P::master_parameters, "fp32 copy beside 16-bit parameters"),
+      config::boolean("parameter_remainders", &P::parameter_remainders, "of that copy only the 16 bits that the parameters lack (Apex's store_param_remainders)"),
       format("gradient", &P::gradient, "accumulated gradients"),
       format("reduce", &P::reduce, "gradient reduction"),
       format("optimizer_state", &P::optimizer_state, "moments"),
@@ -187,7 +188,7 @@ std::filesystem::path file_of_profile(const std::string& name, const std::functi
   return resource_root() / kFolder / (name + ".yaml");
 }
 
-/// A profile of the user's own: `extends` names one of ours or a file beside this one.
+/// A profile over another: `extends` names one of ours, or a file beside this one.
 config::Value layered(const std::filesystem::path& file, int depth) {
   const config::Document document = config::load_document(file);
   const config::Value* base = document.root.find("extends");
@@ -208,7 +209,7 @@ FrameworkProfile read_profile(const std::string& name) {
     return Diagnostic{{}, "training.framework", std::move(problem), std::move(fix), ""};
   });
   config::Diagnostics problems;
-  const config::Value root = own ? layered(path, 0) : config::load_document(path).root;
+  const config::Value root = layered(path, 0);
   FrameworkProfile profile = config::read(root, fields(), problems);
   config::throw_if_any(std::move(problems));
   if (own) profile.own_text = config::to_yaml(root);
@@ -229,6 +230,7 @@ FrameworkProfile with_precision(FrameworkProfile profile, Precision precision) {
   const DType narrow = precision == Precision::fp16 ? DType::fp16 : DType::bf16;
   for (DType* format : {&profile.stored_parameter, &profile.gradient, &profile.reduce, &profile.optimizer_state, &profile.adapter})
     *format = wide ? DType::fp32 : bits(*format) == 16 ? narrow : *format;
+  if (precision != Precision::bf16 && precision != Precision::fp8) profile.parameter_remainders = false;   // fp16 is no prefix of fp32
   if (!wide) return profile;
   profile.master_parameters = false;
   profile.autocast = false;

@@ -91,6 +91,9 @@ struct FrameworkProfile {
   // Number formats
   DType stored_parameter = DType::bf16;   // what the module holds (fp32 under autocast / FSDP)
   bool master_parameters = true;          // fp32 copy beside 16-bit parameters
+  bool parameter_remainders = false;      // of that copy only the 16 bits that the parameters lack
+  /// Bytes per element that the optimizer keeps of the parameters themselves.
+  std::int64_t master_bytes() const { return !master_parameters ? 0 : parameter_remainders ? 2 : 4; }
   DType gradient = DType::fp32;           // accumulated gradient
   DType reduce = DType::fp32;             // gradient reduction on the wire
   DType optimizer_state = DType::fp32;

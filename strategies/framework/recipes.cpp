@@ -34,6 +34,7 @@ const config::Fields<Recipe>& recipe_fields() {
       config::text("recompute_modules", &R::recompute_modules, "what is recomputed"),
       config::boolean("fused_mlp", &R::fused_mlp, "the experts' products in fused kernels"),
       config::boolean("overlap_exchange", &R::overlap_exchange, "tokens travel beside another micro-batch's backward"),
+      config::integer("deferred_head_gradients", &R::deferred_head_gradients, "wgrad_deferral_limit, under pipeline stages", config::positive),
   };
   return table;
 }
@@ -73,6 +74,7 @@ void apply(const Recipe& recipe, bool recompute_unsaid, Strategy& s) {
   if (recipe.cuda_graph) s.training.cuda_graph = true;
   s.training.cuda_graph_modules = recipe.cuda_graph_modules;
   if (recipe.fused_mlp) s.experts.fused_mlp = true;
+  if (s.parallelism.degrees.pipeline > 1) s.pipeline.deferred_head_gradients = recipe.deferred_head_gradients;
   // Overlap needs the interleaved schedule where there are stages.
   s.experts.overlap_exchange = recipe.overlap_exchange && s.parallelism.degrees.expert > 1 && (s.parallelism.degrees.pipeline == 1 || s.pipeline.virtual_stages > 1);
   if (!recompute_unsaid || recipe.recompute_modules.empty()) return;

@@ -19,6 +19,7 @@ struct Recipe {
   bool cuda_graph = false;
   std::vector<std::string> cuda_graph_modules, recompute_modules;
   bool fused_mlp = false, overlap_exchange = false;
+  std::optional<std::int64_t> deferred_head_gradients;
 };
 
 struct RecipeKey {
