@@ -121,6 +121,14 @@ void context_rules(const model::ModelDescription& model, const Strategy& s, cons
   rules.forbid(model.attention_sinks && kind != ContextKind::ulysses, "parallelism.context_kind", "learned attention sinks are in no block's sum", "Use ulysses");
 }
 
+/// Several documents in one sample.
+void document_rules(const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
+  const Training& t = s.training;
+  if (t.attended_length() == t.sequence_length) return;
+  rules.forbid(t.attention.value_or(profile.attention_fused ? "flash" : "unfused") == "unfused", "training.document_length", "attention with its scores in memory computes the whole square whatever the mask", "Set training.attention: flash, or leave the key out");
+  rules.forbid(s.parallelism.degrees.context > 1, "training.document_length", "documents cut by context parallelism are not simulated", "Use parallelism.context: 1, or leave the key out");
+}
+
 /// DeepSpeed's ways to keep checkpoints, and paged optimizer states.
 void checkpoint_rules(const model::ModelDescription& model, const Strategy& s, Rules& rules) {
   const Memory& m = s.memory;
@@ -303,6 +311,7 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
     for (Diagnostic& problem : device_map_problems(model, s, profile)) rules.add(std::move(problem));
   rules.forbid(s.backend != Backend::nccl && d.pipeline > 1, "cluster.backend", "Gloo and MPI send host tensors only (torch.distributed, table of backends): stages on GPUs cannot exchange activations", "Use nccl");
   checkpoint_rules(model, s, rules);
+  document_rules(s, profile, rules);
   for (const std::string& m : s.memory.recompute_modules) {
     const bool known = std::any_of(std::begin(kRecomputedModules), std::end(kRecomputedModules), [&](const char* name) { return m == name; });
     rules.forbid(!known, "memory.recompute_modules", "'" + m + "' is no part of a layer that is recomputed", fmt::format("Use {}", fmt::join(kRecomputedModules, ", ")));

@@ -37,6 +37,9 @@ enum class Recompute : std::uint8_t { none, selective, full };
 
 struct Training {
   std::int64_t sequence_length = 0;
+  std::int64_t document_length = 0;      // samples are packed documents of this length, and attention stays in each; 0: one document
+  /// Tokens that attend to one another.
+  std::int64_t attended_length() const { return document_length > 0 && document_length < sequence_length ? document_length : sequence_length; }
   std::int64_t global_batch_size = 0;    // samples per optimizer step
   std::int64_t micro_batch_size = 1;     // samples per data-parallel rank per micro-step
   Precision precision = Precision::bf16;

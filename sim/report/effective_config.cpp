@@ -87,6 +87,7 @@ Value training_section(const scenario::Scenario& s) {
   const st::Training& t = s.strategy.training;
   Section out("training");
   out.add("sequence_length", t.sequence_length);
+  if (t.document_length > 0) out.add("document_length", t.document_length);
   out.add("global_batch_size", t.global_batch_size);
   out.add("micro_batch_size", t.micro_batch_size);
   out.add("precision", word_of(t.precision));

@@ -29,6 +29,7 @@ class RowScenario {
   Scenario make() {
     begin();
     choose_setup();
+    choose_documents();
     choose_precision();
     choose_model();
     choose_degrees();
@@ -73,6 +74,14 @@ class RowScenario {
     if (profile_ == "megatron-2021" && sharding_.starts_with("zero")) profile_ = "megatron-deepspeed";
     s_.cluster = hwmodels::load_cluster(one_gpu_said_ ? "single-gpu" : node_of(row_, gpu_), 1, "rail-fat-tree", gpu_);
     apply_network(row_, s_.cluster, s_.notes);
+  }
+
+  /// Fine-tuning on questions and answers packed into long samples; attention stays within each (NeMo's THD format).
+  /// Assumption: SQuAD's paragraphs with question and answer are of some 200 tokens, and long ones count for more.
+  void choose_documents() {
+    if (!contains(note_, "SQuAD packed")) return;
+    s_.strategy.training.document_length = 256;
+    s_.notes.push_back("packed samples of SQuAD: attention within documents of 256 tokens");
   }
 
   void choose_precision() {

@@ -22,6 +22,7 @@ FlopCount count_flops(const Scenario& s, const plan::Plan& plan) {
   const auto& m = s.model;
   const double tokens = static_cast<double>(s.strategy.training.global_batch_size) * static_cast<double>(s.strategy.training.sequence_length);
   const double sequence = static_cast<double>(s.strategy.training.sequence_length);
+  const std::int64_t attended = s.strategy.training.attended_length();
   const double h = static_cast<double>(m.hidden);
   double products = h * static_cast<double>(m.vocab), full = 0, causal = 0;
   const double matrices = m.gated_mlp ? 3 : 2;
@@ -37,7 +38,7 @@ FlopCount count_flops(const Scenario& s, const plan::Plan& plan) {
       products += h * static_cast<double>(m.ffn_hidden) * matrices;
     }
     full += scores * sequence;
-    causal += scores * model::attention_area(s.strategy.training.sequence_length, s.strategy.training.sequence_length, true, layer.window) / sequence;
+    causal += scores * model::attention_area(attended, attended, true, layer.window) / static_cast<double>(attended);
   }
   const double passes = s.strategy.training.phase == st::StepKind::evaluation ? 1 : 3;
   count.model_full = passes * 2 * (products + full) * tokens;

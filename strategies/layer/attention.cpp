@@ -14,7 +14,7 @@ TensorId Operators::attention(TensorId q, TensorId k, TensorId v, const model::L
   shape.kv_heads = c_.repeats_before_exchange() ? shape.heads : std::max<std::int64_t>(1, m.kv_heads / c_.tensor);
   shape.head_dim = m.query_width() / m.heads;
   shape.value_dim = m.latent.present() ? m.latent.v_head_dim : m.head_dim;
-  shape.window = layer.window < c_.strategy.training.sequence_length ? layer.window : 0;
+  shape.window = layer.window < c_.strategy.training.attended_length() ? layer.window : 0;
   return c_.strategy.parallelism.degrees.context == 1 ? attention(q, k, v, shape) : context_attention(c_, *this, tape_, {q, k, v}, shape);
 }
 
@@ -27,12 +27,16 @@ Item Operators::attention_kernel(KernelKind kind, const AttentionShape& s, bool 
 
 TensorId Operators::attention(TensorId q, TensorId k, TensorId v, const AttentionShape& s) {
   const std::int64_t tokens = s.batch * s.length;
+  // Packed documents are so many short sequences to the kernel.
+  AttentionShape documents = s;
+  documents.length = std::min(s.length, c_.strategy.training.attended_length());
+  documents.batch = (tokens + documents.length - 1) / documents.length;
   const TensorId out = tape_.tensor("attention output", tokens * s.heads * s.value_dim * c_.element());
   const TensorId lse = tape_.tensor("attention log-sum-exp", tokens * s.heads * 4, false);
   Node node{.name = "attention", .inputs = {q, k, v}, .outputs = {out}, .saved = {q, k, v, out, lse}, .intermediates = {lse},
-            .forward = {attention_kernel(KernelKind::attention_forward, s, true, s.length, s.length)}};
+            .forward = {attention_kernel(KernelKind::attention_forward, documents, true, documents.length, documents.length)}};
   // The fp32 accumulator of dQ and the row sums live while the kernel runs (flash_api.cpp, mha_bwd: dq_accum, softmax_d).
-  node.backward = {workspace(0, tokens * s.heads * s.head_dim * 4), workspace(1, tokens * s.heads * 4), attention_kernel(KernelKind::attention_backward, s, true, s.length, s.length), free(0), free(1)};
+  node.backward = {workspace(0, tokens * s.heads * s.head_dim * 4), workspace(1, tokens * s.heads * 4), attention_kernel(KernelKind::attention_backward, documents, true, documents.length, documents.length), free(0), free(1)};
   sinks(node);
   tape_.nodes.push_back(std::move(node));
   return out;
