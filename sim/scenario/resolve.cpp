@@ -162,7 +162,7 @@ Scenario read_scenario(const Value& written, const std::string& file) {
   if (out.empty())
     for (Diagnostic& d : problems_of(s)) out.push_back(given.diagnostic(d.key, d.problem, d.fix));
   config::throw_if_any(std::move(out));
-  for (const st::UnusedKey& unused : st::unused_keys(s.model, s.strategy, habits))
+  for (const st::UnusedKey& unused : st::unused_keys(s.model, s.strategy, habits, s.cluster.gpus_per_node))
     if (given.given(unused.key)) s.notes.push_back(unused.key + " changes nothing: " + unused.why);
   return s;
 }
