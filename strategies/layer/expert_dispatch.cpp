@@ -120,7 +120,7 @@ void ExpertLayer::send_slots_in_two_steps(std::vector<Item>& out, const std::str
                    .spec = c_.builder.collective({.kind = CollectiveKind::all_to_all, .axis = step.axis, .bytes = Bytes{step.leaving * size}, .name = name + step.where, .fullest = Bytes{step.fullest * size}})});
   };
   const auto order = [&](const Step& step, Stream stream) {
-    Item copy = op_.kernel(name + " ordered" + step.where, step.leaving * size, step.leaving * size, KernelKind::permute);
+    Item copy = op_.kernel(name + " ordered" + step.where, step.leaving * size, step.leaving * size);   // whole stretches of slots, one for each place
     copy.stream = stream;
     out.push_back(copy);
   };
@@ -140,7 +140,7 @@ Item ExpertLayer::over_ranks(const std::string& name, bool there, int sync) cons
   if (dispatcher_ == Dispatcher::all_gather) return exchange_item(there ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter, name, bytes(load_.rows) * load_.ranks, sync);
   plan::CollectiveSpec spec{.kind = CollectiveKind::all_to_all, .axis = GroupAxis::expert, .bytes = Bytes{bytes(load_.rows)}, .name = name,
                             .tokens = {.choices = static_cast<std::uint16_t>(moe_.top_k), .places = static_cast<std::uint16_t>(moe_.experts),
-                                       .node_limit = static_cast<std::uint16_t>(moe_.groups_per_token), .token_bytes = static_cast<std::uint32_t>(bytes(1)),
+                                       .groups = static_cast<std::uint16_t>(moe_.groups), .group_limit = static_cast<std::uint16_t>(moe_.groups_per_token), .token_bytes = static_cast<std::uint32_t>(bytes(1)),
                                        .home = !there, .bulk = dispatcher_ == Dispatcher::hybridep}};
   if (load_.uneven()) spec.fullest = Bytes{std::llround(static_cast<double>(bytes(load_.rows)) * load_.visits_over_mean)};
   return {.kind = Item::Kind::collective, .stream = Stream::expert, .sync = sync, .spec = c_.builder.collective(spec)};
