@@ -48,6 +48,9 @@ std::vector<Diagnostic> zero_problems(const Strategy& s, int gpus_per_node) {
                                    {"data_parallel.quantized_gradients", dp.quantized_gradients}})
     if (given && !zero3) out.push_back({{}, key, "ZeRO++ is a form of ZeRO-3", "Set data_parallel.kind: zero3, or leave the key out", ""});
   if (zero3) zeropp_problems(s, gpus_per_node, out);
+  // Source: DeepSpeed 0.16.9, runtime/zero/mics.py, allreduce_mics_shard_grads.
+  if (zero3 && s.parallelism.degrees.shard() != s.parallelism.degrees.data && s.memory.offload.optimizer != MemoryTier::device)
+    out.push_back({{}, "memory.offload.optimizer", "shards that have replicas (MiCS) are summed over these on the GPU, and DeepSpeed refuses to offload them", "Leave out parallelism.data_shard, or the offload", ""});
   return out;
 }
 
