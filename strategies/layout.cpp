@@ -31,12 +31,22 @@ std::string_view name_of(Axis axis) {
       return "data_context";
     case Axis::data_shard_context:
       return "data_shard_context";
+    case Axis::data_secondary:
+      return "data_secondary";
+    case Axis::data_inside:
+      return "data_inside";
+    case Axis::data_across:
+      return "data_across";
     case Axis::pipeline:
       return "pipeline";
     case Axis::model:
       return "model";
     case Axis::expert:
       return "expert";
+    case Axis::expert_inside:
+      return "expert_inside";
+    case Axis::expert_across:
+      return "expert_across";
     case Axis::expert_tensor:
       return "expert_tensor";
     case Axis::expert_data:
@@ -108,6 +118,15 @@ Layout::Layout(const Degrees& degrees, std::string_view order)
     axes_[static_cast<std::size_t>(Axis::context_ulysses)] = {{"cp", inside, stride}};
     if (outside > 1) axes_[static_cast<std::size_t>(Axis::context_ring)] = {{"cp", outside, stride * inside}};
   }
+  // The first members of a group of neighbours `stride` apart, and one of each such set.
+  const auto cut = [&](Axis inside, Axis across, int ranks, int first, int stride) {
+    if (first > 1) axes_[static_cast<std::size_t>(inside)] = {{"inside", first, stride}};
+    if (across != Axis::count_ && ranks > first) axes_[static_cast<std::size_t>(across)] = {{"across", ranks / first, stride * first}};
+  };
+  const int sharing = degrees.shard() * degrees.context;
+  if (degrees.data_secondary > 0) cut(Axis::data_secondary, Axis::count_, sharing, degrees.data_secondary, degrees.tensor);
+  if (degrees.data_inside > 0) cut(Axis::data_inside, Axis::data_across, sharing, degrees.data_inside, degrees.tensor);
+  if (degrees.expert_inside > 0) cut(Axis::expert_inside, Axis::expert_across, degrees.expert, degrees.expert_inside, folded("ep").stride);
   if (degrees.pipeline > 1) {
     const Dimension& pp = dense("pp");  // two members, the whole length of the pipeline apart
     axes_[static_cast<std::size_t>(Axis::embedding)] = {{"ends", 2, pp.stride * (pp.size - 1)}};

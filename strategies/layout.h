@@ -21,6 +21,10 @@ using Rank = int;
 struct Degrees {
   int tensor = 1, context = 1, data = 1, pipeline = 1, expert = 1, expert_tensor = 1;
   int context_ulysses = 1;  // ranks of a context group that exchange heads; the others of the group form a ring
+  // Groups that are cut in two, for what is done inside nodes first; 0: none is.
+  int data_secondary = 0;  // neighbours that share a second copy of the weights (ZeRO++ hpZ)
+  int data_inside = 0;     // neighbours of the sharing ranks that reduce gradients among themselves first (ZeRO++ qgZ)
+  int expert_inside = 0;   // neighbours of an expert group that exchange tokens first (hierarchical all-to-all)
   int data_shard =
       0;  // ranks of one data-parallel group that share a sharded state; 0: all of `data` (no replicas)
 
@@ -43,9 +47,14 @@ enum class Axis : std::uint8_t {
   data_context,  // data x context: gradients are summed over it, Megatron's distributed optimizer shards over
                  // it
   data_shard_context,  // FSDP shards over it
+  data_secondary,      // neighbours of data_shard_context that hold a second copy of the weights together
+  data_inside,         // neighbours of data_shard_context, and one of each such set
+  data_across,
   pipeline,
   model,  // tensor x pipeline: the gradient norm is summed over it
   expert,
+  expert_inside,  // neighbours of an expert group, and one of each such set
+  expert_across,
   expert_tensor,
   expert_data,
   embedding,  // first and last stage, which share tied embeddings; ranks of other stages are in no group

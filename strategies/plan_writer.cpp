@@ -38,14 +38,29 @@ GroupSizes sizes_of(const Degrees& d) {
   sizes.replicate = d.replicate();
   sizes.expert_data = d.expert_data();
   sizes.pipeline = d.pipeline;
+  sizes.secondary = std::max(1, d.data_secondary);
+  sizes.inside = d.data_inside > 0 ? d.data_inside : sizes.shard;
+  sizes.expert_inside = d.expert_inside > 0 ? d.expert_inside : d.expert;
   return sizes;
+}
+
+/// With the groups that the strategy cuts in two.
+Degrees cut_degrees(const Strategy& s, const FrameworkProfile& profile, int gpus_per_node) {
+  Degrees d = s.parallelism.degrees;
+  const auto in_a_node = [&](Axis axis) { return Layout(s.parallelism.degrees, s.parallelism.order).shape_of(axis, 0, gpus_per_node).ranks_per_node; };
+  if (s.data_parallel.secondary_partition.value_or(1) > 1) d.data_secondary = static_cast<int>(*s.data_parallel.secondary_partition);
+  if (s.data_parallel.quantized_gradients) d.data_inside = in_a_node(Axis::data_shard_context);
+  if (s.experts.dispatcher.value_or(profile.dispatcher) == Dispatcher::hierarchical && d.expert > 1) d.expert_inside = in_a_node(Axis::expert);
+  return d;
 }
 
 constexpr std::pair<plan::GroupAxis, Axis> kAxes[] = {
     {plan::GroupAxis::tensor, Axis::tensor}, {plan::GroupAxis::context, Axis::context},
     {plan::GroupAxis::context_ulysses, Axis::context_ulysses}, {plan::GroupAxis::context_ring, Axis::context_ring}, {plan::GroupAxis::data, Axis::data_shard_context},
-    {plan::GroupAxis::data_replicate, Axis::data_replicate}, {plan::GroupAxis::data_context, Axis::data_context}, {plan::GroupAxis::pipeline, Axis::pipeline},
-    {plan::GroupAxis::model, Axis::model}, {plan::GroupAxis::expert, Axis::expert}, {plan::GroupAxis::expert_tensor, Axis::expert_tensor}, {plan::GroupAxis::expert_data, Axis::expert_data},
+    {plan::GroupAxis::data_replicate, Axis::data_replicate}, {plan::GroupAxis::data_context, Axis::data_context}, {plan::GroupAxis::data_secondary, Axis::data_secondary},
+    {plan::GroupAxis::data_inside, Axis::data_inside}, {plan::GroupAxis::data_across, Axis::data_across}, {plan::GroupAxis::pipeline, Axis::pipeline},
+    {plan::GroupAxis::model, Axis::model}, {plan::GroupAxis::expert, Axis::expert}, {plan::GroupAxis::expert_inside, Axis::expert_inside},
+    {plan::GroupAxis::expert_across, Axis::expert_across}, {plan::GroupAxis::expert_tensor, Axis::expert_tensor}, {plan::GroupAxis::expert_data, Axis::expert_data},
     {plan::GroupAxis::embedding, Axis::embedding}, {plan::GroupAxis::mirror, Axis::mirror}, {plan::GroupAxis::world, Axis::world}};
 
 void describe(plan::RankClass& c, int index, const RankClasses& classes, const Layout& layout, int gpus_per_node) {
@@ -183,12 +198,12 @@ namespace {
 
 /// Every GPU has a process of its own.
 plan::Plan write_plan_of_processes(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int gpus_per_node, Folding folding) {
-  const Layout layout(strategy.parallelism.degrees, strategy.parallelism.order);
+  const Layout layout(cut_degrees(strategy, profile, gpus_per_node), strategy.parallelism.order);
   const PipelineProgram program = strategy.training.phase == StepKind::evaluation ? forward_only(schedule_of(strategy)) : schedule_of(strategy);
   const std::vector<StageLayers> layers = stage_layers(model, strategy, profile, program.virtual_stages);
   const bool by_expert = strategy.uneven_experts() && strategy.parallelism.degrees.expert > 1;
   const RankClasses classes(layout, folding, by_expert);
-  GroupSizes sizes = sizes_of(strategy.parallelism.degrees);
+  GroupSizes sizes = sizes_of(layout.degrees());
   sizes.copies = program.replicas;
 
   plan::PlanBuilder builder;

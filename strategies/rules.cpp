@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "strategies/data/problems.h"
 #include "strategies/memory/device_map.h"
 #include "strategies/optimizer/optimizer.h"
 #include "strategies/pipeline/catalog.h"
@@ -256,6 +257,11 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
     rules.forbid(moe.ffn_hidden % d.expert_tensor != 0, "parallelism.expert_tensor", text(d.expert_tensor) + " does not divide the experts' width " + text(moe.ffn_hidden), use_divisor(moe.ffn_hidden, 64));
     rules.forbid(d.tensor > 1 && !s.parallelism.sequence_parallel, "parallelism.sequence_parallel", "experts under tensor parallelism need it: each tensor rank routes its own tokens", "Set parallelism.sequence_parallel: true");
     rules.forbid((dispatcher == Dispatcher::deepep || dispatcher == Dispatcher::hybridep) && d.expert_tensor > 1, "parallelism.expert_tensor", "DeepEP's dispatch knows no expert tensor parallelism", "Use 1, or experts.dispatcher: all-to-all");
+    if (dispatcher == Dispatcher::hierarchical && d.expert > 1 && problems_of(d, d.world(), s.parallelism.order).empty()) {
+      const GroupShape group = Layout(d, s.parallelism.order).shape_of(Axis::expert, 0, gpus_per_node);
+      rules.forbid(group.ranks_per_node * group.nodes != group.ranks, "experts.dispatcher", "the " + text(d.expert) + " ranks of an expert group lie unevenly on " + text(group.nodes) + " nodes, and a hierarchical exchange needs the same places on each",
+                   "Use all-to-all, or parallelism.expert " + text(gpus_per_node));
+    }
     rules.forbid(s.experts.capacity_factor > 0 && s.experts.imbalance > 1, "experts.imbalance", "a capacity limits what the fullest expert gets", "Leave out experts.imbalance or experts.capacity_factor");
     rules.forbid(!s.experts.routing.even() && s.experts.imbalance > 1, "experts.imbalance", "experts.routing says how full each rank is", "Leave out one of the two");
     rules.forbid(s.experts.pad_to_capacity && s.experts.capacity_factor == 0, "experts.pad_to_capacity", "there is no capacity to pad to", "Set experts.capacity_factor");
@@ -299,10 +305,7 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   const bool sharded = kind == DataParallelKind::zero3 || kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2;
   rules.forbid(sharded && profile.fused_gradient_accumulation, "data_parallel.kind", "the framework profile '" + profile.name + "' accumulates into whole gradients, which sharded parameters do not have",
                "Use distributed-optimizer or megatron-fsdp, or another framework");
-  const DataParallel& dp = s.data_parallel;
-  for (const auto& [key, given] : {std::pair{"data_parallel.prefetch_bucket", dp.prefetch_bucket}, std::pair{"data_parallel.max_live_parameters", dp.max_live_parameters},
-                                   std::pair{"data_parallel.max_reuse_distance", dp.max_reuse_distance}, std::pair{"data_parallel.persistence_threshold", dp.persistence_threshold}})
-    rules.forbid(given.has_value() && (kind != DataParallelKind::zero3 || d.pipeline > 1), key, kind != DataParallelKind::zero3 ? "only ZeRO-3 gathers module by module" : "under pipeline stages ZeRO-3 is simulated layer by layer", "Leave the key out");
+  for (Diagnostic& problem : zero_problems(s, gpus_per_node)) rules.add(std::move(problem));
   megatron_fsdp_rules(s, profile, rules);
   if (kind == DataParallelKind::one_process) one_process_rules(s, profile, gpus_per_node, rules);
   rules.forbid(kind != DataParallelKind::one_process && s.data_parallel.gather != Gathered::logits, "data_parallel.gather", "only one process gathers from its GPUs", "Leave the key out, or use data_parallel.kind data-parallel");

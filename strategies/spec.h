@@ -91,6 +91,11 @@ struct DataParallel {
   std::optional<std::int64_t> max_live_parameters;    // nothing is fetched ahead beyond (stage3_max_live_parameters)
   std::optional<std::int64_t> max_reuse_distance;     // used again within: kept (stage3_max_reuse_distance)
   std::optional<std::int64_t> persistence_threshold;  // parameters up to this are not let go (stage3_param_persistence_threshold)
+  std::optional<std::int64_t> sub_group;              // updated at a time (sub_group_size)
+  // ZeRO++, on top of ZeRO-3
+  std::optional<std::int64_t> secondary_partition;    // hpZ: neighbouring ranks that hold the weights once more (zero_hpz_partition_size); 1 or unset: none do
+  bool quantized_weights = false;                     // qwZ: weights are gathered in 8 bit (zero_quantized_weights)
+  bool quantized_gradients = false;                   // qgZ: gradients are reduced by 4-bit all-to-alls (zero_quantized_gradients)
 };
 
 struct Pipeline {
@@ -168,6 +173,7 @@ struct Tuning {
 enum class Dispatcher : std::uint8_t {
   all_to_all,     // a copy per chosen expert, NCCL all-to-all
   all_gather,     // every rank gets every token of the group and keeps what its experts want
+  hierarchical,   // a copy per chosen expert, all-to-all inside nodes, then between the equal places of all nodes
   deepep,         // a copy per destination rank inside a node, per destination node between nodes
   hybridep,       // the same traffic; rows are padded for 8-bit products on the way
 };

@@ -41,9 +41,12 @@ struct GroupSizes {
   int data = 1;        // data x context: everybody whose gradients are summed
   int shard = 1;
   int replicate = 1;
+  int secondary = 1;   // that hold a second copy of the weights together (ZeRO++ hpZ)
+  int inside = 1;      // of `shard`, that reduce quantised gradients first (ZeRO++ qgZ)
   int expert_data = 1; // ranks that hold the same experts: shards and sums for expert weights
   int pipeline = 1;
   int copies = 1;      // of the model that a pipeline holds (bidirectional schedules)
+  int expert_inside = 1; // of an expert group: that exchange tokens first (hierarchical all-to-all)
   int expert_rank = 0; // which of the expert-parallel ranks this is
   int stage_before = -1, stage_after = -1;  // rank classes of the neighbours in the pipeline
 

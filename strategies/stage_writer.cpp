@@ -16,9 +16,10 @@ namespace {
 
 constexpr int kBoth = plan::kAfterCompute | plan::kComputeWaits;
 
-LowerContext context_of(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, plan::PlanBuilder& builder, int expert_rank) {
+LowerContext context_of(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, plan::PlanBuilder& builder, const GroupSizes& sizes) {
   LowerContext context = make_context(model, strategy, profile, builder);
-  context.expert_rank = expert_rank;
+  context.expert_rank = sizes.expert_rank;
+  context.expert_inside = sizes.expert_inside;
   return context;
 }
 
@@ -27,7 +28,7 @@ LowerContext context_of(const model::ModelDescription& model, const Strategy& st
 struct StageWriter::Impl {
   Impl(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, plan::PlanBuilder& builder, plan::RankClass& rank_class, GroupSizes sizes,
        const std::vector<ChunkContents>& contents, const std::vector<ChunkNeighbours>& neighbours)
-      : context(context_of(model, strategy, profile, builder, sizes.expert_rank)),
+      : context(context_of(model, strategy, profile, builder, sizes)),
         stage(strategy, profile, builder, rank_class, sizes, model.layer_count()),
         chunks(stage_chunks(context, stage, contents, neighbours)),
         data(make_data_parallel(stage)),

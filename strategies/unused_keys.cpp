@@ -4,7 +4,7 @@
 
 namespace rehearse::strategies {
 
-std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& given) {
+std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& given, int gpus_per_node) {
   std::vector<UnusedKey> out;
   const auto unused = [&](bool is, const char* key, const char* why) {
     if (is) out.push_back({key, why});
@@ -13,7 +13,7 @@ std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const S
   const Degrees& d = s.parallelism.degrees;
   const DataParallel& dp = s.data_parallel;
   const bool sharded = dp.kind == Kind::zero3 || dp.kind == Kind::fsdp1 || dp.kind == Kind::fsdp2 || dp.kind == Kind::megatron_fsdp;
-  const bool bucketed = !sharded && dp.kind != Kind::none && dp.kind != Kind::one_process;
+  const bool bucketed = (!sharded || dp.kind == Kind::zero3) && dp.kind != Kind::none && dp.kind != Kind::one_process;
   const bool states_sharded = dp.kind == Kind::zero1 || dp.kind == Kind::zero2 || dp.kind == Kind::distributed_optimizer;
   unused(dp.bucket && !bucketed && dp.kind != Kind::one_process, "data_parallel.bucket", sharded ? "parameters that are sharded are reduced layer by layer" : "nothing is reduced");
   // What is so anyway is no wish that goes unheard.
@@ -29,6 +29,9 @@ std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const S
   unused(s.parallelism.context_kind && d.context == 1, "parallelism.context_kind", "parallelism.context is 1");
   unused(s.parallelism.sequence_parallel && d.tensor == 1, "parallelism.sequence_parallel", "parallelism.tensor is 1");
 
+  unused(dp.quantized_gradients && d.data * d.context <= gpus_per_node, "data_parallel.quantized_gradients", "inside one node DeepSpeed reduces gradients as ever");
+  unused(dp.secondary_partition.value_or(1) >= d.data * d.context && dp.secondary_partition.value_or(1) > 1, "data_parallel.secondary_partition", "the second copy is shared by the same ranks as the first: it only costs");
+
   const Pipeline& p = s.pipeline;
   unused(d.pipeline == 1 && p.schedule != "1f1b", p.schedule == "table" ? "pipeline.table" : "pipeline.schedule", "there is one stage");
   unused(p.post_validation && d.pipeline == 1, "pipeline.post_validation", "there is one stage");
@@ -37,6 +40,8 @@ std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const S
   const bool experts = std::any_of(model.layers.begin(), model.layers.end(), [](const model::Layer& l) { return l.moe; });
   for (const auto& [is, key] : {std::pair{s.experts.dispatcher.has_value(), "experts.dispatcher"}, {s.experts.overlap_shared.has_value(), "experts.overlap_shared"}, {s.experts.fused_mlp.has_value(), "experts.fused_mlp"}})
     unused(is && !experts, key, "the model has no experts");
+  unused(experts && d.expert == 1 && s.experts.dispatcher == Dispatcher::hierarchical, "experts.dispatcher", "every rank has all experts");
+  unused(experts && d.expert > 1 && s.experts.dispatcher == Dispatcher::hierarchical && d.expert * d.expert_tensor <= gpus_per_node, "experts.dispatcher", "an expert group that lies in one node exchanges in one step");
   unused(experts && s.experts.overlap_shared && model.experts.shared_ffn_hidden == 0, "experts.overlap_shared", "the model has no shared experts");
 
   const Memory& m = s.memory;

@@ -16,6 +16,6 @@ struct UnusedKey {
 };
 
 /// Keys with another value than their default that change nothing here. `given` is the profile before the strategy's choices.
-std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& given);
+std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& given, int gpus_per_node);
 
 }  // namespace rehearse::strategies

@@ -57,9 +57,7 @@ DispatchBytes dispatch_bytes(const Group& group, const TokenExchange& exchange) 
   DispatchBytes moved;
   moved.inside = places_visited(exchange.places, exchange.choices, group.ranks) * (n - 1) / n;
   if (group.nodes == 1) return moved;
-  double visited = places_visited(exchange.places, exchange.choices, group.nodes);
-  if (exchange.node_limit > 0) visited = std::min(visited, static_cast<double>(exchange.node_limit));
-  moved.between = visited * (nodes - 1) / nodes;
+  moved.between = parts_visited(exchange, group.nodes) * (nodes - 1) / nodes;
   return moved;
 }
 

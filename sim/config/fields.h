@@ -198,9 +198,9 @@ Field<T> named(std::string name, M T::*member, std::string doc, std::string what
 }
 /// The same, or the path of a file of the user's own.
 template <typename T, typename M>
-Field<T> named_or_file(std::string name, M T::*member, std::string doc, std::string what, Names names) {
+Field<T> named_or_file(std::string name, M T::*member, std::string doc, std::string what, Names names, Meant meant = {}) {
   static_assert(std::is_same_v<element_t<M>, std::string>);
-  return scalar_field(std::move(name), member, std::move(doc), name_or_file_type(std::move(what), std::move(names)));
+  return scalar_field(std::move(name), member, std::move(doc), name_or_file_type(std::move(what), std::move(names), std::move(meant)));
 }
 #define REHEARSE_QUANTITY_FIELD(builder, member_type, type_maker)                                   \
   template <typename T, typename M>                                                                 \

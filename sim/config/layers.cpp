@@ -15,6 +15,7 @@ Value merged(const Value& base, const Value& top) {
   std::vector<Value::Entry> entries;
   for (const Value::Entry& below : base.entries()) {
     const Value::Entry* above = top.find_entry(below.key);
+    if (above && above->value.is_null()) continue;
     entries.push_back(above ? Value::Entry{below.key, above->key_place, merged(below.value, above->value)}
                             : below);
   }

@@ -13,8 +13,8 @@ namespace rehearse::config {
 
 inline constexpr int kMaxExtendedFiles = 64;
 
-/// `top` over `base`: maps merge key by key, anything else in `top` replaces; an empty key in `top` keeps a
-/// map below. Order: keys of `base`, then the new ones. Precondition: both have the same dotted key.
+/// `top` over `base`: maps merge key by key, anything else in `top` replaces; an empty key in `top` (or
+/// `~`) takes away what `base` has under it. An empty `top` changes nothing. Order: keys of `base`, then the new ones. Precondition: both have the same dotted key.
 Value merged(const Value& base, const Value& top);
 
 /// The document with the files that its `extends` names (one name or a list; later ones win, own keys win

@@ -255,11 +255,16 @@ bool is_file_name(const std::string& name) {
   return name.find('/') != std::string::npos || name.ends_with(".yaml");
 }
 
-ScalarType name_or_file_type(std::string what, Names names) {
-  ScalarType type = name_type(what, std::move(names));
+ScalarType name_or_file_type(std::string what, Names names, Meant meant) {
+  ScalarType type = name_type(what, names);
   type.words += ", or a file";
-  type.read = [named = type.read, text = text_type().read](const Value& value, void* target, FieldReader& reader) {
-    return is_file_name(value.text()) ? text(value, target, reader) : named(value, target, reader);
+  type.read = [=, named = type.read, text = text_type().read](const Value& value, void* target, FieldReader& reader) {
+    if (is_file_name(value.text())) return text(value, target, reader);
+    const std::vector<std::string> known = names();
+    const std::string fix = meant && std::find(known.begin(), known.end(), value.text()) == known.end() ? meant(value.text()) : "";
+    if (fix.empty()) return named(value, target, reader);
+    reader.complain(value, fmt::format("there is no {} '{}'", what, value.text()), fix);
+    return false;
   };
   return type;
 }

@@ -54,7 +54,9 @@ ScalarType choice_type(IntegerSlot slot, std::vector<ChoiceWord> words);
 /// std::string that must be one of the names; `what` they are, e.g. "GPU".
 ScalarType name_type(std::string what, Names names);
 /// A name as above, or the path of the user's own file: it holds a '/' or ends in .yaml.
-ScalarType name_or_file_type(std::string what, Names names);
+/// `meant`: what to write in place of a word that is no name, or nothing (then the names are listed).
+using Meant = std::function<std::string(const std::string&)>;
+ScalarType name_or_file_type(std::string what, Names names, Meant meant = {});
 bool is_file_name(const std::string& name);
 ScalarType bytes_type(const Limits& limits);       // Bytes
 ScalarType rate_type(const Limits& limits);        // BytesPerSecond

@@ -42,9 +42,10 @@ struct GroupShape {
 };
 
 /// An exchange of tokens with the ranks of their experts by kernels that send a token once to each place (DeepEP, HybridEP):
-/// each token goes to `choices` of `places` experts, spread evenly over the group, on at most `node_limit` nodes (0: any).
+/// each token goes to `choices` of `places` experts, spread evenly over the group. Where these come in equal `groups` of
+/// neighbours, they are of at most `group_limit` of them (DeepSeek-V3's n_group and topk_group; 0: of any).
 struct TokenExchange {
-  std::uint16_t choices = 0, places = 0, node_limit = 0;
+  std::uint16_t choices = 0, places = 0, groups = 0, group_limit = 0;
   std::uint32_t token_bytes = 0;  // of one token
   bool home = false;              // on the way back, where the copies of a token are summed
   bool bulk = false;              // HybridEP: bulk copies, which keep links busy with few SMs; else warps copy token by token
@@ -59,6 +60,19 @@ constexpr double places_visited(std::int64_t places, std::int64_t choices, std::
   double missed = 1;
   for (std::int64_t i = 0; i < choices; ++i) missed *= places - i > 0 ? static_cast<double>(places - part - i > 0 ? places - part - i : 0) / static_cast<double>(places - i) : 0;
   return static_cast<double>(groups) * (1 - missed);
+}
+
+/// The same of an exchange whose tokens may be limited to some groups of experts: of `parts` equal parts of the experts.
+///   several parts to a group    in each group that it visits, the token spreads its share of the choices over the group's parts
+///   several groups to a part    the parts that hold the chosen groups, as if each got a choice
+constexpr double parts_visited(const TokenExchange& exchange, std::int64_t parts) {
+  const std::int64_t groups = exchange.groups, limit = exchange.group_limit < exchange.choices ? exchange.group_limit : exchange.choices;
+  const double free = places_visited(exchange.places, exchange.choices, parts);
+  if (groups < 2 || limit < 1 || limit >= groups || parts < 2) return free;
+  double limited = static_cast<double>(limit);
+  if (parts % groups == 0) limited *= places_visited(exchange.places / groups, (exchange.choices + limit - 1) / limit, parts / groups);
+  else if (groups % parts == 0) limited = places_visited(groups, limit, parts);
+  return limited < free ? limited : free;
 }
 
 }  // namespace rehearse

@@ -18,7 +18,9 @@ Cause cause_of(GroupAxis axis) {
     case GroupAxis::context:
     case GroupAxis::context_ulysses:
     case GroupAxis::context_ring: return Cause::context;
-    case GroupAxis::expert: return Cause::expert;
+    case GroupAxis::expert:
+    case GroupAxis::expert_inside:
+    case GroupAxis::expert_across: return Cause::expert;
     default: return Cause::data;
   }
 }

@@ -93,7 +93,21 @@ class DeepSpeed {
     }
     read_bucket();
     if (const auto shard = in_.integer("zero_optimization.mics_shard_size"); shard && *shard > 0) in_.set("parallelism.data_shard", std::to_string(*shard), "zero_optimization.mics_shard_size");
+    if (stage_ == 3) read_zeropp();
     read_offload();
+  }
+
+  /// ZeRO++, and the pieces that ZeRO-3 updates.
+  void read_zeropp() {
+    const std::string at = "zero_optimization.";
+    if (const auto ranks = in_.integer(at + "zero_hpz_partition_size", config::non_negative)) {
+      if (*ranks > 1) in_.set("data_parallel.secondary_partition", std::to_string(*ranks), at + "zero_hpz_partition_size");
+      else in_.use(at + "zero_hpz_partition_size", "no second partition");
+    }
+    for (const char* what : {"weights", "gradients"})
+      if (const auto is = in_.flag(at + "zero_quantized_" + what)) in_.set(std::string("data_parallel.quantized_") + what, *is ? "true" : "false", at + "zero_quantized_" + what);
+    if (const auto elements = integer(at + "sub_group_size", config::positive)) in_.set("data_parallel.sub_group", std::to_string(*elements), at + "sub_group_size", "elements");
+    else if (is_auto(at + "sub_group_size")) in_.use(at + "sub_group_size", "auto: DeepSpeed's default, 1e9");
   }
 
   void read_bucket() {

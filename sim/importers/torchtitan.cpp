@@ -145,20 +145,31 @@ class Torchtitan {
     const char* at = spelling({key, "experimental.pipeline_parallel_schedule"});
     const std::string name = in_.word(at).value_or("1F1B");
     static const std::pair<const char*, const char*> kSchedules[] = {{"1F1B", "1f1b"}, {"GPipe", "gpipe"}, {"Interleaved1F1B", "pytorch-interleaved-1f1b"}, {"InterleavedZeroBubble", "pytorch-interleaved-zero-bubble"}, {"ZBVZeroBubble", "zb-v"}, {"DualPipeV", "dualpipev"}};
+    const char* csv = spelling({"parallelism.pipeline_parallel_schedule_csv", "experimental.pipeline_parallel_schedule_csv"});
+    const config::Value* table = in_.find(csv);
+    const bool own_table = table != nullptr && table->is_scalar() && !table->text().empty();
     std::string ours;
     for (const auto& [theirs, own] : kSchedules)
       if (name == theirs) ours = own;
-    if (ours.empty()) return in_.refuse(at, "the schedule " + name, "Set pipeline.schedule, and leave it out with training.without: [" + std::string(at) + "]");
-    if (in_.has(at)) in_.set("pipeline.schedule", ours, at);
-    else in_.assume("pipeline.schedule", ours, "1F1B unless given");
-    const bool several = name != "1F1B" && name != "GPipe";
+    if (own_table) {
+      in_.set("pipeline.table", table->text(), csv);
+      if (in_.has(at)) in_.use(at, "the CSV is the schedule");
+    } else if (ours.empty()) {
+      return in_.refuse(at, "the schedule " + name, "Set pipeline.schedule, and leave it out with training.without: [" + std::string(at) + "]");
+    } else if (in_.has(at)) {
+      in_.set("pipeline.schedule", ours, at);
+    } else {
+      in_.assume("pipeline.schedule", ours, "1F1B unless given");
+    }
+    // A table's own class says whether ranks hold one stage or several (torchtitan distributed/pipeline_parallel.py).
+    const bool several = name != "1F1B" && name != "GPipe" && name != "PipelineScheduleSingle";
     const auto per_stage = in_.integer("parallelism.pipeline_parallel_layers_per_stage", positive);
     const std::int64_t first = in_.integer("parallelism.pipeline_parallel_first_stage_less_layers", between(0, 1000)).value_or(1), last = in_.integer("parallelism.pipeline_parallel_last_stage_less_layers", between(0, 1000)).value_or(1);
     const auto layers = layers_ ? layers_ : in_.context().layers;
     std::int64_t chunks = several ? 2 : 1;
     if (per_stage && layers) chunks = std::max<std::int64_t>(1, (*layers + first + last + *per_stage - 1) / *per_stage / stages_);
     else if (per_stage) return in_.complain("parallelism.pipeline_parallel_layers_per_stage", "the number of stages follows from the model's layers, which are not known", "Give the scenario a model");
-    if (chunks > 1) in_.assume("pipeline.virtual_stages", std::to_string(chunks), per_stage ? "from the layers per stage" : "two per rank with such a schedule");
+    if (chunks > 1 && !own_table) in_.assume("pipeline.virtual_stages", std::to_string(chunks), per_stage ? "from the layers per stage" : "two per rank with such a schedule");
     if (layers && bounded_product({chunks, stages_}) <= *layers) split_layers(*layers, chunks * stages_, first, last);
   }
 

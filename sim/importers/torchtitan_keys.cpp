@@ -11,6 +11,7 @@ constexpr const char* kCheckpoint = "loading and saving checkpoints is not part 
 constexpr const char* kLaunch = "how processes find each other";
 
 constexpr Ignored kIgnored[] = {
+    {"parallelism.pipeline_parallel_schedule_csv", "no schedule of the user's own, or no stages"},
     {"job.*", kLogging},
     {"dump_folder", kLogging},
     {"hf_assets_path", kData},
@@ -75,7 +76,6 @@ constexpr Unsimulated kUnsimulated[] = {
     {"parallelism.disable_loss_parallel", "false", "a loss that is not split over tensor-parallel ranks"},
     {"parallelism.enable_fsdp_symm_mem", "false", "symmetric memory for FSDP"},
     {"parallelism.module_fqns_per_model_part", "[]", "stages named module by module"},
-    {"parallelism.pipeline_parallel_schedule_csv", "", "a schedule from a CSV file"},
     {"quantize.linear.float8.enable_fsdp_float8_all_gather", "false", "parameters gathered in 8 bits"},
     {"float8.enable_fsdp_float8_all_gather", "false", "parameters gathered in 8 bits"},
     {"quantize.linear.float8.emulate", "false", "emulated 8-bit products"},

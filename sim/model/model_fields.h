@@ -48,6 +48,9 @@ class ModelFields {
   /// A mistake about several fields at once; reported at the object.
   void complain(const std::string& key, const std::string& problem, const std::string& fix = {});
 
+  /// `value` is a mistake: it is not `wanted`.
+  void wrong(const config::Value& value, const std::string& wanted);
+
   /// Sorts the fields that nobody asked for into ignored (those with a reason) and not understood, and hands
   /// over.
   ///   reason_to_ignore   why a field does not matter; null pointer when it is not known
@@ -59,7 +62,6 @@ class ModelFields {
   void assume(Names names, const std::string& value);
   void note_used(const char* name, const config::Value& value);
   std::int64_t whole_size(const config::Value& value);
-  void wrong(const config::Value& value, const std::string& wanted);
 
   config::Value object_;
   std::set<std::string> seen_;

@@ -125,17 +125,24 @@ void read_biases(ModelFields& fields, ModelDescription& model) {
   }
 }
 
+/// A size that a model cannot do without. One below 1 is named here, with its place; nothing that follows from it is said.
+std::int64_t needed_size(ModelFields& fields, const char* name) {
+  const std::int64_t size = fields.integer({name});
+  const config::Value* given = fields.find({name});
+  if (given != nullptr && given->is_scalar() && whole_number(given->text()).value_or(1) < 1) fields.wrong(*given, "at least 1");
+  return size;
+}
+
 Shapes read_shapes(ModelFields& fields, const std::string& name) {
   Shapes shapes;
   shapes.name = name;
   const std::string style = fields.word({"style"}, "llama");
   if (style != "llama" && style != "gpt")
     fields.complain("style", fmt::format("\"{}\" is unknown", style), "Choose llama or gpt");
-  shapes.layers =
-      std::min<std::int64_t>(fields.integer({"layers"}), 10'001);  // problems_of() names the bound
-  shapes.hidden = fields.integer({"hidden"});
-  shapes.heads = fields.integer({"heads"});
-  shapes.vocab = fields.integer({"vocab"});
+  shapes.layers = std::min<std::int64_t>(needed_size(fields, "layers"), 10'001);  // problems_of() names the bound
+  shapes.hidden = needed_size(fields, "hidden");
+  shapes.heads = needed_size(fields, "heads");
+  shapes.vocab = needed_size(fields, "vocab");
   shapes.kv_heads = maybe(fields, "kv_heads");
   shapes.head_dim = maybe(fields, "head_dim");
   shapes.gated = style == "llama";
@@ -186,7 +193,9 @@ ModelDescription read_model(const config::Value& map, const std::string& name) {
   ModelFields fields(map);
   std::vector<Diagnostic> mistakes;
   const std::string stated = fields.word({"name"}, name);
-  ModelDescription model = make_from_shapes(read_shapes(fields, stated));
+  const Shapes shapes = read_shapes(fields, stated);
+  ModelDescription model = make_from_shapes(shapes);
+  model.max_positions = shapes.max_positions;
   restate(fields, model);
   read_latent_attention(nested(fields, "latent_attention"), model, mistakes);
   read_windows(nested(fields, "windows"), model, mistakes);

@@ -74,6 +74,15 @@ void check_mlp(const ModelDescription& model, Complaints& complaints) {
   if (complaints.size("experts", moe.experts) && complaints.size("top_k", moe.top_k) &&
       moe.top_k > moe.experts)
     complaints.say("top_k {} is more than the {} experts there are", moe.top_k, moe.experts);
+  complaints.not_negative("groups", moe.groups);
+  complaints.not_negative("groups_per_token", moe.groups_per_token);
+  if (moe.groups > 0 && moe.experts % moe.groups != 0)
+    complaints.say("{} groups do not divide the {} experts (each has as many)", moe.groups, moe.experts);
+  else if (moe.groups_per_token > std::max<std::int64_t>(1, moe.groups))
+    complaints.say("groups_per_token {} is more than the {} groups there are", moe.groups_per_token, moe.groups);
+  else if (moe.groups > 0 && moe.groups_per_token > 0 && moe.top_k > moe.experts / moe.groups * moe.groups_per_token)
+    complaints.say("top_k {} is more than the {} experts of {} groups", moe.top_k,
+                   moe.experts / moe.groups * moe.groups_per_token, moe.groups_per_token);
   complaints.size("moe_ffn_hidden", moe.ffn_hidden);
   complaints.not_negative("shared_ffn_hidden", moe.shared_ffn_hidden);
   if (moe.shared_gate && moe.shared_ffn_hidden == 0)

@@ -45,9 +45,14 @@ std::string_view name_of(GroupAxis a) {
     case GroupAxis::data: return "data";
     case GroupAxis::data_replicate: return "data_replicate";
     case GroupAxis::data_context: return "data_context";
+    case GroupAxis::data_secondary: return "data_secondary";
+    case GroupAxis::data_inside: return "data_inside";
+    case GroupAxis::data_across: return "data_across";
     case GroupAxis::pipeline: return "pipeline";
     case GroupAxis::model: return "model";
     case GroupAxis::expert: return "expert";
+    case GroupAxis::expert_inside: return "expert_inside";
+    case GroupAxis::expert_across: return "expert_across";
     case GroupAxis::expert_tensor: return "expert_tensor";
     case GroupAxis::expert_data: return "expert_data";
     case GroupAxis::embedding: return "embedding";

@@ -43,7 +43,8 @@ std::string_view name_of(Category c);
 
 /// Which process group a collective runs on.
 enum class GroupAxis : std::uint8_t {
-  tensor, context, context_ulysses, context_ring, data, data_replicate, data_context, pipeline, model, expert, expert_tensor, expert_data, embedding, mirror, world, count_
+  tensor, context, context_ulysses, context_ring, data, data_replicate, data_context, data_secondary, data_inside, data_across, pipeline, model, expert, expert_inside, expert_across, expert_tensor,
+  expert_data, embedding, mirror, world, count_
 };
 constexpr int kGroupAxes = static_cast<int>(GroupAxis::count_);
 std::string_view name_of(GroupAxis a);

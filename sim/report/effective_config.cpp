@@ -148,6 +148,10 @@ Value data_parallel_section(const scenario::Scenario& s) {
   out.add_if("max_live_parameters", d.max_live_parameters);
   out.add_if("max_reuse_distance", d.max_reuse_distance);
   out.add_if("persistence_threshold", d.persistence_threshold);
+  out.add_if("sub_group", d.sub_group);
+  out.add_if("secondary_partition", d.secondary_partition);
+  if (d.quantized_weights) out.add("quantized_weights", true);
+  if (d.quantized_gradients) out.add("quantized_gradients", true);
   if (d.parameter_dtype) out.add("parameter_dtype", name_of(*d.parameter_dtype));
   if (d.reduce_dtype) out.add("reduce_dtype", name_of(*d.reduce_dtype));
   if (d.gradient_dtype) out.add("gradient_dtype", name_of(*d.gradient_dtype));
@@ -177,10 +181,10 @@ Value routing_section(const st::Routing& r) {
 }
 
 Value experts_section(const scenario::Scenario& s) {
-  constexpr std::string_view kDispatchers[] = {"all-to-all", "all-gather", "deepep", "hybridep"};
   const st::ExpertRouting& e = s.strategy.experts;
   Section out("experts");
-  out.add("dispatcher", kDispatchers[static_cast<std::size_t>(e.dispatcher.value_or(s.profile.dispatcher))]);
+  for (const auto& d : st::dispatchers().entries())
+    if (d.value == e.dispatcher.value_or(s.profile.dispatcher)) out.add("dispatcher", d.name);
   if (e.capacity_factor > 0) out.add("capacity_factor", e.capacity_factor);
   out.add("pad_to_capacity", e.pad_to_capacity);
   out.add("imbalance", e.imbalance);

@@ -101,7 +101,10 @@ void read_schedule_table(st::Pipeline& pipeline, const std::string& scenario_fil
   if (given.given("pipeline.schedule"))
     throw ConfigError(given.diagnostic("pipeline.schedule", "a table is given as well", "Leave out pipeline.schedule or pipeline.table"));
   std::filesystem::path place = pipeline.table_file;
-  if (place.is_relative()) place = std::filesystem::path(scenario_file).parent_path() / place;
+  std::error_code unknown;   // reading the file says what is wrong with it
+  const auto said = given.where("pipeline.table");   // the scenario, or a framework's own file
+  if (place.is_relative() && said && std::filesystem::exists(std::filesystem::path(said->file).parent_path() / place, unknown)) place = std::filesystem::path(said->file).parent_path() / place;
+  else if (place.is_relative()) place = std::filesystem::path(scenario_file).parent_path() / place;
   pipeline.table = config::read_text_file(place, std::size_t{64} << 20);
   pipeline.table_file = place.string();
   pipeline.schedule = "table";
@@ -162,7 +165,7 @@ Scenario read_scenario(const Value& written, const std::string& file) {
   if (out.empty())
     for (Diagnostic& d : problems_of(s)) out.push_back(given.diagnostic(d.key, d.problem, d.fix));
   config::throw_if_any(std::move(out));
-  for (const st::UnusedKey& unused : st::unused_keys(s.model, s.strategy, habits))
+  for (const st::UnusedKey& unused : st::unused_keys(s.model, s.strategy, habits, s.cluster.gpus_per_node))
     if (given.given(unused.key)) s.notes.push_back(unused.key + " changes nothing: " + unused.why);
   return s;
 }

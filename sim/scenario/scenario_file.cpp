@@ -5,6 +5,7 @@
 #include "hwmodels/topology/cluster.h"
 #include "sim/importers/import_file.h"
 #include "strategies/data/catalog.h"
+#include "strategies/framework/names.h"
 #include "strategies/framework/profile.h"
 #include "strategies/optimizer/optimizer.h"
 #include "strategies/pipeline/catalog.h"
@@ -83,7 +84,7 @@ const config::Fields<st::Training>& training_fields() {
       from_catalog("optimizer", &T::optimizer, "parameter update", st::optimizers()),
       config::choice("optimizer_state_dtype", &T::optimizer_state_dtype, "moments; default: the framework's (precision-aware optimizers have 16 bit)", {{"fp32", DType::fp32, ""}, {"bf16", DType::bf16, ""}, {"fp16", DType::fp16, ""}}),
       config::choice("phase", &T::phase, "what one step is", {{"training", st::StepKind::training, "forward, backward, update"}, {"evaluation", st::StepKind::evaluation, "forward only, beside the states of training"}}),
-      config::named_or_file("framework", &T::framework, "how a step is carried out", "framework profile", st::profile_names).required_unless("from"),
+      config::named_or_file("framework", &T::framework, "how a step is carried out", "framework profile", st::profile_names, st::profiles_meant_by).required_unless("from"),
       config::boolean("compile", &T::compile, "torch.compile on each layer; default: the framework's habit"),
       config::boolean("cuda_graph", &T::cuda_graph, "the whole step is replayed from one CUDA graph"),
       config::text("cuda_graph_modules", &T::cuda_graph_modules, "parts of each layer that are replayed from graphs: attn, mlp, moe_router, moe_preprocess, moe"),
@@ -129,6 +130,10 @@ const config::Fields<st::DataParallel>& data_parallel_fields() {
       config::integer("max_live_parameters", &T::max_live_parameters, "zero3: gathered elements beyond which none are gathered ahead (stage3_max_live_parameters); default: 1000000000", config::non_negative),
       config::integer("max_reuse_distance", &T::max_reuse_distance, "zero3: parameters used again within so many elements stay gathered (stage3_max_reuse_distance); default: 1000000000", config::non_negative),
       config::integer("persistence_threshold", &T::persistence_threshold, "zero3: parameters of up to so many elements stay gathered (stage3_param_persistence_threshold); default: 100000", config::non_negative),
+      config::integer("sub_group", &T::sub_group, "zero3: elements of a rank that the optimizer updates at a time (sub_group_size); default: 1000000000", config::positive),
+      config::integer("secondary_partition", &T::secondary_partition, "zero3: so many neighbouring ranks hold the weights once more, shared among them, and backward gathers from there (ZeRO++ hpZ, zero_hpz_partition_size; usually the GPUs of a node); 1: none do", between(1, 1 << 20)),
+      config::boolean("quantized_weights", &T::quantized_weights, "zero3: weights are gathered in 8 bit (ZeRO++ qwZ, zero_quantized_weights)"),
+      config::boolean("quantized_gradients", &T::quantized_gradients, "zero3: gradients are reduced by 4-bit all-to-alls, inside nodes and then between them (ZeRO++ qgZ, zero_quantized_gradients)"),
       config::choice("parameter_dtype", &T::parameter_dtype, "mixed-precision policy: gathered parameters", {{"fp32", DType::fp32, ""}, {"bf16", DType::bf16, ""}, {"fp16", DType::fp16, ""}}),
       config::choice("reduce_dtype", &T::reduce_dtype, "mixed-precision policy: gradients on the wire", {{"fp32", DType::fp32, ""}, {"bf16", DType::bf16, ""}, {"fp16", DType::fp16, ""}}),
       config::choice("gradient_dtype", &T::gradient_dtype, "gradients as they are accumulated over micro-batches; default: the framework's habit", {{"fp32", DType::fp32, ""}, {"bf16", DType::bf16, ""}, {"fp16", DType::fp16, ""}}),
@@ -227,9 +232,7 @@ const config::Fields<st::Routing>& routing_fields() {
 const config::Fields<st::ExpertRouting>& experts_fields() {
   using T = st::ExpertRouting;
   static const config::Fields<T> table{
-      config::choice("dispatcher", &T::dispatcher, "how tokens reach their experts; default: the framework's",
-                     {{"all-to-all", st::Dispatcher::all_to_all, "a copy per chosen expert, NCCL all-to-all"}, {"all-gather", st::Dispatcher::all_gather, "every rank of the group gets every token"},
-                      {"deepep", st::Dispatcher::deepep, "a copy per destination rank in a node, per node between nodes"}, {"hybridep", st::Dispatcher::hybridep, "the same traffic; rows padded for 8-bit products on the way"}}),
+      config::choice("dispatcher", &T::dispatcher, "how tokens reach their experts; default: the framework's", st::dispatchers()),
       config::number("capacity_factor", &T::capacity_factor, "slots per expert over the mean, tokens beyond are dropped; default: none are", at_least(0.01)),
       config::boolean("pad_to_capacity", &T::pad_to_capacity, "empty slots are computed as well"),
       config::number("imbalance", &T::imbalance, "load of the fullest expert rank over the mean; every rank is taken to be as full", at_least(1)),

@@ -26,8 +26,7 @@ std::unique_ptr<DataParallelWriter> make_data_parallel(Stage& stage) {
     case DataParallelKind::one_process:
       return make_one_process(stage);
     case DataParallelKind::zero3:
-      // DeepSpeed's own pipeline refuses ZeRO-3: stages have no trace of their own, so their layers are gathered whole.
-      return stage.sizes.pipeline == 1 ? make_zero3(stage) : make_sharded(stage);
+      return make_zero3(stage);
     case DataParallelKind::fsdp1:
     case DataParallelKind::fsdp2:
       return make_sharded(stage);

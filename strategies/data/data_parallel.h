@@ -98,11 +98,13 @@ class DataParallelWriter {
   bool offloads_optimizer() const { return stage_.strategy.memory.offload.optimizer != MemoryTier::device; }
   /// The part of a share that is offloaded, or the one that stays.
   Share part_of(const Share& all, bool on_host) const;
-  void keep_on_host(const Share& all);
+  /// `largest`: elements of the largest piece that is updated at a time.
+  void keep_on_host(const Share& all, std::int64_t largest = 0);
   /// Copies reduced gradients down once `after` has got there; `first`: nothing has been accumulated yet.
   void copy_gradients(plan::BlockWriter& w, std::int64_t bytes, plan::Stream after, bool first);
-  void update_on_host(const Share& mine, bool parameters_stay);
-  static constexpr std::int64_t kSwapBuffer = 100'000'000LL * 4;   // deepspeed offload_config.py: buffer_size 1e8 elements
+  /// In pieces, one after the other; what a copy brings back is waited for.
+  void update_on_host(const std::vector<Share>& groups, bool parameters_stay);
+  static constexpr std::int64_t kSwapBuffers = 4;   // NVMe: pinned, each for a whole piece (offload_config.py, buffer_count; optimizer_utils.py, largest_numel)
   /// Bytes of optimizer state per local element (moments, master copy).
   std::int64_t state_bytes() const;
   std::int64_t moments() const;

@@ -20,7 +20,7 @@ DataParallelWriter::Share DataParallelWriter::part_of(const Share& all, bool on_
   return {.elements = part(all.elements), .stored = part(all.stored), .gradients = part(all.gradients), .states = part(all.states), .master = all.master};
 }
 
-void DataParallelWriter::keep_on_host(const Share& all) {
+void DataParallelWriter::keep_on_host(const Share& all, std::int64_t largest) {
   const Share host = part_of(all, true);
   if (host.elements == 0) return;
   // The CPU's optimizer works in fp32: an fp32 copy, moments and gradients, whatever the GPU would have kept.
@@ -32,8 +32,7 @@ void DataParallelWriter::keep_on_host(const Share& all) {
   // stays in host memory in the format of the model (stage3.py, grad_partitions_flat_buffer).
   (disk ? stage_.rank_class.host.nvme : ram) += states + gradients;
   if (disk) ram += host.stored;
-  if (disk)  // swap buffers: buffer_count 4 of the largest tensor; here of a pipelined half-sub-group
-    stage_.rank_class.host.pinned += std::min<std::int64_t>(states, 4 * kSwapBuffer);
+  if (disk) stage_.rank_class.host.pinned += kSwapBuffers * largest * 4;
 }
 
 void DataParallelWriter::copy_gradients(plan::BlockWriter& w, std::int64_t bytes, Stream after, bool first) {
@@ -56,24 +55,42 @@ void DataParallelWriter::copy_gradients(plan::BlockWriter& w, std::int64_t bytes
   }
 }
 
-void DataParallelWriter::update_on_host(const Share& mine, bool parameters_stay) {
-  if (mine.elements == 0) return;
+void DataParallelWriter::update_on_host(const std::vector<Share>& groups, bool parameters_stay) {
   const Offload& o = stage_.strategy.memory.offload;
-  const std::int64_t n = mine.elements, k = moments();
-  const bool clipped = stage_.strategy.training.clip_gradients;
-  // Per element: parameter and moments are read and written, the gradient read (scaled before, where it is clipped), the
-  // 16-bit copy written.
-  const std::int64_t dram = n * (8 + 8 * k + 4 + (clipped ? 8 : 0)) + mine.stored;
+  const std::int64_t k = moments();
+  const bool clipped = stage_.strategy.training.clip_gradients, disk = o.optimizer == MemoryTier::nvme, pipelined = disk && o.pipelined;
+  std::vector<Share> mine;
+  for (const Share& group : groups)
+    if (group.elements > 0) mine.push_back(group);
   // Gradients are read with the states; their way out is under backward, and left out.
-  const std::int64_t states = o.optimizer == MemoryTier::nvme ? n * (4 + 4 * k) : 0, gradients = o.optimizer == MemoryTier::nvme ? n * 4 : 0;
-  stage_.call("CPU optimizer " + std::to_string(n) + " " + std::to_string(mine.stored), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
-    const std::uint32_t arrived = Stage::kPersistentSlots - 6;
-    w.record(Stream::to_host, arrived);
-    w.host_wait(arrived);
-    w.host_work(builder().host_work({"CPU optimizer", Bytes{dram}, Bytes{states + gradients}, Bytes{states}, o.pipelined}));
-    if (parameters_stay) return;
-    w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, o.pinned, Bytes{mine.stored}}), Stream::to_device, plan::kComputeWaits, host());
-  });
+  const auto reads = [&](std::size_t i) { return disk && i < mine.size() ? mine[i].elements * (4 + 4 * k + 4) : 0; };
+  const auto writes = [&](std::size_t i) { return disk && i < mine.size() ? mine[i].elements * (4 + 4 * k) : 0; };
+  const auto on_disk = [&](const char* what, std::int64_t read, std::int64_t written) {
+    stage_.call(std::string("CPU optimizer ") + what + " " + std::to_string(read + written), Phase::optimizer, nullptr,
+                [&](plan::BlockWriter& w) { w.host_work(builder().host_work({std::string("CPU optimizer, ") + what, Bytes{0}, Bytes{read}, Bytes{written}, false})); });
+  };
+  if (pipelined && !mine.empty()) on_disk("first states in", reads(0), 0);
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    const std::int64_t n = mine[i].elements, stored = mine[i].stored;
+    // Per element: parameter and moments are read and written, the gradient read (scaled before, where it is clipped), the
+    // 16-bit copy written.
+    const std::int64_t dram = n * (8 + 8 * k + 4 + (clipped ? 8 : 0)) + stored;
+    // Pipelined, the next states come in and the ones before go out under the update.
+    const std::int64_t in = pipelined ? reads(i + 1) : reads(i), out = pipelined ? (i > 0 ? writes(i - 1) : 0) : writes(i);
+    const bool waits = i + 1 < mine.size();   // the copy is a blocking one; after the last the host has nothing left to do
+    stage_.call("CPU optimizer " + std::to_string(n) + " " + std::to_string(stored) + (mine.size() > 1 ? " " + std::to_string(in) + " " + std::to_string(out) + (waits ? " waits" : "") : ""), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
+      const std::uint32_t arrived = Stage::kPersistentSlots - 6;
+      w.record(Stream::to_host, arrived);
+      w.host_wait(arrived);
+      w.host_work(builder().host_work({"CPU optimizer", Bytes{dram}, Bytes{in}, Bytes{out}, pipelined}));
+      if (parameters_stay) return;
+      w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, o.pinned, Bytes{stored}}), Stream::to_device, plan::kComputeWaits, host());
+      if (!waits) return;
+      w.record(Stream::to_device, Stage::kPersistentSlots - 9);
+      w.host_wait(Stage::kPersistentSlots - 9);
+    });
+  }
+  if (pipelined && !mine.empty()) on_disk("last states out", 0, writes(mine.size() - 1));
 }
 
 }  // namespace rehearse::strategies

@@ -121,7 +121,7 @@ class Replicated final : public DataParallelWriter {
       if (!copies_under_backward())
         stage_.call("gradients to host at end", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) { copy_gradients(w, my_share().gradients, Stream::compute, true); });
       update(part_of(my_share(), false));
-      update_on_host(host_part, false);
+      update_on_host({host_part}, false);
     } else if (stage_.strategy.memory.paged_optimizer) {
       update_paged(keeps_main_gradients() ? main_bytes() : stored_bytes());
     } else {

@@ -1,4 +1,4 @@
-// Parameters sharded over the data-parallel group and gathered unit by unit: FSDP1, FSDP2, ZeRO-3 under pipeline stages. Leaves out what
+// Parameters sharded over the data-parallel group and gathered unit by unit: FSDP1, FSDP2. Leaves out what
 // these share with Megatron-FSDP (sharded_writer.h).
 #include "strategies/data/families.h"
 #include "strategies/data/sharded_writer.h"
@@ -85,7 +85,7 @@ class Sharded final : public ShardedWriter {
     clip(my_share(), true);
     if (offloads_optimizer()) {
       update(part_of(my_share(), false));
-      update_on_host(part_of(my_share(), true), offloads_parameters());
+      update_on_host({part_of(my_share(), true)}, offloads_parameters());
     } else {
       update(my_share());
     }

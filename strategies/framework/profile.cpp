@@ -10,6 +10,7 @@
 #include "sim/core/error.h"
 #include "sim/core/remembered.h"
 #include "sim/core/resources.h"
+#include "strategies/framework/names.h"
 
 namespace rehearse::strategies {
 
@@ -40,6 +41,17 @@ const Catalog<ContextKind>& context_kinds() {
       {"all_gather", "all-gather, as Megatron calls it", ContextKind::all_gather},
       {"a2a", "ulysses, as Megatron calls it", ContextKind::ulysses},
       {"a2a+p2p", "ulysses-ring, as Megatron calls it", ContextKind::ulysses_ring},
+  }};
+  return list;
+}
+
+const Catalog<Dispatcher>& dispatchers() {
+  static const Catalog<Dispatcher> list{"dispatcher", {
+      {"all-to-all", "a copy per chosen expert, NCCL all-to-all", Dispatcher::all_to_all},
+      {"hierarchical", "the same copies, all-to-all inside nodes, then between the equal places of all nodes (DeepSpeed-MoE, Tutel's 2DH)", Dispatcher::hierarchical},
+      {"all-gather", "every rank of the group gets every token", Dispatcher::all_gather},
+      {"deepep", "a copy per destination rank in a node, per node between nodes", Dispatcher::deepep},
+      {"hybridep", "the same traffic; rows padded for 8-bit products on the way", Dispatcher::hybridep},
   }};
   return list;
 }
@@ -101,8 +113,7 @@ const config::Fields<P>& fields() {
       config::boolean("expert_launches", &P::expert_launches, "each expert's product and quantisation is a launch of its own"),
       config::boolean("separate_expert_bias", &P::separate_expert_bias, "the bias after the experts is added expert by expert in fp32; clamping is operators of its own"),
       config::boolean("current_scaling", &P::current_scaling, "fp8 scales come from a pass over the tensor itself"),
-      config::choice("dispatcher", &P::dispatcher, "how tokens reach their experts",
-                     {{"all-to-all", Dispatcher::all_to_all, ""}, {"all-gather", Dispatcher::all_gather, ""}, {"deepep", Dispatcher::deepep, ""}, {"hybridep", Dispatcher::hybridep, ""}}),
+      config::choice("dispatcher", &P::dispatcher, "how tokens reach their experts", dispatchers()),
       config::boolean("overlap_shared_experts", &P::overlap_shared_experts, "shared experts run while tokens travel"),
       config::boolean("compiled", &P::compiled, "torch.compile on each layer"),
       format("stored_parameter", &P::stored_parameter, "what modules hold"),
@@ -183,6 +194,7 @@ std::filesystem::path file_of_profile(const std::string& name, const std::functi
     std::string known;
     for (const std::string& n : names) known += (known.empty() ? "" : ", ") + n;
     const auto near = nearest_name(name, names);
+    if (const std::string meant = profiles_meant_by(name); !meant.empty()) throw ConfigError(complain("there is no framework profile '" + name + "'", meant));
     throw ConfigError(complain("there is no framework profile '" + name + "'", (near ? "Did you mean " + *near + "? " : "") + "Known: " + known));
   }
   return resource_root() / kFolder / (name + ".yaml");

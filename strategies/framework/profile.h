@@ -189,6 +189,8 @@ FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes t
 
 /// Every kind of context parallelism by the names that frameworks give it; the first of a kind is the one we print.
 const Catalog<ContextKind>& context_kinds();
+/// The same for the ways of tokens to their experts.
+const Catalog<Dispatcher>& dispatchers();
 ContextKind context_kind(const Strategy& strategy, const FrameworkProfile& profile);
 
 /// Every kind of loss by the name that profiles and scenarios give it.

@@ -41,7 +41,7 @@ ExpertLayer::Slots ExpertLayer::permute(const Slots& in, std::int64_t slots) {
 
 /// Sums each token's outputs, weighed here where the experts did not.
 TensorId ExpertLayer::unpermute(TensorId x, TensorId weights, std::int64_t rows) {
-  const std::int64_t slots = dispatcher_ == Dispatcher::all_to_all && exchanges() ? load_.sent : load_.received;
+  const std::int64_t slots = sends_slots() && exchanges() ? load_.sent : load_.received;
   const TensorId y = tape_.tensor("experts output", bytes(rows));
   Node node{.name = "unpermute", .inputs = {x}, .outputs = {y}, .saved = {order_}};
   if (loops()) {
@@ -89,19 +89,58 @@ TensorId ExpertLayer::home(TensorId x, std::int64_t arriving) {
   return y;
 }
 
-/// Slots of `size` bytes each from everybody to everybody: the fullest rank's side decides. `leaving`: of this rank.
-Item ExpertLayer::slots_item(const std::string& name, std::int64_t leaving, std::int64_t size, int sync) const {
-  if (!load_.uneven()) return exchange_item(CollectiveKind::all_to_all, name, std::max(load_.sent, load_.received / load_.tensor) * size, sync);
-  return {.kind = Item::Kind::collective, .stream = Stream::expert, .sync = sync,
-          .spec = c_.builder.collective({.kind = CollectiveKind::all_to_all, .axis = GroupAxis::expert, .bytes = Bytes{leaving * size}, .name = name, .fullest = Bytes{load_.fullest * size}})};
+/// Slots of `size` bytes each from everybody to everybody: the fullest rank's side decides. `there`: to the experts, else back.
+void ExpertLayer::send_slots(std::vector<Item>& out, const std::string& name, bool there, std::int64_t size, int sync) const {
+  if (in_two_steps()) return send_slots_in_two_steps(out, name, there, size, sync);
+  if (!load_.uneven()) return out.push_back(exchange_item(CollectiveKind::all_to_all, name, std::max(load_.sent, load_.received / load_.tensor) * size, sync));
+  const std::int64_t leaving = there ? load_.sent : load_.received / load_.tensor;
+  out.push_back({.kind = Item::Kind::collective, .stream = Stream::expert, .sync = sync,
+                 .spec = c_.builder.collective({.kind = CollectiveKind::all_to_all, .axis = GroupAxis::expert, .bytes = Bytes{leaving * size}, .name = name, .fullest = Bytes{load_.fullest * size}})});
+}
+
+/// The same through the neighbours of a node: slots for the place l of any node go to neighbour l, from there to their node;
+/// homeward the other way round. Before each step they are copied into the order in which they leave.
+/// Sources: Rajbhandari et al. 2022 (DeepSpeed-MoE, hierarchical all-to-all); Hwang et al. 2023 (Tutel, 2DH all-to-all).
+void ExpertLayer::send_slots_in_two_steps(std::vector<Item>& out, const std::string& name, bool there, std::int64_t size, int sync) const {
+  const std::int64_t even = std::max(load_.sent, load_.received / load_.tensor), arrived = load_.received / load_.tensor;
+  struct Step {
+    GroupAxis axis;
+    const char* where;
+    std::int64_t leaving, fullest, arriving;
+  };
+  Step inside{GroupAxis::expert_inside, " in the node", even, 0, even}, across{GroupAxis::expert_across, " between nodes", even, 0, even};
+  if (load_.uneven()) {
+    inside = {inside.axis, inside.where, there ? load_.sent : load_.halfway, std::max(load_.sent, load_.fullest_halfway), there ? load_.halfway : load_.sent};
+    across = {across.axis, across.where, there ? load_.halfway : arrived, std::max(load_.fullest, load_.fullest_halfway), there ? arrived : load_.halfway};
+  }
+  const Step first = there ? inside : across, second = there ? across : inside;
+  const bool beside = (sync & plan::kComputeWaits) == 0;   // compute goes on: the copy between the steps is not its
+  const auto send = [&](const Step& step, int how) {
+    out.push_back({.kind = Item::Kind::collective, .stream = Stream::expert, .sync = how,
+                   .spec = c_.builder.collective({.kind = CollectiveKind::all_to_all, .axis = step.axis, .bytes = Bytes{step.leaving * size}, .name = name + step.where, .fullest = Bytes{step.fullest * size}})});
+  };
+  const auto order = [&](const Step& step, Stream stream) {
+    Item copy = op_.kernel(name + " ordered" + step.where, step.leaving * size, step.leaving * size);   // whole stretches of slots, one for each place
+    copy.stream = stream;
+    out.push_back(copy);
+  };
+  out.push_back(Operators::alloc(0, first.leaving * size));
+  order(first, Stream::compute);
+  out.push_back(Operators::alloc(1, first.arriving * size));
+  send(first, sync);
+  out.push_back(Operators::free(0));
+  out.push_back(Operators::alloc(2, second.leaving * size));
+  order(second, beside ? Stream::expert : Stream::compute);
+  out.push_back(Operators::free(1));
+  send(second, beside ? 0 : sync);
+  out.push_back(Operators::free(2));
 }
 
 Item ExpertLayer::over_ranks(const std::string& name, bool there, int sync) const {
   if (dispatcher_ == Dispatcher::all_gather) return exchange_item(there ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter, name, bytes(load_.rows) * load_.ranks, sync);
-  if (dispatcher_ == Dispatcher::all_to_all) return slots_item(name, there ? load_.sent : load_.received / load_.tensor, bytes(1), sync);
   plan::CollectiveSpec spec{.kind = CollectiveKind::all_to_all, .axis = GroupAxis::expert, .bytes = Bytes{bytes(load_.rows)}, .name = name,
                             .tokens = {.choices = static_cast<std::uint16_t>(moe_.top_k), .places = static_cast<std::uint16_t>(moe_.experts),
-                                       .node_limit = static_cast<std::uint16_t>(moe_.groups_per_token), .token_bytes = static_cast<std::uint32_t>(bytes(1)),
+                                       .groups = static_cast<std::uint16_t>(moe_.groups), .group_limit = static_cast<std::uint16_t>(moe_.groups_per_token), .token_bytes = static_cast<std::uint32_t>(bytes(1)),
                                        .home = !there, .bulk = dispatcher_ == Dispatcher::hybridep}};
   if (load_.uneven()) spec.fullest = Bytes{std::llround(static_cast<double>(bytes(load_.rows)) * load_.visits_over_mean)};
   return {.kind = Item::Kind::collective, .stream = Stream::expert, .sync = sync, .spec = c_.builder.collective(spec)};
@@ -111,9 +150,12 @@ Item ExpertLayer::over_ranks(const std::string& name, bool there, int sync) cons
 /// experts for the tokens of all.
 std::vector<Item> ExpertLayer::outward(const std::string& name, int sync, bool weights) const {
   std::vector<Item> out;
-  if (load_.ranks > 1 && weights && dispatcher_ == Dispatcher::all_to_all)
-    out.push_back(slots_item(name + " weights", load_.sent, 4, sync));
-  if (load_.ranks > 1) out.push_back(over_ranks(name, true, sync));
+  if (load_.ranks > 1 && sends_slots()) {
+    if (weights) send_slots(out, name + " weights", true, 4, sync);
+    send_slots(out, name, true, bytes(1), sync);
+  } else if (load_.ranks > 1) {
+    out.push_back(over_ranks(name, true, sync));
+  }
   if (load_.tensor > 1) out.push_back(exchange_item(CollectiveKind::all_gather, name + " over expert tensor", arriving_bytes(), sync, GroupAxis::expert_tensor));
   return out;
 }
@@ -121,13 +163,16 @@ std::vector<Item> ExpertLayer::outward(const std::string& name, int sync, bool w
 std::vector<Item> ExpertLayer::homeward(const std::string& name, bool weights) const {
   std::vector<Item> out;
   if (load_.tensor > 1) out.push_back(exchange_item(CollectiveKind::reduce_scatter, name + " over expert tensor", arriving_bytes(), kBoth, GroupAxis::expert_tensor));
-  if (load_.ranks > 1) out.push_back(over_ranks(name, false, kBoth));
-  if (load_.ranks > 1 && weights && dispatcher_ == Dispatcher::all_to_all)
-    out.push_back(slots_item(name + " weights", load_.received / load_.tensor, 4, kBoth));
+  if (load_.ranks > 1 && sends_slots()) {
+    send_slots(out, name, false, bytes(1), kBoth);
+    if (weights) send_slots(out, name + " weights", false, 4, kBoth);
+  } else if (load_.ranks > 1) {
+    out.push_back(over_ranks(name, false, kBoth));
+  }
   return out;
 }
 
-std::int64_t ExpertLayer::arriving_bytes() const { return bytes(dispatcher_ == Dispatcher::all_to_all ? load_.received : arriving_tokens()); }
+std::int64_t ExpertLayer::arriving_bytes() const { return bytes(sends_slots() ? load_.received : arriving_tokens()); }
 
 /// Tokens after an exchange that copies none for the experts of one rank.
 std::int64_t ExpertLayer::arriving_tokens() const { return dispatcher_ == Dispatcher::all_gather ? load_.rows * load_.ranks * load_.tensor : load_.visiting_tokens(); }

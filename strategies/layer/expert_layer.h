@@ -25,6 +25,10 @@ class ExpertLayer {
 
   std::int64_t e() const { return c_.element(); }
   std::int64_t bytes(std::int64_t rows) const { return rows * hidden_ * e(); }
+  /// Slots travel, a copy of a token for each of its experts; else tokens do.
+  bool sends_slots() const { return dispatcher_ == Dispatcher::all_to_all || dispatcher_ == Dispatcher::hierarchical; }
+  /// First inside nodes, then between them.
+  bool in_two_steps() const { return dispatcher_ == Dispatcher::hierarchical && c_.expert_inside > 1 && c_.expert_inside < load_.ranks; }
   bool exchanges() const { return load_.ranks > 1 || load_.tensor > 1; }
   /// A product per expert, in a loop of the host, instead of grouped ones.
   bool loops() const { return !c_.profile.grouped_experts; }
@@ -43,7 +47,8 @@ class ExpertLayer {
   std::vector<Item> outward(const std::string& name, int sync, bool weights) const;
   std::vector<Item> homeward(const std::string& name, bool weights) const;
   Item over_ranks(const std::string& name, bool there, int sync) const;
-  Item slots_item(const std::string& name, std::int64_t leaving, std::int64_t size, int sync) const;
+  void send_slots(std::vector<Item>& out, const std::string& name, bool there, std::int64_t size, int sync) const;
+  void send_slots_in_two_steps(std::vector<Item>& out, const std::string& name, bool there, std::int64_t size, int sync) const;
   Item exchange_item(CollectiveKind kind, const std::string& name, std::int64_t size, int sync, plan::GroupAxis axis = plan::GroupAxis::expert) const;
 
   // The experts' MLPs (expert_mlp.cpp)

@@ -35,6 +35,14 @@ void ExpertLoad::hold_own_share(const LowerContext& c) {
   sent = loads.sent;
   received = loads.received[rank] * tensor;
   fullest = std::max(loads.fullest(), sent);
+  // Neighbour l of a node has had from its node what goes to the neighbours l of all nodes.
+  const std::int64_t inside = std::max(1, c.expert_inside), nodes = ranks / inside;
+  for (std::int64_t l = 0; l < inside; ++l) {
+    std::int64_t there = 0;
+    for (std::int64_t n = 0; n < nodes; ++n) there += loads.received[static_cast<std::size_t>(n * inside + l)] / ranks;
+    fullest_halfway = std::max(fullest_halfway, inside * there);
+    if (l == c.expert_rank % inside) halfway = inside * there;
+  }
   double all = 0;
   for (const std::int64_t there : loads.received) all += chance_of_visit(static_cast<double>(there) / static_cast<double>(ranks * sent));
   share = static_cast<double>(loads.received[rank]) / static_cast<double>(ranks * sent);

@@ -18,6 +18,7 @@ struct ExpertLoad {
   std::int64_t sent = 0;       // slots of this rank's tokens
   std::int64_t received = 0;   // slots of this rank's experts
   std::int64_t fullest = 0;    // slots that the busiest rank of the group sends or receives; uneven only
+  std::int64_t halfway = 0, fullest_halfway = 0;   // in two steps: slots between them, here and where they are most; uneven only
   double share = 0, visits_over_mean = 1;   // of all slots, here; tokens that visit the fullest rank over the mean
   std::vector<std::int64_t> rows_of;        // slots of each local expert; empty: all alike
 

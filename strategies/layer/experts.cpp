@@ -34,7 +34,7 @@ TensorId ExpertLayer::run(TensorId x) {
     joins_at = tape_.nodes.size();
   };
   TensorId out;
-  if (exchanges() && dispatcher_ != Dispatcher::all_to_all) {
+  if (exchanges() && !sends_slots()) {
     // Tokens travel as they are; copies for each expert are made where they arrive.
     Slots tokens = exchange({x, weights, load_.rows}, arriving_tokens(), overlap);
     beside();

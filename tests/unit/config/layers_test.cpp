@@ -34,9 +34,10 @@ TEST(Extends, ListsOfFilesLaterWinsAndPathsAreRelative) {
   EXPECT_EQ(to_yaml(load_layered(folder.path("run.yaml"))), "x: a\nz: deep\ny: b\nw: own\n");
 }
 
-TEST(Extends, AnEmptyKeyKeepsTheMapBelowAndANullReplacesAScalar) {
-  const Value result = merged(parse("a: {b: 1}\nc: 2\n"), parse("a:\nc:\n"));
-  EXPECT_EQ(to_yaml(result), "a:\n  b: 1\nc: null\n");
+TEST(Extends, AnEmptyKeyTakesAwayWhatIsBelow) {
+  EXPECT_EQ(to_yaml(merged(parse("a: {b: 1}\nc: 2\nd: 3\n"), parse("a: ~\nc:\n"))), "d: 3\n");
+  EXPECT_EQ(to_yaml(merged(parse("a: {b: 1, c: 2}\n"), parse("a: {b: ~}\n"))), "a:\n  c: 2\n");
+  EXPECT_EQ(to_yaml(merged(parse("a: 1\n"), parse("typo: ~\n"))), "a: 1\ntypo: null\n") << "what takes nothing away is still there to be named";
 }
 
 TEST(Extends, MissingFilesAndCirclesNameTheChain) {

@@ -170,13 +170,27 @@ TEST(DeepSpeed, MistakesNameTheirPlace) {
 }
 
 TEST(DeepSpeed, WhatWouldChangeTheAnswerIsNeverDropped) {
-  for (const char* feature : {R"("zero_optimization": {"stage": 3, "zero_quantized_weights": true})", R"("zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8})",
+  for (const char* feature : {R"("zero_optimization": {"stage": 3, "zero_quantized_nontrainable_weights": true})", R"("zero_optimization": {"stage": 3, "mics_hierarchical_params_gather": true})",
                               R"("sparse_attention": {"mode": "fixed"})", R"("optimizer": {"type": "OneBitAdam"})", R"("elasticity": {"enabled": true})", R"("amp": {"enabled": true})",
                               R"("progressive_layer_drop": {"enabled": true})", R"("zero_optimization": {"stage": 2, "reduce_scatter": false})"}) {
     const Imported i = read(std::string("{\"train_batch_size\": 8, ") + feature + "}");
     EXPECT_FALSE(i.unsimulated.empty()) << feature;
     EXPECT_FALSE(refusals(i, false).empty()) << feature;
   }
+}
+
+TEST(DeepSpeed, ZeroPlusPlusAndSubGroups) {
+  const Imported i = read(R"({"train_batch_size": 8, "fp16": {"enabled": true}, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8, "zero_quantized_weights": true, "zero_quantized_gradients": true, "sub_group_size": 2e8}})");
+  EXPECT_EQ(key(i, "data_parallel.secondary_partition"), "8");
+  EXPECT_EQ(key(i, "data_parallel.quantized_weights"), "true");
+  EXPECT_EQ(key(i, "data_parallel.quantized_gradients"), "true");
+  EXPECT_EQ(key(i, "data_parallel.sub_group"), "200000000");
+  EXPECT_TRUE(i.unsimulated.empty());
+  // They are ZeRO-3's: elsewhere DeepSpeed reads over them.
+  const Imported two = read(R"({"train_batch_size": 8, "fp16": {"enabled": true}, "zero_optimization": {"stage": 2, "zero_hpz_partition_size": 8, "zero_quantized_weights": true, "sub_group_size": 2e8}})");
+  EXPECT_EQ(key(two, "data_parallel.secondary_partition"), "-");
+  EXPECT_EQ(fate(two, "zero_optimization.zero_quantized_weights"), "ignored");
+  EXPECT_EQ(fate(two, "zero_optimization.sub_group_size"), "ignored");
 }
 
 TEST(DeepSpeed, SequenceParallelismIsUlysses) {
@@ -186,8 +200,8 @@ TEST(DeepSpeed, SequenceParallelismIsUlysses) {
 
 TEST(DeepSpeed, LeavesOutWhatItIsAskedTo) {
   Context c = eight_gpus();
-  c.without = {"sparse_attention", "zero_optimization.zero_quantized_weights"};
-  const Imported i = read(R"({"train_batch_size": 8, "sparse_attention": {"mode": "fixed", "block": 16}, "zero_optimization": {"stage": 3, "zero_quantized_weights": true}})", c);
+  c.without = {"sparse_attention", "zero_optimization.zero_quantized_nontrainable_weights"};
+  const Imported i = read(R"({"train_batch_size": 8, "sparse_attention": {"mode": "fixed", "block": 16}, "zero_optimization": {"stage": 3, "zero_quantized_nontrainable_weights": true}})", c);
   EXPECT_TRUE(i.unsimulated.empty());
   EXPECT_EQ(fate(i, "sparse_attention.block"), "ignored");
   c.without = {"sparse_atention"};

@@ -29,6 +29,27 @@ TEST(ModelFile, FourSizesAreEnough) {
   EXPECT_EQ(model.name, "m");
 }
 
+TEST(ModelFile, SizesBelowOneAreNamedWhereTheyStand) {
+  const std::string text = mistakes_in("{layers: -1, hidden: 4096, heads: 0, vocab: 32000}");
+  EXPECT_NE(text.find("m.yaml:1:10: layers: \"-1\" is not at least 1"), std::string::npos) << text;
+  EXPECT_NE(text.find("m.yaml:1:35: heads: \"0\" is not at least 1"), std::string::npos) << text;
+}
+
+// DeepSeek-V3's groups: as many experts in each, some of them per token, and enough experts in these.
+TEST(ModelFile, GroupsOfExpertsHaveToHoldTheChoices) {
+  const auto with = [](const std::string& experts) { return mistakes_in("{layers: 2, hidden: 64, heads: 4, vocab: 100, experts: {count: 64, ffn_hidden: 32, " + experts + "}}"); };
+  EXPECT_EQ(with("top_k: 8, groups: 8, groups_per_token: 4"), "no mistake");
+  EXPECT_NE(with("top_k: 8, groups: 7, groups_per_token: 4").find("7 groups do not divide the 64 experts"), std::string::npos);
+  EXPECT_NE(with("top_k: 8, groups: 8, groups_per_token: 9").find("more than the 8 groups"), std::string::npos);
+  EXPECT_NE(with("top_k: 9, groups: 8, groups_per_token: 1").find("top_k 9 is more than the 8 experts of 1 groups"), std::string::npos);
+}
+
+// Learned positions are not a matter of style.
+TEST(ModelFile, ALlamaWithLearnedPositionsHasTheirRows) {
+  EXPECT_EQ(read("{layers: 2, hidden: 64, heads: 4, vocab: 100, position: learned, max_positions: 128}").max_positions, 128);
+  EXPECT_EQ(read("{layers: 2, hidden: 64, heads: 4, vocab: 100, max_positions: 128}").max_positions, 0);
+}
+
 TEST(ModelFile, WindowPatternRepeats) {
   const ModelDescription model =
       read("{layers: 5, hidden: 64, heads: 4, vocab: 100, windows: {size: 16, pattern: LLG}}");

@@ -69,10 +69,21 @@ TEST_F(Import, LaterMistakesPointIntoTheUsersFile) {
 }
 
 TEST_F(Import, RefusesWhatCannotBeSimulatedUntilItIsLeftOut) {
-  file("ds.json", "{\"train_batch_size\": 64, \"zero_optimization\": {\"stage\": 3, \"zero_quantized_weights\": true}, \"my_key\": 1}");
-  EXPECT_TRUE(has(refused(kHead), "ds.json:1:86: zero_optimization.zero_quantized_weights"));
-  EXPECT_EQ(refused(kHead, {"training.without=[zero_optimization.zero_quantized_weights]"}), "");
-  EXPECT_TRUE(has(refused(kHead, {"training.without=[zero_optimization.zero_quantized_weights]", "training.strict=true"}), "my_key"));
+  file("ds.json", "{\"train_batch_size\": 64, \"zero_optimization\": {\"stage\": 3, \"zero_quantized_nontrainable_weights\": true}, \"my_key\": 1}");
+  EXPECT_TRUE(has(refused(kHead), "ds.json:1:99: zero_optimization.zero_quantized_nontrainable_weights"));
+  EXPECT_EQ(refused(kHead, {"training.without=[zero_optimization.zero_quantized_nontrainable_weights]"}), "");
+  EXPECT_TRUE(has(refused(kHead, {"training.without=[zero_optimization.zero_quantized_nontrainable_weights]", "training.strict=true"}), "my_key"));
+}
+
+// torchtitan's own schedule lies beside its file.
+TEST_F(Import, ASchedulesCsvIsReadBesideTheFileThatNamesIt) {
+  file("schedule.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  file("run.toml", "[model]\nname = \"llama3\"\nflavor = \"8B\"\n[training]\nlocal_batch_size = 2\nglobal_batch_size = 8\nseq_len = 2048\n[parallelism]\npipeline_parallel_degree = 2\n"
+                   "pipeline_parallel_schedule = \"PipelineScheduleSingle\"\npipeline_parallel_microbatch_size = 1\npipeline_parallel_schedule_csv = \"schedule.csv\"\n");
+  const Scenario s = load("cluster: {node: dgx-h100, nodes: 1}\ntraining: {from: torchtitan, path: run.toml}\n");
+  EXPECT_EQ(s.strategy.pipeline.schedule, "table");
+  EXPECT_TRUE(has(s.strategy.pipeline.table_file, "schedule.csv"));
+  EXPECT_EQ(s.strategy.micro_batches(), 2);
 }
 
 TEST_F(Import, MistakesOfTheSectionItself) {

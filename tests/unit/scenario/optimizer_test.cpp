@@ -84,6 +84,7 @@ TEST(Evaluation, RunsForwardOnlyBesideTheStatesOfTraining) {
       s.cluster.gpus_per_node = data * pipeline;
       s.strategy = small_job(data, pipeline, 4);
       s.strategy.data_parallel.kind = kind;
+      if (kind == st::DataParallelKind::zero3 && pipeline > 1) continue;   // DeepSpeed refuses it
       ASSERT_TRUE(problems_of(s).empty());
       const Result training = simulate(s);
       s.strategy.training.phase = st::StepKind::evaluation;

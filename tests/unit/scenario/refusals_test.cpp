@@ -30,6 +30,19 @@ std::string mistakes(const std::string& override_text, const std::string& anothe
   return "";
 }
 
+// A name that means several programs is not guessed at: the message says which there are.
+TEST(Refusals, NamesOfFrameworksThatAreNoProfiles) {
+  const std::pair<const char*, const char*> names[] = {{"megatron", "Use megatron-core (Megatron-LM"}, {"Megatron_LM", "megatron-2021 ("}, {"nemo", "Use megatron-bridge ("}, {"hf", "Use huggingface ("},
+                                                       {"fsdp2", "data_parallel.kind: fsdp2. Use torchtitan ("}, {"zero3", "Use deepspeed ("}, {"accelerate", "huggingface ("}};
+  for (const auto& [name, fix] : names) {
+    const std::string text = mistakes("training.framework=" + std::string(name));
+    EXPECT_NE(text.find(std::string("there is no framework profile '") + name + "'"), std::string::npos) << text;
+    EXPECT_NE(text.find(fix), std::string::npos) << text;
+  }
+  for (const char* name : {"deepspeed", "torchtitan", "megatron-bridge"}) EXPECT_EQ(mistakes("training.framework=" + std::string(name)).find("no framework profile"), std::string::npos) << name;
+  EXPECT_NE(mistakes("training.framework=torchtitn").find("Did you mean torchtitan?"), std::string::npos);
+}
+
 TEST(Refusals, TheBaseIsFine) { EXPECT_EQ(mistakes("title=base"), ""); }
 
 TEST(Refusals, APrecisionThatTheGpuLacks) {

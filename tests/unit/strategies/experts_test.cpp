@@ -119,6 +119,97 @@ TEST(Experts, DeepEpSendsTokensNotSlots) {
   EXPECT_EQ(t.bytes, t.calls * std::int64_t{256 * 512 * 2});
 }
 
+/// Bytes that leave the node of one rank of the first class, in all exchanges of tokens and weights: of what a rank sends,
+/// its group's other nodes get their equal parts.
+std::int64_t between_nodes(const plan::Plan& plan) {
+  std::int64_t out = 0;
+  for (const auto& [what, traffic] : traffic_of(plan)) {
+    if (what.first != CollectiveKind::all_to_all) continue;
+    const GroupShape& group = plan.classes[0].groups[static_cast<std::size_t>(what.second)];
+    out += traffic.bytes * (group.nodes - 1) / group.nodes;
+  }
+  return out;
+}
+
+// Two steps carry every slot twice, once inside a node and once between nodes, so that what crosses between nodes is what a
+// flat exchange sends across; on one node, or with one rank on each, there is one step.
+TEST(Experts, HierarchicalExchangeConservesBytes) {
+  const FrameworkProfile profile = load_profile("megatron-core");
+  const auto plan_of = [&](Dispatcher dispatcher, int expert, int gpus_per_node) {
+    Strategy s = job(8, expert);
+    s.experts.dispatcher = dispatcher;
+    return write_plan(small_mixture(), s, profile, gpus_per_node);
+  };
+  for (const auto& [expert, gpus] : {std::pair{8, 4}, {8, 2}, {4, 2}}) {
+    const plan::Plan flat = plan_of(Dispatcher::all_to_all, expert, gpus), steps = plan_of(Dispatcher::hierarchical, expert, gpus);
+    const auto all = traffic_of(steps);
+    const Traffic whole = traffic_of(flat).at({CollectiveKind::all_to_all, plan::GroupAxis::expert});
+    EXPECT_EQ(all.at({CollectiveKind::all_to_all, plan::GroupAxis::expert_inside}).bytes, whole.bytes);
+    EXPECT_EQ(all.at({CollectiveKind::all_to_all, plan::GroupAxis::expert_across}).bytes, whole.bytes);
+    EXPECT_FALSE(all.contains({CollectiveKind::all_to_all, plan::GroupAxis::expert}));
+    EXPECT_EQ(between_nodes(steps), between_nodes(flat));
+    EXPECT_GT(between_nodes(flat), 0);
+  }
+  for (const auto& [expert, gpus] : {std::pair{4, 8}, {4, 1}}) {
+    const auto steps = traffic_of(plan_of(Dispatcher::hierarchical, expert, gpus)), flat = traffic_of(plan_of(Dispatcher::all_to_all, expert, gpus));
+    ASSERT_EQ(steps.size(), flat.size());
+    for (const auto& [what, traffic] : flat) EXPECT_EQ(steps.at(what).bytes, traffic.bytes);
+  }
+}
+
+// Uneven, what is halfway in all ranks is what left them, and nobody is busier than the fullest.
+TEST(Experts, UnevenHierarchicalExchangeConservesBytes) {
+  const FrameworkProfile profile = load_profile("megatron-core");
+  for (const double skew : {0.5, 2.0}) {
+    Strategy s = job(8, 8);
+    s.experts.routing = {.distribution = RoutingKind::zipf, .skew = skew, .concentration = {}, .seed = 3};
+    const auto sums = [&](Dispatcher dispatcher) {
+      s.experts.dispatcher = dispatcher;
+      const plan::Plan plan = write_plan(small_mixture(), s, profile, 4);
+      std::map<std::string, std::int64_t> out;
+      for (const plan::RankClass& c : plan.classes)
+        for (const plan::Call& call : c.program.step)
+          for (const plan::Instruction& i : plan.blocks[call.block].timing) {
+            if (i.op != plan::Opcode::collective) continue;
+            const plan::CollectiveSpec& spec = plan.collectives[i.index];
+            EXPECT_TRUE(spec.fullest.value == 0 || spec.fullest >= spec.bytes) << spec.name;
+            if (spec.kind == CollectiveKind::all_to_all) out[spec.name] += spec.bytes.value * c.ranks;
+          }
+      return out;
+    };
+    const auto flat = sums(Dispatcher::all_to_all), steps = sums(Dispatcher::hierarchical);
+    for (const auto& [name, bytes] : flat) {
+      EXPECT_EQ(steps.at(name + " in the node"), bytes) << name;
+      EXPECT_EQ(steps.at(name + " between nodes"), bytes) << name;
+    }
+  }
+}
+
+// Of 8 groups a token chooses 4: on 8 nodes it visits 4, on 16 (two to a group) up to 8, on 4 (two groups to a node) those that
+// hold any of the 4: 4 (1 - C(6,4)/C(8,4)). Without a limit as many as its choices reach.
+TEST(Experts, GroupsLimitTheNodesThatATokenVisits) {
+  const TokenExchange limited{.choices = 8, .places = 256, .groups = 8, .group_limit = 4}, free{.choices = 8, .places = 256};
+  EXPECT_DOUBLE_EQ(parts_visited(limited, 8), 4);
+  EXPECT_NEAR(parts_visited(limited, 4), 4 * (1 - 15.0 / 70), 1e-12);
+  EXPECT_DOUBLE_EQ(parts_visited(limited, 16), std::min(4 * places_visited(32, 2, 2), places_visited(256, 8, 16)));
+  EXPECT_GT(parts_visited(limited, 16), 4);
+  for (const int nodes : {1, 2, 4, 8, 16, 32}) {
+    EXPECT_DOUBLE_EQ(parts_visited(free, nodes), places_visited(256, 8, nodes));
+    EXPECT_LE(parts_visited(limited, nodes), parts_visited(free, nodes));
+  }
+}
+
+// Six ranks do not lie evenly on nodes of four.
+TEST(Experts, HierarchicalExchangeWantsTheSamePlacesOnEachNode) {
+  model::ModelDescription m = small_mixture();
+  m.experts.experts = 12;
+  Strategy s = job(12, 6);
+  s.experts.dispatcher = Dispatcher::hierarchical;
+  const auto problems = problems_of(m, s, load_profile("megatron-core"), 4);
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_EQ(problems[0].key, "experts.dispatcher");
+}
+
 TEST(Experts, AllGatherDispatchMovesEveryTokenToEveryRank) {
   Strategy s = job(8, 4);
   s.experts.dispatcher = Dispatcher::all_gather;
