@@ -26,6 +26,7 @@ const Catalog<LossKind>& loss_kinds() {
       {"sharded", "nanotron's fp32 copies", LossKind::sharded},
       {"fused", "16-bit logits, gradient in place", LossKind::fused},
       {"compiled", "statistics only", LossKind::compiled},
+      {"tiled", "DeepSpeed's TiledFusedLogitsLoss", LossKind::tiled},
   }};
   return list;
 }

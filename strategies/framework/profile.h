@@ -40,6 +40,7 @@ enum class LossKind : std::uint8_t {
   sharded,         // nanotron's: fp32 logits and their copy less the maximum live together; exponentials, softmax and gradient are written over the copy
   fused,           // logits stay in 16 bit, gradient in place (Transformer Engine, Liger without the head)
   compiled,        // softmax statistics only; gradient fused into the backward
+  tiled,           // output layer and loss a piece at a time, gradients made in forward (DeepSpeed's TiledFusedLogitsLoss)
 };
 
 /// Which collectives mark their buffers as used on their own stream (Tensor.record_stream), so that a freed buffer is not
