@@ -192,9 +192,8 @@ void DataParallelWriter::make_states(const Unit& unit) {
   const auto index = static_cast<std::size_t>(&unit - stage_.units.data());
   std::uint32_t frame = states_frame_;
   for (std::size_t u = 0; u < index; ++u) frame += static_cast<std::uint32_t>(states_[u].size());
-  std::string key = "make optimizer states";
-  for (const std::int64_t bytes : states_[index]) key += " " + std::to_string(bytes);
-  const std::uint32_t block = stage_.block(key, [&](plan::BlockWriter& w) {
+  const auto alike = std::find(states_.begin(), states_.end(), states_[index]) - states_.begin();   // units with the same tensors share a block
+  const std::uint32_t block = stage_.block("make optimizer states " + std::to_string(alike), [&](plan::BlockWriter& w) {
     for (const std::int64_t bytes : states_[index]) w.alloc(w.new_slot("optimizer state"), bytes, Category::optimizer);
   });
   if (block == plan::kNoFrame) return;
