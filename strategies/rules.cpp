@@ -149,6 +149,28 @@ void checkpoint_rules(const model::ModelDescription& model, const Strategy& s, R
   rules.forbid(m.paged_optimizer && m.offload.optimizer != MemoryTier::device, "memory.paged_optimizer", "the states are in host memory already", "Leave out memory.offload.optimizer");
 }
 
+/// Sequences in pieces (strategies/layer/tiled.cpp).
+void tiling_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
+  const Memory& m = s.memory;
+  const bool tiled_loss = s.training.cross_entropy.value_or(profile.loss) == LossKind::tiled;
+  const bool narrow = s.training.precision != Precision::bf16 && s.training.precision != Precision::fp16 && s.training.precision != Precision::fp32 && s.training.precision != Precision::tf32;
+  for (const auto& [on, key] : {std::pair{m.tiled_mlp, "memory.tiled_mlp"}, {tiled_loss, "training.cross_entropy"}}) {
+    const bool mlp = std::string_view(key) == "memory.tiled_mlp";
+    const std::string what = mlp ? "DeepSpeed's TiledMLP" : "DeepSpeed's TiledFusedLogitsLoss", off = mlp ? "Leave the key out" : "Use another cross_entropy";
+    rules.forbid(on && s.parallelism.degrees.tensor > 1, key, what + " knows no tensor-parallel layers", "Set parallelism.tensor: 1 and use parallelism.context, or: " + off);
+    rules.forbid(on && narrow && mlp, key, "8- and 4-bit products are not cut into pieces", "Set training.precision: bf16");
+    rules.forbid(on && profile.autocast, key, "pieces under autocast are not simulated", "Use a framework that keeps 16-bit parameters");
+    rules.forbid(on && s.tuning.kind != TuningKind::full && s.tuning.kind != TuningKind::frozen, key, "adapters in pieces are not simulated", off);
+    rules.forbid(on && s.training.phase == StepKind::evaluation && !mlp, key, what + " makes gradients in its forward pass", off);
+  }
+  rules.forbid(tiled_loss && s.parallelism.degrees.pipeline > 1, "training.cross_entropy", "output layer and loss are one, and pipeline stages may part them", "Use another cross_entropy");
+  rules.forbid(tiled_loss && s.training.multi_token_prediction, "training.cross_entropy", "further heads in pieces are not simulated", "Use another cross_entropy");
+  rules.forbid(m.tiled_mlp && std::all_of(model.layers.begin(), model.layers.end(), [](const model::Layer& l) { return l.moe; }), "memory.tiled_mlp", "the model has experts in every layer, and they are not cut into pieces", "Leave the key out");
+  rules.forbid(m.tiled_mlp_num_shards > s.training.sequence_length / s.parallelism.degrees.context, "memory.tiled_mlp_num_shards", "more pieces than a rank's " + text(s.training.sequence_length / s.parallelism.degrees.context) + " tokens", "Use fewer");
+  const auto again = [&](const std::string& module) { return m.recompute == Recompute::selective && (module == "mlp" || module == "mlp_act"); };
+  rules.forbid(m.tiled_mlp && std::any_of(m.recompute_modules.begin(), m.recompute_modules.end(), again), "memory.recompute_modules", "tiled MLPs are made again in backward already", "Leave out mlp and mlp_act");
+}
+
 /// What Megatron-FSDP does not do, or is not simulated doing.
 void megatron_fsdp_rules(const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
   if (s.data_parallel.kind != DataParallelKind::megatron_fsdp) return;
@@ -315,6 +337,7 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   rules.forbid(s.backend != Backend::nccl && d.pipeline > 1, "cluster.backend", "Gloo and MPI send host tensors only (torch.distributed, table of backends): stages on GPUs cannot exchange activations", "Use nccl");
   checkpoint_rules(model, s, rules);
   document_rules(s, profile, rules);
+  tiling_rules(model, s, profile, rules);
   for (const std::string& m : s.memory.recompute_modules) {
     const bool known = std::any_of(std::begin(kRecomputedModules), std::end(kRecomputedModules), [&](const char* name) { return m == name; });
     rules.forbid(!known, "memory.recompute_modules", "'" + m + "' is no part of a layer that is recomputed", fmt::format("Use {}", fmt::join(kRecomputedModules, ", ")));

@@ -139,6 +139,8 @@ struct Memory {
   bool contiguous_checkpoints = false;            // pieces are copied into buffers made together at the first one (DeepSpeed)
   int number_checkpoints = 0;                     // contiguous: how many buffers; 0: one for each recomputed layer
   bool synchronize_checkpoints = false;           // the host waits for the device around each recomputed layer (DeepSpeed)
+  bool tiled_mlp = false;                         // dense MLPs a piece of the sequence at a time, made again in backward (DeepSpeed's TiledMLP)
+  std::int64_t tiled_mlp_num_shards = 0;          // pieces; 0: none longer than the model is wide
   int recompute_every = 1;                        // every n-th layer when full
   int recompute_layers = 0;                       // full: the first n layers of each chunk only (Megatron's block method); 0: all
   std::vector<std::string> recompute_modules;     // selective: core_attn, mlp, layernorm, ...; empty: the profile's habit

@@ -78,7 +78,7 @@ TapeBlocks UnitBlocks::emit_unit(const Unit& u, WeightGradient mode, SplitBackwa
   options.input_gradient = u.input_gradient;
   options.gradient_element_bytes = data_.gradient_element_bytes();
   options.main_gradient_element_bytes = data_.main_gradient_element_bytes();
-  if (!stage_.rank_class.stage_peers_other_node.empty()) options.collective_wait = stage_.profile.proxy_stall * stage_.sizes.tensor;
+  if (stage_.profile.proxies_always_stall || !stage_.rank_class.stage_peers_other_node.empty()) options.collective_wait = stage_.profile.proxy_stall * stage_.sizes.tensor;
   options.split = how;
   options.retains_ends = u.retains;
   options.above_retains = u.above_retains;

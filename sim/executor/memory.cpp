@@ -90,7 +90,8 @@ class Ledger {
     }
     checkpoints_wanted_ = options_.shortcuts && !options_.timeline && options_.observer == nullptr && options_.progress == nullptr && options_.steps > 1;
     if (checkpoints_wanted_)
-      for (const plan::Call& c : program_.step) step_operations_ += static_cast<std::int64_t>(plan_.blocks[c.block].memory.size());
+      for (const plan::Call& c : program_.step)
+        if (!c.first_step_only || options_.steps == 2) step_operations_ += static_cast<std::int64_t>(plan_.blocks[c.block].memory.size());
     checkpoints_wanted_ = checkpoints_wanted_ && step_operations_ >= kWorthCheckpoints;
     bool alive = calls(program_.setup, -1);
     for (int step = 0; alive && step < options_.steps; ++step) {
@@ -132,6 +133,7 @@ class Ledger {
         if (i == list.size()) break;
         use_frames(list[i], i);
       }
+      if (step > 0 && list[i].first_step_only) continue;
       const std::int64_t index = step < 0 ? -1 : static_cast<std::int64_t>(i);
       if (!(attended_ ? block(list[i], index, step) : block_unattended(list[i], index, step))) return false;
       if (options_.timeline && last)

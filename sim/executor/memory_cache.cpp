@@ -55,7 +55,7 @@ MemoryCache::Key MemoryCache::key_of(const plan::Plan& plan, std::size_t rank_cl
       all.add(block.low);
       all.add(call.frames[0], call.frames[1]);
       all.add(call.frames[2], call.frames[3]);
-      all.add(static_cast<std::uint64_t>(call.micro_batch));
+      all.add(static_cast<std::uint64_t>(call.micro_batch) << 1 | static_cast<std::uint64_t>(call.first_step_only));
     }
   }
   return {all.high, all.low};

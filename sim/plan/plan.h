@@ -163,6 +163,7 @@ struct Call {
   Phase phase = Phase::forward;
   std::int16_t layer = -1;        // global layer number, -1: none
   std::int32_t micro_batch = -1;
+  bool first_step_only = false;   // what it allocates stays: optimizer states
 };
 
 struct Program {

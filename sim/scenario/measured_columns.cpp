@@ -80,7 +80,7 @@ st::DataParallelKind kind_of(const std::string& word, const std::string& profile
   using K = st::DataParallelKind;
   const bool megatron = is_megatron(profile) || profile.starts_with("nanotron");
   if (word == "none" || word.empty()) return data > 1 ? (word.empty() && is_nvidia_recipe(profile) ? K::distributed_optimizer : K::ddp) : K::none;
-  if (word == "zero1") return megatron ? K::distributed_optimizer : K::zero1;
+  if (word == "zero1") return megatron && profile != "megatron-deepspeed" ? K::distributed_optimizer : K::zero1;
   if (word == "zero2") return K::zero2;
   if (word == "zero3") return K::zero3;
   if (word == "fsdp" && (profile == "megatron-core" || is_nvidia_recipe(profile))) return K::megatron_fsdp;

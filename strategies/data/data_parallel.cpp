@@ -67,7 +67,7 @@ std::int64_t DataParallelWriter::own_states(Part part) const {
 }
 
 DataParallelWriter::Share DataParallelWriter::share(bool sharded, std::int64_t gradient) const {
-  Share mine;
+  Share mine{.sharded = sharded};
   for (const Part part : kParts) {
     const std::int64_t ranks = sharded ? stage_.sizes.sharing(part) : 1;
     auto divided = [&](std::int64_t n) { return (n + ranks - 1) / ranks; };
@@ -77,6 +77,7 @@ DataParallelWriter::Share DataParallelWriter::share(bool sharded, std::int64_t g
     mine.stored += usual * stored_bytes() + wide * 4;
     mine.gradients += usual * gradient + wide * 4;
     mine.states += divided(own_states(part)) + usual * state_bytes() + wide * moments() * 4;
+    mine.later += divided(own_states(part)) + (usual * bits(profile().optimizer_state) / 8 + wide * 4) * moments();
     mine.master = mine.master || (profile().master_bytes() == 4 && usual > 0);
   }
   return mine;
@@ -141,8 +142,69 @@ void DataParallelWriter::pass_norm_on(plan::BlockWriter& w) {
     w.send(builder().message({static_cast<std::uint16_t>(stage_.sizes.stage_after), kChannel, Bytes{4}}), plan::Stream::send_forward, plan::kAfterCompute, profile().collective_host);
 }
 
+bool DataParallelWriter::makes_states_late() const {
+  const DataParallelKind kind = stage_.strategy.data_parallel.kind;
+  const bool deepspeed = kind == DataParallelKind::zero1 || kind == DataParallelKind::zero2 || kind == DataParallelKind::zero3;
+  const Memory& memory = stage_.strategy.memory;
+  return profile().states_at_first_step && !deepspeed && !evaluates() && !offloads_optimizer() && !memory.paged_optimizer;
+}
+
+void DataParallelWriter::keep_states(const Share& mine) {
+  if (!makes_states_late()) return persistent("optimizer states", mine.states, Category::optimizer);
+  persistent("optimizer states", mine.states - mine.later, Category::optimizer);
+  states_ = late_states(mine);
+  std::uint32_t slots = 0;
+  for (const std::vector<std::int64_t>& of_unit : states_) slots += static_cast<std::uint32_t>(of_unit.size());
+  states_frame_ = stage_.frames.acquire(slots);   // before any frame of the step, which come back
+}
+
+/// Megatron's distributed optimizer cuts one buffer of all parameters, so that a rank has whole weights; others cut each weight.
+std::vector<std::vector<std::int64_t>> DataParallelWriter::late_states(const Share& mine) const {
+  const Optimizer optimizer = stage_.strategy.training.optimizer;
+  const bool cuts_weights = stage_.strategy.data_parallel.kind != DataParallelKind::distributed_optimizer || profile().gathers_through_copies;
+  std::array<std::int64_t, 2> left{};   // elements of this rank's part of the buffer: dense weights, experts
+  for (const Part part : kParts) {
+    const std::int64_t ranks = mine.sharded ? stage_.sizes.sharing(part) : 1;
+    left[part == Part::experts] = (stage_.trainable_elements(part) + ranks - 1) / ranks;
+  }
+  std::vector<std::vector<std::int64_t>> tensors(stage_.units.size());
+  for (std::size_t u = 0; u < tensors.size(); ++u)
+    for (const Weight& w : stage_.units[u].tape->weights) {
+      if (!w.trainable || w.parameter_elsewhere) continue;
+      const int count = state_tensors(w, optimizer);
+      if (count == 0 || w.elements == 0) continue;
+      const std::int64_t ranks = mine.sharded ? stage_.sizes.sharing(w.expert ? Part::experts : Part::dense) : 1;
+      const double bytes = static_cast<double>(strategies::state_bytes(w, optimizer, w.wide_bytes > 0 ? 4 : bits(profile().optimizer_state) / 8)) / static_cast<double>(w.elements);
+      // Transformer Engine's grouped products and loops over experts have a parameter per expert.
+      const std::int64_t parameters = profile().transformer_engine || !profile().grouped_experts ? w.experts : 1, whole = w.elements / parameters;
+      for (std::int64_t p = 0; p < parameters; ++p) {
+        const std::int64_t elements = cuts_weights ? (whole + ranks - 1) / ranks : std::min(whole, left[w.expert]);
+        left[w.expert] -= std::min(elements, left[w.expert]);
+        if (elements == 0) break;
+        tensors[u].insert(tensors[u].end(), static_cast<std::size_t>(count), static_cast<std::int64_t>(bytes * static_cast<double>(elements)) / count);
+      }
+    }
+  return tensors;
+}
+
+void DataParallelWriter::make_states(const Unit& unit) {
+  if (states_.empty()) return;
+  const auto index = static_cast<std::size_t>(&unit - stage_.units.data());
+  std::uint32_t frame = states_frame_;
+  for (std::size_t u = 0; u < index; ++u) frame += static_cast<std::uint32_t>(states_[u].size());
+  const auto alike = std::find(states_.begin(), states_.end(), states_[index]) - states_.begin();   // units with the same tensors share a block
+  const std::uint32_t block = stage_.block("make optimizer states " + std::to_string(alike), [&](plan::BlockWriter& w) {
+    for (const std::int64_t bytes : states_[index]) w.alloc(w.new_slot("optimizer state"), bytes, Category::optimizer);
+  });
+  if (block == plan::kNoFrame) return;
+  plan::Call call{.block = block, .phase = Phase::optimizer, .layer = static_cast<std::int16_t>(unit.layer), .first_step_only = true};
+  call.frames[static_cast<std::size_t>(plan::Frame::own)] = frame;
+  stage_.append(call);
+}
+
 void DataParallelWriter::update(const Share& mine) {
   if (mine.elements == 0) return;
+  for (const Unit& u : stage_.units) make_states(u);
   const std::int64_t elements = mine.elements;
   const std::int64_t read = mine.gradients + mine.states + (mine.master ? 0 : mine.stored);
   const std::int64_t written = mine.states + mine.stored;

@@ -58,7 +58,9 @@ class DataParallelWriter {
   /// What one rank's optimizer works on, in bytes.
   struct Share {
     std::int64_t elements = 0, stored = 0, gradients = 0, states = 0;
+    std::int64_t later = 0;   // of `states`, what the first step makes
     bool master = false;   // a whole fp32 copy is among the states
+    bool sharded = false;  // a part of what each group shares
   };
   /// The trained parameters of this rank: all of them, or its part of what each group shares. `gradient`: bytes per element, as the optimizer reads them.
   Share share(bool sharded, std::int64_t gradient) const;
@@ -77,6 +79,14 @@ class DataParallelWriter {
   /// Source: arXiv 2401.10241, section 4 (optimizer post-validation).
   void pass_norm_on(plan::BlockWriter& w);
   void update(const Share& mine);
+  /// Allocates a share's optimizer states, but for those that the first step makes.
+  void keep_states(const Share& mine);
+  /// Torch's optimizers make their states in their first step, weight by weight, where activations have been
+  /// (torch/optim/adam.py, _init_group; Apex and Transformer Engine FusedAdam.step). DeepSpeed steps once on zeros when it
+  /// sets up (stage_1_and_2.py and stage3.py, initialize_optimizer_states), XLA makes them with the parameters. What is offloaded
+  /// or in unified memory is taken as there from the beginning.
+  bool makes_states_late() const;
+  void make_states(const Unit& unit);
   void foreach_temporaries(std::int64_t bytes, bool begin);
   /// zero_grad(set_to_none=True): what autograd made goes until the next backward.
   void free_gradients(plan::Phase phase = plan::Phase::optimizer);
@@ -117,6 +127,11 @@ class DataParallelWriter {
   Duration host() const { return stage_.profile.kernel_host; }
 
   Stage& stage_;
+
+ private:
+  std::vector<std::vector<std::int64_t>> late_states(const Share& mine) const;
+  std::vector<std::vector<std::int64_t>> states_;   // that the first step makes: bytes of each tensor, by unit
+  std::uint32_t states_frame_ = 0;
 };
 
 std::unique_ptr<DataParallelWriter> make_data_parallel(Stage& stage);

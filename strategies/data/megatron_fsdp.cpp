@@ -29,7 +29,7 @@ class MegatronFsdp final : public ShardedWriter {
   void setup() override {
     persistent("parameter shards", parameter_shards(), Category::parameter);
     persistent("gradient shards", my_share().gradients, Category::gradient);
-    persistent("optimizer states", my_share().states, Category::optimizer);
+    keep_states(my_share());
   }
 
   WeightGradient gradient_mode(bool) const override { return WeightGradient::first; }

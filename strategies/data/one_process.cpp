@@ -40,7 +40,7 @@ class OneProcess final : public DataParallelWriter {
     for (const Unit& u : stage_.units) modules_ += static_cast<std::int64_t>(u.tape->weights.size());
     if (first_gpu_) {
       persistent("parameters", stage_.parameter_bytes(stored_bytes()), Category::parameter);
-      persistent("optimizer states", share(false, stored_bytes()).states, Category::optimizer);
+      keep_states(share(false, stored_bytes()));
     }
     replica_ = stage_.frames.acquire(kSlots * static_cast<std::uint32_t>(sent_.size()));
     sums_ = stage_.frames.acquire(2 * kSlots * static_cast<std::uint32_t>(reduced_.size()));

@@ -17,7 +17,7 @@ DataParallelWriter::Share DataParallelWriter::part_of(const Share& all, bool on_
   const double ratio = offloads_optimizer() ? stage_.strategy.memory.offload.ratio : 0;
   auto host = [&](std::int64_t n) { return static_cast<std::int64_t>(std::llround(static_cast<double>(n) * ratio)); };
   auto part = [&](std::int64_t n) { return on_host ? host(n) : n - host(n); };
-  return {.elements = part(all.elements), .stored = part(all.stored), .gradients = part(all.gradients), .states = part(all.states), .master = all.master};
+  return {.elements = part(all.elements), .stored = part(all.stored), .gradients = part(all.gradients), .states = part(all.states), .later = part(all.later), .master = all.master, .sharded = all.sharded};
 }
 
 void DataParallelWriter::keep_on_host(const Share& all, std::int64_t largest) {

@@ -26,7 +26,7 @@ class Sharded final : public ShardedWriter {
     const Offload& o = stage_.strategy.memory.offload;
     if (!offloads_parameters()) persistent("parameter shards", shards, Category::parameter);
     else (o.parameters == MemoryTier::nvme ? stage_.rank_class.host.nvme : o.pinned ? stage_.rank_class.host.pinned : stage_.rank_class.host.pageable) += shards;
-    persistent("optimizer states", part_of(my_share(), false).states, Category::optimizer);
+    keep_states(part_of(my_share(), false));
     keep_on_host(my_share());
     // Sharded gradients appear with the first backward; with set_to_none they go after the step. They are counted here
     // because a training loop in steady state holds them at the peak.

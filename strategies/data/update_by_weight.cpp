@@ -74,6 +74,7 @@ void DataParallelWriter::update_paged(std::int64_t gradient) {
 /// A tied table gets its gradient from the head first and from the embedding last: it waits for both.
 void DataParallelWriter::update_in_backward(const Unit& u, std::int64_t gradient) {
   if (std::none_of(u.tape->weights.begin(), u.tape->weights.end(), [](const Weight& w) { return w.trainable; })) return;
+  make_states(u);
   stage_.call("update in backward" + updated_weights(u) + " " + pattern_of(u), Phase::optimizer, &u, [&](plan::BlockWriter& block) {
     update_weights(u, gradient, block);
     for (std::size_t i = 0; i < u.tape->weights.size(); ++i)

@@ -27,6 +27,7 @@ const Catalog<LossKind>& loss_kinds() {
       {"sharded", "nanotron's fp32 copies", LossKind::sharded},
       {"fused", "16-bit logits, gradient in place", LossKind::fused},
       {"compiled", "statistics only", LossKind::compiled},
+      {"tiled", "DeepSpeed's TiledFusedLogitsLoss", LossKind::tiled},
   }};
   return list;
 }
@@ -154,6 +155,7 @@ const config::Fields<P>& fields() {
       config::boolean("accumulates_after_backward", &P::accumulates_after_backward, "16-bit gradients live until the micro-batch's backward is over"),
       config::boolean("reduces_over_all", &P::reduces_over_all, "buckets are flattened, summed over all replicas at once and copied back"),
       config::boolean("gathers_by_broadcast", &P::gathers_by_broadcast, "sharded updates: one broadcast after the other, of each rank's share"),
+      config::boolean("states_at_first_step", &P::states_at_first_step, "optimizer states are made in the first step, weight by weight; false: with the parameters"),
       config::boolean("gathers_through_copies", &P::gathers_through_copies, "sharded updates: gathered into a buffer per rank, then copied"),
       config::boolean("keeps_sent_output", &P::keeps_sent_output, "pipeline stages: what was sent on stays until its backward"),
       config::boolean("overlap_tensor", &P::overlap_tensor, "sequence-parallel collectives travel in pieces under the products that need or make them"),

@@ -43,6 +43,7 @@ enum class LossKind : std::uint8_t {
   sharded,         // nanotron's: fp32 logits and their copy less the maximum live together; exponentials, softmax and gradient are written over the copy
   fused,           // logits stay in 16 bit, gradient in place (Transformer Engine, Liger without the head)
   compiled,        // softmax statistics only; gradient fused into the backward
+  tiled,           // output layer and loss a piece at a time, gradients made in forward (DeepSpeed's TiledFusedLogitsLoss)
 };
 
 /// Which collectives mark their buffers as used on their own stream (Tensor.record_stream), so that a freed buffer is not
@@ -124,6 +125,7 @@ struct FrameworkProfile {
   Bytes replica_bucket{};                 // sharded parameters: gradients are summed over replicas once so many bytes of shards are there; 0: unit by unit
   bool overlap_gradient_reduce = true;
   bool overlap_parameter_gather = false;
+  bool states_at_first_step = true;       // optimizer states are made in the first step, weight by weight (PyTorch); false: with the parameters (XLA)
   bool fused_optimizer = true;            // one multi-tensor kernel without temporaries; false: foreach
   bool gradient_norm_sync = true;         // the host reads the norm before the optimizer step
   bool overlap_messages = true;           // messages of Megatron's interleaved schedule travel under the passes
@@ -149,9 +151,10 @@ struct FrameworkProfile {
   Duration submodule_host{}, submodule_backward_host{};   // ZeRO-3's hooks, per module of a layer: its parameters are fetched, released, their gradients shared out
   Duration expert_host{}, expert_backward_host{};  // the same of a layer's experts: routing, dispatch, splitting by expert
   Duration step_host{};
-  /// Observed while messages between pipeline stages on different nodes are outstanding: host time of a layer's collective, per
+  /// Observed while messages between pipeline stages on different nodes are outstanding, and on slow networks: host time of a layer's collective, per
   /// rank of the tensor group. Likely NCCL's proxy threads, which poll the NICs on the cores of the host threads.
   Duration proxy_stall{};
+  bool proxies_always_stall = false;   // not only beside such messages. Set by with_workspaces' caller
   /// SMs that collectives take from kernels beside them, as a multiple of what the GPU's file says: frameworks limit NCCL's
   /// blocks (NCCL_MAX_CTAS) or leave SMs free for it (Transformer Engine's SM margins). Fitted by `calibrate against`.
   double collective_sm_factor = 1;

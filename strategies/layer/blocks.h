@@ -16,6 +16,14 @@ TensorId latent_attention_block(const LowerContext& context, Operators& op, Tape
 /// A dense MLP of `width` (unsharded), gated or not; names begin with `prefix` ("" or "shared experts ").
 TensorId mlp_block(const LowerContext& context, Operators& op, TensorId x, std::int64_t width, const std::string& prefix = "");
 
+/// A dense MLP, one piece of the sequence at a time; only its input is kept.
+TensorId tiled_mlp_block(const LowerContext& context, Operators& op, Tape& tape, TensorId x, std::int64_t width);
+/// How many pieces: as asked for, or as many as make a piece no longer than the model is wide (ALST).
+std::int64_t mlp_tiles(const LowerContext& context);
+
+/// Output layer and loss, a piece of the tokens at a time: no more than a gibibyte of fp32 logits each.
+void add_tiled_output(const LowerContext& context, Operators& op, Tape& tape, TensorId hidden, std::int64_t width, std::int64_t columns);
+
 /// Mixture of experts: router, dispatch to the ranks that hold the experts, expert MLPs, combine, shared experts.
 TensorId experts_block(const LowerContext& context, Operators& op, Tape& tape, TensorId x);
 

@@ -62,6 +62,7 @@ ExpertLayer::Matrices ExpertLayer::matrices(const std::string& name, std::int64_
   Weight matrix = op.weight(name + ".weight", out.own * elements);
   matrix.expert = own_group_;
   matrix.one_of_several = some;
+  matrix.experts = out.own;
   out.trains = matrix.trainable;
   if (!out.trains && !adapter && quantises(c_.strategy.tuning, c_.profile, name)) {
     out.quantised = true;

@@ -130,21 +130,35 @@ struct Output {
   TensorId hidden, logits;
 };
 
-/// Final norm and output layer.
-Output add_output(const LowerContext& c, Tape& tape, bool tied_here) {
+std::int64_t output_width(const LowerContext& c) { return c.model.embedding_width > 0 ? c.model.embedding_width : c.model.hidden; }
+
+void tie(Tape& tape, bool tied_here) {
+  if (tied_here)
+    for (Weight& w : tape.weights)
+      if (w.name == "lm_head.weight") w.parameter_elsewhere = true;
+}
+
+/// What the output layer multiplies.
+TensorId add_final_hidden(const LowerContext& c, Tape& tape) {
   const LowerContext head = head_context(c);
-  Operators op(c, tape), head_op(head, tape);
+  Operators op(c, tape);
   const auto& m = c.model;
   TensorId x = tape.tensor("final hidden", c.stream_tokens() * m.hidden * c.element());
   tape.input = x;
   if (m.final_norm) x = op.norm(x, "final norm", c.stream_tokens(), m.hidden);
-  const std::int64_t width = m.embedding_width > 0 ? m.embedding_width : m.hidden;
+  const std::int64_t width = output_width(c);
   if (width != m.hidden) x = op.linear(x, "output projection", m.hidden, width, false, Operators::Split::none);
   if (c.mixed()) x = op.cast(x, "lm_head input", c.stream_tokens() * width, head.activation);
-  const TensorId logits = head_op.linear(x, "lm_head", width, padded_vocabulary(c), m.head_bias, Operators::Split::column);
-  if (tied_here)
-    for (Weight& w : tape.weights)
-      if (w.name == "lm_head.weight") w.parameter_elsewhere = true;
+  return x;
+}
+
+/// Final norm and output layer.
+Output add_output(const LowerContext& c, Tape& tape, bool tied_here) {
+  const LowerContext head = head_context(c);
+  Operators head_op(head, tape);
+  const TensorId x = add_final_hidden(c, tape);
+  const TensorId logits = head_op.linear(x, "lm_head", output_width(c), padded_vocabulary(c), c.model.head_bias, Operators::Split::column);
+  tie(tape, tied_here);
   return {x, logits};
 }
 
@@ -155,10 +169,15 @@ std::int64_t logits_bytes(const LowerContext& c) { return c.tokens * padded_voca
 Tape head_tape(const LowerContext& c, bool tied_here) {
   Tape tape;
   tape.name = "head";
-  const Output out = add_output(c, tape, tied_here);
   const LowerContext head = head_context(c);
   Operators op(c, tape), head_op(head, tape);
-  const std::int64_t columns = padded_vocabulary(c) / c.tensor, width = c.model.embedding_width > 0 ? c.model.embedding_width : c.model.hidden;
+  const std::int64_t columns = padded_vocabulary(c) / c.tensor, width = output_width(c);
+  if (c.profile.loss == LossKind::tiled) {
+    add_tiled_output(head, head_op, tape, add_final_hidden(c, tape), width, columns);
+    tie(tape, tied_here);
+    return tape;
+  }
+  const Output out = add_output(c, tape, tied_here);
   add_loss(head, head_op, tape, out.hidden, out.logits, columns);
   if (!c.strategy.training.multi_token_prediction) return tape;
   TensorId x = out.hidden;

@@ -26,6 +26,7 @@ class Loss {
       case LossKind::sharded: return sharded();
       case LossKind::fused: return fused();
       case LossKind::compiled: return compiled(logits_, narrow_);
+      case LossKind::tiled: break;   // with the output layer (tiled.cpp)
     }
   }
 

@@ -44,6 +44,7 @@ struct Weight {
   bool copied = false;               // the frozen original stays beside the trained copy
   bool one_of_several = false;       // experts of a layer that are trained, beside others that are not
   int node = 0;                      // of the tape that uses it first
+  std::int64_t experts = 1;          // whose weights it stands for: a tensor each, where they are not grouped in one
   bool expert = false;               // sharded over the expert axes: its gradient is summed over the expert-data group
   bool replicated_over_tensor = false;  // every tensor rank holds all of it (norms): its gradient may need a reduction
   bool in(Part part) const { return part == Part::all || (part == Part::experts) == expert; }

@@ -198,7 +198,10 @@ TensorId mlp_block(const LowerContext& c, Operators& op, TensorId x, std::int64_
 TensorId layer_block(const LowerContext& c, Operators& op, Tape& tape, TensorId x, const model::Layer& layer) {
   const auto& m = c.model;
   const std::int64_t rows = c.stream_tokens();
-  const auto mlp = [&](TensorId in) { return layer.moe ? experts_block(c, op, tape, in) : mlp_block(c, op, in, m.ffn_hidden); };
+  const auto mlp = [&](TensorId in) { 
+    if (layer.moe) return experts_block(c, op, tape, in);
+    return c.strategy.memory.tiled_mlp ? tiled_mlp_block(c, op, tape, in, m.ffn_hidden) : mlp_block(c, op, in, m.ffn_hidden);
+  };
   if (m.parallel_residual) {
     const TensorId n1 = op.norm(x, "input norm", rows, m.hidden);
     const TensorId n2 = m.norms_per_layer == 1 ? n1 : op.norm(x, "mlp norm", rows, m.hidden);

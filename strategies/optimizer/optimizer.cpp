@@ -47,6 +47,15 @@ std::int64_t state_bytes(const Weight& w, Optimizer optimizer, std::int64_t mome
   }
 }
 
+int state_tensors(const Weight& w, Optimizer optimizer) {
+  switch (optimizer) {
+    case Optimizer::adamw_8bit: return 2;
+    case Optimizer::adafactor: return 1;
+    case Optimizer::muon: return is_orthogonalised(w) ? 1 : 2;
+    default: return moments_of(optimizer);
+  }
+}
+
 ExtraTraffic extra_traffic(Optimizer optimizer) {
   // Operators of transformers' Adafactor.step beyond reading the gradient and writing the parameter, fp32: gradient cast (w 4),
   // square (r 4, w 4), row and column means (r 8), factors' product (w 4), times gradient (r 8, w 4), clip (r 8, w 4), rate

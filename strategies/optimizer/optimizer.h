@@ -22,6 +22,9 @@ bool states_are_elementwise(Optimizer optimizer);
 /// Bytes of one weight's states, without an fp32 copy of the weight. `moment`: bytes of a value of an elementwise moment.
 std::int64_t state_bytes(const Weight& weight, Optimizer optimizer, std::int64_t moment);
 
+/// How many tensors they are.
+int state_tensors(const Weight& weight, Optimizer optimizer);
+
 /// Muon: matrices of layers are orthogonalised, the rest has Adam.
 bool is_orthogonalised(const Weight& weight);
 

@@ -16,7 +16,7 @@ namespace rehearse::test_support {
 using Categories = std::array<std::int64_t, plan::kCategories>;
 
 struct StepBytes {
-  std::int64_t persistent = 0;       // after setup
+  std::int64_t persistent = 0;       // after setup, optimizer states included
   std::int64_t after_forward = 0;    // above `persistent`, as are the next three
   std::int64_t forward_peak = 0;
   std::int64_t step_peak = 0;        // up to the end of backward
@@ -33,11 +33,13 @@ class ByteLedger {
   ByteLedger(const plan::Plan& plan, std::size_t rank_class, bool workspaces = false)
       : plan_(plan), program_(plan.classes[rank_class].program), workspaces_(workspaces), slots_(program_.slots) {
     for (const plan::Call& c : program_.setup) run(c);
+    for (const plan::Call& c : program_.step)
+      if (c.first_step_only) run(c);   // as after a first step
     setup_ = live_;
     persistent_ = total_;
   }
 
-  /// Runs one more step.
+  /// Runs one more step; the first is over.
   StepBytes step() {
     StepBytes out;
     out.persistent = persistent_;
@@ -45,6 +47,7 @@ class ByteLedger {
     peak_ = total_;
     bool updated = false, backward = false;
     for (const plan::Call& c : program_.step) {
+      if (c.first_step_only) continue;
       if (c.phase == plan::Phase::optimizer && backward && !updated) {
         updated = true;
         out.before_update = live_;

@@ -47,6 +47,26 @@ TEST(MemoryCache, TheSameContentIsRunOnce) {
   }
 }
 
+// A call for the first step only is run there and never again: what it allocates is there from then on.
+TEST(Memory, SomeCallsAreMadeInTheFirstStepOnly) {
+  plan::Plan plan = plan_of(64 << 20);
+  plan::BlockWriter w("make states");
+  w.alloc(w.new_slot("state"), 16 << 20, plan::Category::optimizer);
+  plan.blocks.push_back(w.take());
+  plan::Call once{.block = static_cast<std::uint32_t>(plan.blocks.size() - 1), .first_step_only = true};
+  once.frames[0] = plan.classes[0].program.slots++;
+  plan.classes[0].program.step.push_back(once);
+  for (const int steps : {1, 2, 3}) {
+    MemoryOptions o = options();
+    o.steps = steps;
+    const ClassMemory got = run_memory(plan, 0, o);
+    EXPECT_EQ(got.end_allocated, 16_MiB);
+    EXPECT_EQ(got.peak_allocated, steps == 1 ? 67_MiB : 84_MiB);   // 64 + 3; then the states, which leave the 3 a block of 4 in their segment of 20
+    o.shortcuts = false;
+    EXPECT_EQ(run_memory(plan, 0, o).peak_reserved, got.peak_reserved);
+  }
+}
+
 // Whatever decides an answer makes another content: bytes, category, frames, allocator, steps, shortcuts.
 TEST(MemoryCache, DifferentContentIsNotConfused) {
   MemoryCache cache;
@@ -70,6 +90,9 @@ TEST(MemoryCache, DifferentContentIsNotConfused) {
   o = options();
   o.allocator.max_split_size = 20_MiB;
   EXPECT_TRUE(new_to_it(plan, o));
+  plan::Plan first_only = plan;
+  first_only.classes[0].program.step[1].first_step_only = true;
+  EXPECT_TRUE(new_to_it(first_only, options()));
   o = options();
   o.steps = 3;
   EXPECT_TRUE(new_to_it(plan, o));

@@ -81,6 +81,30 @@ TEST(ModelStates, ZeroThreeShardsEverything) {
     }
 }
 
+// Torch's optimizers make moments in their first step, two tensors per weight, each a rank's share; the fp32 copy is there before.
+// DeepSpeed has all of it when training begins.
+TEST(ModelStates, MomentsAreMadeInTheFirstStepUnlessDeepSpeedHasThem) {
+  const model::ModelDescription model = small_llama(4);
+  const strategies::FrameworkProfile profile = strategies::load_profile("plain");
+  for (const DataParallelKind kind : {DataParallelKind::ddp, DataParallelKind::fsdp2, DataParallelKind::distributed_optimizer, DataParallelKind::zero1, DataParallelKind::zero3}) {
+    strategies::Strategy s = small_job(kRanks, 1, 1);
+    s.data_parallel.kind = kind;
+    const plan::Plan plan = strategies::write_plan(model, s, profile, kRanks);
+    const std::int64_t parameters = strategies::parameters_per_class(model, s, profile)[0], share = kind == DataParallelKind::ddp ? parameters : parameters / kRanks;
+    const bool deepspeed = kind == DataParallelKind::zero1 || kind == DataParallelKind::zero3;
+    std::int64_t at_setup = 0, in_first_step = 0;
+    const auto count = [&](const std::vector<plan::Call>& calls, bool once, std::int64_t& bytes) {
+      for (const plan::Call& c : calls)
+        for (const plan::Instruction& i : plan.blocks[c.block].memory)
+          if (c.first_step_only == once && i.op == plan::Opcode::alloc && i.flags == static_cast<std::uint8_t>(Category::optimizer)) bytes += i.value;
+    };
+    count(plan.classes[0].program.setup, false, at_setup);
+    count(plan.classes[0].program.step, true, in_first_step);
+    EXPECT_EQ(at_setup, (deepspeed ? 12 : 4) * share);
+    EXPECT_EQ(in_first_step, deepspeed ? 0 : 8 * share);
+  }
+}
+
 // FSDP1 under no_sync (LitGPT): the gradients of all but the last micro-batch stay whole, 2P instead of 2P/N, and are reduced once.
 TEST(ModelStates, NoSyncKeepsWholeGradientsAndReducesThemOnce) {
   const model::ModelDescription model = small_llama(16);

@@ -65,10 +65,13 @@ inline plan::Plan plan_of(const nlohmann::json& row) {
   if (row.value("attention_implementation", "sdpa") == "eager") s.training.attention = "unfused";
   s.data_parallel.kind = DataParallelKind::none;
   s.memory.recompute = row.value("checkpointing", false) ? Recompute::full : Recompute::none;
+  s.memory.tiled_mlp_num_shards = row.value("tiled_mlp_num_shards", 0);
+  s.memory.tiled_mlp = s.memory.tiled_mlp_num_shards > 0;
   FrameworkProfile profile = with_precision(load_profile(plain ? "plain" : "huggingface"), s.training.precision);
   profile.dropout = true;       // as much as the model has
   profile.fused_qkv = gpt;      // one projection, split
   if (plain) profile.loss = gpt ? LossKind::native : LossKind::upcast;
+  if (row.value("tiled_loss", false)) profile.loss = LossKind::tiled;
   return write_plan(model, s, profile, 8);
 }
 
