@@ -26,7 +26,8 @@ enum class Fusion : std::uint8_t { eager, native, fused, compiled };
 ///   rotate_half  x * cos + cat(-x2, x1) * sin, in the activations' format (Hugging Face)
 ///   pairs        fp32 copy, four products of every second element, stacked (torchtune)
 ///   matrices     fp32 copy times 2 x 2 matrices, summed over pairs (Foundation Model Stack)
-enum class RopeForm : std::uint8_t { rotate_half, pairs, matrices };
+///   widened      fp32 copy, flash-attn's rotary kernel on it, copied back (Qwen 1)
+enum class RopeForm : std::uint8_t { rotate_half, pairs, matrices, widened };
 
 enum class LossKind : std::uint8_t {
   upcast,          // logits.float(), then PyTorch's cross-entropy (Hugging Face, nanotron, torchtitan eager)
@@ -100,6 +101,7 @@ struct FrameworkProfile {
   // Tuning
   DType adapter = DType::bf16;            // low-rank adapters: fp32 where they are kept, and computed, beside a 16-bit model (PEFT)
   bool adapter_autocast = false;          // fp32 adapters are computed in 16 bit under autocast
+  bool adapter_per_part = false;          // a layer that holds several has an adapter for each of them (LitGPT); false: one for the whole (PEFT, Megatron-Bridge)
   bool unties_embeddings = false;         // the output layer has a table of its own even where the model ties it (LitGPT)
   bool clones_quantised_output = false;   // adapters beside 4-bit weights: the product's output is copied; under autocast their input is not cast (PEFT)
   bool value_is_view = false;             // values stay a view of the fused projection, which therefore lives until backward

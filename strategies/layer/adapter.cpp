@@ -28,7 +28,7 @@ TensorId Operators::with_adapter(TensorId x, TensorId y, const std::string& name
   LowerContext inner = c_.narrowed();
   inner.adapter = true;
   if (bits(c_.gemm) <= 8) inner.gemm = c_.activation;
-  const bool quantised = quantises(tuning, c_.profile, name), clones = quantised && c_.profile.clones_quantised_output;
+  const bool quantised = quantises(tuning, c_.profile, name), clones = quantised && tuning.format == FourBit::nf4 && c_.profile.clones_quantised_output;
   const bool kept_wide = c_.profile.adapter == DType::fp32 && c_.element() == 2;
   const bool wide = kept_wide && !c_.profile.adapter_autocast;
   const bool casts = kept_wide && (wide || !clones);
@@ -61,9 +61,11 @@ TensorId Operators::with_adapter(TensorId x, TensorId y, const std::string& name
     tape_.nodes.back().saved = tape_.nodes.back().intermediates = {mask};
   }
   if (source_bytes != in_elements * e) source = pointwise("adapter autocast", source, source_bytes, in_elements * e);
-  const auto used = static_cast<std::int64_t>(adapted.size());
+  // One for the whole layer, or one for each part that it holds.
+  const bool whole = parts.size() == 1 || !c_.profile.adapter_per_part;
+  const std::int64_t used = whole ? 1 : static_cast<std::int64_t>(adapted.size());
   TensorId branch = op.product(source, name + ".lora_A", in, tuning.rank * used, false, row ? Split::row : Split::none);
-  if (used == 1 && parts.size() == 1) {
+  if (whole) {
     branch = op.product(branch, name + ".lora_B", tuning.rank, out, false, split == Split::column ? Split::column : Split::none);
   } else {
     // A fused layer: one small product per adapted part, written into its columns of a zeroed result.
