@@ -16,7 +16,9 @@ TensorId ExpertLayer::product(TensorId x, const std::string& name, std::int64_t 
   const std::vector<std::string> parts = parts_of(name);
   const auto found = static_cast<std::int64_t>(adapted_parts(c_.strategy.tuning, name, parts).size());
   if (found == 0) return y;
-  const std::int64_t adapted = c_.profile.adapter_per_part ? found : 1, of = c_.profile.adapter_per_part ? static_cast<std::int64_t>(parts.size()) : 1;
+  // Gate and up that are modules of their own have adapters of their own.
+  const bool apart = c_.profile.adapter_per_part || !c_.profile.fused_gate_up;
+  const std::int64_t adapted = apart ? found : 1, of = apart ? static_cast<std::int64_t>(parts.size()) : 1;
   LowerContext inner = c_;
   inner.adapter = true;
   Operators op(inner, tape_);
