@@ -103,10 +103,12 @@ TensorId Operators::with_adapter(TensorId x, TensorId y, const std::string& name
   const TensorId sum = tape_.tensor(name + " with adapter", bytes);
   if (fused) {
     // TorchInductor adds inside the kernel that reads the sum (rotary embedding, activation, residual), and scales the gradient inside
-    // the one that makes it: one tensor more is read, and one more written (seen in what torch 2.13 compiles of a layer with adapters).
-    const bool inside = c_.profile.activation == Fusion::compiled;
+    // the one that makes it: one tensor more is read, and one more written (tests/oracles/torch_compiled_layer.py). Not where attention
+    // reads the sum and makes its gradient, nor what comes from the layer above.
+    const bool compiled = c_.profile.activation == Fusion::compiled, attends = name == "v_proj" && c_.model.heads == c_.model.kv_heads;
+    const bool inside = compiled && !attends, scaled_inside = inside && name != "down_proj" && name != "fc2";
     tape_.nodes.push_back({.name = name + " adapter add", .inputs = {y, branch}, .outputs = {sum}, .forward = {kernel("adapter scaled add", inside ? branch_bytes : bytes + branch_bytes, inside ? 0 : bytes)},
-                           .backward = {kernel("adapter scale backward", inside ? 0 : bytes, branch_bytes)}, .passed_inputs = 1});
+                           .backward = {kernel("adapter scale backward", scaled_inside ? 0 : bytes, branch_bytes)}, .passed_inputs = 1});
     return sum;
   }
   branch = pointwise("adapter scale", branch, branch_bytes, branch_bytes);

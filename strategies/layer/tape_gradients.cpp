@@ -37,7 +37,7 @@ int TapeEmitter::take_over(TensorId t) {
 }
 
 /// TorchInductor makes the sum inside the kernel that needs it, mostly a norm's backward, which then reads one gradient more
-/// (seen in what torch 2.13 compiles of a layer: the sums of all projections' gradients lie in the norms' kernels).
+/// (tests/oracles/torch_compiled_layer.py: the sums of all projections' gradients lie in the norms' kernels).
 void TapeEmitter::add_kernel(std::int64_t bytes) {
   const bool inside = profile_.residual == Fusion::compiled;
   kernel(builder_.kernel({.kind = model::KernelKind::elementwise, .bytes_read = inside ? bytes : 2 * bytes, .bytes_written = inside ? 0 : bytes, .name = inside ? "gradient sum" : "gradient add"}));
