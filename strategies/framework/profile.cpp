@@ -133,6 +133,7 @@ const config::Fields<P>& fields() {
       config::boolean("overlap_gradient_reduce", &P::overlap_gradient_reduce, "reduction runs under backward"),
       config::boolean("overlap_parameter_gather", &P::overlap_parameter_gather, "gather runs under the next forward"),
       config::boolean("fused_optimizer", &P::fused_optimizer, "one pass over the states; false: foreach"),
+      config::boolean("reads_loss", &P::reads_loss, "the host waits for each micro-batch's loss"),
       config::boolean("gradient_norm_sync", &P::gradient_norm_sync, "the host reads the gradient norm"),
       config::boolean("overlap_messages", &P::overlap_messages, "messages of the interleaved schedule travel under the passes"),
       config::boolean("message_sync", &P::message_sync, "the host waits for the device after each blocking exchange between stages"),
@@ -154,6 +155,7 @@ const config::Fields<P>& fields() {
       config::duration("collective_host", &P::collective_host, "host time to issue one collective", config::non_negative),
       config::duration("layer_host", &P::layer_host, "host time per layer beyond its kernels", config::non_negative),
       config::duration("layer_backward_host", &P::layer_backward_host, "host time per layer of backward beyond its kernels", config::non_negative),
+      config::duration("adapter_host", &P::adapter_host, "host time of a low-rank adapter's forward, beyond its kernels", config::non_negative),
       config::duration("submodule_host", &P::submodule_host, "host time of ZeRO-3's hooks per module of a layer", config::non_negative),
       config::duration("submodule_backward_host", &P::submodule_backward_host, "host time of ZeRO-3's hooks per module of a layer, of backward", config::non_negative),
       config::duration("expert_host", &P::expert_host, "host time per layer of experts beyond its kernels", config::non_negative),
@@ -245,7 +247,7 @@ FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes t
 
 std::vector<Duration*> issue_times(FrameworkProfile& p) {
   return {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host,
-          &p.submodule_host, &p.submodule_backward_host, &p.expert_host, &p.expert_backward_host};
+          &p.submodule_host, &p.submodule_backward_host, &p.adapter_host, &p.expert_host, &p.expert_backward_host};
 }
 
 std::vector<std::string> profile_names() { return resource_names(kFolder, ".yaml"); }

@@ -121,6 +121,7 @@ struct FrameworkProfile {
   bool overlap_gradient_reduce = true;
   bool overlap_parameter_gather = false;
   bool fused_optimizer = true;            // one multi-tensor kernel without temporaries; false: foreach
+  bool reads_loss = false;                // the host waits for each micro-batch's loss (Hugging Face's Trainer looks for NaN); not under pipeline stages
   bool gradient_norm_sync = true;         // the host reads the norm before the optimizer step
   bool overlap_messages = true;           // messages of Megatron's interleaved schedule travel under the passes
   bool message_sync = false;              // the host waits for the device after each blocking exchange between stages
@@ -143,6 +144,7 @@ struct FrameworkProfile {
   Duration kernel_host{}, backward_kernel_host{}, collective_host{};
   Duration layer_host{}, layer_backward_host{};   // per layer and micro-batch, beyond its kernels: modules, hooks, autograd
   Duration submodule_host{}, submodule_backward_host{};   // ZeRO-3's hooks, per module of a layer: its parameters are fetched, released, their gradients shared out
+  Duration adapter_host{};   // of a linear layer's low-rank adapter in forward, beyond its kernels
   Duration expert_host{}, expert_backward_host{};  // the same of a layer's experts: routing, dispatch, splitting by expert
   Duration step_host{};
   /// Observed while messages between pipeline stages on different nodes are outstanding: host time of a layer's collective, per

@@ -65,6 +65,7 @@ TensorId Operators::with_adapter(TensorId x, TensorId y, const std::string& name
   const bool whole = parts.size() == 1 || !c_.profile.adapter_per_part;
   const std::int64_t used = whole ? 1 : static_cast<std::int64_t>(adapted.size());
   TensorId branch = op.product(source, name + ".lora_A", in, tuning.rank * used, false, row ? Split::row : Split::none);
+  tape_.nodes.back().forward_host = c_.profile.adapter_host;
   if (whole) {
     branch = op.product(branch, name + ".lora_B", tuning.rank, out, false, split == Split::column ? Split::column : Split::none);
   } else {

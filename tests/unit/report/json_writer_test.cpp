@@ -123,6 +123,7 @@ TEST(EffectiveConfig, HasEveryKeyOfTheScenarioFile) {
       small_scenario({"training.framework=megatron-core", "data_parallel.kind=ddp", "parallelism.pipeline=2", "pipeline.deferred_head_gradients=1"}),
       small_scenario({"training.framework=deepspeed", "data_parallel.kind=zero3", "data_parallel.prefetch_bucket=1000", "data_parallel.max_live_parameters=2000", "data_parallel.max_reuse_distance=3000",
                       "data_parallel.persistence_threshold=4000"}),
+      small_scenario({"training.framework=huggingface", "data_parallel.kind=ddp", "tuning.kind=qlora", "tuning.format=gptq"}),
       small_scenario({"cluster.gpus_per_node=1", "data_parallel.kind=none", "tuning.kind=lora", "tuning.targets=[q_proj]", "memory.device_map.cpu=[head]", "memory.device_map.gpu_memory=10 GiB"}),
   };
   for (const scenario::Scenario& s : scenarios)
