@@ -143,7 +143,8 @@ void checkpoint_rules(const model::ModelDescription& model, const Strategy& s, R
   rules.forbid(m.number_checkpoints > 0 && m.number_checkpoints < recomputed, "memory.number_checkpoints", text(m.number_checkpoints) + " buffers for " + text(recomputed) + " recomputed layers", "Use " + text(recomputed));
   rules.forbid(m.synchronize_checkpoints && m.recompute != Recompute::full, "memory.synchronize_checkpoints", "there are no recomputed layers to wait for", "Set memory.recompute: full");
   const DataParallelKind kind = s.data_parallel.kind;
-  rules.forbid(m.paged_optimizer && kind != DataParallelKind::none && kind != DataParallelKind::ddp, "memory.paged_optimizer", "bitsandbytes' optimizers page whole states, not shards", "Use data_parallel.kind ddp, or memory.offload.optimizer: cpu");
+  const bool pages = kind == DataParallelKind::none || kind == DataParallelKind::ddp || kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2;
+  rules.forbid(m.paged_optimizer && !pages, "memory.paged_optimizer", "only the states that one optimizer object has are paged: of replicas, or of FSDP's shards", "Use data_parallel.kind ddp or fsdp2, or memory.offload.optimizer: cpu");
   rules.forbid(m.paged_optimizer && s.training.optimizer != Optimizer::adamw && s.training.optimizer != Optimizer::adamw_8bit && s.training.optimizer != Optimizer::lion, "memory.paged_optimizer",
                "bitsandbytes pages the states of Adam and Lion only", "Use adamw, adamw-8bit or lion");
   rules.forbid(m.paged_optimizer && m.offload.optimizer != MemoryTier::device, "memory.paged_optimizer", "the states are in host memory already", "Leave out memory.offload.optimizer");

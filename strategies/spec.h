@@ -156,6 +156,12 @@ enum class TuningKind : std::uint8_t {
   adapter_v2,  // the same, and a learned scale and bias on every linear layer; norms are trained
 };
 
+/// How linear weights of 4 bits are kept, and made whole for a product.
+enum class FourBit : std::uint8_t {
+  nf4,   // bitsandbytes: scales per block of 64; a kernel writes 16 bits for each product, forward and backward
+  gptq,  // AutoGPTQ without its kernels: scales and zeros per group of 128 rows; PyTorch operators make 16 bits in forward, which backward keeps
+};
+
 struct Tuning {
   TuningKind kind = TuningKind::full;
   std::int64_t rank = 8;                  // of an adapter
@@ -164,7 +170,8 @@ struct Tuning {
   std::vector<std::string> targets;       // linear layers that carry adapters; empty: queries and values
   std::vector<std::string> trainable;     // weights that are trained themselves (tuning/tuning.h, Selector)
   bool quantized = false;                 // linear weights are stored in 4 bits (kind qlora: always)
-  bool double_quantization = true;        // the scales of 4-bit weights are quantised as well
+  FourBit format = FourBit::nf4;          // of 4-bit weights
+  bool double_quantization = true;        // nf4: the scales of 4-bit weights are quantised as well
   bool decomposed = false;                // low-rank adapters change a weight's direction only, its magnitude is learned (DoRA)
   bool low_rank() const { return kind == TuningKind::lora || kind == TuningKind::qlora; }
   bool prompts() const { return kind == TuningKind::adapter || kind == TuningKind::adapter_v2; }

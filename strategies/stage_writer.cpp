@@ -113,7 +113,10 @@ void StageWriter::begin_step() {
 }
 
 void StageWriter::forward(int chunk, int micro_batch) { impl_->passes.forward(chunk, micro_batch); }
-void StageWriter::backward(int chunk, int micro_batch) { impl_->passes.backward(chunk, micro_batch); }
+void StageWriter::backward(int chunk, int micro_batch) {
+  impl_->passes.backward(chunk, micro_batch);
+  if (impl_->stage.profile.reads_loss && impl_->stage.sizes.pipeline == 1) impl_->stage.call("read loss", Phase::backward, nullptr, [](plan::BlockWriter& w) { w.host_sync(); });
+}
 void StageWriter::backward_input(int chunk, int micro_batch) { impl_->passes.backward_input(chunk, micro_batch); }
 void StageWriter::backward_weight(int chunk, int micro_batch) { impl_->passes.backward_weight(chunk, micro_batch); }
 void StageWriter::overlapped(int chunk, int micro_batch, int under_chunk, int under_micro_batch) { impl_->passes.overlapped(chunk, micro_batch, under_chunk, under_micro_batch); }

@@ -62,6 +62,7 @@ std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const S
   const bool wide_adapters = (s.tuning.low_rank() || s.tuning.prompts()) && s.tuning.trainable.empty() && given.adapter == DType::fp32;
   unused(t.optimizer_state_dtype && wide_adapters, "training.optimizer_state_dtype", "the framework's adapters are fp32, and so are their states");
   unused(dp.reduce_dtype && wide_adapters, "data_parallel.reduce_dtype", "the framework's adapters are fp32, and so are their gradients");
+  unused(s.tuning.format != FourBit::nf4 && !s.tuning.four_bit(), "tuning.format", "no weights are stored in 4 bits");
   unused(!s.tuning.double_quantization && !s.tuning.four_bit(), "tuning.double_quantization", "no weights are stored in 4 bits");
   return out;
 }

@@ -1,5 +1,6 @@
 #include "hwmodels/device/device_rates.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "sim/core/contract.h"
@@ -33,16 +34,25 @@ double gemm_fraction(const KernelParameters& p, DType t) {
   }
 }
 
+template <std::size_t N>
+TileRates<N> rates_of_tiles(const std::array<Tile, N>& tiles, double sms, double fetch) {
+  constexpr double kReferenceEdge = 1.0 / 128 + 1.0 / 256;  // of the tile that gemm_peak_fraction is about
+  TileRates<N> out;
+  for (std::size_t i = 0; i < N; ++i) {
+    const auto m = static_cast<double>(tiles[i].m), n = static_cast<double>(tiles[i].n);
+    out.flops[i] = 2 * m * n * (1 + fetch * ((1 / m + 1 / n) / kReferenceEdge - 1));
+    out.wave_rows[i] = std::sqrt(sms * n / m);
+  }
+  return out;
+}
+
 }  // namespace
 
 void prepare_tiles(DeviceRates& r) {
-  constexpr double kReferenceEdge = 1.0 / 128 + 1.0 / 256;  // of the tile that gemm_peak_fraction is about
-  for (std::size_t i = 0; i < kGemmTiles.size(); ++i) {
-    const auto m = static_cast<double>(kGemmTiles[i].m), n = static_cast<double>(kGemmTiles[i].n);
-    const double fetch = 1 + r.p.tile_fetch * ((1 / m + 1 / n) / kReferenceEdge - 1);
-    r.tile_flops[i] = 2 * m * n * fetch;
-    r.wave_rows[i] = std::sqrt(r.sms * n / m);
-  }
+  const double cores = r.peak[index_of(DType::fp32)] * 4, tensor = std::max(r.peak[index_of(DType::bf16)], r.peak[index_of(DType::fp16)]) * 2;
+  r.core_wait = tensor > 0 ? std::min(1.0, cores / tensor) : 1.0;
+  r.tiles = rates_of_tiles(kGemmTiles, r.sms, r.p.tile_fetch);
+  r.simt_tiles = rates_of_tiles(kSimtTiles, r.sms, r.p.tile_fetch * r.core_wait);
 }
 
 double expected_largest(int n) {
@@ -72,6 +82,7 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, int gpus) {
     const auto it = gpu.peak.find(runs_as);
     if (it == gpu.peak.end()) continue;
     r.stand_in[index_of(wanted)] = runs_as != wanted;
+    r.on_cores[index_of(wanted)] = runs_as == DType::fp32;
     r.peak[index_of(wanted)] = it->second.value;
     r.gemm_rate[index_of(wanted)] = it->second.value * r.gemm_clock * gemm_fraction(r.p, runs_as);
   }

@@ -13,8 +13,20 @@ namespace rehearse::hwmodels {
 struct Tile {
   std::int64_t m, n;
 };
+/// On tensor units.
 constexpr std::array<Tile, 8> kGemmTiles{
     {{256, 128}, {128, 256}, {128, 128}, {64, 256}, {256, 64}, {128, 64}, {64, 128}, {64, 64}}};
+/// Of fp32 on CUDA cores: cuBLAS's ampere_sgemm_128x128, _128x64, _64x64, _128x32, _32x128, _64x32_sliced1x4, _32x32_sliced1x4 (names
+/// in profiles of A100; volta_sgemm_* before), and CUTLASS's simt_sgemm of the same sizes.
+constexpr std::array<Tile, 8> kSimtTiles{
+    {{128, 128}, {128, 64}, {64, 128}, {64, 64}, {128, 32}, {32, 128}, {64, 32}, {32, 32}}};
+
+/// What a set of tiles costs on this GPU.
+template <std::size_t N>
+struct TileRates {
+  std::array<double, N> flops{};      // of one step of K, slow operand fetch counted as more
+  std::array<double, N> wave_rows{};  // rows of tiles in a square wave over all SMs
+};
 
 constexpr std::size_t kDTypes = static_cast<std::size_t>(DType::boolean) + 1;
 
@@ -27,8 +39,10 @@ struct DeviceRates {
   double gemm_clock = 1;                   // of the burst clock, with matrix products running
   std::array<double, kDTypes> peak{};      // datasheet FLOP/s by operand type, where one exists or can stand in
   std::array<double, kDTypes> gemm_rate{}; // FLOP/s of the reference tile on all SMs at this clock
-  std::array<double, kGemmTiles.size()> tile_flops{};  // FLOPs of one step of K, slow operand fetch counted as more
-  std::array<double, kGemmTiles.size()> wave_rows{};   // rows of tiles in a square wave over all SMs
+  TileRates<kGemmTiles.size()> tiles;      // on tensor units
+  TileRates<kSimtTiles.size()> simt_tiles; // on CUDA cores
+  std::array<bool, kDTypes> on_cores{};    // this type's products run on CUDA cores
+  double core_wait = 1;                    // what waiting for operands counts there, in FLOPs, of what it counts on tensor units
   std::array<bool, kDTypes> stand_in{};    // this type has no units here: a wider one does its work
 };
 
@@ -41,7 +55,8 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, int gpus = 1);
 /// The mean of the largest of n standard normal numbers, n >= 1 (Blom 1958: the quantile of (n - 3/8) / (n + 1/4)).
 double expected_largest(int n);
 
-/// Fills tile_flops and wave_rows from sms and p.tile_fetch.
+/// Fills tiles, simt_tiles and core_wait from sms, p.tile_fetch and the peaks. CUDA cores take so much longer over a FLOP that the same
+/// operands keep them waiting for fewer: tile_fetch and k_ramp_bytes, fitted on bf16, shrink with the operand bytes per second at the peak.
 void prepare_tiles(DeviceRates& rates);
 
 /// Seconds a kernel needs, the work it shares with others, and whether a limit other than compute holds it.

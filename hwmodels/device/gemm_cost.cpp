@@ -35,17 +35,55 @@ double fraction_of_role(const KernelParameters& p, model::GemmRole role) {
 }
 
 /// Bytes of operands that the waves of one product read from HBM; each wave covers an area as square as it can.
-double operand_bytes(const DeviceRates& gpu, std::size_t tile, double rows, double columns, double bytes_of_k) {
-  const double wave_rows = std::min(rows, std::max(gpu.wave_rows[tile], gpu.sms / columns));
-  const double wave_columns = std::min(columns, std::max(1.0, gpu.sms / wave_rows));
-  const auto m = static_cast<double>(kGemmTiles[tile].m), n = static_cast<double>(kGemmTiles[tile].n);
-  return bytes_of_k * rows * columns * (m / wave_columns + n / wave_rows);
+double operand_bytes(double sms, Tile tile, double square, double rows, double columns, double bytes_of_k) {
+  const double wave_rows = std::min(rows, std::max(square, sms / columns));
+  const double wave_columns = std::min(columns, std::max(1.0, sms / wave_rows));
+  return bytes_of_k * rows * columns * (static_cast<double>(tile.m) / wave_columns + static_cast<double>(tile.n) / wave_rows);
 }
 
 /// std::ceil for 0 <= x < 2^62, which without SSE 4.1 is a call.
 double rounded_up(double x) {
   const auto whole = static_cast<double>(static_cast<std::int64_t>(x));
   return whole < x ? whole + 1 : whole;
+}
+
+/// What does not depend on the tile.
+struct Work {
+  double batch, m, n, k, operand, once, written, per_flop, per_byte, ramp, launch;
+  bool grouped;
+};
+
+/// The fastest of these tiles, each whole or split along K.
+template <std::size_t N>
+CostParts fastest(const DeviceRates& gpu, const Work& w, const std::array<Tile, N>& tile_shapes, const TileRates<N>& rates) {
+  const KernelParameters& p = gpu.p;
+  const double per_sm = 1 / gpu.sms;
+  CostParts best;
+  double least = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < N; ++i) {
+    const Tile t = tile_shapes[i];
+    const double rows = w.grouped ? std::max(1.0, w.m / static_cast<double>(t.m) + 0.5)
+                                  : rounded_up(w.m / static_cast<double>(t.m));  // exact: tiles are powers of two
+    const double columns = rounded_up(w.n / static_cast<double>(t.n));
+    const double tiles = w.batch * rows * columns;
+    // No split of this tile can beat the time that its work takes when spread over all SMs without a gap.
+    if (tiles * per_sm * rates.flops[i] * (w.k + w.ramp) * w.per_flop >= least) continue;
+    const double again = w.once <= gpu.l2_bytes ? 0 : operand_bytes(gpu.sms, t, rates.wave_rows[i], rows, columns, w.operand * w.k);
+    const double bytes = w.batch * (std::max(w.once, again) + w.written);
+    for (const double split : kSplits) {
+      if (split > 1 && tiles >= gpu.sms) break;  // the SMs are full already
+      const double partial = split > 1 ? 8 * w.batch * w.m * w.n * split : 0;  // fp32 sums, written and read
+      const double memory = (bytes + partial) * w.per_byte;
+      if (memory >= least) break;  // it only grows with the split
+      const double compute =
+          waves_of(tiles * split * per_sm, p.wave_quantisation) * rates.flops[i] * (w.k / split + w.ramp) * w.per_flop;
+      const double total = std::max(compute, memory) + p.overlap_leak * std::min(compute, memory);
+      if (total >= least) continue;
+      least = total;
+      best = {w.launch + total, compute, memory, bytes + partial, std::min(1.0, tiles * split * per_sm)};
+    }
+  }
+  return best;
 }
 
 }  // namespace
@@ -67,37 +105,14 @@ CostParts gemm_cost(const DeviceRates& gpu, const model::KernelSpec& s) {
   const double operand = bits(s.dtype) / 8.0, result = bits(s.output_dtype) / 8.0 * (s.accumulate ? 2 : 1);
   double rate = gpu.gemm_rate[static_cast<std::size_t>(s.dtype)] / gpu.sms * fraction_of_role(p, s.role);
   if (grouped) rate *= p.grouped_fraction;
-  if (unaligned(s)) rate *= p.gemm_unaligned_fraction;
+  const bool cores = gpu.on_cores[static_cast<std::size_t>(s.dtype)];
+  if (!cores && unaligned(s)) rate *= p.gemm_unaligned_fraction;
   const double per_flop = 1 / rate, per_byte = 1 / (gpu.hbm * p.gemm_hbm_fraction);
-  const double per_sm = 1 / gpu.sms;
   const double once = operand * (m * k + k * n), written = result * m * n;
-  const double ramp = p.k_ramp_bytes / operand;
+  const double ramp = p.k_ramp_bytes / operand * (cores ? gpu.core_wait : 1);
 
-  double least = std::numeric_limits<double>::infinity();
-  for (std::size_t i = 0; i < kGemmTiles.size(); ++i) {
-    const Tile t = kGemmTiles[i];
-    const double rows = grouped ? std::max(1.0, m / static_cast<double>(t.m) + 0.5)
-                                : rounded_up(m / static_cast<double>(t.m));  // exact: tiles are powers of two
-    const double columns = rounded_up(n / static_cast<double>(t.n));
-    const double tiles = batch * rows * columns;
-    // No split of this tile can beat the time that its work takes when spread over all SMs without a gap.
-    if (tiles * per_sm * gpu.tile_flops[i] * (k + ramp) * per_flop >= least) continue;
-    const double again = once <= gpu.l2_bytes ? 0 : operand_bytes(gpu, i, rows, columns, operand * k);
-    const double bytes = batch * (std::max(once, again) + written);
-    for (const double split : kSplits) {
-      if (split > 1 && tiles >= gpu.sms) break;  // the SMs are full already
-      const double partial = split > 1 ? 8 * batch * m * n * split : 0;  // fp32 sums, written and read
-      const double memory = (bytes + partial) * per_byte;
-      if (memory >= least) break;  // it only grows with the split
-      const double compute =
-          waves_of(tiles * split * per_sm, p.wave_quantisation) * gpu.tile_flops[i] * (k / split + ramp) * per_flop;
-      const double total = std::max(compute, memory) + p.overlap_leak * std::min(compute, memory);
-      if (total >= least) continue;
-      least = total;
-      best = {launch + total, compute, memory, bytes + partial, std::min(1.0, tiles * split * per_sm)};
-    }
-  }
-  return best;
+  const Work work{batch, m, n, k, operand, once, written, per_flop, per_byte, ramp, launch, grouped};
+  return cores ? fastest(gpu, work, kSimtTiles, gpu.simt_tiles) : fastest(gpu, work, kGemmTiles, gpu.tiles);
 }
 
 }  // namespace rehearse::hwmodels

@@ -1,5 +1,5 @@
 // How long a GEMM or a grouped GEMM takes: CTA tiles in waves over the SMs, against the HBM traffic of those waves.
-// Leaves out which library runs it: the tile is the best of the shapes that cuBLAS and CUTLASS build.
+// Leaves out which library runs it: the tile is the best of the shapes that cuBLAS and CUTLASS build, for tensor units or CUDA cores.
 #pragma once
 
 #include "hwmodels/device/device_rates.h"

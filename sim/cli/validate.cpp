@@ -19,7 +19,7 @@ struct ValidateOptions {
   int worst = 10, threads = 0;
   std::vector<std::string> without, by;
   bool bands = false;
-  std::string out, row, gpu;
+  std::string out, row, gpu, stage;
 };
 
 /// One row: the scenario that it became, with every default filled in, the answer, and what was measured.
@@ -29,6 +29,10 @@ std::string one_row(const ValidateOptions& o, const report::AccuracyOptions& opt
       if (run.row_id != o.row) continue;
       if (!run.scenario) throw ConfigError(Diagnostic{{file, 0, 0}, o.row, "is not simulated: " + run.reason, "", ""});
       const report::PredictedRun predicted = report::predict(run, options);
+      if (!o.stage.empty()) {
+        const report::Stage& stage = *report::stages().find(o.stage);
+        return stage.write(predicted.scenario, scenario::simulate(predicted.scenario, stage.needs));
+      }
       std::string text = report::explain_scenario(predicted.scenario, predicted.result) + "\n" + report::write_text(predicted.scenario, predicted.result);
       if (run.step_time_s) text += fmt::format("\nmeasured: {:.4g} s per step; predicted {:.4g} s, {:+.1f} %\n", *run.step_time_s, predicted.result.step_time, 100 * (predicted.result.step_time / *run.step_time_s - 1));
       if (run.peak_mem_gib) text += fmt::format("\nmeasured: {:.2f} GiB at the peak ({})\n", *run.peak_mem_gib, run.peak_mem_kind);
@@ -72,6 +76,7 @@ Run add_validate(CLI::App& app) {
   app.add_option("--by", o->by, "errors of groups of rows instead: --by framework,gpu")->delimiter(',')->check(CLI::IsMember(report::accuracy_facets()))->excludes(json);
   app.add_flag("--bands", o->bands, "the error bands as YAML, as hwmodels/data/accuracy holds them")->excludes(json);
   app.add_option("--row", o->row, "one row instead: the scenario that it became, and the answer")->excludes(json);
+  app.add_option("--stage", o->stage, "with --row: a stage of that row's simulation, as explain shows it")->needs("--row")->check(CLI::IsMember(report::stages().names()));
   app.add_option("--worst", o->worst, "how many of the worst rows to list")->capture_default_str()->check(CLI::Range(0, 1'000'000));
   app.add_option("--without", o->without, "switch a mechanism off, to see what it is worth")->check(CLI::IsMember({"contention", "communication", "kernels", "host", "spread"}));
   app.add_option("--threads", o->threads, "rows simulated at once; 0: all cores")->capture_default_str()->check(CLI::Range(0, 4096));

@@ -43,7 +43,8 @@ void apply_optimizer(const config::CsvRow& row, Scenario& s) {
   if (contains(word, "paged")) {
     // bitsandbytes keeps moments in fp32 whatever the weights are (optim/optimizer.py, get_state_buffer).
     if (t.optimizer == st::Optimizer::adamw) t.optimizer_state_dtype = s.profile.optimizer_state = DType::fp32;
-    s.strategy.memory.paged_optimizer = kind == st::DataParallelKind::none || kind == st::DataParallelKind::ddp;
+    using K = st::DataParallelKind;
+    s.strategy.memory.paged_optimizer = kind == K::none || kind == K::ddp || kind == K::fsdp1 || kind == K::fsdp2;
     if (!s.strategy.memory.paged_optimizer) s.notes.emplace_back("paged optimizer states of shards taken as not paged");
   }
   // torchtune's recipes clip only where they are told to (clip_grad_norm).

@@ -146,14 +146,17 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   if (profile.name.starts_with("torchtune") && contains(note, "torch.nn.CrossEntropyLoss")) profile.loss = profile.compiled ? LossKind::upcast_compiled : LossKind::upcast;
   // LitGPT's longest batch is the run's first (finetune/lora.py of 2023, longest_seq_ix): no graph of a micro-batch before it.
   if (contains(note, "memory peak set by longest")) profile.holds_last_graph = false;
+  // Qwen-7B's own modeling_qwen.py, apply_rotary_pos_emb, with flash-attn installed.
+  const bool qwen = contains(cell(row, "source"), "QwenLM/Qwen@");
+  if (qwen) profile.rope_form = strategies::RopeForm::widened;
   if (profile.name != "huggingface") return;
+  // Adapters had the format of the weights beside them until PEFT 0.12 (autocast_adapter_dtype). Qwen's README asks for peft<0.8.0.
+  const auto peft = release_after(cell(row, "source"), "peft ");
+  if (qwen || (peft && *peft < Release{0, 12, 0})) profile.adapter = profile.stored_parameter;
   // huggingface/peft method_comparison: use_amp is off, adapters are computed in fp32.
   const std::string source = cell(row, "source");
   if (contains(source, "method_comparison") || contains(text, "no autocast")) profile.adapter_autocast = false;
-  // PEFT leaves a GPTQ model's other weights as they are (utils/other.py, is_gptq_quantized), and its adapters know no copy (tuners/lora/gptq.py).
-  const bool gptq = contains(note, "GPTQ");
-  if (gptq || contains(text, "not upcast")) profile.upcasts_unquantised = false;
-  if (gptq) profile.clones_quantised_output = false;
+  if (contains(text, "not upcast")) profile.upcasts_unquantised = false;
   if (const auto transformers = release_after(source, "transformers ")) {
     profile.copies_shifted_logits = *transformers < Release{4, 49, 0};   // loss/loss_utils.py, ForCausalLMLoss
     profile.reentrant_checkpoint = *transformers < Release{5, 0, 0};     // modeling_utils.py, gradient_checkpointing_enable

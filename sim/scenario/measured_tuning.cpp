@@ -71,7 +71,8 @@ RowTuning tuning_of(const config::CsvRow& row) {
   }
   t.decomposed = contains(note, "DoRA");
   t.kind = quantised ? st::TuningKind::qlora : st::TuningKind::lora;
-  // bitsandbytes "-dq" names double quantisation; GPTQ's 4.16 bits per weight are nearest to it.
+  if (contains(note, "GPTQ")) t.format = st::FourBit::gptq;
+  // bitsandbytes "-dq" names double quantisation.
   if (quantised) t.double_quantization = !contains(note, "bnb.nf4") || contains(note, "bnb.nf4-dq");
   const bool qwen = contains(source, "QwenLM/Qwen@"), litgpt = cell(row, "framework") == "litgpt";
   // Dropout: QwenLM/Qwen finetune.py and LitGPT's recipes have 0.05, fms-acceleration's scripts/benchmarks/scenarios.yaml 0.1, PEFT's default is 0.

@@ -203,7 +203,7 @@ const config::Fields<st::Tuning>& tuning_fields() {
   using T = st::Tuning;
   static const config::Fields<T> table{
       config::choice("kind", &T::kind, "what is trained",
-                     {{"full", st::TuningKind::full, "every weight"}, {"lora", st::TuningKind::lora, "low-rank adapters"}, {"qlora", st::TuningKind::qlora, "low-rank adapters over 4-bit weights (NF4)"},
+                     {{"full", st::TuningKind::full, "every weight"}, {"lora", st::TuningKind::lora, "low-rank adapters"}, {"qlora", st::TuningKind::qlora, "low-rank adapters over 4-bit weights"},
                       {"frozen", st::TuningKind::frozen, "only what `trainable` names"}, {"adapter", st::TuningKind::adapter, "LLaMA-Adapter: a learned prompt in attention (LitGPT)"},
                       {"adapter-v2", st::TuningKind::adapter_v2, "the same, norms, and a scale and bias on every linear layer"}}).required(),
       config::integer("rank", &T::rank, "of an adapter", between(1, 65536)),
@@ -211,8 +211,9 @@ const config::Fields<st::Tuning>& tuning_fields() {
       config::fraction("dropout", &T::dropout, "of an adapter's input", between(0, 0.99)),
       config::text("targets", &T::targets, "linear layers with adapters: all-linear, attention, mlp, q_proj, ...; default q_proj and v_proj"),
       config::text("trainable", &T::trainable, "weights that are trained themselves: embedding, head, norms, router, layers.0-5, layers.0-5.mlp, ..."),
-      config::boolean("quantized", &T::quantized, "linear weights that are not trained are stored in 4 bits (NF4); kind qlora says so itself"),
-      config::boolean("double_quantization", &T::double_quantization, "4-bit weights: the scales are quantised as well"),
+      config::boolean("quantized", &T::quantized, "linear weights that are not trained are stored in 4 bits; kind qlora says so itself"),
+      config::choice("format", &T::format, "of 4-bit weights", {{"nf4", st::FourBit::nf4, "bitsandbytes"}, {"gptq", st::FourBit::gptq, "AutoGPTQ without its kernels, in groups of 128"}}),
+      config::boolean("double_quantization", &T::double_quantization, "nf4: the scales are quantised as well"),
       config::boolean("decomposed", &T::decomposed, "lora, qlora: adapters change a weight's direction, its magnitude is trained beside them (DoRA)"),
   };
   return table;

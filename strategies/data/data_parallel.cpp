@@ -150,7 +150,7 @@ bool DataParallelWriter::makes_states_late() const {
 }
 
 void DataParallelWriter::keep_states(const Share& mine) {
-  if (!makes_states_late()) return persistent("optimizer states", mine.states, Category::optimizer);
+  if (!makes_states_late()) return persistent("optimizer states", mine.states - paged_bytes(), Category::optimizer);
   persistent("optimizer states", mine.states - mine.later, Category::optimizer);
   states_ = late_states(mine);
   std::uint32_t slots = 0;

@@ -95,6 +95,7 @@ class DataParallelWriter {
   static std::string pattern_of(const Unit& unit);
   void orthogonalise(plan::BlockWriter& w);
   // States in unified memory (update_by_weight.cpp)
+  Weight own_part(const Weight& weight) const;
   std::int64_t paged_bytes(const Weight& weight) const;
   std::int64_t paged_bytes() const;
   void update_paged(std::int64_t gradient);

@@ -29,8 +29,7 @@ class Replicated final : public DataParallelWriter {
     if (keeps_main_gradients()) persistent("gradients", stage_.trainable_bytes(main_bytes()), Category::gradient);
     const Share stays = part_of(my_share(), false);
     if (partitions_gradients()) persistent("gradient partition", stays.gradients, Category::gradient);
-    if (makes_states_late()) keep_states(my_share());
-    else persistent("optimizer states", stays.states - paged_bytes(), Category::optimizer);
+    keep_states(stays);
     stage_.rank_class.unified = paged_bytes();
     keep_on_host(my_share());
     if (profile().ddp_bucket_copies && stage_.sizes.data > 1) persistent("gradient bucket views", stage_.trainable_bytes(2), Category::gradient);

@@ -27,6 +27,7 @@ class Sharded final : public ShardedWriter {
     if (!offloads_parameters()) persistent("parameter shards", shards, Category::parameter);
     else (o.parameters == MemoryTier::nvme ? stage_.rank_class.host.nvme : o.pinned ? stage_.rank_class.host.pinned : stage_.rank_class.host.pageable) += shards;
     keep_states(part_of(my_share(), false));
+    stage_.rank_class.unified = paged_bytes();
     keep_on_host(my_share());
     // Sharded gradients appear with the first backward; with set_to_none they go after the step. They are counted here
     // because a training loop in steady state holds them at the peak.
@@ -86,6 +87,8 @@ class Sharded final : public ShardedWriter {
     if (offloads_optimizer()) {
       update(part_of(my_share(), false));
       update_on_host({part_of(my_share(), true)}, offloads_parameters());
+    } else if (stage_.strategy.memory.paged_optimizer) {
+      update_paged(stored_bytes());
     } else {
       update(my_share());
     }

@@ -2,7 +2,8 @@
 // (a hook on each weight's gradient, torchtune training/memory.py).
 // bitsandbytes' paged optimizers: states of large tensors lie in CUDA's unified memory. While they fit beside everything else
 // they stay on the GPU. Where they do not, the step's walk over all of them finds none in place: the driver evicts what was used
-// longest ago, which is what is needed next. Each tensor's states are prefetched in turn, and as much leaves for them.
+// longest ago, which is what is needed next. Each tensor's states are prefetched in turn, and as much leaves for them. Under FSDP the
+// tensors are this rank's shards.
 // Sources: bitsandbytes optim/optimizer.py (get_state_buffer, prefetch_state, step); Allen and Ge 2021, In-depth analyses of
 // unified virtual memory system for GPU accelerated computing (eviction of the least recently used).
 #include <algorithm>
@@ -21,8 +22,20 @@ namespace {
 constexpr std::int64_t kSmallestPaged = 100'000;   // elements: smaller tensors have states of the usual kind
 }  // namespace
 
-std::int64_t DataParallelWriter::paged_bytes(const Weight& w) const {
-  if (!stage_.strategy.memory.paged_optimizer || !w.trainable || w.parameter_elsewhere || w.elements < kSmallestPaged) return 0;
+/// What this rank updates of a weight: all of it, or its shard.
+Weight DataParallelWriter::own_part(const Weight& w) const {
+  Weight mine = w;
+  const DataParallelKind kind = stage_.strategy.data_parallel.kind;
+  if (kind != DataParallelKind::fsdp1 && kind != DataParallelKind::fsdp2) return mine;
+  const std::int64_t ranks = stage_.sizes.sharing(w.in(Part::experts) ? Part::experts : Part::dense);
+  mine.elements = (w.elements + ranks - 1) / ranks;
+  return mine;
+}
+
+std::int64_t DataParallelWriter::paged_bytes(const Weight& whole) const {
+  if (!stage_.strategy.memory.paged_optimizer || !whole.trainable || whole.parameter_elsewhere) return 0;
+  const Weight w = own_part(whole);
+  if (w.elements < kSmallestPaged) return 0;
   return strategies::state_bytes(w, stage_.strategy.training.optimizer, w.wide_bytes > 0 ? 4 : bits(profile().optimizer_state) / 8);
 }
 
@@ -48,10 +61,11 @@ void DataParallelWriter::update_weights(const Unit& u, std::int64_t gradient, pl
   // torch.optim's foreach kernels on one weight (data_parallel.cpp, update); bitsandbytes has a kernel of its own.
   const bool foreach = !profile().fused_optimizer && !stage_.strategy.memory.paged_optimizer && optimizer <= Optimizer::adamw;
   const auto traffic = [&](std::int64_t bytes) { return foreach ? static_cast<std::int64_t>(static_cast<double>(bytes) * 20.0 / 7.0) : bytes; };
-  for (const Weight& w : u.tape->weights) {
-    if (!w.trainable || w.parameter_elsewhere) continue;
+  for (const Weight& whole : u.tape->weights) {
+    if (!whole.trainable || whole.parameter_elsewhere) continue;
+    const Weight w = own_part(whole);
     const int both = plan::kAfterCompute | plan::kComputeWaits;   // the prefetch is work of the compute stream
-    if (const std::int64_t paged = paged_bytes(w); moves && paged > 0) {
+    if (const std::int64_t paged = paged_bytes(whole); moves && paged > 0) {
       block.copy(builder().copy({CopySpec::Direction::device_to_host, true, Bytes{paged}}), Stream::to_host, both, host());
       block.copy(builder().copy({CopySpec::Direction::host_to_device, true, Bytes{paged}}), Stream::to_device, both, host());
     }

@@ -84,7 +84,7 @@ const config::Fields<P>& fields() {
       fusion("norm", &P::norm, "LayerNorm and RMSNorm"),
       fusion("rope", &P::rope, "rotary embedding"),
       config::choice("rope_form", &P::rope_form, "eager rotary embedding",
-                     {{"rotate-half", RopeForm::rotate_half, "times cos and, halves exchanged, times sin"}, {"pairs", RopeForm::pairs, "fp32, every second element"}, {"matrices", RopeForm::matrices, "fp32, 2 x 2 matrices"}}),
+                     {{"rotate-half", RopeForm::rotate_half, "times cos and, halves exchanged, times sin"}, {"pairs", RopeForm::pairs, "fp32, every second element"}, {"matrices", RopeForm::matrices, "fp32, 2 x 2 matrices"}, {"widened", RopeForm::widened, "fp32, one kernel"}}),
       fusion("activation", &P::activation, "GELU, SwiGLU"),
       fusion("residual", &P::residual, "bias, dropout and residual add"),
       config::choice("loss", &P::loss, "cross-entropy over the vocabulary", loss_kinds()),
@@ -128,6 +128,7 @@ const config::Fields<P>& fields() {
       config::boolean("dummy_weight_gradients", &P::dummy_weight_gradients, "one 16-bit dummy gradient per weight shape"),
       format("adapter", &P::adapter, "low-rank adapters"),
       config::boolean("adapter_autocast", &P::adapter_autocast, "fp32 adapters are computed in 16 bit"),
+      config::boolean("adapter_per_part", &P::adapter_per_part, "a fused linear layer has an adapter for each of its parts"),
       config::boolean("clones_quantised_output", &P::clones_quantised_output, "adapters beside 4-bit weights: the product's output is copied; their input is not cast to fp32 under autocast"),
       config::boolean("unties_embeddings", &P::unties_embeddings, "the output layer has a table of its own where the model ties it"),
       config::boolean("value_is_view", &P::value_is_view, "values stay a view of the fused projection"),
@@ -145,6 +146,7 @@ const config::Fields<P>& fields() {
       config::boolean("overlap_gradient_reduce", &P::overlap_gradient_reduce, "reduction runs under backward"),
       config::boolean("overlap_parameter_gather", &P::overlap_parameter_gather, "gather runs under the next forward"),
       config::boolean("fused_optimizer", &P::fused_optimizer, "one pass over the states; false: foreach"),
+      config::boolean("reads_loss", &P::reads_loss, "the host waits for each micro-batch's loss"),
       config::boolean("gradient_norm_sync", &P::gradient_norm_sync, "the host reads the gradient norm"),
       config::boolean("overlap_messages", &P::overlap_messages, "messages of the interleaved schedule travel under the passes"),
       config::boolean("message_sync", &P::message_sync, "the host waits for the device after each blocking exchange between stages"),
@@ -167,6 +169,7 @@ const config::Fields<P>& fields() {
       config::duration("collective_host", &P::collective_host, "host time to issue one collective", config::non_negative),
       config::duration("layer_host", &P::layer_host, "host time per layer beyond its kernels", config::non_negative),
       config::duration("layer_backward_host", &P::layer_backward_host, "host time per layer of backward beyond its kernels", config::non_negative),
+      config::duration("adapter_host", &P::adapter_host, "host time of a low-rank adapter's forward, beyond its kernels", config::non_negative),
       config::duration("submodule_host", &P::submodule_host, "host time of ZeRO-3's hooks per module of a layer", config::non_negative),
       config::duration("submodule_backward_host", &P::submodule_backward_host, "host time of ZeRO-3's hooks per module of a layer, of backward", config::non_negative),
       config::duration("expert_host", &P::expert_host, "host time per layer of experts beyond its kernels", config::non_negative),
@@ -260,7 +263,7 @@ FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes t
 
 std::vector<Duration*> issue_times(FrameworkProfile& p) {
   return {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host,
-          &p.submodule_host, &p.submodule_backward_host, &p.expert_host, &p.expert_backward_host};
+          &p.submodule_host, &p.submodule_backward_host, &p.adapter_host, &p.expert_host, &p.expert_backward_host};
 }
 
 std::vector<std::string> profile_names() { return resource_names(kFolder, ".yaml"); }

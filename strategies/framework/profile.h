@@ -29,7 +29,8 @@ inline bool is_native(Fusion f) { return f == Fusion::eager || f == Fusion::nati
 ///   rotate_half  x * cos + cat(-x2, x1) * sin, in the activations' format (Hugging Face)
 ///   pairs        fp32 copy, four products of every second element, stacked (torchtune)
 ///   matrices     fp32 copy times 2 x 2 matrices, summed over pairs (Foundation Model Stack)
-enum class RopeForm : std::uint8_t { rotate_half, pairs, matrices };
+///   widened      fp32 copy, flash-attn's rotary kernel on it, copied back (Qwen 1)
+enum class RopeForm : std::uint8_t { rotate_half, pairs, matrices, widened };
 
 enum class LossKind : std::uint8_t {
   upcast,          // logits.float(), then PyTorch's cross-entropy (Hugging Face, nanotron, torchtitan eager)
@@ -107,6 +108,7 @@ struct FrameworkProfile {
   // Tuning
   DType adapter = DType::bf16;            // low-rank adapters: fp32 where they are kept, and computed, beside a 16-bit model (PEFT)
   bool adapter_autocast = false;          // fp32 adapters are computed in 16 bit under autocast
+  bool adapter_per_part = false;          // a layer that holds several has an adapter for each of them (LitGPT); false: one for the whole (PEFT, Megatron-Bridge)
   bool unties_embeddings = false;         // the output layer has a table of its own even where the model ties it (LitGPT)
   bool clones_quantised_output = false;   // adapters beside 4-bit weights: the product's output is copied; under autocast their input is not cast (PEFT)
   bool value_is_view = false;             // values stay a view of the fused projection, which therefore lives until backward
@@ -127,6 +129,7 @@ struct FrameworkProfile {
   bool overlap_parameter_gather = false;
   bool states_at_first_step = true;       // optimizer states are made in the first step, weight by weight (PyTorch); false: with the parameters (XLA)
   bool fused_optimizer = true;            // one multi-tensor kernel without temporaries; false: foreach
+  bool reads_loss = false;                // the host waits for each micro-batch's loss (Hugging Face's Trainer looks for NaN); not under pipeline stages
   bool gradient_norm_sync = true;         // the host reads the norm before the optimizer step
   bool overlap_messages = true;           // messages of Megatron's interleaved schedule travel under the passes
   bool message_sync = false;              // the host waits for the device after each blocking exchange between stages
@@ -149,6 +152,7 @@ struct FrameworkProfile {
   Duration kernel_host{}, backward_kernel_host{}, collective_host{};
   Duration layer_host{}, layer_backward_host{};   // per layer and micro-batch, beyond its kernels: modules, hooks, autograd
   Duration submodule_host{}, submodule_backward_host{};   // ZeRO-3's hooks, per module of a layer: its parameters are fetched, released, their gradients shared out
+  Duration adapter_host{};   // of a linear layer's low-rank adapter in forward, beyond its kernels
   Duration expert_host{}, expert_backward_host{};  // the same of a layer's experts: routing, dispatch, splitting by expert
   Duration step_host{};
   /// Observed while messages between pipeline stages on different nodes are outstanding, and on slow networks: host time of a layer's collective, per

@@ -28,7 +28,7 @@ TensorId Operators::with_adapter(TensorId x, TensorId y, const std::string& name
   LowerContext inner = c_.narrowed();
   inner.adapter = true;
   if (bits(c_.gemm) <= 8) inner.gemm = c_.activation;
-  const bool quantised = quantises(tuning, c_.profile, name), clones = quantised && c_.profile.clones_quantised_output;
+  const bool quantised = quantises(tuning, c_.profile, name), clones = quantised && tuning.format == FourBit::nf4 && c_.profile.clones_quantised_output;
   const bool kept_wide = c_.profile.adapter == DType::fp32 && c_.element() == 2;
   const bool wide = kept_wide && !c_.profile.adapter_autocast;
   const bool casts = kept_wide && (wide || !clones);
@@ -61,9 +61,12 @@ TensorId Operators::with_adapter(TensorId x, TensorId y, const std::string& name
     tape_.nodes.back().saved = tape_.nodes.back().intermediates = {mask};
   }
   if (source_bytes != in_elements * e) source = pointwise("adapter autocast", source, source_bytes, in_elements * e);
-  const auto used = static_cast<std::int64_t>(adapted.size());
+  // One for the whole layer, or one for each part that it holds.
+  const bool whole = parts.size() == 1 || !c_.profile.adapter_per_part;
+  const std::int64_t used = whole ? 1 : static_cast<std::int64_t>(adapted.size());
   TensorId branch = op.product(source, name + ".lora_A", in, tuning.rank * used, false, row ? Split::row : Split::none);
-  if (used == 1 && parts.size() == 1) {
+  tape_.nodes.back().forward_host = c_.profile.adapter_host;
+  if (whole) {
     branch = op.product(branch, name + ".lora_B", tuning.rank, out, false, split == Split::column ? Split::column : Split::none);
   } else {
     // A fused layer: one small product per adapted part, written into its columns of a zeroed result.
@@ -100,8 +103,13 @@ TensorId Operators::with_adapter(TensorId x, TensorId y, const std::string& name
   const bool fused = c_.profile.activation == Fusion::fused || c_.profile.activation == Fusion::compiled;
   const TensorId sum = tape_.tensor(name + " with adapter", bytes);
   if (fused) {
-    tape_.nodes.push_back({.name = name + " adapter add", .inputs = {y, branch}, .outputs = {sum}, .forward = {kernel("adapter scaled add", bytes + branch_bytes, bytes)},
-                           .backward = {kernel("adapter scale backward", bytes, branch_bytes)}, .passed_inputs = 1});
+    // TorchInductor adds inside the kernel that reads the sum (rotary embedding, activation, residual), and scales the gradient inside
+    // the one that makes it: one tensor more is read, and one more written (tests/oracles/torch_compiled_layer.py). Not where attention
+    // reads the sum and makes its gradient, nor what comes from the layer above.
+    const bool compiled = c_.profile.activation == Fusion::compiled, attends = name == "v_proj" && c_.model.heads == c_.model.kv_heads;
+    const bool inside = compiled && !attends, scaled_inside = inside && name != "down_proj" && name != "fc2";
+    tape_.nodes.push_back({.name = name + " adapter add", .inputs = {y, branch}, .outputs = {sum}, .forward = {kernel("adapter scaled add", inside ? branch_bytes : bytes + branch_bytes, inside ? 0 : bytes)},
+                           .backward = {kernel("adapter scale backward", scaled_inside ? 0 : bytes, branch_bytes)}, .passed_inputs = 1});
     return sum;
   }
   branch = pointwise("adapter scale", branch, branch_bytes, branch_bytes);

@@ -14,12 +14,15 @@ using model::KernelKind;
 TensorId ExpertLayer::product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, Place place) {
   const TensorId y = plain_product(x, name, in, out, op_, false, place);
   const std::vector<std::string> parts = parts_of(name);
-  const auto adapted = static_cast<std::int64_t>(adapted_parts(c_.strategy.tuning, name, parts).size());
-  if (adapted == 0) return y;
+  const auto found = static_cast<std::int64_t>(adapted_parts(c_.strategy.tuning, name, parts).size());
+  if (found == 0) return y;
+  // Gate and up that are modules of their own have adapters of their own.
+  const bool apart = c_.profile.adapter_per_part || !c_.profile.fused_gate_up;
+  const std::int64_t adapted = apart ? found : 1, of = apart ? static_cast<std::int64_t>(parts.size()) : 1;
   LowerContext inner = c_;
   inner.adapter = true;
   Operators op(inner, tape_);
-  const std::int64_t rank = c_.strategy.tuning.rank, width = out * adapted / static_cast<std::int64_t>(parts.size());
+  const std::int64_t rank = c_.strategy.tuning.rank, width = out * adapted / of;
   const TensorId down = plain_product(x, name + ".lora_A", in, rank * adapted, op, true, place);
   // One rank-wide product per adapted part: as one of the same operations and bytes.
   const TensorId up = plain_product(down, name + ".lora_B", rank, width, op, true, place);
@@ -66,7 +69,7 @@ ExpertLayer::Matrices ExpertLayer::matrices(const std::string& name, std::int64_
   out.trains = matrix.trainable;
   if (!out.trains && !adapter && quantises(c_.strategy.tuning, c_.profile, name)) {
     out.quantised = true;
-    matrix.packed_bytes = quantised_bytes(load_.local * elements, c_.strategy.tuning.double_quantization);
+    matrix.packed_bytes = quantised_bytes(load_.local * elements, c_.strategy.tuning);
     matrix.wide_bytes = 0;
   }
   if (some) {

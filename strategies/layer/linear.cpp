@@ -24,9 +24,22 @@ void Operators::dequantise(std::vector<Item>& list, int temporary, std::int64_t 
   const int first = casts ? temporary + 2 : temporary;
   // The scales are there before the weight: they lie in its way when it goes.
   if (nested) list.insert(list.end(), {alloc(temporary + 1, scales * 4), kernel("dequantise scales", scales, scales * 4)});
-  list.insert(list.end(), {alloc(first, elements * 2), kernel("dequantise weight", quantised_bytes(elements, nested), elements * 2)});
+  list.insert(list.end(), {alloc(first, elements * 2), kernel("dequantise weight", quantised_bytes(elements, c_.strategy.tuning), elements * 2)});
   if (nested) list.push_back(free(temporary + 1));
   if (casts) list.insert(list.end(), {alloc(temporary, bytes), kernel("cast", elements * 2, bytes), free(first)});
+}
+
+/// A GPTQ weight in 16 bits, by PyTorch's operators: shifted out of 32-bit words that hold eight values each, narrowed, masked, less its
+/// group's zero, times its group's scale. Uses three temporaries from this number on; the result is the caller's.
+/// Source: AutoGPTQ 0.4 and 0.5 nn_modules/qlinear/qlinear_cuda_old.py, forward, from kernel_switch_threshold (128) tokens on.
+void Operators::unpack(std::vector<Item>& list, int temporary, std::int64_t elements) const {
+  const std::int64_t groups = gptq_groups(elements);
+  const auto apart = [&](const char* name, std::int64_t read, std::int64_t written) { return kernel(name, read, written, KernelKind::strided); };
+  list.insert(list.end(), {alloc(temporary, groups * 4), apart("shift zeros", groups / 2, groups * 4), alloc(temporary + 1, groups), kernel("narrow zeros", groups * 4, groups), free(temporary),
+                           kernel("mask zeros", groups, groups), alloc(temporary, groups), kernel("zeros plus one", groups, groups), free(temporary + 1)});
+  list.insert(list.end(), {alloc(temporary + 1, elements * 4), apart("shift weight", elements / 2, elements * 4), alloc(temporary + 2, elements), kernel("narrow weight", elements * 4, elements), free(temporary + 1),
+                           kernel("mask weight", elements, elements), alloc(temporary + 1, elements), apart("weight less zeros", elements + groups, elements), free(temporary + 2), free(temporary),
+                           apart("scale weight", elements + groups * 2, elements * 2), free(temporary + 1)});
 }
 
 /// A 16-bit product within an fp32 stream: its input is cast, and its result back. Sources: torch.autocast;
@@ -123,8 +136,8 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   matrix.columns = k;
   const bool trained = matrix.trainable;
   const bool quantised = !trained && quantises(c_.strategy.tuning, c_.profile, name) && !(c_.model.tied_embeddings && name == "lm_head");
-  const bool nested = c_.strategy.tuning.double_quantization;
-  if (quantised) matrix.packed_bytes = quantised_bytes(k * n, nested), matrix.wide_bytes = 0;
+  const bool nf4 = quantised && c_.strategy.tuning.format == FourBit::nf4, gptq = quantised && !nf4;
+  if (quantised) matrix.packed_bytes = quantised_bytes(k * n, c_.strategy.tuning), matrix.wide_bytes = 0;
   const int w = tape_.weight(std::move(matrix));
   Node node{.name = name, .inputs = {x}, .outputs = {y}};
   const bool keeps_gathered = gather && trained && c_.profile.keeps_gathered_input;
@@ -144,8 +157,12 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
     node.saved.push_back(node.intermediates.back());
   } else if (trained) {
     node.saved.push_back(x);
-  } else if (quantised && c_.profile.keeps_quantised_inputs) {  // bitsandbytes autograd/_functions.py, MatMul4Bit: ctx.tensors = (A, B)
+  } else if (nf4 && c_.profile.keeps_quantised_inputs) {  // bitsandbytes autograd/_functions.py, MatMul4Bit: ctx.tensors = (A, B)
     node.attributes.push_back(x);
+  }
+  if (gptq) {  // a product of plain tensors: autograd keeps the weight for the input's gradient
+    node.intermediates.push_back(tape_.tensor(name + " whole weight", k * n * e, false));
+    node.saved_for_input.push_back(node.intermediates.back());
   }
   // What PyTorch was seen to do (tests/oracles, torch_flops.json): a recomputation that stops early leaves out a last mm,
   // but runs a last addmm again.
@@ -195,11 +212,12 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   if (gather && !overlaps) f.push_back(collective(CollectiveKind::all_gather, name + " gather input", sent_in, both));
   append(f, casts.before_product);
   if (scatter || reduce) f.push_back(alloc(1, whole_out));
-  if (quantised) dequantise(f, 5, k * n);
+  if (nf4) dequantise(f, 5, k * n);
+  if (gptq) unpack(f, 5, k * n);
   if (gather && overlaps) gathered_product(f, name, name + " gather input", sent_in, model::GemmRole::forward, n, k);
   else if (scatter && overlaps) scattered_product(f, name, name + " scatter output", whole_out, model::GemmRole::forward, n, k);
   else f.push_back(product_of(name, model::GemmRole::forward, m, n, k));
-  if (quantised) f.push_back(free(5));
+  if (nf4) f.push_back(free(5));
   append(f, casts.after_product);
   if (gathers_anew) f.push_back(free(0));
   if (scatter) f.push_back({.kind = Item::Kind::produce_outputs});
@@ -224,11 +242,11 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   const std::size_t input_from = b.size();
   if (gather) b.push_back(alloc(3, whole_in));
   else b.push_back({.kind = Item::Kind::produce_input_gradients});
-  if (quantised) dequantise(b, 5, k * n);
+  if (nf4) dequantise(b, 5, k * n);
   append(b, casts.before_data_gradient);
   if (scatter && overlaps) gathered_product(b, name + " data gradient", name + " gather gradient", sent_gradient, model::GemmRole::data_gradient, k, n);
   else b.push_back(product_of(name + " data gradient", model::GemmRole::data_gradient, m, k, n));
-  if (quantised) b.push_back(free(5));
+  if (nf4) b.push_back(free(5));
   append(b, casts.after_data_gradient);
   for (std::size_t i = input_from; i < b.size(); ++i) b[i].for_input = true;
   append(b, casts.after_input);

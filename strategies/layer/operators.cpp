@@ -192,6 +192,10 @@ TensorId Operators::rope(TensorId x, const std::string& name, std::int64_t width
                     kernel("cast", wide, bytes), free(2), free(0)};
     node.backward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, 2 * wide), strided("matrices backward", wide, 2 * wide), alloc(2, wide), strided("sum matrices", 2 * wide, wide), free(1),
                      kernel("cast", wide, bytes), free(2), free(0)};
+  } else if (c_.profile.rope == Fusion::eager && c_.profile.rope_form == RopeForm::widened) {
+    // Queries and keys are views of one projection's rows.
+    node.forward = {alloc(0, wide), strided("cast", bytes, wide), alloc(1, wide), kernel(name, wide, wide), free(0), kernel("cast", wide, bytes), free(1)};
+    node.backward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, wide), kernel(name + " backward", wide, wide), free(0), kernel("cast", wide, bytes), free(1)};
   } else if (c_.profile.rope == Fusion::eager) {
     // x * cos + cat(-x2, x1) * sin
     node.forward = {alloc(0, bytes), strided("mul cos", bytes, bytes), alloc(1, bytes / 2), strided("neg", bytes / 2, bytes / 2), alloc(2, bytes),

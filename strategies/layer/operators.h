@@ -115,6 +115,7 @@ class Operators {
   static Item wait(plan::Stream stream) { return {.kind = Item::Kind::wait, .stream = stream}; }
   Item weight_gradient(int weight, Item made_by) const;
   void dequantise(std::vector<Item>& list, int temporary, std::int64_t elements) const;
+  void unpack(std::vector<Item>& list, int temporary, std::int64_t elements) const;
 
  private:
   /// One rank's part of a linear layer: m rows, k in, n out; its own rows of the input, and of the output.

@@ -71,6 +71,8 @@ std::vector<Diagnostic> tuning_problems(const model::ModelDescription& model, co
   if (t.decomposed && (strategy.parallelism.degrees.tensor > 1 || profile.fused_qkv)) complain("tuning.decomposed", "DoRA is simulated as PEFT computes it: whole linear layers, each on its own", "Use framework huggingface and parallelism.tensor 1, or leave the key out");
   if (t.prompts() && (strategy.parallelism.degrees.tensor * strategy.parallelism.degrees.context > 1 || model.latent.present()))
     complain("tuning.kind", "the prompts of LLaMA-Adapter are simulated as LitGPT computes them: whole heads and sequences", "Use parallelism.tensor 1 and context 1, or kind: lora");
+  if (t.four_bit() && t.format == FourBit::gptq && model.experts.experts > 0) complain("tuning.format", "experts in GPTQ's format are not simulated", "Use nf4");
+  if (t.four_bit() && t.format == FourBit::gptq && t.prompts()) complain("tuning.format", "LLaMA-Adapter is LitGPT's, whose 4-bit weights are bitsandbytes'", "Use nf4, or kind qlora");
   if (t.four_bit() && profile.fused_gradient_accumulation)
     complain("tuning.kind", "the framework profile '" + profile.name + "' has no 4-bit weights", "Use lora, or framework huggingface, litgpt or deepspeed");
   for (const std::string& text : t.trainable)

@@ -6,7 +6,7 @@
 namespace rehearse::strategies {
 namespace {
 
-constexpr std::int64_t kBlock = 64, kNestedBlock = 256;
+constexpr std::int64_t kBlock = 64, kNestedBlock = 256, kGptqGroup = 128;
 
 bool contains(const std::string& text, const char* word) { return text.find(word) != std::string::npos; }
 
@@ -134,13 +134,21 @@ bool quantises(const Tuning& tuning, const FrameworkProfile& profile, const std:
 bool upcasts_unquantised(const Strategy& strategy, const FrameworkProfile& profile) {
   const DataParallelKind kind = strategy.data_parallel.kind;
   const bool sharded = kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2 || kind == DataParallelKind::zero3 || kind == DataParallelKind::megatron_fsdp;
-  return profile.upcasts_unquantised && strategy.tuning.four_bit() && !sharded;
+  return profile.upcasts_unquantised && strategy.tuning.four_bit() && strategy.tuning.format == FourBit::nf4 && !sharded;
 }
 
 std::int64_t quantised_bytes(std::int64_t elements, bool double_quantisation) {
   const std::int64_t blocks = (elements + kBlock - 1) / kBlock;
   const std::int64_t scales = double_quantisation ? blocks + (blocks + kNestedBlock - 1) / kNestedBlock * 4 : blocks * 4;
   return (elements + 1) / 2 + scales;
+}
+
+std::int64_t gptq_groups(std::int64_t elements) { return (elements + kGptqGroup - 1) / kGptqGroup; }
+
+std::int64_t quantised_bytes(std::int64_t elements, const Tuning& tuning) {
+  if (tuning.format == FourBit::nf4) return quantised_bytes(elements, tuning.double_quantization);
+  const std::int64_t groups = gptq_groups(elements);
+  return (elements + 1) / 2 + groups * 2 + (groups + 1) / 2;
 }
 
 bool has_prompt(const Tuning& tuning, int layer) { return tuning.prompts() && layer >= kFirstPrompted; }

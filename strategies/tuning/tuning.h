@@ -42,7 +42,7 @@ std::vector<std::string> parts_of(const std::string& linear);
 /// Whether this linear layer's weight is stored in 4 bits.
 bool quantises(const Tuning& tuning, const FrameworkProfile& profile, const std::string& linear);
 
-/// Whether 4-bit preparation makes what stays in 16 bits fp32. Not beside sharded parameters, whose units have one format each
+/// Whether 4-bit preparation makes what stays in 16 bits fp32. Not of GPTQ's models (peft utils/other.py, is_gptq_quantized), not beside sharded parameters, whose units have one format each
 /// (trl 0.13 sft_trainer.py, is_sharded_qlora).
 bool upcasts_unquantised(const Strategy& strategy, const FrameworkProfile& profile);
 
@@ -55,6 +55,11 @@ bool has_prompt(const Tuning& tuning, int layer);
 /// Bytes of a 4-bit weight: two values per byte and one scale per block of 64: fp32, or with double quantisation one byte
 /// and an fp32 per 256 of them. Source: bitsandbytes functional.py (quantize_4bit, blocksize 64; nested: 256).
 std::int64_t quantised_bytes(std::int64_t elements, bool double_quantisation);
+/// The same in the job's format. GPTQ: two values per byte, and per group of 128 a 16-bit scale and a 4-bit zero.
+/// Source: AutoGPTQ nn_modules/qlinear/qlinear_cuda_old.py (qweight, scales, qzeros); Qwen-7B-Chat-Int4 quantize_config.json (128).
+std::int64_t quantised_bytes(std::int64_t elements, const Tuning& tuning);
+/// Groups of a GPTQ weight.
+std::int64_t gptq_groups(std::int64_t elements);
 
 /// Layers with equal signatures (and equal shapes) have equal tapes.
 std::string tuning_signature(const Tuning& tuning, int layer);

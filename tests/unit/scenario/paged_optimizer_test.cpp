@@ -54,6 +54,23 @@ TEST(PagedOptimizer, MovesAllStatesWhereTheyDoNotFit) {
   EXPECT_EQ(copied(small, plan::CopySpec::Direction::host_to_device), 0);
 }
 
+// Under FSDP each of two GPUs pages the states of its shards: half of them, rounded up weight by weight.
+TEST(PagedOptimizer, ShardsArePaged) {
+  const auto sharded = [](const std::string& kind) {
+    const std::string text = std::string("model: llama-3.2-1b\ncluster: {node: dgx-h100, gpus_per_node: 2}\n") +
+                             "training: {sequence_length: 1024, global_batch_size: 2, micro_batch_size: 1, precision: bf16, framework: huggingface, optimizer: adamw, optimizer_state_dtype: fp32}\n" +
+                             "memory: {recompute: full, paged_optimizer: true}\ndata_parallel: {kind: " + kind + "}\n";
+    return read_scenario(config::parse_document(text, "paged.yaml").root, "paged.yaml");
+  };
+  for (const std::string kind : {"fsdp1", "fsdp2"}) {
+    SCOPED_TRACE(kind);
+    const Result roomy = simulate(sharded(kind));
+    EXPECT_EQ(roomy.classes[0].unified.value, 4 * (roomy.classes[0].parameters - 33 * 2048));
+    EXPECT_EQ(copied(roomy, plan::CopySpec::Direction::host_to_device), 0);
+    EXPECT_EQ(roomy.deadlock, "");
+  }
+}
+
 TEST(PagedOptimizer, OnlyWholeStatesOfAdamAndLionArePaged) {
   EXPECT_THROW(job("h100-sxm", "sgd", "{paged_optimizer: true}"), ConfigError);
   EXPECT_THROW(job("h100-sxm", "adamw", "{paged_optimizer: true, offload: {optimizer: cpu}}"), ConfigError);

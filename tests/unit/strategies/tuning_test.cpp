@@ -57,6 +57,74 @@ TEST(Tuning, AdaptersHaveThePublishedNumberOfParameters) {
   EXPECT_EQ(trained_elements(llama_like(24, 2048, 32, 32, 8192, 51200), s, litgpt), 1'572'864);
 }
 
+// A projection that holds queries, keys and values (Qwen's c_attn, 4096 -> 12288) is one module to PEFT: 64 x (4096 + 12288); LitGPT has
+// a pair of matrices for each part that is enabled: 2 x 64 x (4096 + 4096) for queries and values.
+TEST(Tuning, FusedProjectionsHaveOneAdapterButInLitgpt) {
+  const model::ModelDescription model = llama_like(1, 4096, 32, 32, 11008, 32000);
+  FrameworkProfile profile = load_profile("huggingface");
+  profile.fused_qkv = true;
+  Strategy s = one_gpu_job(TuningKind::lora);
+  s.tuning.rank = 64;
+  s.tuning.targets = {"qkv"};
+  EXPECT_EQ(trained_elements(model, s, profile), 64 * (4096 + 12288));
+  s.tuning.targets = {"q_proj", "v_proj"};
+  EXPECT_EQ(trained_elements(model, s, load_profile("litgpt")), 2 * 64 * (4096 + 4096));
+}
+
+/// How often a kernel of this name runs in a step's phase.
+std::int64_t runs_of(const plan::Plan& plan, const std::string& name, plan::Phase phase) {
+  std::int64_t n = 0;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    if (call.phase == phase)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing) n += i.op == plan::Opcode::kernel && plan.kernels[i.index].name == name;
+  return n;
+}
+
+// GPTQ weights: unpacked before each of the seven products of a layer; backward multiplies by what forward kept. Bytes: half a byte
+// per weight, and 2.5 per group of 128 (4.156 bits per weight, which the rows of such models round to 4.16).
+TEST(Tuning, GptqWeightsAreUnpackedInForwardOnly) {
+  Tuning tuning;
+  tuning.format = FourBit::gptq;
+  EXPECT_EQ(quantised_bytes(4096 * 4096, tuning), 4096 * 2048 + 4096 * 32 * 2 + 4096 * 16);
+  EXPECT_NEAR(8.0 * static_cast<double>(quantised_bytes(4096 * 4096, tuning)) / (4096.0 * 4096), 4.156, 0.001);
+
+  const model::ModelDescription model = llama_like(3, 256, 8, 8, 512, 1000);
+  Strategy s = one_gpu_job(TuningKind::qlora);
+  s.tuning.format = FourBit::gptq;
+  const FrameworkProfile profile = load_profile("huggingface");
+  ASSERT_TRUE(problems_of(model, s, profile, 1).empty());
+  const plan::Plan plan = write_plan(model, s, profile, 1);
+  EXPECT_TRUE(ByteLedger(plan, 0).step().mistakes.empty());
+  EXPECT_EQ(runs_of(plan, "scale weight", plan::Phase::forward), 3 * 7);
+  EXPECT_EQ(runs_of(plan, "scale weight", plan::Phase::backward), 0);
+  s.memory.recompute = Recompute::full;   // the first forward keeps nothing, so the second unpacks again
+  EXPECT_EQ(runs_of(write_plan(model, s, profile, 1), "scale weight", plan::Phase::backward), 3 * 7);
+  s.tuning.kind = TuningKind::adapter;
+  s.tuning.quantized = true;
+  EXPECT_FALSE(problems_of(model, s, load_profile("litgpt"), 1).empty());
+}
+
+// What TorchInductor makes of a layer with adapters: no kernel of its backward adds gradients only, and a checkpoint around it runs all
+// its products again, where a plain layer's stops before the last.
+TEST(Tuning, CompiledLayersAddInsideOtherKernels) {
+  const nlohmann::json answers = oracle("torch_compiled_layer.json");
+  for (const std::string kernel : answers["passes"][1]["kernels"])
+    EXPECT_TRUE(kernel.find("mul") != kernel.npos || kernel.find("attention") != kernel.npos) << kernel;
+  for (const auto& row : answers["checkpoint"]) {
+    const int again = row["run"].get<int>() - row["of_backward"].get<int>();
+    EXPECT_EQ(load_profile(row["compiled"].get<bool>() ? "torchtune-compile" : "torchtune").early_stop_recompute, again == 1);
+  }
+  const model::ModelDescription model = llama_like(2, 256, 8, 2, 512, 1000);
+  Strategy s = one_gpu_job(TuningKind::lora);
+  const plan::Plan eager = write_plan(model, s, load_profile("torchtune"), 1), compiled = write_plan(model, s, load_profile("torchtune-compile"), 1);
+  EXPECT_GT(runs_of(eager, "gradient add", plan::Phase::backward), 0);
+  EXPECT_EQ(runs_of(compiled, "gradient add", plan::Phase::backward), 0);
+  for (const model::KernelSpec& k : compiled.kernels) {
+    if (k.name == "adapter scaled add" || k.name == "gradient sum") EXPECT_EQ(k.bytes_written, 0);
+    if (k.name == "adapter scale backward") EXPECT_EQ(k.bytes_read, 0) << "targets are queries and values";
+  }
+}
+
 // Seed case B.14: rank 16 on the three matrices of one Mixtral expert: 3 x 16 x (4096 + 14336).
 TEST(Tuning, AdaptersOfOneMixtralExpert) {
   Strategy s = one_gpu_job(TuningKind::lora);

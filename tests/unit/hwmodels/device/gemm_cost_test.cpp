@@ -48,6 +48,19 @@ TEST(GemmCost, APartialTileCostsAWholeOne) {
   EXPECT_NEAR(gemm_cost(plain_gpu(), gemm(64, 256, 1000)).seconds * 1e6, 8.192, 1e-6);
 }
 
+// fp32 on CUDA cores has tiles down to 32 x 32 (cuBLAS's ampere_sgemm_32x32_sliced1x4): an adapter of rank 16 costs 32 columns, not 64.
+// 512 x 16 x 1000: 16 tiles of 32 x 32 on 4 SMs are 4 waves of 32 * 32 * 2 * 1000 / 1e12 = 2.048 us; as 4 tiles of 128 x 32 the same.
+// On tensor units 64 x 64: 8 tiles, 2 waves of 8.192 us. Rows of 17 elements rule nothing out on CUDA cores.
+TEST(GemmCost, CudaCoresHaveSmallerTiles) {
+  DeviceRates gpu = plain_gpu();
+  EXPECT_NEAR(gemm_cost(gpu, gemm(512, 16, 1000, DType::fp32)).seconds * 1e6, 16.384, 1e-6);
+  gpu.on_cores[static_cast<std::size_t>(DType::fp32)] = true;
+  EXPECT_NEAR(gemm_cost(gpu, gemm(512, 16, 1000, DType::fp32)).seconds * 1e6, 8.192, 1e-6);
+  gpu.p.gemm_unaligned_fraction = 0.5;
+  EXPECT_NEAR(gemm_cost(gpu, gemm(512, 17, 1000, DType::fp32)).seconds * 1e6, 8.192, 1e-6);
+  EXPECT_NEAR(gemm_cost(gpu, gemm(512, 17, 1000, DType::bf16)).seconds * 1e6, 2 * 16.384, 1e-6);
+}
+
 // 64 x 64 x 8000 is one tile: seven of eight K-slices would wait for SMs, so four slices run at once:
 // 64 * 64 * 2 * 2000 / 1e12 = 16.384 us, against 65.536 us on one SM.
 TEST(GemmCost, SplitsKOverIdleSms) {

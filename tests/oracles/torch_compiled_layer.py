@@ -1,0 +1,114 @@
+"""Asks torch.compile what becomes of the sums in a layer with adapters; writes data/torch_compiled_layer.json.
+
+One pre-norm layer with a frozen base and adapters on every projection, compiled by TorchInductor for the CPU: how many
+matrix products each pass calls, and the kernels that it makes beside them, by the operators that each holds.  Then: which
+products a checkpoint around a layer runs once more in backward, plain and compiled.
+"""
+
+import re
+
+import torch
+from torch import nn
+from torch._inductor.utils import run_and_get_code
+from torch.nn import functional
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from helpers import answers
+
+HIDDEN, INNER, RANK, TOKENS, HEADS = 256, 512, 8, 128, 4
+PRODUCTS = ("aten::mm", "aten::addmm")
+
+
+class Adapted(nn.Module):
+    def __init__(self, width, out):
+        super().__init__()
+        self.base = nn.Parameter(torch.randn(out, width, dtype=torch.bfloat16), requires_grad=False)
+        self.down = nn.Linear(width, RANK, bias=False, dtype=torch.bfloat16)
+        self.up = nn.Linear(RANK, out, bias=False, dtype=torch.bfloat16)
+
+    def forward(self, x):
+        return functional.linear(x, self.base) + 2.0 * self.up(self.down(x))
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (Adapted(HIDDEN, HIDDEN) for _ in range(4))
+        self.gate, self.up, self.down = Adapted(HIDDEN, INNER), Adapted(HIDDEN, INNER), Adapted(INNER, HIDDEN)
+        self.norms = nn.ParameterList(nn.Parameter(torch.ones(HIDDEN), requires_grad=False) for _ in range(2))
+
+    @staticmethod
+    def norm(x, weight):
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5) * weight).type_as(x)
+
+    def forward(self, x):
+        y = self.norm(x, self.norms[0])
+        heads = [p(y).view(1, TOKENS, HEADS, HIDDEN // HEADS).transpose(1, 2) for p in (self.q, self.k, self.v)]
+        x = x + self.o(functional.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).reshape(1, TOKENS, HIDDEN))
+        y = self.norm(x, self.norms[1])
+        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(64, 128, bias=False), nn.Linear(128, 64, bias=False)
+
+    def forward(self, x):
+        return x + self.two(functional.silu(self.one(x)))
+
+
+class Counter(TorchDispatchMode):
+    products = 0
+
+    def __torch_dispatch__(self, operator, types, arguments=(), keywords=None):
+        self.products += str(operator).startswith(("aten.mm", "aten.addmm"))
+        return operator(*arguments, **(keywords or {}))
+
+
+def kernels(code):
+    """Operators of each kernel in the order of calls, and the number of products."""
+    calls = code[code.index("def call(") :]
+    return [re.sub(r"_\d+$", "", name) for name in re.findall(r"^\s+cpp_fused_(\w+)\(", calls, re.M)], len(re.findall(r"extern_kernels\.(?:mm|addmm)\(", calls))
+
+
+def compiled_layer():
+    layer = torch.compile(Layer())
+    x = torch.randn(1, TOKENS, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
+
+    def step():
+        y = layer(x)
+        y.backward(torch.ones_like(y))
+        return y
+
+    _, codes = run_and_get_code(step)
+    rows = []
+    for name, code in zip(("forward", "backward"), codes, strict=True):
+        made, products = kernels(code)
+        rows.append({"pass": name, "products": products, "kernels": made})
+    return rows
+
+
+def recomputed_products():
+    rows = []
+    for compiled in (False, True):
+        layer = Mlp()
+        if compiled:
+            layer.compile()
+        x = torch.randn(32, 64, requires_grad=True)
+        for _ in range(2):  # the first step compiles
+            y = checkpoint(layer, x, use_reentrant=False).sum()
+            # Compiled products pass no dispatch mode; the profiler also counts one that the checkpoint breaks off.
+            with Counter() if not compiled else profile(activities=[ProfilerActivity.CPU]) as seen:
+                y.backward()
+        run = sum(e.count for e in seen.key_averages() if e.key in PRODUCTS) if compiled else seen.products
+        rows.append({"compiled": compiled, "of_backward": 4, "run": run})
+    return rows
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    answers.write("torch_compiled_layer.json", {"torch": torch.__version__}, passes=compiled_layer(), checkpoint=recomputed_products())
