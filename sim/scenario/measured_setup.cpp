@@ -212,6 +212,10 @@ std::string node_of(const config::CsvRow& row, const std::string& gpu) {
   if (gpu == "v100-32gb-sxm2" && framework == "deepspeed") return "dgx-2";  // where DeepSpeed's authors measured
   if (gpu == "a100-80gb-sxm" && (contains(net, "4x HDR") || contains(net, "4x200"))) return "hgx-a100-4nic";
   if (gpu == "a100-40gb-sxm" && contains(net, "1600 Gbps")) return "dgx-a100";
+  // Machines of AWS: SageMaker's, and the Stability AI cluster that EleutherAI trained Pythia on (EleutherAI/DeeperSpeed 0c0c846beb,
+  // 2022-08, "env vars for stability cluster", made on an EC2 host: FI_EFA_USE_DEVICE_RDMA, which of A100s only p4d has).
+  const std::string about = cell(row, "source") + " " + cell(row, "note");
+  if (gpu == "a100-40gb-sxm" && net.empty() && (contains(about, "SageMaker") || contains(about, "Pythia"))) return "p4d";
   if (gpu.starts_with("a100") && contains(net, "Azure")) return "nd-a100-v4";
   if (auto special = node_by_fabric(gpu, net)) return *std::move(special);
   if (const auto it = usual.find(gpu); it != usual.end()) return it->second;

@@ -179,7 +179,7 @@ class Replicated final : public DataParallelWriter {
 
   void reduce(Part part, std::int64_t bytes) {
     if (bytes <= 0) return;
-    const bool scatter = kind_ == DataParallelKind::distributed_optimizer, experts = part == Part::experts;
+    const bool scatter = kind_ == DataParallelKind::distributed_optimizer || (kind_ == DataParallelKind::zero1 && profile().scatters_gradients), experts = part == Part::experts;
     const bool first = first_ || kind_ != DataParallelKind::zero2;
     stage_.call((experts ? "reduce expert gradients " : "reduce gradients ") + std::to_string(bytes) + (copies_under_backward() && first ? " first" : ""), Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
       if (reduces_copies()) w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "copy to bucket"}), host());

@@ -74,6 +74,8 @@ struct FrameworkProfile {
   bool gathers_into_buffers = false;      // sequence parallel: gathered tensors lie in two buffers that are made once (nanotron's MemoryBuffer)
   RecordStreams record_streams = RecordStreams::none;   // of the tensor group's collectives
   bool repacks_qkv = false;               // q, k and v are permuted out of one product, k and v joined and permuted again (nanotron)
+  bool packs_qkv = false;                 // q, k and v are reordered from [sequence, batch], joined for the attention kernel, and its output is ordered back (GPT-NeoX)
+  bool joint_branches = false;            // parallel residual: attention's bias is added by itself, the sum of both branches is reduced over the tensor group once (GPT-NeoX)
   bool repeat_kv = false;                 // keys and values are copied to all query heads before attention
   ContextKind context = ContextKind::ring;  // how attention is carried out under context parallelism
   bool dropout = false;                   // trains with dropout masks by default
@@ -128,6 +130,7 @@ struct FrameworkProfile {
   bool accumulates_after_backward = false;  // 16-bit gradients live until the micro-batch's backward is over, then go into the fp32 ones
   bool accumulates_unsharded = false;     // FSDP1: no_sync for all but the last micro-batch, whose gradients then stay whole on every GPU
   bool reduces_over_all = false;          // buckets are flattened, all-reduced over all replicas at once whoever shares states, and copied back (InternEvo)
+  bool scatters_gradients = false;        // ZeRO-1: buckets are reduce-scattered; false: all-reduced
   bool gathers_by_broadcast = false;      // sharded updates: each rank's share is broadcast, one rank after the other (InternEvo)
   bool gathers_through_copies = false;    // sharded updates: each rank's updated share arrives in a buffer of its own, then is copied (nanotron)
   bool keeps_sent_output = false;         // pipeline stages: what was sent on stays until its backward; false: its storage is let go (Megatron)

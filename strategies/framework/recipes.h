@@ -1,5 +1,5 @@
 // What a framework's published runs were told beyond what their tables say, release by release: dispatcher, CUDA graphs,
-// recomputed modules. Data: strategies/framework/recipes/<profile>.yaml. Leaves out what the tables do say.
+// recomputed modules, degrees. Data: strategies/framework/recipes/<profile>.yaml. Leaves out what the tables do say.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,9 @@ struct Recipe {
   bool cuda_graph = false;
   std::vector<std::string> cuda_graph_modules, recompute_modules;
   bool fused_mlp = false, overlap_exchange = false;
+  int tensor = 0;                    // tensor-parallel degree; 0: not said
+  std::int64_t micro_batch = 0;      // samples; 0: not said
+  bool partition_activations = false, synchronize_checkpoints = false;
 };
 
 struct RecipeKey {
