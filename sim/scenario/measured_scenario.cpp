@@ -193,6 +193,7 @@ class RowScenario {
     if (nemo()) apply_nemo(sharding_, release_of(source_), s_.profile, s_.strategy);
     if (profile_ == "maxtext") apply_rematerialisation(row_, s_.strategy.memory);
     apply_offload(row_, s_);
+    apply_zero_scripts(row_, s_);
     apply_optimizer(row_, s_);
     apply_recipe(stated);
     const st::Recompute recompute = s_.strategy.memory.recompute;

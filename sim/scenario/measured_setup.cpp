@@ -96,7 +96,7 @@ std::string known_profile(const config::CsvRow& row) {
   const bool old_megatron = cell(row, "attention") == "unfused" || contains(source, "arXiv 2104.04473") || contains(source, "2205.05198") ||
                             contains(source, "images/tables.tex") || contains(source, "2021.png") /* Megatron-LM's README in 2021 */ || gpu.starts_with("v100");
   if (f == "megatron-lm") return old_megatron && !contains(source, "tests/functional_tests") ? "megatron-2021" : "megatron-core";
-  if (f == "megatron-deepspeed") return "megatron-2021";
+  if (f == "megatron-deepspeed") return contains(source, "HF + Deepspeed") ? "deepspeed" : "megatron-2021";
   if (f == "megatron-bridge" || f == "nemo") return "megatron-bridge";
   if (f == "torchtitan" || (f == "various" && contains(source, "torchtitan"))) {
     if (!compiled(row)) return "torchtitan";
