@@ -20,6 +20,16 @@ bool apply_recompute(const config::CsvRow& row, Scenario& s) {
 
 void apply_zero_scripts(const config::CsvRow& row, Scenario& s) {
   const std::string note = cell(row, "note");
+  // DeepSpeedExamples Megatron-LM/scripts/ds_zero-offload_10B_config.json: cpu_checkpointing, contiguous_memory_optimization.
+  if (contains(cell(row, "source"), "docs/_tutorials/zero-offload") && s.strategy.memory.recompute == st::Recompute::full) {
+    s.strategy.memory.partition_activations = s.strategy.memory.contiguous_checkpoints = true;
+    s.strategy.memory.offload.activations = st::MemoryTier::cpu;
+  }
+  // docs/_tutorials/zero.md: the configuration of ZeRO-2.
+  if (contains(cell(row, "source"), "docs/_tutorials/zero.md") && s.strategy.data_parallel.kind == st::DataParallelKind::zero2) {
+    s.strategy.data_parallel.overlap_gradient_reduce = true;
+    s.strategy.data_parallel.bucket = Bytes{50'000'000 * 2};
+  }
   if (!contains(cell(row, "source"), "Megatron + Deepspeed ZeRO") || s.strategy.memory.recompute != st::Recompute::full) return;
   st::Memory& memory = s.strategy.memory;
   memory.partition_activations = true;

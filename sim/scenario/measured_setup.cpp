@@ -104,6 +104,8 @@ std::string known_profile(const config::CsvRow& row) {
   }
   // Until August 2024 the gathered input was kept; bench_cluster measured before that.
   if (f == "nanotron") return contains(source, "old_bench") ? "nanotron-2024" : "nanotron";
+  // DeepSpeed's tutorials of 2020 train Megatron-LM's GPT-2 (DeepSpeedExamples/Megatron-LM).
+  if (f == "deepspeed" && contains(source, "docs/_tutorials/zero")) return "deepspeed-2020";
   // FPDT's baselines are Megatron-DeepSpeed's own layers.
   if (f == "deepspeed") return contains(source, "ulysses-offload") ? "megatron-deepspeed" : "deepspeed";
   // The Qwen scripts run DeepSpeed on several GPUs.

@@ -100,8 +100,8 @@ class DataParallelWriter {
   Share part_of(const Share& all, bool on_host) const;
   void keep_on_host(const Share& all);
   /// Copies reduced gradients down once `after` has got there; `first`: nothing has been accumulated yet.
-  void copy_gradients(plan::BlockWriter& w, std::int64_t bytes, plan::Stream after, bool first);
-  void update_on_host(const Share& mine, bool parameters_stay);
+  void copy_gradients(plan::BlockWriter& w, std::int64_t bytes, std::int64_t bytes_down, plan::Stream after, bool first);
+  void update_on_host(const Share& mine, bool parameters_stay, std::int64_t returned_element = 0);
   static constexpr std::int64_t kSwapBuffer = 100'000'000LL * 4;   // deepspeed offload_config.py: buffer_size 1e8 elements
   /// Bytes of optimizer state per local element (moments, master copy).
   std::int64_t state_bytes() const;

@@ -36,10 +36,11 @@ void DataParallelWriter::keep_on_host(const Share& all) {
     stage_.rank_class.host.pinned += std::min<std::int64_t>(states, 4 * kSwapBuffer);
 }
 
-void DataParallelWriter::copy_gradients(plan::BlockWriter& w, std::int64_t bytes, Stream after, bool first) {
+/// `bytes` are what the host has of earlier micro-batches, in the format in which they add up; `bytes_down` what it gets.
+void DataParallelWriter::copy_gradients(plan::BlockWriter& w, std::int64_t bytes, std::int64_t bytes_down, Stream after, bool first) {
   const bool pinned = stage_.strategy.memory.offload.pinned;
-  bytes = static_cast<std::int64_t>(std::llround(static_cast<double>(bytes) * stage_.strategy.memory.offload.ratio));
-  if (bytes == 0) return;
+  for (std::int64_t* part : {&bytes, &bytes_down}) *part = static_cast<std::int64_t>(std::llround(static_cast<double>(*part) * stage_.strategy.memory.offload.ratio));
+  if (bytes_down == 0) return;
   const std::uint32_t event = Stage::kPersistentSlots - 6;
   w.record(after, event);
   if (!first) {  // accumulated on the GPU: what the host has comes back, is added to and goes down again
@@ -49,30 +50,31 @@ void DataParallelWriter::copy_gradients(plan::BlockWriter& w, std::int64_t bytes
     w.wait(Stream::to_host, Stage::kPersistentSlots - 7);
   }
   w.wait(Stream::to_host, event);
-  w.copy(builder().copy({plan::CopySpec::Direction::device_to_host, pinned, Bytes{bytes}}), Stream::to_host, 0, host());
+  w.copy(builder().copy({plan::CopySpec::Direction::device_to_host, pinned, Bytes{bytes_down}}), Stream::to_host, 0, host());
   if (!pinned) {  // a pageable copy holds the host thread
     w.record(Stream::to_host, Stage::kPersistentSlots - 8);
     w.host_wait(Stage::kPersistentSlots - 8);
   }
 }
 
-void DataParallelWriter::update_on_host(const Share& mine, bool parameters_stay) {
+void DataParallelWriter::update_on_host(const Share& mine, bool parameters_stay, std::int64_t returned_element) {
   if (mine.elements == 0) return;
   const Offload& o = stage_.strategy.memory.offload;
   const std::int64_t n = mine.elements, k = moments();
+  const std::int64_t returned = returned_element > 0 ? n * returned_element : mine.stored;
   const bool clipped = stage_.strategy.training.clip_gradients;
   // Per element: parameter and moments are read and written, the gradient read (scaled before, where it is clipped), the
   // 16-bit copy written.
   const std::int64_t dram = n * (8 + 8 * k + 4 + (clipped ? 8 : 0)) + mine.stored;
   // Gradients are read with the states; their way out is under backward, and left out.
   const std::int64_t states = o.optimizer == MemoryTier::nvme ? n * (4 + 4 * k) : 0, gradients = o.optimizer == MemoryTier::nvme ? n * 4 : 0;
-  stage_.call("CPU optimizer " + std::to_string(n) + " " + std::to_string(mine.stored), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
+  stage_.call("CPU optimizer " + std::to_string(n) + " " + std::to_string(returned), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
     const std::uint32_t arrived = Stage::kPersistentSlots - 6;
     w.record(Stream::to_host, arrived);
     w.host_wait(arrived);
     w.host_work(builder().host_work({"CPU optimizer", Bytes{dram}, Bytes{states + gradients}, Bytes{states}, o.pipelined}));
     if (parameters_stay) return;
-    w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, o.pinned, Bytes{mine.stored}}), Stream::to_device, plan::kComputeWaits, host());
+    w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, o.pinned, Bytes{returned}}), Stream::to_device, plan::kComputeWaits, host());
   });
 }
 

@@ -349,7 +349,8 @@ class Zero3 final : public ShardedWriter {
         over_groups(w, CollectiveKind::reduce_scatter, part == Part::experts ? std::array<std::int64_t, 2>{0, bytes} : std::array<std::int64_t, 2>{bytes, 0}, "gradient reduction", Stream::data_reduce, 0);
         if (exchanges && stage_.sizes.replicate > 1 && part == Part::dense) sum_over_replicas(w, shard / stored_bytes() * reduce_bytes_);
         const Stream after = exchanges && stage_.sizes.replicate > 1 && part == Part::dense ? Stream::data_replicate : Stream::data_reduce;
-        if (offloads_optimizer()) copy_gradients(w, shard, after, first);
+        // The last micro-batch's sum goes down in fp32 (stage3.py, partition_grads: fp32_grad_tensor.copy_(grad_buffer.float())).
+        if (offloads_optimizer()) copy_gradients(w, shard, last ? divided(elements, part) * 4 : shard, after, first);
         else pass("gradient partition", first ? shard : 2 * shard, shard);
         if (!one) w.free(kInterleaved);
       });

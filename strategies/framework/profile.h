@@ -65,6 +65,7 @@ struct FrameworkProfile {
   int cudnn_attention_from = 0;           // compute capability from which cuDNN's attention is preferred; 0: never
   model::AttentionKernel cudnn_attention = model::AttentionKernel::cudnn;  // which cuDNN: before 9.13, or since
   bool attention_fused = true;            // false: scores in memory (2021 Megatron)
+  bool masks_by_product = false;          // unfused: heads are copied out of q, k and v; scores are multiplied with the mask, and a large number is taken off elsewhere (Megatron-LM until 2020)
   bool norm_upcasts = false;              // norms read an fp32 copy of their input; copy and norm are made again in backward (InternEvo)
   bool fused_qkv = true, fused_gate_up = true;
   bool one_hot_embedding = false;         // tokens are looked up by a product with the table, and its gradient is one (MaxText, use_iota_embed)
@@ -121,6 +122,7 @@ struct FrameworkProfile {
   bool overlap_gradient_reduce = true;
   bool overlap_parameter_gather = false;
   bool fused_optimizer = true;            // one multi-tensor kernel without temporaries; false: foreach
+  bool checks_by_parameter = false;       // ZeRO-1 and 2: overflow and norm are found parameter by parameter, the host waiting for each (DeepSpeed until 2022)
   bool gradient_norm_sync = true;         // the host reads the norm before the optimizer step
   bool overlap_messages = true;           // messages of Megatron's interleaved schedule travel under the passes
   bool message_sync = false;              // the host waits for the device after each blocking exchange between stages
