@@ -29,9 +29,10 @@ void DataParallelWriter::keep_on_host(const Share& all) {
   const bool disk = o.optimizer == MemoryTier::nvme;
   std::int64_t& ram = o.pinned ? stage_.rank_class.host.pinned : stage_.rank_class.host.pageable;
   // Wide gradients go to the disks as well (partitioned_optimizer_swapper.py, swap_out_gradients); their sum over micro-batches
-  // stays in host memory in the format of the model (stage3.py, grad_partitions_flat_buffer).
+  // stays in host memory in the format of the model (stage3.py, grad_partitions_flat_buffer; in 2021 only where there were several,
+  // allocate_grads_in_partition).
   (disk ? stage_.rank_class.host.nvme : ram) += states + gradients;
-  if (disk) ram += host.stored;
+  if (disk && (profile().keeps_gradient_sums || stage_.strategy.micro_batches() > 1)) ram += host.stored;
   if (disk)  // swap buffers: buffer_count 4 of the largest tensor; here of a pipelined half-sub-group
     stage_.rank_class.host.pinned += std::min<std::int64_t>(states, 4 * kSwapBuffer);
 }

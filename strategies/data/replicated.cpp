@@ -187,7 +187,7 @@ class Replicated final : public DataParallelWriter {
     const std::int64_t each = elements / weights, mine = kind_ == DataParallelKind::zero2 ? (weights + stage_.sizes.shard - 1) / stage_.sizes.shard : weights;
     for (std::int64_t i = 0; i < 2 * mine; ++i)
       stage_.call("check parameter " + std::to_string(each), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
-        const std::uint32_t wide = w.new_slot("fp32 gradient");
+        constexpr std::uint32_t wide = Stage::kPersistentSlots - 20;
         w.alloc(wide, each * 4, Category::temporary);
         w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = each * stored_bytes(), .bytes_written = each * 4, .name = "widen gradient"}), host());
         w.kernel(builder().kernel({.kind = KernelKind::reduction, .dtype = DType::fp32, .bytes_read = each * 4, .bytes_written = 4, .name = "check gradient"}), host());
@@ -204,7 +204,8 @@ class Replicated final : public DataParallelWriter {
 
   void reduce(Part part, std::int64_t bytes) {
     if (bytes <= 0) return;
-    const bool scatter = kind_ == DataParallelKind::distributed_optimizer || (kind_ == DataParallelKind::zero1 && profile().scatters_gradients), experts = part == Part::experts;
+    const bool lists = kind_ == DataParallelKind::zero1 && profile().scatters_gradients;   // ranks' pieces are tensors of their own
+    const bool scatter = kind_ == DataParallelKind::distributed_optimizer || lists, experts = part == Part::experts;
     const bool first = first_ || kind_ != DataParallelKind::zero2;
     stage_.call((experts ? "reduce expert gradients " : "reduce gradients ") + std::to_string(bytes) + (copies_under_backward() && first ? " first" : "") + (copies_under_backward() && last_ ? " last" : ""), Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
       if (reduces_copies()) w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "copy to bucket"}), host());
@@ -217,10 +218,22 @@ class Replicated final : public DataParallelWriter {
         w.wait(Stream::data_reduce, Stage::kPersistentSlots - 6);
         copy_on_stream("flatten bucket");
       }
+      // stage1.py, reduce_scatter_gradients: pieces joined, divided; ProcessGroupNCCL, reduce_scatter of lists: put side by side.
+      constexpr std::uint32_t kPieces = Stage::kPersistentSlots - 21, kSideBySide = Stage::kPersistentSlots - 22;
+      if (lists) {
+        w.alloc(kPieces, bytes, Category::communication);
+        for (const char* name : {"join pieces", "average pieces"}) w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = name}), host());
+        w.alloc(kSideBySide, bytes, Category::communication);
+        w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "pieces side by side"}), host());
+      }
       if (at_once ? stage_.sizes.data > 1 : stage_.sizes.sharing(part) > 1)
         w.collective(builder().collective({scatter ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce, at_once ? GroupAxis::data_context : axis_of(part), Bytes{bytes}, "gradient reduction"}),
                      Stream::data_reduce, at_once ? 0 : plan::kAfterCompute, profile().collective_host);
       if (at_once) copy_on_stream("unflatten bucket");
+      if (lists) {
+        w.free(kSideBySide);
+        w.free(kPieces);
+      }
       if (stage_.sizes.replicate > 1 && !experts && !at_once) {
         w.record(Stream::data_reduce, Stage::kPersistentSlots - 3);
         w.wait(Stream::data_replicate, Stage::kPersistentSlots - 3);
@@ -298,7 +311,11 @@ class Replicated final : public DataParallelWriter {
       for (; left > 0; left -= std::min(left, chunk)) {
         const std::int64_t bytes = std::min(left, chunk);
         stage_.call((part == Part::experts ? "gather experts at end " : "gather parameters at end ") + std::to_string(bytes), Phase::parameter_gather, nullptr,
-                    [&](plan::BlockWriter& w) { gather(w, part, bytes, plan::kComputeWaits); });
+                    [&](plan::BlockWriter& w) {
+                      gather(w, part, bytes, plan::kComputeWaits);
+                      if (profile().scatters_gradients && kind_ == DataParallelKind::zero1)   // all_gather of lists
+                        w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "parameters apart"}), host());
+                    });
       }
     }
   }

@@ -112,6 +112,7 @@ const config::Fields<P>& fields() {
       config::boolean("master_parameters", &P::master_parameters, "fp32 copy beside 16-bit parameters"),
       format("gradient", &P::gradient, "accumulated gradients"),
       format("reduce", &P::reduce, "gradient reduction"),
+      config::boolean("wide_bf16_gradients", &P::wide_bf16_gradients, "bf16 training accumulates and reduces gradients in fp32"),
       format("optimizer_state", &P::optimizer_state, "moments"),
       config::boolean("autocast", &P::autocast, "16-bit copies of fp32 weights are made per use"),
       config::boolean("fused_gradient_accumulation", &P::fused_gradient_accumulation, "weight-gradient products add into the main gradient"),
@@ -135,6 +136,7 @@ const config::Fields<P>& fields() {
       config::boolean("overlap_gradient_reduce", &P::overlap_gradient_reduce, "reduction runs under backward"),
       config::boolean("overlap_parameter_gather", &P::overlap_parameter_gather, "gather runs under the next forward"),
       config::boolean("fused_optimizer", &P::fused_optimizer, "one pass over the states; false: foreach"),
+      config::boolean("keeps_gradient_sums", &P::keeps_gradient_sums, "optimizer on NVMe: host memory has 16-bit sums of gradients even of one micro-batch"),
       config::boolean("checks_by_parameter", &P::checks_by_parameter, "ZeRO-1 and 2: overflow and norm are found parameter by parameter, the host waiting for each"),
       config::boolean("gradient_norm_sync", &P::gradient_norm_sync, "the host reads the gradient norm"),
       config::boolean("overlap_messages", &P::overlap_messages, "messages of the interleaved schedule travel under the passes"),
@@ -234,6 +236,7 @@ FrameworkProfile with_precision(FrameworkProfile profile, Precision precision) {
   const DType narrow = precision == Precision::fp16 ? DType::fp16 : DType::bf16;
   for (DType* format : {&profile.stored_parameter, &profile.gradient, &profile.reduce, &profile.optimizer_state, &profile.adapter})
     *format = wide ? DType::fp32 : bits(*format) == 16 ? narrow : *format;
+  if (profile.wide_bf16_gradients && precision == Precision::bf16) profile.gradient = profile.reduce = DType::fp32;
   if (!wide) return profile;
   profile.master_parameters = false;
   profile.autocast = false;

@@ -93,6 +93,7 @@ struct FrameworkProfile {
   bool master_parameters = true;          // fp32 copy beside 16-bit parameters
   DType gradient = DType::fp32;           // accumulated gradient
   DType reduce = DType::fp32;             // gradient reduction on the wire
+  bool wide_bf16_gradients = false;       // training in bf16 accumulates and reduces gradients in fp32, whatever fp16 does (Megatron-LM)
   DType optimizer_state = DType::fp32;
   bool current_scaling = false;           // fp8 scales come from a pass over the tensor itself before it is quantised; false: from steps before
   bool transposes_fp8 = true;             // fp8 products take operands in one orientation only (before Blackwell): quantised twice. Set by with_workspaces' caller
@@ -122,6 +123,7 @@ struct FrameworkProfile {
   bool overlap_gradient_reduce = true;
   bool overlap_parameter_gather = false;
   bool fused_optimizer = true;            // one multi-tensor kernel without temporaries; false: foreach
+  bool keeps_gradient_sums = true;        // optimizer on NVMe: 16-bit sums of gradients lie in host memory; false: only where micro-batches add up (DeepSpeed before 0.6)
   bool checks_by_parameter = false;       // ZeRO-1 and 2: overflow and norm are found parameter by parameter, the host waiting for each (DeepSpeed until 2022)
   bool gradient_norm_sync = true;         // the host reads the norm before the optimizer step
   bool overlap_messages = true;           // messages of Megatron's interleaved schedule travel under the passes
@@ -132,7 +134,7 @@ struct FrameworkProfile {
   bool accumulates_after_backward = false;  // 16-bit gradients live until the micro-batch's backward is over, then go into the fp32 ones
   bool accumulates_unsharded = false;     // FSDP1: no_sync for all but the last micro-batch, whose gradients then stay whole on every GPU
   bool reduces_over_all = false;          // buckets are flattened, all-reduced over all replicas at once whoever shares states, and copied back (InternEvo)
-  bool scatters_gradients = false;        // ZeRO-1: buckets are reduce-scattered; false: all-reduced
+  bool scatters_gradients = false;        // ZeRO-1: buckets are reduce-scattered as lists of pieces, which are copies, and parameters gathered into one; false: all-reduced
   bool gathers_by_broadcast = false;      // sharded updates: each rank's share is broadcast, one rank after the other (InternEvo)
   bool gathers_through_copies = false;    // sharded updates: each rank's updated share arrives in a buffer of its own, then is copied (nanotron)
   bool keeps_sent_output = false;         // pipeline stages: what was sent on stays until its backward; false: its storage is let go (Megatron)

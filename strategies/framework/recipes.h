@@ -1,5 +1,6 @@
 // What a framework's published runs were told beyond what their tables say, release by release: dispatcher, CUDA graphs,
-// recomputed modules, degrees. Data: strategies/framework/recipes/<profile>.yaml. Leaves out what the tables do say.
+// recomputed modules, and where their configurations are public, degrees and micro-batch. Data:
+// strategies/framework/recipes/<profile>.yaml. Leaves out what the tables do say.
 #pragma once
 
 #include <cstdint>
