@@ -116,6 +116,7 @@ class Replicated final : public DataParallelWriter {
     }
     sum_copies(my_share());
     check_by_parameter();
+    if (widens_gradients()) widen_gradients();
     clip(my_share(), shards_states());
     if (offloads_optimizer()) {
       const Share host_part = part_of(my_share(), true);
@@ -128,7 +129,9 @@ class Replicated final : public DataParallelWriter {
     } else {
       update(my_share());
     }
-    if (!keeps_main_gradients() && !partitions_gradients()) free_gradients();
+    if (widens_gradients())
+      stage_.call("free wide gradients", Phase::optimizer, nullptr, [](plan::BlockWriter& w) { w.free(kWideGradients); });
+    else if (!keeps_main_gradients() && !partitions_gradients()) free_gradients();
     if (shards_states() && gathers() && !overlap_gather_) gather_all();
   }
 
@@ -172,6 +175,26 @@ class Replicated final : public DataParallelWriter {
       for (const Weight& w : u.tape->weights)
         if (w.matrix && w.trainable && std::find(shapes.begin(), shapes.end(), w.elements) == shapes.end()) shapes.push_back(w.elements);
     for (std::int64_t elements : shapes) persistent("dummy weight gradient", elements * 2, Category::temporary);
+  }
+
+  /// Without ZeRO, DeepSpeed's fp16 step begins with fp32 copies of all gradients, then joins them into one tensor.
+  /// Source: deepspeed runtime/fp16/fused_optimizer.py, step: p.grad.to(data_type), _flatten_dense_tensors.
+  bool widens_gradients() const {
+    const bool plain = kind_ == DataParallelKind::ddp || kind_ == DataParallelKind::none;
+    return profile().widens_gradients && plain && stage_.strategy.training.precision == Precision::fp16 && !keeps_main_gradients() && !offloads_optimizer();
+  }
+  static constexpr std::uint32_t kWideGradients = Stage::kPersistentSlots - 23;
+  void widen_gradients() {
+    const std::int64_t narrow = stage_.trainable_bytes(stored_bytes()), wide = stage_.trainable_bytes(4);
+    stage_.call("widen gradients " + std::to_string(wide), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
+      constexpr std::uint32_t copies = Stage::kPersistentSlots - 24;
+      w.alloc(copies, wide, Category::gradient);
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = narrow, .bytes_written = wide, .name = "widen gradients"}), host());
+      w.alloc(kWideGradients, wide, Category::gradient);
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = wide, .bytes_written = wide, .name = "join gradients"}), host());
+      w.free(copies);
+    });
+    free_gradients();
   }
 
   /// Overflow, then the norm: of each parameter an fp32 copy, a sum and a wait of the host. ZeRO-1 looks at all of them, ZeRO-2 at its own.

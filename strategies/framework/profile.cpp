@@ -137,6 +137,7 @@ const config::Fields<P>& fields() {
       config::boolean("overlap_parameter_gather", &P::overlap_parameter_gather, "gather runs under the next forward"),
       config::boolean("fused_optimizer", &P::fused_optimizer, "one pass over the states; false: foreach"),
       config::boolean("keeps_gradient_sums", &P::keeps_gradient_sums, "optimizer on NVMe: host memory has 16-bit sums of gradients even of one micro-batch"),
+      config::boolean("widens_gradients", &P::widens_gradients, "fp16 without ZeRO: all gradients are copied to fp32, and joined, before the update"),
       config::boolean("checks_by_parameter", &P::checks_by_parameter, "ZeRO-1 and 2: overflow and norm are found parameter by parameter, the host waiting for each"),
       config::boolean("gradient_norm_sync", &P::gradient_norm_sync, "the host reads the gradient norm"),
       config::boolean("overlap_messages", &P::overlap_messages, "messages of the interleaved schedule travel under the passes"),

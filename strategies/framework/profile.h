@@ -124,6 +124,7 @@ struct FrameworkProfile {
   bool overlap_parameter_gather = false;
   bool fused_optimizer = true;            // one multi-tensor kernel without temporaries; false: foreach
   bool keeps_gradient_sums = true;        // optimizer on NVMe: 16-bit sums of gradients lie in host memory; false: only where micro-batches add up (DeepSpeed before 0.6)
+  bool widens_gradients = false;          // fp16 without ZeRO: all gradients are copied to fp32, and joined, before the update (DeepSpeed)
   bool checks_by_parameter = false;       // ZeRO-1 and 2: overflow and norm are found parameter by parameter, the host waiting for each (DeepSpeed until 2022)
   bool gradient_norm_sync = true;         // the host reads the norm before the optimizer step
   bool overlap_messages = true;           // messages of Megatron's interleaved schedule travel under the passes

@@ -111,6 +111,11 @@ TEST(FrameworkKernels, EarlyDeepSpeedLooksAtEachParameter) {
   EXPECT_EQ(launches(s, "pieces side by side"), launches(s, "parameters apart"));
   EXPECT_TRUE(test_support::ByteLedger(strategies::write_plan(s.model, s.strategy, s.profile, 4), 0).step().mistakes.empty());
   EXPECT_EQ(launches(s, "copy heads backward"), 2 * 4);
+  s.strategy.data_parallel.kind = strategies::DataParallelKind::ddp;   // without ZeRO: fp32 copies of all gradients, then one tensor of them
+  EXPECT_EQ(launches(s, "widen gradients") + launches(s, "join gradients"), 2);
+  const auto bytes = test_support::ByteLedger(strategies::write_plan(s.model, s.strategy, s.profile, 4), 0).step();
+  EXPECT_TRUE(bytes.mistakes.empty()) << bytes.mistakes.front();
+  EXPECT_EQ(bytes.after_step, bytes.persistent);
   s.strategy.data_parallel.kind = strategies::DataParallelKind::zero2;
   EXPECT_EQ(launches(s, "check gradient"), 2 * ((weights + 3) / 4));
 }
