@@ -39,6 +39,19 @@ double attention_clock(const DeviceRates& gpu, double busy) {
   return std::min(1.0, gpu.gemm_clock * std::pow(gpu.p.gemm_peak_fraction / busy, kClockPerPower));
 }
 
+/// The width that a kernel computes with: smaller heads are filled up with zeros.
+/// Source: Dao-AILab/flash-attention v0.2.2 csrc/flash_attn/fmha_api.cpp (32, 64, 128), v2.0.0 static_switch.h (steps of 32);
+/// flash_attn_triton.py (powers of two). Other libraries' widths are not known here.
+std::int64_t computed_width(AttentionKernel kernel, std::int64_t width) {
+  const auto up = [&](std::int64_t step) { return (width + step - 1) / step * step; };
+  switch (kernel) {
+    case AttentionKernel::flash1:
+    case AttentionKernel::triton: return width > 128 ? width : width > 64 ? 128 : width > 32 ? 64 : 32;
+    case AttentionKernel::flash2: return width > 256 ? width : up(32);
+    default: return width;
+  }
+}
+
 CostParts math_cost(const DeviceRates& gpu, const model::KernelSpec& s, double scores) {
   const KernelParameters& p = gpu.p;
   const bool backward = s.kind == model::KernelKind::attention_backward;
@@ -74,7 +87,7 @@ CostParts attention_cost(const DeviceRates& gpu, const model::KernelSpec& s, boo
   double fraction = backward ? a.backward_fraction : a.forward_fraction;
   if (s.attention == AttentionKernel::triton && p.triton_forward_share > 0) fraction *= backward ? p.triton_backward_share : p.triton_forward_share;
   if (backward && s.head_dim > 128) fraction *= p.wide_head_backward_fraction;
-  const double products = 2.0 * static_cast<double>(s.head_dim + s.value_head_dim) * (backward ? kBackwardFlops : 1);
+  const double products = 2.0 * static_cast<double>(computed_width(s.attention, s.head_dim) + computed_width(s.attention, s.value_head_dim)) * (backward ? kBackwardFlops : 1);
   const double per_score = products + a.softmax_flops;
   const double sm_rate =
       gpu.peak[static_cast<std::size_t>(s.dtype)] * attention_clock(gpu, fraction * products / per_score) * fraction / gpu.sms;

@@ -110,10 +110,11 @@ void add_alternatives(const config::CsvRow& row, const Scenario& s, MeasuredRun&
 }
 
 void add_smaller(const config::CsvRow& row, const Scenario& s, bool recomputation_open, MeasuredRun& run) {
-  if (s.profile.name == "megatron-core" && cell(row, "sharding").empty() && !degrees_open(row) && s.strategy.data_parallel.kind == st::DataParallelKind::ddp) {
+  const bool old_megatron = s.profile.name == "megatron-2021";   // Megatron-DeepSpeed: ZeRO-1
+  if ((s.profile.name == "megatron-core" || old_megatron) && cell(row, "sharding").empty() && !degrees_open(row) && s.strategy.data_parallel.kind == st::DataParallelKind::ddp) {
     Scenario shared = s;
     shared.strategy.data_parallel.kind = st::DataParallelKind::distributed_optimizer;
-    shared.notes.emplace_back("sharding not stated, taken as Megatron's distributed optimizer, without which it does not fit");
+    shared.notes.emplace_back(std::string("sharding not stated, taken as ") + (old_megatron ? "ZeRO-1" : "Megatron's distributed optimizer") + ", without which it does not fit");
     run.smaller.push_back(shared);
     if (recomputation_open) more_recomputation(shared, run.smaller);
   }

@@ -18,6 +18,32 @@ bool apply_recompute(const config::CsvRow& row, Scenario& s) {
   return false;
 }
 
+void apply_zero_scripts(const config::CsvRow& row, Scenario& s) {
+  const std::string note = cell(row, "note");
+  // DeepSpeedExamples Megatron-LM/scripts/ds_zero-offload_10B_config.json: cpu_checkpointing, contiguous_memory_optimization.
+  if (contains(cell(row, "source"), "docs/_tutorials/zero-offload") && s.strategy.memory.recompute == st::Recompute::full) {
+    s.strategy.memory.partition_activations = s.strategy.memory.contiguous_checkpoints = true;
+    s.strategy.memory.offload.activations = st::MemoryTier::cpu;
+  }
+  // docs/_tutorials/zero.md: the configuration of ZeRO-2.
+  if (contains(cell(row, "source"), "docs/_tutorials/zero.md") && s.strategy.data_parallel.kind == st::DataParallelKind::zero2) {
+    s.strategy.data_parallel.overlap_gradient_reduce = true;
+    s.strategy.data_parallel.bucket = Bytes{50'000'000 * 2};
+  }
+  if (!contains(cell(row, "source"), "Megatron + Deepspeed ZeRO") || s.strategy.memory.recompute != st::Recompute::full) return;
+  st::Memory& memory = s.strategy.memory;
+  memory.partition_activations = true;
+  // Trials 1 to 11 do without the buffers and the waiting; 12 and 13 without host memory, and so does what says so.
+  const bool trials = contains(note, "ID=");
+  const bool on_device = contains(note, "ID=12;") || contains(note, "ID=13;") || contains(note, "PA_CPU=N");
+  memory.contiguous_checkpoints = memory.synchronize_checkpoints = !trials;
+  if (!on_device) memory.offload.activations = st::MemoryTier::cpu;
+  // reduce_bucket_size=$(($NHIDDEN*$NHIDDEN)), stage3_prefetch_bucket_size nine tenths of it.
+  const std::int64_t bucket = s.model.hidden * s.model.hidden;
+  s.strategy.data_parallel.bucket = Bytes{bucket * 2};
+  s.strategy.data_parallel.prefetch_bucket = bucket * 9 / 10;
+}
+
 void apply_offload(const config::CsvRow& row, Scenario& s) {
   const std::string word = cell(row, "offload"), source = cell(row, "source") + " " + cell(row, "note");
   if (word.empty() || word == "none") return;

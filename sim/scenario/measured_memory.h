@@ -16,6 +16,11 @@ bool apply_recompute(const config::CsvRow& row, Scenario& s);
 /// Published ZeRO-3 runs with CPU offload keep parameters there as well where they say so.
 void apply_offload(const config::CsvRow& row, Scenario& s);
 
+/// DeepSpeed's own tutorial of ZeRO-Offload, and BigScience's Megatron-LM under ZeRO-3: pieces of layer inputs in buffers in host memory, the host waiting around each layer, as its
+/// scripts say and the lines over later tables change it. Nothing for other rows.
+/// Source: bigscience-workshop/bigscience@9e64edec2a experiments/gpt2-meg-ds-zero/*.slurm, experiments/gpt2.md.
+void apply_zero_scripts(const config::CsvRow& row, Scenario& s);
+
 /// Update rule, its states and when it runs, where they are not the framework's habit.
 void apply_optimizer(const config::CsvRow& row, Scenario& s);
 

@@ -105,6 +105,7 @@ class RowScenario {
     static const std::regex kTail(R"(layers 0-([0-9]+)\) \+ bf16 tail)");
     std::smatch tail;
     if (std::regex_search(note_, tail, kTail)) s_.strategy.training.last_layers_16bit = std::max(0, static_cast<int>(s_.model.layer_count()) - 1 - std::stoi(tail[1]));
+    if (profile_ == "deepspeed-2020") s_.model.dropout = s_.model.attention_dropout = 0.1;   // DeepSpeedExamples Megatron-LM/arguments.py
     if (s_.profile.unties_embeddings) s_.model.tied_embeddings = false;
     if (profile_ == "megatron-core" && !megatron_arguments_.empty()) {
       if (const auto reason = apply_megatron_arguments(megatron_arguments_, cell(row_, "env_vars_json"), s_)) throw NotSimulated{*reason};
@@ -115,7 +116,9 @@ class RowScenario {
 
   void choose_degrees() {
     st::Degrees& d = s_.strategy.parallelism.degrees;
-    d.tensor = static_cast<int>(integer(row_, "tp").value_or(1));
+    const auto recipe = recipe_of(integer(row_, "global_batch").value_or(0));
+    const bool published = recipe && recipe->tensor > 0 && cell(row_, "tp").empty() && cell(row_, "dp").empty();
+    d.tensor = static_cast<int>(integer(row_, "tp").value_or(published ? recipe->tensor : 1));
     d.pipeline = static_cast<int>(integer(row_, "pp").value_or(1));
     d.context = static_cast<int>(integer(row_, "cp").value_or(1));
     if (!std::any_of(s_.model.layers.begin(), s_.model.layers.end(), [](const model::Layer& l) { return l.moe; })) return;
@@ -171,12 +174,16 @@ class RowScenario {
     const int data = s_.strategy.parallelism.degrees.data;
     const auto micro = integer(row_, "micro_batch"), global = integer(row_, "global_batch"), accumulation = integer(row_, "grad_accum");
     if (micro) t.micro_batch_size = *micro;
-    else if (global && accumulation && *global % (*accumulation * data) == 0) t.micro_batch_size = std::max<std::int64_t>(1, *global / (*accumulation * data));
+    else if (const auto recipe = recipe_of(global.value_or(0)); recipe && recipe->micro_batch > 0) {
+      t.micro_batch_size = recipe->micro_batch;
+      s_.notes.emplace_back("degrees and micro-batch not stated, taken from the published configurations");
+    } else if (global && accumulation && *global % (*accumulation * data) == 0) t.micro_batch_size = std::max<std::int64_t>(1, *global / (*accumulation * data));
     else s_.notes.push_back("micro-batch not stated, taken as the fastest power of two up to 32 that fits");
     t.global_batch_size = global ? *global : t.micro_batch_size * data * accumulation.value_or(1);
     if (!global) s_.notes.push_back(fmt::format("global batch not stated, taken as {}", t.global_batch_size));
     t.precision = precision_;
-    micro_batch_open_ = !micro && !accumulation && global;
+    const auto recipe = recipe_of(t.global_batch_size);
+    micro_batch_open_ = !micro && !accumulation && global && !(recipe && recipe->micro_batch > 0);
   }
 
   void choose_parallelism() {
@@ -200,6 +207,7 @@ class RowScenario {
     if (nemo()) apply_nemo(sharding_, release_of(source_), s_.profile, s_.strategy);
     if (profile_ == "maxtext") apply_rematerialisation(row_, s_.strategy.memory);
     apply_offload(row_, s_);
+    apply_zero_scripts(row_, s_);
     apply_optimizer(row_, s_);
     apply_recipe(stated);
     const st::Recompute recompute = s_.strategy.memory.recompute;
@@ -214,14 +222,16 @@ class RowScenario {
   void apply_recipe(bool recompute_stated) {
     // NeMo and NVIDIA's papers came before cuDNN 9.13.
     if (profile_ == "megatron-bridge" && cell(row_, "framework") != "megatron-bridge") s_.profile.cudnn_attention = model::AttentionKernel::cudnn;
-    const std::string release = release_of(source_);
-    const auto preset = release.empty() ? std::nullopt : model::preset_for(cell(row_, "model"));
-    if (!preset) return;
-    const auto recipe = st::recipe_for(nemo() ? "nemo" : profile_, {release, *preset, gpu_, format_, s_.strategy.training.global_batch_size});
+    const auto recipe = recipe_of(s_.strategy.training.global_batch_size);
     if (!recipe) return;
     st::apply(*recipe, !recompute_stated, s_.strategy);
     s_.profile = st::with_choices(s_.profile, s_.strategy);
-    s_.notes.push_back("dispatcher, CUDA graphs, fused kernels and overlap of experts as the presets of release " + recipe->release);
+    s_.notes.push_back("settings that the row leaves out as the presets of release " + recipe->release);
+  }
+  std::optional<st::Recipe> recipe_of(std::int64_t global_batch) const {
+    const std::string release = release_of(source_);
+    const auto preset = release.empty() ? std::nullopt : model::preset_for(cell(row_, "model"));
+    return preset ? st::recipe_for(nemo() ? "nemo" : profile_, {release, *preset, gpu_, format_, global_batch}) : std::nullopt;
   }
 
   void take_measured_bandwidth() {

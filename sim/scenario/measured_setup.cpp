@@ -96,7 +96,7 @@ std::string known_profile(const config::CsvRow& row) {
   const bool old_megatron = cell(row, "attention") == "unfused" || contains(source, "arXiv 2104.04473") || contains(source, "2205.05198") ||
                             contains(source, "images/tables.tex") || contains(source, "2021.png") /* Megatron-LM's README in 2021 */ || gpu.starts_with("v100");
   if (f == "megatron-lm") return old_megatron && !contains(source, "tests/functional_tests") ? "megatron-2021" : "megatron-core";
-  if (f == "megatron-deepspeed") return "megatron-2021";
+  if (f == "megatron-deepspeed") return contains(source, "HF + Deepspeed") ? "deepspeed" : "megatron-2021";
   if (f == "nemo" && release_of(cell(row, "source")) < "25" && !release_of(cell(row, "source")).empty()) return "nemo-2024";
   if (f == "megatron-bridge" || f == "nemo") return "megatron-bridge";
   if (f == "torchtitan" || (f == "various" && contains(source, "torchtitan"))) {
@@ -105,6 +105,8 @@ std::string known_profile(const config::CsvRow& row) {
   }
   // Until August 2024 the gathered input was kept; bench_cluster measured before that.
   if (f == "nanotron") return contains(source, "old_bench") ? "nanotron-2024" : "nanotron";
+  // DeepSpeed's tutorials of 2020 train Megatron-LM's GPT-2 (DeepSpeedExamples/Megatron-LM).
+  if (f == "deepspeed" && contains(source, "docs/_tutorials/zero")) return "deepspeed-2020";
   // FPDT's baselines are Megatron-DeepSpeed's own layers.
   if (f == "deepspeed") return contains(source, "ulysses-offload") ? "megatron-deepspeed" : "deepspeed";
   // The Qwen scripts run DeepSpeed on several GPUs.
@@ -232,6 +234,10 @@ std::string node_of(const config::CsvRow& row, const std::string& gpu) {
   if (gpu == "v100-32gb-sxm2" && framework == "deepspeed") return "dgx-2";  // where DeepSpeed's authors measured
   if (gpu == "a100-80gb-sxm" && (contains(net, "4x HDR") || contains(net, "4x200"))) return "hgx-a100-4nic";
   if (gpu == "a100-40gb-sxm" && contains(net, "1600 Gbps")) return "dgx-a100";
+  // Machines of AWS: SageMaker's, and the Stability AI cluster that EleutherAI trained Pythia on (EleutherAI/DeeperSpeed 0c0c846beb,
+  // 2022-08, "env vars for stability cluster", made on an EC2 host: FI_EFA_USE_DEVICE_RDMA, which of A100s only p4d has).
+  const std::string about = cell(row, "source") + " " + cell(row, "note");
+  if (gpu == "a100-40gb-sxm" && net.empty() && (contains(about, "SageMaker") || contains(about, "Pythia"))) return "p4d";
   if (gpu.starts_with("a100") && contains(net, "Azure")) return "nd-a100-v4";
   if (auto special = node_by_fabric(gpu, net)) return *std::move(special);
   if (const auto it = usual.find(gpu); it != usual.end()) return it->second;

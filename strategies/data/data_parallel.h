@@ -112,9 +112,9 @@ class DataParallelWriter {
   /// `largest`: elements of the largest piece that is updated at a time.
   void keep_on_host(const Share& all, std::int64_t largest = 0);
   /// Copies reduced gradients down once `after` has got there; `first`: nothing has been accumulated yet.
-  void copy_gradients(plan::BlockWriter& w, std::int64_t bytes, plan::Stream after, bool first);
-  /// In pieces, one after the other; what a copy brings back is waited for.
-  void update_on_host(const std::vector<Share>& groups, bool parameters_stay);
+  void copy_gradients(plan::BlockWriter& w, std::int64_t bytes, std::int64_t bytes_down, plan::Stream after, bool first);
+  /// In pieces, one after the other; what a copy brings back is waited for. `returned_element`: bytes per element that come back; 0: as stored.
+  void update_on_host(const std::vector<Share>& groups, bool parameters_stay, std::int64_t returned_element = 0);
   static constexpr std::int64_t kSwapBuffers = 4;   // NVMe: pinned, each for a whole piece (offload_config.py, buffer_count; optimizer_utils.py, largest_numel)
   /// Bytes of optimizer state per local element (moments, master copy).
   std::int64_t state_bytes() const;

@@ -29,16 +29,18 @@ void DataParallelWriter::keep_on_host(const Share& all, std::int64_t largest) {
   const bool disk = o.optimizer == MemoryTier::nvme;
   std::int64_t& ram = o.pinned ? stage_.rank_class.host.pinned : stage_.rank_class.host.pageable;
   // Wide gradients go to the disks as well (partitioned_optimizer_swapper.py, swap_out_gradients); their sum over micro-batches
-  // stays in host memory in the format of the model (stage3.py, grad_partitions_flat_buffer).
+  // stays in host memory in the format of the model (stage3.py, grad_partitions_flat_buffer; in 2021 only where there were several,
+  // allocate_grads_in_partition).
   (disk ? stage_.rank_class.host.nvme : ram) += states + gradients;
-  if (disk) ram += host.stored;
+  if (disk && (profile().keeps_gradient_sums || stage_.strategy.micro_batches() > 1)) ram += host.stored;
   if (disk) stage_.rank_class.host.pinned += kSwapBuffers * largest * 4;
 }
 
-void DataParallelWriter::copy_gradients(plan::BlockWriter& w, std::int64_t bytes, Stream after, bool first) {
+/// `bytes` are what the host has of earlier micro-batches, in the format in which they add up; `bytes_down` what it gets.
+void DataParallelWriter::copy_gradients(plan::BlockWriter& w, std::int64_t bytes, std::int64_t bytes_down, Stream after, bool first) {
   const bool pinned = stage_.strategy.memory.offload.pinned;
-  bytes = static_cast<std::int64_t>(std::llround(static_cast<double>(bytes) * stage_.strategy.memory.offload.ratio));
-  if (bytes == 0) return;
+  for (std::int64_t* part : {&bytes, &bytes_down}) *part = static_cast<std::int64_t>(std::llround(static_cast<double>(*part) * stage_.strategy.memory.offload.ratio));
+  if (bytes_down == 0) return;
   const std::uint32_t event = Stage::kPersistentSlots - 6;
   w.record(after, event);
   if (!first) {  // accumulated on the GPU: what the host has comes back, is added to and goes down again
@@ -48,14 +50,14 @@ void DataParallelWriter::copy_gradients(plan::BlockWriter& w, std::int64_t bytes
     w.wait(Stream::to_host, Stage::kPersistentSlots - 7);
   }
   w.wait(Stream::to_host, event);
-  w.copy(builder().copy({plan::CopySpec::Direction::device_to_host, pinned, Bytes{bytes}}), Stream::to_host, 0, host());
+  w.copy(builder().copy({plan::CopySpec::Direction::device_to_host, pinned, Bytes{bytes_down}}), Stream::to_host, 0, host());
   if (!pinned) {  // a pageable copy holds the host thread
     w.record(Stream::to_host, Stage::kPersistentSlots - 8);
     w.host_wait(Stage::kPersistentSlots - 8);
   }
 }
 
-void DataParallelWriter::update_on_host(const std::vector<Share>& groups, bool parameters_stay) {
+void DataParallelWriter::update_on_host(const std::vector<Share>& groups, bool parameters_stay, std::int64_t returned_element) {
   const Offload& o = stage_.strategy.memory.offload;
   const std::int64_t k = moments();
   const bool clipped = stage_.strategy.training.clip_gradients, disk = o.optimizer == MemoryTier::nvme, pipelined = disk && o.pipelined;
@@ -71,20 +73,20 @@ void DataParallelWriter::update_on_host(const std::vector<Share>& groups, bool p
   };
   if (pipelined && !mine.empty()) on_disk("first states in", reads(0), 0);
   for (std::size_t i = 0; i < mine.size(); ++i) {
-    const std::int64_t n = mine[i].elements, stored = mine[i].stored;
+    const std::int64_t n = mine[i].elements, stored = mine[i].stored, returned = returned_element > 0 ? n * returned_element : stored;
     // Per element: parameter and moments are read and written, the gradient read (scaled before, where it is clipped), the
     // 16-bit copy written.
     const std::int64_t dram = n * (8 + 8 * k + 4 + (clipped ? 8 : 0)) + stored;
     // Pipelined, the next states come in and the ones before go out under the update.
     const std::int64_t in = pipelined ? reads(i + 1) : reads(i), out = pipelined ? (i > 0 ? writes(i - 1) : 0) : writes(i);
     const bool waits = i + 1 < mine.size();   // the copy is a blocking one; after the last the host has nothing left to do
-    stage_.call("CPU optimizer " + std::to_string(n) + " " + std::to_string(stored) + (mine.size() > 1 ? " " + std::to_string(in) + " " + std::to_string(out) + (waits ? " waits" : "") : ""), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
+    stage_.call("CPU optimizer " + std::to_string(n) + " " + std::to_string(returned) + (mine.size() > 1 ? " " + std::to_string(in) + " " + std::to_string(out) + (waits ? " waits" : "") : ""), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
       const std::uint32_t arrived = Stage::kPersistentSlots - 6;
       w.record(Stream::to_host, arrived);
       w.host_wait(arrived);
       w.host_work(builder().host_work({"CPU optimizer", Bytes{dram}, Bytes{in}, Bytes{out}, pipelined}));
       if (parameters_stay) return;
-      w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, o.pinned, Bytes{stored}}), Stream::to_device, plan::kComputeWaits, host());
+      w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, o.pinned, Bytes{returned}}), Stream::to_device, plan::kComputeWaits, host());
       if (!waits) return;
       w.record(Stream::to_device, Stage::kPersistentSlots - 9);
       w.host_wait(Stage::kPersistentSlots - 9);

@@ -74,12 +74,12 @@ class Replicated final : public DataParallelWriter {
     if (stage_.strategy.memory.optimizer_in_backward) return update_in_backward(stage_.units[unit], stored_bytes());
     if (partitions_gradients()) into_bucket(stage_.units[unit]);
     if (accumulates_later() && begins_chunk(unit)) accumulate_chunk(unit);
-    first_ = first;
+    first_ = first, last_ = last;
     if (!reduces()) {
       const std::int64_t bytes = stage_.units[unit].tape->trainable_bytes(stored_bytes());
       if (copies_under_backward() && (last || kind_ == DataParallelKind::zero2) && bytes > 0)
-        stage_.call("gradients to host " + std::to_string(bytes) + (first ? " first" : ""), Phase::gradient_reduction, nullptr,
-                    [&](plan::BlockWriter& w) { copy_gradients(w, bytes, Stream::compute, first || kind_ != DataParallelKind::zero2); });
+        stage_.call("gradients to host " + std::to_string(bytes) + (first ? " first" : "") + (last ? " last" : ""), Phase::gradient_reduction, nullptr,
+                    [&](plan::BlockWriter& w) { copy_gradients(w, bytes, last ? stage_.units[unit].tape->trainable_bytes(4) : bytes, Stream::compute, first || kind_ != DataParallelKind::zero2); });
       return;
     }
     // ZeRO-2 partitions gradients, so it must reduce every micro-batch; the others only the last.
@@ -115,25 +115,31 @@ class Replicated final : public DataParallelWriter {
       });
     }
     sum_copies(my_share());
+    check_by_parameter();
+    if (widens_gradients()) widen_gradients();
     clip(my_share(), shards_states());
     if (offloads_optimizer()) {
       const Share host_part = part_of(my_share(), true);
       if (!copies_under_backward())
-        stage_.call("gradients to host at end", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) { copy_gradients(w, my_share().gradients, Stream::compute, true); });
+        stage_.call("gradients to host at end", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) { copy_gradients(w, my_share().gradients, my_share().gradients, Stream::compute, true); });
       update(part_of(my_share(), false));
-      update_on_host({host_part}, false);
+      update_on_host({host_part}, false, copies_under_backward() ? 4 : 0);
     } else if (stage_.strategy.memory.paged_optimizer) {
       update_paged(keeps_main_gradients() ? main_bytes() : stored_bytes());
     } else {
       update(my_share());
     }
-    if (!keeps_main_gradients() && !partitions_gradients()) free_gradients();
+    if (widens_gradients())
+      stage_.call("free wide gradients", Phase::optimizer, nullptr, [](plan::BlockWriter& w) { w.free(kWideGradients); });
+    else if (!keeps_main_gradients() && !partitions_gradients()) free_gradients();
     if (shards_states() && gathers() && !overlap_gather_) gather_all();
   }
 
  private:
   bool shards_states() const { return kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2 || kind_ == DataParallelKind::distributed_optimizer; }
-  /// DeepSpeed sends each reduced bucket's partition down while backward goes on; Megatron waits for the end.
+  /// DeepSpeed sends each reduced bucket's partition down while backward goes on; Megatron waits for the end. It is widened on the
+  /// GPU before it goes, and updated parameters come back as fp32 (stage_1_and_2.py, async_inplace_copy_grad_to_fp32_buffer_from_gpu,
+  /// step: fp32_partition.to(device); in 2020 cpu_adam's param_update_kernel reads fp32 host memory).
   bool copies_under_backward() const { return offloads_optimizer() && (kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2); }
   /// Gradients accumulate in one contiguous buffer of their own format (Megatron, nanotron, DeepSpeed bf16).
   bool keeps_main_gradients() const { return !partitions_gradients() && (bits(profile().gradient) / 8 != stored_bytes() || profile().fused_gradient_accumulation); }
@@ -171,6 +177,48 @@ class Replicated final : public DataParallelWriter {
     for (std::int64_t elements : shapes) persistent("dummy weight gradient", elements * 2, Category::temporary);
   }
 
+  /// Without ZeRO, DeepSpeed's fp16 step begins with fp32 copies of all gradients, then joins them into one tensor.
+  /// Source: deepspeed runtime/fp16/fused_optimizer.py, step: p.grad.to(data_type), _flatten_dense_tensors.
+  bool widens_gradients() const {
+    const bool plain = kind_ == DataParallelKind::ddp || kind_ == DataParallelKind::none;
+    return profile().widens_gradients && plain && stage_.strategy.training.precision == Precision::fp16 && !keeps_main_gradients() && !offloads_optimizer();
+  }
+  static constexpr std::uint32_t kWideGradients = Stage::kPersistentSlots - 23;
+  void widen_gradients() {
+    const std::int64_t narrow = stage_.trainable_bytes(stored_bytes()), wide = stage_.trainable_bytes(4);
+    stage_.call("widen gradients " + std::to_string(wide), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
+      constexpr std::uint32_t copies = Stage::kPersistentSlots - 24;
+      w.alloc(copies, wide, Category::gradient);
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = narrow, .bytes_written = wide, .name = "widen gradients"}), host());
+      w.alloc(kWideGradients, wide, Category::gradient);
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = wide, .bytes_written = wide, .name = "join gradients"}), host());
+      w.free(copies);
+    });
+    free_gradients();
+  }
+
+  /// Overflow, then the norm: of each parameter an fp32 copy, a sum and a wait of the host. ZeRO-1 looks at all of them, ZeRO-2 at its own.
+  /// Source: DeepSpeed of 2020-21, runtime/utils.py, CheckOverflow, get_grad_norm; zero/stage2.py, get_grad_norm_direct.
+  void check_by_parameter() {
+    const bool deepspeed = kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2;
+    if (!profile().checks_by_parameter || !deepspeed || offloads_optimizer()) return;
+    std::int64_t weights = 0, elements = 0;
+    for (const Unit& u : stage_.units)
+      for (const Weight& w : u.tape->weights)
+        if (w.trainable && !w.gradient_elsewhere) ++weights, elements += w.elements;
+    if (weights == 0) return;
+    const std::int64_t each = elements / weights, mine = kind_ == DataParallelKind::zero2 ? (weights + stage_.sizes.shard - 1) / stage_.sizes.shard : weights;
+    for (std::int64_t i = 0; i < 2 * mine; ++i)
+      stage_.call("check parameter " + std::to_string(each), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
+        constexpr std::uint32_t wide = Stage::kPersistentSlots - 20;
+        w.alloc(wide, each * 4, Category::temporary);
+        w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = each * stored_bytes(), .bytes_written = each * 4, .name = "widen gradient"}), host());
+        w.kernel(builder().kernel({.kind = KernelKind::reduction, .dtype = DType::fp32, .bytes_read = each * 4, .bytes_written = 4, .name = "check gradient"}), host());
+        w.free(wide);
+        w.host_sync();
+      });
+  }
+
   bool trains_experts() const { return stage_.trainable_elements(Part::experts) > 0; }
   /// Some other rank holds the same weights: gradients are summed, sharded states gathered.
   bool reduces() const { return stage_.sizes.data > 1 || (stage_.sizes.expert_data > 1 && trains_experts()); }
@@ -180,9 +228,10 @@ class Replicated final : public DataParallelWriter {
 
   void reduce(Part part, std::int64_t bytes) {
     if (bytes <= 0) return;
-    const bool scatter = kind_ == DataParallelKind::distributed_optimizer, experts = part == Part::experts;
+    const bool lists = kind_ == DataParallelKind::zero1 && profile().scatters_gradients;   // ranks' pieces are tensors of their own
+    const bool scatter = kind_ == DataParallelKind::distributed_optimizer || lists, experts = part == Part::experts;
     const bool first = first_ || kind_ != DataParallelKind::zero2;
-    stage_.call((experts ? "reduce expert gradients " : "reduce gradients ") + std::to_string(bytes) + (copies_under_backward() && first ? " first" : ""), Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
+    stage_.call((experts ? "reduce expert gradients " : "reduce gradients ") + std::to_string(bytes) + (copies_under_backward() && first ? " first" : "") + (copies_under_backward() && last_ ? " last" : ""), Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
       if (reduces_copies()) w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "copy to bucket"}), host());
       const bool at_once = profile().reduces_over_all && !scatter && !experts;  // over shards and replicas
       auto copy_on_stream = [&](const char* name) {
@@ -193,18 +242,31 @@ class Replicated final : public DataParallelWriter {
         w.wait(Stream::data_reduce, Stage::kPersistentSlots - 6);
         copy_on_stream("flatten bucket");
       }
+      // stage1.py, reduce_scatter_gradients: pieces joined, divided; ProcessGroupNCCL, reduce_scatter of lists: put side by side.
+      constexpr std::uint32_t kPieces = Stage::kPersistentSlots - 21, kSideBySide = Stage::kPersistentSlots - 22;
+      if (lists) {
+        w.alloc(kPieces, bytes, Category::communication);
+        for (const char* name : {"join pieces", "average pieces"}) w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = name}), host());
+        w.alloc(kSideBySide, bytes, Category::communication);
+        w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "pieces side by side"}), host());
+      }
       if (at_once ? stage_.sizes.data > 1 : stage_.sizes.sharing(part) > 1)
         w.collective(builder().collective({scatter ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce, at_once ? GroupAxis::data_context : axis_of(part), Bytes{bytes}, "gradient reduction"}),
                      Stream::data_reduce, at_once ? 0 : plan::kAfterCompute, profile().collective_host);
       if (at_once) copy_on_stream("unflatten bucket");
+      if (lists) {
+        w.free(kSideBySide);
+        w.free(kPieces);
+      }
       if (stage_.sizes.replicate > 1 && !experts && !at_once) {
         w.record(Stream::data_reduce, Stage::kPersistentSlots - 3);
         w.wait(Stream::data_replicate, Stage::kPersistentSlots - 3);
         w.collective(builder().collective({CollectiveKind::all_reduce, GroupAxis::data_replicate, Bytes{scatter ? bytes / stage_.sizes.shard : bytes}, "replica reduction"}),
                      Stream::data_replicate, plan::kAfterCompute, profile().collective_host);
       }
+      const std::int64_t mine = bytes / reduce_bytes() / stage_.sizes.sharing(part);
       if (copies_under_backward())
-        copy_gradients(w, bytes / reduce_bytes() * stored_bytes() / stage_.sizes.sharing(part), stage_.sizes.replicate > 1 && !experts ? Stream::data_replicate : Stream::data_reduce, first);
+        copy_gradients(w, mine * stored_bytes(), mine * (last_ ? 4 : stored_bytes()), stage_.sizes.replicate > 1 && !experts ? Stream::data_replicate : Stream::data_reduce, first);
     });
   }
 
@@ -273,7 +335,11 @@ class Replicated final : public DataParallelWriter {
       for (; left > 0; left -= std::min(left, chunk)) {
         const std::int64_t bytes = std::min(left, chunk);
         stage_.call((part == Part::experts ? "gather experts at end " : "gather parameters at end ") + std::to_string(bytes), Phase::parameter_gather, nullptr,
-                    [&](plan::BlockWriter& w) { gather(w, part, bytes, plan::kComputeWaits); });
+                    [&](plan::BlockWriter& w) {
+                      gather(w, part, bytes, plan::kComputeWaits);
+                      if (profile().scatters_gradients && kind_ == DataParallelKind::zero1)   // all_gather of lists
+                        w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "parameters apart"}), host());
+                    });
       }
     }
   }
@@ -293,7 +359,7 @@ class Replicated final : public DataParallelWriter {
   DType reduce_dtype_ = DType::fp32;
   std::int64_t bucket_ = 0;
   std::array<std::int64_t, 2> pending_{};   // bytes to reduce: dense weights, experts
-  bool first_ = true;
+  bool first_ = true, last_ = true;
   std::uint32_t gather_frame_ = plan::kNoFrame;
 };
 

@@ -36,7 +36,7 @@ void Zero3::into_bucket(std::size_t unit, int weight, const Weight& w) {
 void Zero3::reduce() {
   if (in_bucket_ == 0) return;
   const bool first = micro_batch_ == 0, last = micro_batch_ + 1 == stage_.strategy.micro_batches();
-  if (quantises_gradients_) reduce_tensors(first);
+  if (quantises_gradients_) reduce_tensors(first, last);
   else
     for (const Part part : kParts) reduce_bucket(part, first, last);
   for (const Waiting& g : waiting_) {
@@ -69,15 +69,16 @@ void Zero3::reduce_bucket(Part part, bool first, bool last) {
     // Replicas of shards (MiCS) sum theirs when the step's last micro-batch has been reduced (mics.py, allreduce_mics_shard_grads).
     const bool replicas = last && stage_.sizes.sharing(part) > 1 && stage_.sizes.replicate > 1 && part == Part::dense;
     if (replicas) sum_over_replicas(w, shard / stored_bytes() * reduce_bytes_);
-    if (offloads_optimizer()) copy_gradients(w, shard, replicas ? Stream::data_replicate : Stream::data_reduce, first);
+    // The last micro-batch's sum goes down in fp32 (stage3.py, partition_grads: fp32_grad_tensor.copy_(grad_buffer.float())).
+    if (offloads_optimizer()) copy_gradients(w, shard, last ? divided(elements, part) * 4 : shard, replicas ? Stream::data_replicate : Stream::data_reduce, first);
     else elementwise(w, "gradient partition", first ? shard : 2 * shard, shard, Stream::data_reduce);
     if (!one) w.free(kInterleaved);
   });
 }
 
 /// all_to_all_quant_reduce takes the bucket's tensors one by one: matrices that the ranks divide evenly are quantised.
-void Zero3::reduce_tensors(bool first) {
-  std::string name = first ? "reduce tensors first" : "reduce tensors";
+void Zero3::reduce_tensors(bool first, bool last) {
+  std::string name = std::string("reduce tensors") + (first ? " first" : "") + (last ? " last" : "");
   for (const Tensor& t : tensors_) name += " " + std::to_string(t.elements) + "/" + std::to_string(t.matrix ? std::max<std::int64_t>(1, t.columns) : t.columns);
   append(name, Phase::gradient_reduction, stage_.persistent, plan::kNoFrame, [&](plan::BlockWriter& w) {
     std::int64_t shards = 0;
@@ -87,7 +88,7 @@ void Zero3::reduce_tensors(bool first) {
       else reduce_alone(w, t);
       shards += divided(t.elements, Part::dense) * stored_bytes();
     }
-    if (offloads_optimizer()) copy_gradients(w, shards, Stream::data_reduce, first);
+    if (offloads_optimizer()) copy_gradients(w, shards, last ? shards / stored_bytes() * 4 : shards, Stream::data_reduce, first);
     else elementwise(w, "gradient partition", first ? shards : 2 * shards, shards, Stream::data_reduce);
   });
 }

@@ -95,6 +95,7 @@ const config::Fields<P>& fields() {
       config::integer("cudnn_attention_from", &P::cudnn_attention_from, "compute capability from which cuDNN's attention is preferred; 0: never", config::non_negative),
       config::choice("cudnn_attention", &P::cudnn_attention, "which cuDNN that is", {{"cudnn", AttentionKernel::cudnn, "before 9.13"}, {"cudnn-9.13", AttentionKernel::cudnn_9_13, "and later"}}),
       config::boolean("attention_fused", &P::attention_fused, "false: scores in memory"),
+      config::boolean("masks_by_product", &P::masks_by_product, "attention_fused false: heads are copied, scores are multiplied with the mask and a large number is taken off"),
       config::boolean("norm_upcasts", &P::norm_upcasts, "norms read an fp32 copy of their input; copy and norm are made again in backward"),
       config::boolean("fused_qkv", &P::fused_qkv, "one product for query, key and value"),
       config::boolean("fused_gate_up", &P::fused_gate_up, "one product for gate and up"),
@@ -106,6 +107,8 @@ const config::Fields<P>& fields() {
       config::choice("record_streams", &P::record_streams, "which collectives of the tensor group keep freed buffers until the device has got there",
                      {{"none", RecordStreams::none, ""}, {"async", RecordStreams::async, ""}, {"all", RecordStreams::all, ""}}),
       config::boolean("repacks_qkv", &P::repacks_qkv, "q, k and v are copied into their own layouts before rotation and attention"),
+      config::boolean("packs_qkv", &P::packs_qkv, "q, k and v are reordered and joined for the attention kernel, its output is ordered back"),
+      config::boolean("joint_branches", &P::joint_branches, "parallel residual: the sum of both branches is reduced over the tensor group, not each"),
       config::boolean("repeat_kv", &P::repeat_kv, "keys and values are copied to all query heads"),
       config::choice("context", &P::context, "attention under context parallelism", context_kinds()),
       config::boolean("dropout", &P::dropout, "trains with dropout"),
@@ -122,6 +125,7 @@ const config::Fields<P>& fields() {
       config::boolean("parameter_remainders", &P::parameter_remainders, "of that copy only the 16 bits that the parameters lack (Apex's store_param_remainders)"),
       format("gradient", &P::gradient, "accumulated gradients"),
       format("reduce", &P::reduce, "gradient reduction"),
+      config::boolean("wide_bf16_gradients", &P::wide_bf16_gradients, "bf16 training accumulates and reduces gradients in fp32"),
       format("optimizer_state", &P::optimizer_state, "moments"),
       config::boolean("autocast", &P::autocast, "16-bit copies of fp32 weights are made per use"),
       config::boolean("fused_gradient_accumulation", &P::fused_gradient_accumulation, "weight-gradient products add into the main gradient"),
@@ -147,6 +151,9 @@ const config::Fields<P>& fields() {
       config::boolean("overlap_parameter_gather", &P::overlap_parameter_gather, "gather runs under the next forward"),
       config::boolean("fused_optimizer", &P::fused_optimizer, "one pass over the states; false: foreach"),
       config::boolean("reads_loss", &P::reads_loss, "the host waits for each micro-batch's loss"),
+      config::boolean("keeps_gradient_sums", &P::keeps_gradient_sums, "optimizer on NVMe: host memory has 16-bit sums of gradients even of one micro-batch"),
+      config::boolean("widens_gradients", &P::widens_gradients, "fp16 without ZeRO: all gradients are copied to fp32, and joined, before the update"),
+      config::boolean("checks_by_parameter", &P::checks_by_parameter, "ZeRO-1 and 2: overflow and norm are found parameter by parameter, the host waiting for each"),
       config::boolean("gradient_norm_sync", &P::gradient_norm_sync, "the host reads the gradient norm"),
       config::boolean("overlap_messages", &P::overlap_messages, "messages of the interleaved schedule travel under the passes"),
       config::boolean("message_sync", &P::message_sync, "the host waits for the device after each blocking exchange between stages"),
@@ -156,6 +163,7 @@ const config::Fields<P>& fields() {
       config::boolean("accumulates_unsharded", &P::accumulates_unsharded, "FSDP1: gradients of all but the last micro-batch stay whole (no_sync)"),
       config::boolean("accumulates_after_backward", &P::accumulates_after_backward, "16-bit gradients live until the micro-batch's backward is over"),
       config::boolean("reduces_over_all", &P::reduces_over_all, "buckets are flattened, summed over all replicas at once and copied back"),
+      config::boolean("scatters_gradients", &P::scatters_gradients, "ZeRO-1: buckets of gradients are reduce-scattered; false: all-reduced"),
       config::boolean("gathers_by_broadcast", &P::gathers_by_broadcast, "sharded updates: one broadcast after the other, of each rank's share"),
       config::boolean("states_at_first_step", &P::states_at_first_step, "optimizer states are made in the first step, weight by weight; false: with the parameters"),
       config::boolean("gathers_through_copies", &P::gathers_through_copies, "sharded updates: gathered into a buffer per rank, then copied"),
@@ -248,6 +256,7 @@ FrameworkProfile with_precision(FrameworkProfile profile, Precision precision) {
   for (DType* format : {&profile.stored_parameter, &profile.gradient, &profile.reduce, &profile.optimizer_state, &profile.adapter})
     *format = wide ? DType::fp32 : bits(*format) == 16 ? narrow : *format;
   if (precision != Precision::bf16 && precision != Precision::fp8) profile.parameter_remainders = false;   // fp16 is no prefix of fp32
+  if (profile.wide_bf16_gradients && precision == Precision::bf16) profile.gradient = profile.reduce = DType::fp32;
   if (!wide) return profile;
   profile.master_parameters = false;
   profile.autocast = false;

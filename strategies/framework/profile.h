@@ -70,6 +70,7 @@ struct FrameworkProfile {
   int cudnn_attention_from = 0;           // compute capability from which cuDNN's attention is preferred; 0: never
   model::AttentionKernel cudnn_attention = model::AttentionKernel::cudnn;  // which cuDNN: before 9.13, or since
   bool attention_fused = true;            // false: scores in memory (2021 Megatron)
+  bool masks_by_product = false;          // unfused: heads are copied out of q, k and v; scores are multiplied with the mask, and a large number is taken off elsewhere (Megatron-LM until 2020)
   bool norm_upcasts = false;              // norms read an fp32 copy of their input; copy and norm are made again in backward (InternEvo)
   bool fused_qkv = true, fused_gate_up = true;
   bool one_hot_embedding = false;         // tokens are looked up by a product with the table, and its gradient is one (MaxText, use_iota_embed)
@@ -79,6 +80,8 @@ struct FrameworkProfile {
   bool gathers_into_buffers = false;      // sequence parallel: gathered tensors lie in two buffers that are made once (nanotron's MemoryBuffer)
   RecordStreams record_streams = RecordStreams::none;   // of the tensor group's collectives
   bool repacks_qkv = false;               // q, k and v are permuted out of one product, k and v joined and permuted again (nanotron)
+  bool packs_qkv = false;                 // q, k and v are reordered from [sequence, batch], joined for the attention kernel, and its output is ordered back (GPT-NeoX)
+  bool joint_branches = false;            // parallel residual: attention's bias is added by itself, the sum of both branches is reduced over the tensor group once (GPT-NeoX)
   bool repeat_kv = false;                 // keys and values are copied to all query heads before attention
   ContextKind context = ContextKind::ring;  // how attention is carried out under context parallelism
   bool dropout = false;                   // trains with dropout masks by default
@@ -98,6 +101,7 @@ struct FrameworkProfile {
   std::int64_t master_bytes() const { return !master_parameters ? 0 : parameter_remainders ? 2 : 4; }
   DType gradient = DType::fp32;           // accumulated gradient
   DType reduce = DType::fp32;             // gradient reduction on the wire
+  bool wide_bf16_gradients = false;       // training in bf16 accumulates and reduces gradients in fp32, whatever fp16 does (Megatron-LM)
   DType optimizer_state = DType::fp32;
   bool current_scaling = false;           // fp8 scales come from a pass over the tensor itself before it is quantised; false: from steps before
   bool transposes_fp8 = true;             // fp8 products take operands in one orientation only (before Blackwell): quantised twice. Set by with_workspaces' caller
@@ -130,6 +134,9 @@ struct FrameworkProfile {
   bool states_at_first_step = true;       // optimizer states are made in the first step, weight by weight (PyTorch); false: with the parameters (XLA)
   bool fused_optimizer = true;            // one multi-tensor kernel without temporaries; false: foreach
   bool reads_loss = false;                // the host waits for each micro-batch's loss (Hugging Face's Trainer looks for NaN); not under pipeline stages
+  bool keeps_gradient_sums = true;        // optimizer on NVMe: 16-bit sums of gradients lie in host memory; false: only where micro-batches add up (DeepSpeed before 0.6)
+  bool widens_gradients = false;          // fp16 without ZeRO: all gradients are copied to fp32, and joined, before the update (DeepSpeed)
+  bool checks_by_parameter = false;       // ZeRO-1 and 2: overflow and norm are found parameter by parameter, the host waiting for each (DeepSpeed until 2022)
   bool gradient_norm_sync = true;         // the host reads the norm before the optimizer step
   bool overlap_messages = true;           // messages of Megatron's interleaved schedule travel under the passes
   bool message_sync = false;              // the host waits for the device after each blocking exchange between stages
@@ -139,6 +146,7 @@ struct FrameworkProfile {
   bool accumulates_after_backward = false;  // 16-bit gradients live until the micro-batch's backward is over, then go into the fp32 ones
   bool accumulates_unsharded = false;     // FSDP1: no_sync for all but the last micro-batch, whose gradients then stay whole on every GPU
   bool reduces_over_all = false;          // buckets are flattened, all-reduced over all replicas at once whoever shares states, and copied back (InternEvo)
+  bool scatters_gradients = false;        // ZeRO-1: buckets are reduce-scattered as lists of pieces, which are copies, and parameters gathered into one; false: all-reduced
   bool gathers_by_broadcast = false;      // sharded updates: each rank's share is broadcast, one rank after the other (InternEvo)
   bool gathers_through_copies = false;    // sharded updates: each rank's updated share arrives in a buffer of its own, then is copied (nanotron)
   bool keeps_sent_output = false;         // pipeline stages: what was sent on stays until its backward; false: its storage is let go (Megatron)

@@ -32,6 +32,10 @@ const config::Fields<Recipe>& recipe_fields() {
       config::text("cuda_graph_modules", &R::cuda_graph_modules, "parts of a layer replayed from graphs"),
       config::text("recompute_modules", &R::recompute_modules, "what is recomputed"),
       config::boolean("fused_mlp", &R::fused_mlp, "the experts' products in fused kernels"),
+      config::integer("tensor", &R::tensor, "tensor-parallel degree", config::positive),
+      config::integer("micro_batch", &R::micro_batch, "samples per micro-batch", config::positive),
+      config::boolean("partition_activations", &R::partition_activations, "each tensor rank keeps a piece of a recomputed layer's input"),
+      config::boolean("synchronize_checkpoints", &R::synchronize_checkpoints, "the host waits for the device around each recomputed layer"),
       config::boolean("overlap_exchange", &R::overlap_exchange, "tokens travel beside another micro-batch's backward"),
       config::integer("deferred_head_gradients", &R::deferred_head_gradients, "wgrad_deferral_limit, under pipeline stages", config::positive),
   };
@@ -76,6 +80,10 @@ void apply(const Recipe& recipe, bool recompute_unsaid, Strategy& s) {
   if (s.parallelism.degrees.pipeline > 1) s.pipeline.deferred_head_gradients = recipe.deferred_head_gradients;
   // Overlap needs the interleaved schedule where there are stages.
   s.experts.overlap_exchange = recipe.overlap_exchange && s.parallelism.degrees.expert > 1 && (s.parallelism.degrees.pipeline == 1 || s.pipeline.virtual_stages > 1);
+  if (s.memory.recompute == Recompute::full) {
+    s.memory.partition_activations = recipe.partition_activations && s.parallelism.degrees.tensor > 1;
+    s.memory.synchronize_checkpoints = recipe.synchronize_checkpoints;
+  }
   if (!recompute_unsaid || recipe.recompute_modules.empty()) return;
   s.memory.recompute = Recompute::selective;
   s.memory.recompute_modules = recipe.recompute_modules;

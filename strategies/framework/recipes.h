@@ -1,5 +1,6 @@
 // What a framework's published runs were told beyond what their tables say, release by release: dispatcher, CUDA graphs,
-// recomputed modules. Data: strategies/framework/recipes/<profile>.yaml. Leaves out what the tables do say.
+// recomputed modules, and where their configurations are public, degrees and micro-batch. Data:
+// strategies/framework/recipes/<profile>.yaml. Leaves out what the tables do say.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,9 @@ struct Recipe {
   std::vector<std::string> cuda_graph_modules, recompute_modules;
   bool fused_mlp = false, overlap_exchange = false;
   std::optional<std::int64_t> deferred_head_gradients;
+  int tensor = 0;                    // tensor-parallel degree; 0: not said
+  std::int64_t micro_batch = 0;      // samples; 0: not said
+  bool partition_activations = false, synchronize_checkpoints = false;
 };
 
 struct RecipeKey {

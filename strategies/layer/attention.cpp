@@ -67,8 +67,14 @@ TensorId Operators::softmax(TensorId scores, std::int64_t elements) {
   auto pointwise = [&](const std::string& name, TensorId x, TensorId y, std::int64_t in, std::int64_t out) {
     tape_.nodes.push_back({.name = name, .inputs = {x}, .outputs = {y}, .forward = {kernel(name, in, out)}, .backward = {kernel(name + " backward", out, in)}});
   };
-  const TensorId scaled = tape_.tensor("scores scaled", narrow);
+  TensorId scaled = tape_.tensor("scores scaled", narrow);
   pointwise("scores scale", scores, scaled, narrow, narrow);
+  if (c_.profile.masks_by_product) {
+    const TensorId kept = tape_.tensor("scores kept", narrow), masked = tape_.tensor("scores masked", narrow);
+    pointwise("scores times mask", scaled, kept, narrow, narrow);
+    tape_.nodes.push_back({.name = "scores less mask", .inputs = {kept}, .outputs = {masked}, .forward = {kernel("scores less mask", narrow, narrow)}, .passed_inputs = 1});
+    scaled = masked;
+  }
   const bool in_fp32 = c_.element() != 4 && c_.model.position == model::Position::rotary;
   const TensorId in = in_fp32 ? tape_.tensor("scores fp32", wide) : scaled, out = in_fp32 ? tape_.tensor("softmax fp32", wide) : probabilities;
   const std::int64_t bytes = in_fp32 ? wide : narrow;
@@ -93,6 +99,15 @@ TensorId Operators::attention_unfused(TensorId q, TensorId k, TensorId v, const 
     return Item{.kind = Item::Kind::kernel, .spec = c_.builder.kernel({.kind = KernelKind::gemm, .dtype = c_.activation, .output_dtype = c_.activation, .batch = batches,
                                                                        .m = rows, .n = columns, .k = depth, .name = name})};
   };
+  // Strided views of one product have to be copied for the batched products, and so has their result for the next layer
+  // (microsoft/DeepSpeedExamples a3cfec7c Megatron-LM/mpu/transformer.py, GPT2ParallelSelfAttention.forward).
+  const auto copied = [&](TensorId x, const char* name) {
+    const std::int64_t bytes = c_.tokens * heads * head_dim * e;
+    const TensorId y = tape_.tensor(name, bytes);
+    tape_.nodes.push_back({.name = name, .inputs = {x}, .outputs = {y}, .forward = {kernel("copy heads", bytes, bytes, KernelKind::strided)}, .backward = {kernel("copy heads backward", bytes, bytes, KernelKind::strided)}});
+    return y;
+  };
+  if (c_.profile.masks_by_product) q = copied(q, "query heads"), k = copied(k, "key heads"), v = copied(v, "value heads");
   const TensorId scores = tape_.tensor("scores", scores_bytes);
   tape_.nodes.push_back({.name = "scores", .inputs = {q, k}, .outputs = {scores}, .saved = {q, k}, .forward = {product("scores", s, s, head_dim)},
                          .backward = {product("scores query gradient", s, head_dim, s), product("scores key gradient", s, head_dim, s)}});
@@ -110,7 +125,7 @@ TensorId Operators::attention_unfused(TensorId q, TensorId k, TensorId v, const 
   tape_.nodes.push_back({.name = "attention values", .inputs = {probabilities, v}, .outputs = {out}, .saved = {probabilities, v},
                          .forward = {product("attention values", s, head_dim, s)},
                          .backward = {product("attention probabilities gradient", s, s, head_dim), product("attention value gradient", s, head_dim, s)}});
-  return out;
+  return c_.profile.masks_by_product ? copied(out, "heads side by side") : out;
 }
 
 }  // namespace rehearse::strategies

@@ -114,7 +114,7 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   const std::int64_t m = split == Split::none ? c_.stream_tokens() : c_.tokens;
   const bool gather = sharded && split == Split::column && c_.sequence_parallel;
   const bool scatter = sharded && split == Split::row && c_.sequence_parallel;
-  const bool reduce = sharded && split == Split::row && !c_.sequence_parallel;
+  const bool reduce = sharded && split == Split::row && !c_.sequence_parallel && !c_.joint_reduction;
   const std::int64_t e = c_.element();
   const std::int64_t out_rows = scatter ? m / t : m;
   const bool low_precision = bits(c_.gemm) <= 8;

@@ -174,6 +174,7 @@ TensorId Operators::rope(TensorId x, const std::string& name, std::int64_t width
   // Frequencies are broadcast over heads, heads are permuted or halved.
   auto strided = [&](const char* kernel_name, std::int64_t read, std::int64_t written) { return kernel(kernel_name, read, written, KernelKind::strided); };
   const std::int64_t wide = c_.tokens * width * 4, half = wide / 2;   // an fp32 copy; every second element of it
+  const bool part_rotates = c_.model.rotary_dim > 0 && c_.model.rotary_dim < c_.model.head_dim;
   if (c_.profile.rope == Fusion::eager && c_.profile.rope_form == RopeForm::pairs) {
     // Every second element: a read touches all of them. Gradients of such views are zeros that the half is copied into.
     node.forward = {alloc(0, wide), kernel("cast", bytes, wide)};
@@ -198,11 +199,19 @@ TensorId Operators::rope(TensorId x, const std::string& name, std::int64_t width
     node.backward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, wide), kernel(name + " backward", wide, wide), free(0), kernel("cast", wide, bytes), free(1)};
   } else if (c_.profile.rope == Fusion::eager) {
     // x * cos + cat(-x2, x1) * sin
-    node.forward = {alloc(0, bytes), strided("mul cos", bytes, bytes), alloc(1, bytes / 2), strided("neg", bytes / 2, bytes / 2), alloc(2, bytes),
-                    strided("cat", bytes, bytes), free(1), alloc(3, bytes), strided("mul sin", bytes, bytes), free(2), strided("add", 2 * bytes, bytes), free(0), free(3)};
-    node.backward = {alloc(0, bytes), strided("mul sin backward", bytes, bytes), alloc(1, bytes), strided("slice backward", bytes, bytes),
-                     strided("neg", bytes / 2, bytes / 2), strided("slice backward", bytes, bytes), strided("add", 2 * bytes, bytes), free(0),
-                     strided("mul cos backward", bytes, bytes), kernel("gradient add", 2 * bytes, bytes), free(1)};
+    const std::int64_t r = part_rotates ? bytes / c_.model.head_dim * c_.model.rotary_dim : bytes;
+    node.forward = {alloc(0, r), strided("mul cos", r, r), alloc(1, r / 2), strided("neg", r / 2, r / 2), alloc(2, r),
+                    strided("cat", r, r), free(1), alloc(3, r), strided("mul sin", r, r), free(2), strided("add", 2 * r, r), free(0), free(3)};
+    node.backward = {alloc(0, r), strided("mul sin backward", r, r), alloc(1, r), strided("slice backward", r, r),
+                     strided("neg", r / 2, r / 2), strided("slice backward", r, r), strided("add", 2 * r, r), free(0),
+                     strided("mul cos backward", r, r), kernel("gradient add", 2 * r, r), free(1)};
+    if (part_rotates) {
+      // The rest of each head is joined on again. Gradients of both parts are zeros that they are copied into, and added.
+      node.forward.push_back(strided("cat parts", bytes, bytes));
+      node.backward.insert(node.backward.end(), {alloc(2, bytes), kernel("zero fill", 0, bytes, KernelKind::memset), strided("slice backward", r, r),
+                                                 alloc(3, bytes), kernel("zero fill", 0, bytes, KernelKind::memset), strided("slice backward", bytes - r, bytes - r),
+                                                 kernel("gradient add", 2 * bytes, bytes), free(2), free(3)});
+    }
   } else {
     node.forward = {kernel(name, bytes, bytes)};
     node.backward = {kernel(name + " backward", bytes, bytes)};

@@ -31,6 +31,7 @@ struct LowerContext {
   int layer = -1;                  // of the model; -1: embedding or head
   int expert_rank = 0;             // among the expert-parallel ranks
   int expert_inside = 0;           // of them: neighbours that exchange tokens first; 0: nobody does
+  bool joint_reduction = false;    // outputs of row-parallel layers are not reduced one by one: the layer reduces their sum
   bool adapter = false;            // lowering an adapter: its weights are trained and carry none
   std::string attention;           // "flash" or "unfused"
 

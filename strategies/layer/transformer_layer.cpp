@@ -101,6 +101,17 @@ TensorId repacked_attention(const LowerContext& c, Operators& op, Tape& tape, Te
   return projected;
 }
 
+/// GPT-NeoX's way to its attention kernel (v1.0 megatron/model/transformer.py, flash_attention): each of q, k and v is copied
+/// from [sequence, batch] into [batch, sequence], then all into one tensor, whose gradients are views.
+TensorId packed(const LowerContext& c, Operators& op, Tape& tape, TensorId x, const std::string& name, std::int64_t width) {
+  const std::int64_t bytes = c.tokens * width / c.tensor * c.element();
+  const TensorId y = tape.tensor("packed " + name, bytes);
+  tape.nodes.push_back({.name = "pack " + name, .inputs = {x}, .outputs = {y},
+                        .forward = {Operators::alloc(0, bytes), op.kernel("order by sample", bytes, bytes, model::KernelKind::strided), {.kind = Item::Kind::produce_outputs}, op.kernel("join qkv", bytes, bytes), Operators::free(0)},
+                        .passed_inputs = 1});
+  return y;
+}
+
 TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, TensorId x, const model::Layer& layer) {
   const auto& m = c.model;
   if (m.latent.present()) return latent_attention_block(c, op, tape, x, layer);
@@ -110,7 +121,7 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
   if (c.profile.fused_qkv || m.fused_qkv) {
     const TensorId qkv = op.linear(x, "qkv", m.hidden, q_width + 2 * kv_width, m.qkv_bias, Split::column);
     const bool rotates = m.position == model::Position::rotary && layer.rotary;
-    if (rotates && (c.profile.value_is_view || !c.profile.fused_qkv)) {
+    if (rotates && (c.profile.value_is_view || c.profile.packs_qkv || !c.profile.fused_qkv)) {
       const auto parts = op.split(qkv, "split", {q_width / c.tensor, kv_width / c.tensor, kv_width / c.tensor});
       q = op.rope(parts[0], "query rope", q_width / c.tensor);
       k = op.rope(parts[1], "key rope", kv_width / c.tensor);
@@ -159,16 +170,22 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
     k = inner.repeat(k, "repeat keys", kv_width / c.tensor, q_width / c.tensor);
     v = inner.repeat(v, "repeat values", kv_width / c.tensor, q_width / c.tensor);
   }
+  if (c.profile.packs_qkv && c.attention == "flash") {
+    q = packed(narrow, inner, tape, q, "query", q_width);
+    k = packed(narrow, inner, tape, k, "key", kv_width);
+    v = packed(narrow, inner, tape, v, "value", kv_width);
+  }
   TensorId out = inner.attention(q, k, v, layer);
   if (has_prompt(c.strategy.tuning, c.layer)) out = inner.with_prompt(q, out);
   // The kernel's output is [batch, sequence, heads, dim]. Hugging Face's transpose back needs a contiguous copy before the
   // projection; so do Megatron's [sequence, batch] activations, except with cuDNN, which writes that layout itself.
   const bool transposes = c.profile.transformer_engine && c.profile.attention == model::AttentionKernel::flash2 && c.attention == "flash";
-  if (c.profile.repeat_kv || transposes) {
+  const bool copies_gradient = transposes || c.profile.packs_qkv;   // the kernel wants it in its own order
+  if (c.profile.repeat_kv || copies_gradient) {
     const std::int64_t bytes = c.tokens * q_width / c.tensor * narrow.element();
     const TensorId copy = tape.tensor("contiguous attention output", bytes);
     Node node{.name = "contiguous", .inputs = {out}, .outputs = {copy}, .forward = {inner.kernel("contiguous", bytes, bytes, model::KernelKind::strided)}};
-    if (transposes) node.backward = {inner.kernel("contiguous backward", bytes, bytes, model::KernelKind::strided)};
+    if (copies_gradient) node.backward = {inner.kernel("contiguous backward", bytes, bytes, model::KernelKind::strided)};
     else node.passed_inputs = 1;
     tape.nodes.push_back(std::move(node));
     out = copy;
@@ -205,9 +222,22 @@ TensorId layer_block(const LowerContext& c, Operators& op, Tape& tape, TensorId 
   if (m.parallel_residual) {
     const TensorId n1 = op.norm(x, "input norm", rows, m.hidden);
     const TensorId n2 = m.norms_per_layer == 1 ? n1 : op.norm(x, "mlp norm", rows, m.hidden);
-    const TensorId a = attention_block(c, op, tape, n1, layer);
-    const TensorId f = mlp(n2);
-    return op.residual(op.residual(a, f, "branches add"), x, "residual add");
+    if (!c.profile.joint_branches || c.sequence_parallel) {
+      const TensorId a = attention_block(c, op, tape, n1, layer);
+      return op.residual(op.residual(a, mlp(n2), "branches add"), x, "residual add");
+    }
+    // GPT-NeoX v1.0 megatron/model/transformer.py, ParallelTransformerLayer.forward, gpt_j_residual.
+    LowerContext joint = c;
+    joint.joint_reduction = true;
+    Operators branch(joint, tape);
+    const std::int64_t bytes = rows * m.hidden * c.element();
+    const TensorId a = attention_block(joint, branch, tape, n1, layer);
+    const TensorId f = layer.moe ? experts_block(c, op, tape, n2) : mlp_block(joint, branch, n2, m.ffn_hidden);
+    const TensorId sum = op.residual(a, f, "branches add");
+    std::vector<Item>& work = tape.nodes.back().forward;
+    if (m.attention_output_bias) work.insert(work.begin(), op.kernel("attention bias", bytes, bytes));
+    if (c.tensor > 1) work.push_back(op.collective(CollectiveKind::all_reduce, "reduce branches", bytes, plan::kAfterCompute | plan::kComputeWaits));
+    return op.residual(sum, x, "residual add");
   }
   TensorId a = attention_block(c, op, tape, op.norm(x, "input norm", rows, m.hidden), layer);
   if (m.norms_per_layer == 4) a = op.norm(a, "post attention norm", rows, m.hidden);

@@ -21,8 +21,8 @@ ActivationOffload::ActivationOffload(Stage& stage) : stage_(stage) {
   const Memory& m = stage.strategy.memory;
   to_host_ = m.offload.activations == MemoryTier::cpu;
   partitions_ = m.partition_activations && stage.sizes.tensor > 1;
-  pinned_ = m.offload.pinned;
   contiguous_ = m.contiguous_checkpoints;
+  pinned_ = m.offload.pinned && !contiguous_;   // DeepSpeed's buffers are plain tensors (checkpointing.py: new_empty(device='cpu'))
   synchronises_ = m.synchronize_checkpoints;
   if (!contiguous_) return;
   const std::int64_t recomputed = (stage.layers + m.recompute_every - 1) / m.recompute_every;

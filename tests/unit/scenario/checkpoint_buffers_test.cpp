@@ -52,6 +52,7 @@ TEST(CheckpointBuffers, CostTwoCopiesALayer) {
 TEST(CheckpointBuffers, OnTheHostAreCountedWhole) {
   const plan::Plan plan = st::write_plan(small_llama(8), contiguous(12, true), st::load_profile("plain"), 2);
   EXPECT_EQ(plan.classes[0].host.pageable, 12 * 256 * 512 * 2);
+  for (const plan::CopySpec& copy : plan.copies) EXPECT_FALSE(copy.pinned);
   EXPECT_EQ(bytes_of(contiguous(12, true)).after_forward, bytes_of(contiguous(8, true)).after_forward);
 }
 

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "sim/scenario/simulate.h"
+#include "strategies/plan_writer.h"
+#include "tests/support/byte_ledger.h"
 #include "tests/unit/scenario/small_jobs.h"
 
 namespace rehearse::scenario::framework_kernels_test {
@@ -49,6 +51,82 @@ TEST(FrameworkKernels, RotaryEmbeddingMovesWhatItsCodeMoves) {
   const std::int64_t halves = with(RopeForm::rotate_half);
   EXPECT_EQ(with(RopeForm::pairs) - halves, 2 * (28 + 56 - 25) * unit);
   EXPECT_EQ(with(RopeForm::matrices) - halves, 2 * (18 + 18 - 25) * unit);
+}
+
+/// Kernels, collectives and waits of the host whose names contain a word, in one step of the first class.
+int launches(const Scenario& s, const std::string& word) {
+  const plan::Plan plan = strategies::write_plan(s.model, s.strategy, s.profile, s.cluster.gpus_per_node);
+  int out = 0;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing)
+      out += (i.op == plan::Opcode::kernel && plan.kernels[i.index].name.find(word) != std::string::npos) ||
+             (i.op == plan::Opcode::collective && plan.collectives[i.index].name.find(word) != std::string::npos);
+  return out;
+}
+
+// A quarter of each head rotates. Of a query's bytes the quarter moves 10 forward and 15 backward; joining both parts 2; backward two
+// fills with zeros, both parts copied into them (2), their sum (3): 7.
+TEST(FrameworkKernels, APartOfEachHeadRotatesAndIsJoinedAgain) {
+  Scenario s = job("torchtune");
+  s.profile.rope_form = RopeForm::rotate_half;
+  const std::int64_t unit = 256 * (512 + 512) * 2, whole = traffic(s);
+  s.model.rotary_dim = 16;
+  EXPECT_EQ(traffic(s) - whole, 2 * (25 * unit / 4 + 9 * unit - 25 * unit));
+}
+
+// GPT-NeoX v1.0: q, k and v ordered by sample and joined (2 copies each), the output ordered back and its gradient with it; one
+// sum over the tensor group per layer and direction for both branches, and one per branch in backward.
+TEST(FrameworkKernels, GptNeoxReducesBothBranchesAtOnce) {
+  Scenario s = job("gpt-neox", 2, 4096, 2);
+  s.model.parallel_residual = true;
+  s.model.gated_mlp = false;
+  s.strategy.parallelism.degrees = {.tensor = 2};
+  s.strategy.training.global_batch_size = 1;
+  s.strategy.training.precision = strategies::Precision::fp16;
+  s.strategy.data_parallel.kind = strategies::DataParallelKind::none;
+  ASSERT_TRUE(problems_of(s).empty());
+  EXPECT_EQ(launches(s, "reduce branches"), 2);
+  EXPECT_EQ(launches(s, "reduce output"), 0);
+  EXPECT_EQ(launches(s, "qkv reduce gradient") + launches(s, "fc1 reduce gradient"), 4);
+  EXPECT_EQ(launches(s, "order by sample"), 2 * 3);
+  EXPECT_EQ(launches(s, "join qkv"), 2 * 3);
+  s.profile.joint_branches = false;
+  EXPECT_EQ(launches(s, "reduce branches"), 0);
+  EXPECT_EQ(launches(s, "reduce output"), 2 * 2);
+}
+
+// DeepSpeed until 2022: overflow, then the norm, of every parameter (ZeRO-1) or of this rank's (ZeRO-2); gradients of ZeRO-1 are
+// scattered after backward. Megatron-LM of 2020: scores times the mask, less a large number elsewhere; four copies of heads.
+TEST(FrameworkKernels, EarlyDeepSpeedLooksAtEachParameter) {
+  Scenario s = job("deepspeed-2020", 2, 4096, 4);
+  s.model.position = model::Position::learned;
+  s.model.max_positions = 4096;
+  s.strategy.training.precision = strategies::Precision::fp16;
+  s.strategy.data_parallel.kind = strategies::DataParallelKind::zero1;
+  ASSERT_TRUE(problems_of(s).empty());
+  // Two layers of two norms and four products (gate and up are one), two embeddings' tables, the last norm, the output layer.
+  const int weights = launches(s, "check gradient") / 2;
+  EXPECT_EQ(weights, 2 * 6 + 4);
+  EXPECT_EQ(launches(s, "scores times mask backward"), 2);
+  EXPECT_EQ(launches(s, "pieces side by side"), launches(s, "parameters apart"));
+  EXPECT_TRUE(test_support::ByteLedger(strategies::write_plan(s.model, s.strategy, s.profile, 4), 0).step().mistakes.empty());
+  EXPECT_EQ(launches(s, "copy heads backward"), 2 * 4);
+  s.strategy.data_parallel.kind = strategies::DataParallelKind::ddp;   // without ZeRO: fp32 copies of all gradients, then one tensor of them
+  EXPECT_EQ(launches(s, "widen gradients") + launches(s, "join gradients"), 2);
+  const auto bytes = test_support::ByteLedger(strategies::write_plan(s.model, s.strategy, s.profile, 4), 0).step();
+  EXPECT_TRUE(bytes.mistakes.empty()) << bytes.mistakes.front();
+  EXPECT_EQ(bytes.after_step, bytes.persistent);
+  s.strategy.data_parallel.kind = strategies::DataParallelKind::zero2;
+  EXPECT_EQ(launches(s, "check gradient"), 2 * ((weights + 3) / 4));
+}
+
+// Megatron-LM's arguments: gradients of bf16 training add up, and are reduced, in fp32.
+TEST(FrameworkKernels, GradientsOfBf16AreWideInMegatron) {
+  using strategies::Precision;
+  const strategies::FrameworkProfile old = strategies::load_profile("megatron-2021");
+  EXPECT_EQ(strategies::with_precision(old, Precision::bf16).gradient, DType::fp32);
+  EXPECT_EQ(strategies::with_precision(old, Precision::bf16).reduce, DType::fp32);
+  EXPECT_EQ(strategies::with_precision(old, Precision::fp16).gradient, DType::fp16);
 }
 
 // Logits of 8192 x 131072 in 16 bit are 2 GiB and the highest point. Compiled as a whole their gradient lies beside them; in

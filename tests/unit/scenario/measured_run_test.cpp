@@ -195,5 +195,43 @@ TEST(MeasuredRun, CudnnIsThatOfTheRelease) {
   }
 }
 
+// EleutherAI/pythia models/12B/pythia-12b.yml, on AWS's p4d.
+TEST(MeasuredRun, PythiaIsWhatItsConfigurationsSay) {
+  const Row pythia{{"model", "Pythia 12B"}, {"gpu", "a100-40gb-sxm"}, {"n_gpus", "256"}, {"global_batch", "1024"}, {"micro_batch", ""}, {"seq_len", "2048"}, {"precision", "fp16"},
+                   {"sharding", "zero1"}, {"source", "Pythia paper (arXiv 2304.01373)"}};
+  const Scenario s = scenario(pythia);
+  EXPECT_EQ(s.profile.name, "gpt-neox");
+  EXPECT_EQ(s.strategy.parallelism.degrees.tensor, 4);
+  EXPECT_EQ(s.strategy.parallelism.degrees.data, 64);
+  EXPECT_EQ(s.strategy.training.micro_batch_size, 8);
+  EXPECT_TRUE(s.strategy.memory.partition_activations && s.strategy.memory.synchronize_checkpoints);
+  EXPECT_EQ(s.cluster.node.title, "AWS p4d.24xlarge");
+  Row stated = pythia;
+  stated["tp"] = "8", stated["micro_batch"] = "2", stated["interconnect"] = "1600 Gbps";
+  const Scenario t = scenario(stated);
+  EXPECT_EQ(t.strategy.parallelism.degrees.tensor, 8);
+  EXPECT_EQ(t.strategy.training.micro_batch_size, 2);
+  EXPECT_EQ(t.cluster.node.title, "NVIDIA DGX A100");
+}
+
+TEST(MeasuredRun, ZeroRunsAreWhatTheirScriptsSay) {
+  Row trial{{"framework", "megatron-deepspeed"}, {"model", "GPT-2-style 52B"}, {"gpu", "v100-32gb-sxm2"}, {"n_gpus", "64"}, {"tp", "4"}, {"micro_batch", "24"}, {"global_batch", "384"}, {"seq_len", "1024"},
+            {"precision", "fp16"}, {"sharding", "zero3"}, {"recompute", "full"}, {"interconnect", "Jean Zay"}, {"source", "experiments/gpt2.md (Megatron + Deepspeed ZeRO (old branch) / With full cpu offload)"}, {"note", "ID=15; PA_CPU=Y; "}};
+  const Scenario away = scenario(trial);
+  EXPECT_TRUE(away.strategy.memory.partition_activations);
+  EXPECT_FALSE(away.strategy.memory.contiguous_checkpoints);
+  EXPECT_EQ(away.strategy.memory.offload.activations, strategies::MemoryTier::cpu);
+  trial["note"] = "ID=14; PA_CPU=N; ";
+  EXPECT_EQ(scenario(trial).strategy.memory.offload.activations, strategies::MemoryTier::device);
+  trial["note"] = "no trial";
+  EXPECT_TRUE(scenario(trial).strategy.memory.contiguous_checkpoints);
+  trial["source"] = "experiments/gpt2.md (HF + Deepspeed Zero 3 + Full Offload / Performance)";
+  EXPECT_EQ(scenario(trial).profile.name, "deepspeed");
+  const Scenario tutorial = scenario({{"framework", "deepspeed"}, {"gpu", "v100-32gb-sxm2"}, {"precision", "fp16"}, {"sharding", "zero2"}, {"source", "deepspeedai/DeepSpeed docs/_tutorials/zero.md"}});
+  EXPECT_EQ(tutorial.profile.name, "deepspeed-2020");
+  EXPECT_TRUE(tutorial.strategy.data_parallel.overlap_gradient_reduce.value_or(false));
+  EXPECT_EQ(tutorial.model.dropout, 0.1);
+}
+
 }  // namespace
 }  // namespace rehearse::scenario::measured_run_test

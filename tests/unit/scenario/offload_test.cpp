@@ -33,7 +33,8 @@ std::int64_t copied(const plan::Plan& plan, plan::CopySpec::Direction direction)
 }
 
 // ZeRO-Offload (Ren et al. 2021, section 4): the GPU keeps 2P; the host keeps 16P/N per rank (fp32 parameters, moments and
-// gradients); each step moves 2P/N down and 2P/N up.
+// gradients). The paper's 2P/N down and 2P/N up are 4P/N each in DeepSpeed's code: gradients are widened before they go, fp32
+// parameters come back (stage_1_and_2.py, async_inplace_copy_grad_to_fp32_buffer_from_gpu, step).
 TEST(Offload, ZeroOffloadBytes) {
   const model::ModelDescription model = small_llama(4);
   const st::FrameworkProfile profile = st::load_profile("plain");
@@ -46,8 +47,15 @@ TEST(Offload, ZeroOffloadBytes) {
   EXPECT_EQ(bytes.setup[static_cast<std::size_t>(Category::optimizer)], 0);
   EXPECT_EQ(bytes.before_update[static_cast<std::size_t>(Category::gradient)], 0);
   EXPECT_EQ(plan.classes[0].host.pinned, 16 * p / kRanks);
-  EXPECT_EQ(copied(plan, plan::CopySpec::Direction::device_to_host), 2 * p / kRanks);
-  EXPECT_EQ(copied(plan, plan::CopySpec::Direction::host_to_device), 2 * p / kRanks);
+  EXPECT_EQ(copied(plan, plan::CopySpec::Direction::device_to_host), 4 * p / kRanks);
+  EXPECT_EQ(copied(plan, plan::CopySpec::Direction::host_to_device), 4 * p / kRanks);
+  // Of two micro-batches, the first leaves 2P/N, which come back to be added to.
+  st::Strategy twice = offloaded(DataParallelKind::zero2, false, 2);
+  twice.data_parallel.overlap_gradient_reduce = true;
+  twice.data_parallel.bucket = Bytes{p * bits(profile.reduce) / 8};
+  const plan::Plan two = st::write_plan(model, twice, profile, kRanks);
+  EXPECT_EQ(copied(two, plan::CopySpec::Direction::device_to_host), (2 + 4) * p / kRanks);
+  EXPECT_EQ(copied(two, plan::CopySpec::Direction::host_to_device), (2 + 4) * p / kRanks);
 }
 
 // FSDP with everything on the host: nothing of the model's states stays on the GPU; each rank's shard comes up for forward
@@ -69,7 +77,8 @@ TEST(Offload, ZeroThreeKeepsNothingOnTheGpu) {
     EXPECT_EQ(bytes.setup[static_cast<std::size_t>(Category::parameter)], 2 * norms);
     EXPECT_EQ(bytes.before_update[static_cast<std::size_t>(Category::gradient)], 0);
     EXPECT_EQ(plan.classes[0].host.pinned, 18 * p / kRanks);
-    EXPECT_EQ(copied(plan, plan::CopySpec::Direction::device_to_host), 2 * p / kRanks);
+    // ZeRO-3's last sum goes down in fp32 (stage3.py, partition_grads).
+    EXPECT_EQ(copied(plan, plan::CopySpec::Direction::device_to_host), (zero3 ? 4 : 2) * p / kRanks);
     const std::int64_t up = copied(plan, plan::CopySpec::Direction::host_to_device);
     if (zero3) {
       EXPECT_EQ(up, (keeps ? 2 : 4) * (p - norms) / kRanks);
@@ -152,6 +161,10 @@ TEST(Offload, NvmeHoldsTheStatesAndIsSlower) {
   // fp32 parameters, moments and gradients of all ranks; in host memory 16-bit sums of gradients, and swap buffers.
   EXPECT_EQ(nvme.host.nvme.value, 16 * nvme.classes[0].parameters);
   EXPECT_LT(nvme.host.ram().value - 2 * nvme.classes[0].parameters, cpu.host.ram().value);
+  // DeepSpeed of 2021 keeps no sums where there is one micro-batch only.
+  Scenario early = s;
+  early.profile.keeps_gradient_sums = false;
+  EXPECT_EQ(pipelined.host.ram().value - simulate(early, {.time = false}).host.ram().value, 2 * nvme.classes[0].parameters);
   EXPECT_EQ(cpu.host.nvme.value, 0);
   EXPECT_EQ(cpu.host.ram().value, 18 * cpu.classes[0].parameters);
 }

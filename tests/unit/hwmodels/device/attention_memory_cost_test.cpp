@@ -26,6 +26,19 @@ model::KernelSpec stream(KernelKind kind, std::int64_t read, std::int64_t writte
   return s;
 }
 
+// Heads of 80: FlashAttention 1 has kernels of 32, 64 and 128, its successor of every 32.
+TEST(AttentionCost, HeadsBetweenTheKernelsWidthsAreFilledUp) {
+  const KernelModel gpu(load_gpu("a100-40gb-sxm"), ClockState::burst);
+  const auto time = [&](AttentionKernel kernel, std::int64_t dim) {
+    model::KernelSpec s = attention(16, 32, 2048, dim);
+    s.attention = kernel, s.causal = true;
+    return gpu.cost(s).duration;
+  };
+  EXPECT_EQ(time(AttentionKernel::flash1, 80), time(AttentionKernel::flash1, 128));
+  EXPECT_EQ(time(AttentionKernel::flash2, 80), time(AttentionKernel::flash2, 96));
+  EXPECT_LT(time(AttentionKernel::flash1, 64), time(AttentionKernel::flash1, 80));
+}
+
 TEST(AttentionCost, NeverFasterThanPeakOrMemoryAllow) {
   for (const std::string& name : gpu_names()) {
     const KernelModel gpu(load_gpu(name), ClockState::burst);
