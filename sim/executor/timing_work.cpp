@@ -32,6 +32,10 @@ void TimingRun::happen(std::size_t r, std::int64_t now) {
   for (const int k : used_) {
     StreamState& s = rank.streams[static_cast<std::size_t>(k)];
     if (s.running && s.finish == now) {
+      if (s.late) {
+        begin_late_tiles(s, now);
+        continue;
+      }
       complete(r, k, now);
       finished |= 1u << k;
       changed = true;
@@ -45,8 +49,30 @@ void TimingRun::happen(std::size_t r, std::int64_t now) {
       changed = true;
     }
   }
-  if (changed) share(rank, now);
+  if (changed) {
+    hold_tiles(rank, now);
+    share(rank, now);
+  }
   settle(r);
+}
+
+void TimingRun::hold_tiles(RankState& rank, std::int64_t now) {
+  StreamState& s = rank.streams[0];
+  if (!s.running || s.work->late_tiles == 0 || (s.began != now && !s.late)) return;
+  double held = 0;
+  for (const int k : used_)
+    if (const StreamState& other = rank.streams[static_cast<std::size_t>(k)]; other.running && other.work->occupies) held += static_cast<double>(other.work->load.sm);
+  const bool late = tiles_are_late(*s.work, held);
+  if (s.began == now) s.late = late;
+  else if (!late) begin_late_tiles(s, now);
+}
+
+void TimingRun::begin_late_tiles(StreamState& s, std::int64_t now) {
+  s.late = false;
+  const double others = s.remaining - static_cast<double>(now - s.updated) * s.rate;
+  s.remaining = std::max(others, static_cast<double>(s.work->duration) * static_cast<double>(s.work->late_tiles));
+  s.updated = now;
+  s.finish = now + std::llround(s.remaining / s.rate);
 }
 
 void TimingRun::begin(std::size_t r, int stream, std::int64_t now) {
@@ -59,6 +85,7 @@ void TimingRun::begin(std::size_t r, int stream, std::int64_t now) {
   s.began = s.updated = now;
   s.remaining = static_cast<double>(s.work->duration);
   s.rate = 1;
+  s.late = false;
   s.finish = now + s.work->duration;
   s.start = kNever;
   if (stream == 0) account_gap(rank, s, now, item);
