@@ -41,6 +41,9 @@ void TimingRun::happen(std::size_t r, std::int64_t now) {
       changed = true;
     }
   }
+  // Tiles that waited are there before whatever begins now.
+  StreamState& compute = rank.streams[0];
+  if (finished != 0 && compute.running && compute.late && !tiles_are_late(*compute.work, held_sms(rank))) begin_late_tiles(compute, now);
   for (; finished != 0; finished &= finished - 1) poll(r, std::countr_zero(finished));
   for (const int k : used_) {
     StreamState& s = rank.streams[static_cast<std::size_t>(k)];
@@ -50,21 +53,18 @@ void TimingRun::happen(std::size_t r, std::int64_t now) {
     }
   }
   if (changed) {
-    hold_tiles(rank, now);
+    // The order of what begins in one instant does not matter.
+    if (compute.running && compute.began == now) compute.late = tiles_are_late(*compute.work, held_sms(rank));
     share(rank, now);
   }
   settle(r);
 }
 
-void TimingRun::hold_tiles(RankState& rank, std::int64_t now) {
-  StreamState& s = rank.streams[0];
-  if (!s.running || s.work->late_tiles == 0 || (s.began != now && !s.late)) return;
+double TimingRun::held_sms(const RankState& rank) const {
   double held = 0;
   for (const int k : used_)
-    if (const StreamState& other = rank.streams[static_cast<std::size_t>(k)]; other.running && other.work->occupies) held += static_cast<double>(other.work->load.sm);
-  const bool late = tiles_are_late(*s.work, held);
-  if (s.began == now) s.late = late;
-  else if (!late) begin_late_tiles(s, now);
+    if (const StreamState& s = rank.streams[static_cast<std::size_t>(k)]; s.running && s.work->occupies) held += static_cast<double>(s.work->load.sm);
+  return held;
 }
 
 void TimingRun::begin_late_tiles(StreamState& s, std::int64_t now) {
