@@ -62,7 +62,7 @@ class OverlapPredictor {
   double rate(std::size_t row, const executor::Interference& interference) const {
     const OverlapObservation& o = *rows_[row];
     const OverlapSide& other = o.timed.kind == Kind::gemm ? o.beside : o.timed;
-    std::array<Priced, 3> all{interference.kernel_of(pairs_[row].gemm)};
+    std::array<Priced, 3> all{interference.product_of(pairs_[row].gemm)};
     std::size_t n = 2;
     if (other.kind == Kind::collective) {
       all[1] = interference.collective_of(pairs_[row].collective);
@@ -73,7 +73,9 @@ class OverlapPredictor {
     const std::array<const Priced*, 3> work{&all[0], &all[1], &all[2]};
     std::array<double, 3> rates{};
     executor::share_gpu({work.data(), n}, {rates.data(), n});
-    return o.timed.kind == Kind::gemm ? rates[0] : rates[1];
+    if (o.timed.kind != Kind::gemm) return rates[1];
+    // The other side is there all the time that the product runs.
+    return tiles_are_late(all[0], static_cast<double>(all[1].load.sm)) && all[1].occupies ? rates[0] / (1 + static_cast<double>(all[0].late_tiles)) : rates[0];
   }
 
   const OverlapRows& rows_;
@@ -86,7 +88,8 @@ std::vector<Parameter> parameters_of(const hwmodels::Gpu& gpu, bool collectives,
   std::vector<Parameter> out;
   const auto add = [&](const char* name, double start, double least, double most) { out.push_back({name, std::clamp(start, least, most), least, most, true}); };
   if (collectives) {
-    add("collective_sm_weight", now.collective_sm_weight, 0.1, 5);
+    if (now.gemm_late_tiles > 0) add("gemm_late_tiles", now.gemm_late_tiles, 0.05, 2);
+    else add("collective_sm_weight", now.collective_sm_weight, 0.1, 5);
     add("shared_hbm_fraction", now.shared_hbm_fraction, 0.3, 1);
     add("collective_beside_kernels", now.collective_beside_kernels, 0.1, 1);
   }

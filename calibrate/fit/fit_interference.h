@@ -7,7 +7,7 @@
 
 namespace rehearse::calibrate {
 
-/// The four parameters at the end of hwmodels/device/kernel_parameters.h, from pairs whose sides were also measured alone.
+/// Parameters at the end of hwmodels/device/kernel_parameters.h (gemm_late_tiles instead of collective_sm_weight where it is not 0), from pairs whose sides were also measured alone.
 /// Predicted is the measured time alone over the rate that the executor gives the timed side (sim/executor/contention.h).
 /// `gpu`: as fitted so far; what is found is put into its parameters. `cluster`: node and collectives as fitted so far; null
 /// when no collective was measured.

@@ -65,6 +65,7 @@ constexpr std::array kFields{
     REHEARSE_FIELD(memory_launch_us, false),
     REHEARSE_FIELD(l2_bandwidth_ratio, false),
     REHEARSE_FIELD(memory_sm_share, true),
+    REHEARSE_FIELD(gemm_late_tiles, false),
     REHEARSE_FIELD(collective_sm_weight, false),
     REHEARSE_FIELD(shared_hbm_fraction, true),
     REHEARSE_FIELD(collective_beside_kernels, true),

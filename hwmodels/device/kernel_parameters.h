@@ -64,6 +64,9 @@ struct KernelParameters {
 
   // Interference, where work runs at once: what a machine measured of it (calibrate/fit/fit_interference.h). The defaults are
   // the mechanism alone: a channel holds one SM, HBM is shared up to its datasheet bandwidth, nothing else slows anything.
+  // Products whose tiles are dealt out to all SMs before they run: where a collective holds some of the SMs when one begins,
+  // their tiles come later and take this share of the product's time alone. 0: tiles go to whichever SM is free.
+  double gemm_late_tiles = 0;
   double collective_sm_weight = 1;       // SMs that kernels lose to a channel of a collective
   double shared_hbm_fraction = 1;        // of the datasheet HBM bandwidth, reached by all that runs at once together
   double collective_beside_kernels = 1;  // rate of a collective while kernels run, where links and HBM leave room for more

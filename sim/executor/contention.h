@@ -13,6 +13,10 @@ namespace rehearse::executor {
 ///   max-min fairly: all rates rise together until a resource is full or a piece reaches its own limit. While kernels
 ///   run, that limit of a collective or a copy is its `beside_kernels`.
 /// Precondition: both spans have the same length, at most plan::kStreams.
+///   A kernel with `late_tiles` loses no rate to held SMs: tiles_are_late says whether it runs some of them afterwards.
 void share_gpu(std::span<const Priced* const> work, std::span<double> rate);
+
+/// Does a kernel that begins while collectives hold this share of the SMs find some of its own among them?
+bool tiles_are_late(const Priced& kernel, double held);
 
 }  // namespace rehearse::executor

@@ -52,13 +52,20 @@ class MessagePrices {
 
 Interference::Interference(const hwmodels::KernelModel& kernels, double collective_sm_factor)
     : sms(std::max(1, kernels.gpu().sms)), sm_weight(kernels.rates().p.collective_sm_weight * collective_sm_factor), hbm(kernels.rates().p.shared_hbm_fraction),
-      collective(kernels.rates().p.collective_beside_kernels), copy(kernels.rates().p.copy_beside_kernels) {}
+      collective(kernels.rates().p.collective_beside_kernels), copy(kernels.rates().p.copy_beside_kernels),
+      late_tiles(kernels.rates().p.gemm_late_tiles * collective_sm_factor) {}
 
 // A share of the datasheet bandwidth as a share of what can be had together.
 float Interference::of_hbm(double share) const { return static_cast<float>(hbm == 1 ? share : std::min(1.0, share / hbm)); }
 
 Priced Interference::kernel_of(const hwmodels::KernelCost& cost) const {
   return {cost.duration.count(), {.sm = static_cast<float>(cost.sm_share), .hbm = of_hbm(cost.hbm_share)}, false};
+}
+
+Priced Interference::product_of(const hwmodels::KernelCost& cost) const {
+  Priced p = kernel_of(cost);
+  p.late_tiles = static_cast<float>(late_tiles);
+  return p;
 }
 
 Priced Interference::collective_of(const hwmodels::CommunicationCost& cost) const {
@@ -79,7 +86,8 @@ CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation
   for (const model::KernelSpec& spec : plan.kernels) {
     const hwmodels::KernelCost cost = hardware.kernels.cost(spec);
     table.kernel_costs.push_back(cost);
-    table.kernels.push_back(ablation.kernels ? interference.kernel_of(cost) : Priced{});
+    const bool product = spec.kind == model::KernelKind::gemm || spec.kind == model::KernelKind::grouped_gemm;
+    table.kernels.push_back(!ablation.kernels ? Priced{} : product ? interference.product_of(cost) : interference.kernel_of(cost));
   }
   CollectivePrices collective_prices(plan, hardware.network);
   MessagePrices message_prices(hardware.network);
@@ -121,7 +129,7 @@ CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation
     table.host_works.push_back(!ablation.kernels ? 0 : spec.pipelined ? std::max(compute, read + write) : compute + read + write);
   }
   if (!ablation.contention) {
-    auto clear = [](std::vector<Priced>& all) { for (Priced& p : all) p.load = {}, p.beside_kernels = 1; };
+    auto clear = [](std::vector<Priced>& all) { for (Priced& p : all) p.load = {}, p.beside_kernels = 1, p.late_tiles = 0; };
     clear(table.kernels);
     clear(table.copies);
     for (auto& all : table.collectives) clear(all);

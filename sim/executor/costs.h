@@ -16,12 +16,14 @@ struct Load {
   float sm = 0, hbm = 0, nvlink = 0, nic = 0, pcie = 0;
 };
 
-/// `occupies`: holds its SMs whatever else runs (collectives); kernels share what is left.
+/// `occupies`: holds its SMs whatever else runs (collectives); kernels share what is left, or, with `late_tiles`, keep their
+/// rate on the SMs that they get and run the tiles of the others afterwards.
 struct Priced {
   std::int64_t duration = 0;  // picoseconds, alone
   Load load;
   bool occupies = false;
   float beside_kernels = 1;   // of work that occupies: most of its own speed that it keeps while kernels run
+  float late_tiles = 0;       // of a kernel: time of the tiles whose SMs are held when it begins, of its duration
 };
 
 struct CostTable {
@@ -41,8 +43,10 @@ struct Interference {
   double sm_weight = 1;  // SMs lost to a channel
   double hbm = 1;        // of the datasheet bandwidth, reached together
   double collective = 1, copy = 1;  // rates beside kernels
+  double late_tiles = 0;            // of products
   explicit Interference(const hwmodels::KernelModel& kernels, double collective_sm_factor = 1);
   Priced kernel_of(const hwmodels::KernelCost& cost) const;
+  Priced product_of(const hwmodels::KernelCost& cost) const;   // a GEMM or a grouped GEMM
   Priced collective_of(const hwmodels::CommunicationCost& cost) const;
   Priced copy_of(std::int64_t picoseconds) const;  // one direction
 

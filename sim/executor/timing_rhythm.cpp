@@ -109,6 +109,7 @@ TimingRun::Moment TimingRun::moment(std::int64_t now) const {
       if (s.running) {
         for (const std::int64_t t : {s.began, s.finish, s.updated}) add(t - now);
         add(std::bit_cast<std::int64_t>(s.remaining));
+        add(s.late);
         add(std::bit_cast<std::int64_t>(s.rate));
         add(std::bit_cast<std::int64_t>(s.work));
       }

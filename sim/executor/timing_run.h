@@ -131,6 +131,10 @@ class TimingRun {
   /// Completions before starts: what ends at this instant is out of the way of what begins.
   void happen(std::size_t r, std::int64_t now);
   void begin(std::size_t r, int stream, std::int64_t now);
+  /// Share of the SMs that collectives hold now.
+  double held_sms(const RankState& rank) const;
+  /// Tiles that waited for held SMs begin: those are free, or the other tiles are through.
+  void begin_late_tiles(StreamState& s, std::int64_t now);
   void complete(std::size_t r, int stream, std::int64_t now);
   /// Max-min fair shares among what runs on this rank now. Collectives hold their SMs; kernels share the rest.
   void share(RankState& rank, std::int64_t now);

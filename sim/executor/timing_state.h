@@ -50,6 +50,7 @@ struct StreamState {
   std::int64_t arrival = kUnset; // when this side was ready, if the work needs others
   std::int64_t began = 0, finish = 0, updated = 0;
   double remaining = 0, rate = 1;
+  bool late = false;             // SMs of the running kernel are held by others: their tiles have not begun
   const Priced* work = nullptr;
   Cause last = Cause::idle;      // what the last work was, for those who wait for it
   std::int64_t last_met = 0;     // when its peers were there, if it had to wait for them

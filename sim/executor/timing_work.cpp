@@ -34,11 +34,18 @@ void TimingRun::happen(std::size_t r, std::int64_t now) {
   for (const int k : used_) {
     StreamState& s = rank.streams[static_cast<std::size_t>(k)];
     if (s.running && s.finish == now) {
+      if (s.late) {
+        begin_late_tiles(s, now);
+        continue;
+      }
       complete(r, k, now);
       finished |= 1u << k;
       changed = true;
     }
   }
+  // Tiles that waited are there before whatever begins now.
+  StreamState& compute = rank.streams[0];
+  if (finished != 0 && compute.running && compute.late && !tiles_are_late(*compute.work, held_sms(rank))) begin_late_tiles(compute, now);
   for (; finished != 0; finished &= finished - 1) poll(r, std::countr_zero(finished));
   for (const int k : used_) {
     StreamState& s = rank.streams[static_cast<std::size_t>(k)];
@@ -47,8 +54,27 @@ void TimingRun::happen(std::size_t r, std::int64_t now) {
       changed = true;
     }
   }
-  if (changed) share(rank, now);
+  if (changed) {
+    // The order of what begins in one instant does not matter.
+    if (compute.running && compute.began == now) compute.late = tiles_are_late(*compute.work, held_sms(rank));
+    share(rank, now);
+  }
   settle(r);
+}
+
+double TimingRun::held_sms(const RankState& rank) const {
+  double held = 0;
+  for (const int k : used_)
+    if (const StreamState& s = rank.streams[static_cast<std::size_t>(k)]; s.running && s.work->occupies) held += static_cast<double>(s.work->load.sm);
+  return held;
+}
+
+void TimingRun::begin_late_tiles(StreamState& s, std::int64_t now) {
+  s.late = false;
+  const double others = s.remaining - static_cast<double>(now - s.updated) * s.rate;
+  s.remaining = std::max(others, static_cast<double>(s.work->duration) * static_cast<double>(s.work->late_tiles));
+  s.updated = now;
+  s.finish = now + std::llround(s.remaining / s.rate);
 }
 
 void TimingRun::begin(std::size_t r, int stream, std::int64_t now) {
@@ -61,6 +87,7 @@ void TimingRun::begin(std::size_t r, int stream, std::int64_t now) {
   s.began = s.updated = now;
   s.remaining = static_cast<double>(s.work->duration);
   s.rate = 1;
+  s.late = false;
   s.finish = now + s.work->duration;
   s.start = kNever;
   if (stream == 0) account_gap(rank, s, now, item);

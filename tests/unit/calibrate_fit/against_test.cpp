@@ -1,4 +1,5 @@
 // Host costs of a framework from steps of known truth, and the refusals.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,9 +13,9 @@
 namespace rehearse::calibrate::against_test {
 namespace {
 
-scenario::Scenario job(int layers, int hidden, int micro, int global, int sequence, const std::string& data = "ddp") {
+scenario::Scenario job(int layers, int hidden, int micro, int global, int sequence, const std::string& data = "ddp", const std::string& node = "dgx-h100") {
   const std::string text = "model: {layers: " + std::to_string(layers) + ", hidden: " + std::to_string(hidden) + ", heads: 8, ffn_hidden: " + std::to_string(4 * hidden) +
-                           ", vocab: 8192}\ncluster: {node: dgx-h100}\ntraining: {sequence_length: " + std::to_string(sequence) + ", global_batch_size: " + std::to_string(global) +
+                           ", vocab: 8192}\ncluster: {node: " + node + "}\ntraining: {sequence_length: " + std::to_string(sequence) + ", global_batch_size: " + std::to_string(global) +
                            ", micro_batch_size: " + std::to_string(micro) + ", framework: torchtitan}\ndata_parallel: {kind: " + data + "}\nmemory: {recompute: none}\n";
   return scenario::read_scenario(config::parse_document(text, "job").root, "job");
 }
@@ -50,14 +51,15 @@ TEST(Against, OneFrameworkConstantIsFoundWithinItsError) {
   EXPECT_LT(summary_of(fit.leave_one_out).mean_absolute, 2.5);
 }
 
-// The same shapes on several GPUs, where parameters and gradients travel beside the layers: how many SMs they take from them.
+// The same shapes on several GPUs, where parameters and gradients travel beside the layers: how many SMs they take from them. On A100
+// every SM counts; on Hopper steps have kinks where a product just begins before or after a collective.
 TEST(Against, InterferenceIsFoundFromStepsThatOverlap) {
   std::vector<LoggedRun> logged;
   Eigen::VectorXd truth(1);
   truth << 3;
   for (const int layers : {4, 8})
     for (const int hidden : {2048, 4096}) {
-      LoggedRun r{"run", job(layers, hidden, 2, 16, 1024, "fsdp2"), 0};
+      LoggedRun r{"run", job(layers, hidden, 2, 16, 1024, "fsdp2", "dgx-a100"), 0};
       scenario::Scenario real = r.scenario;
       real.profile = with_constants(real.profile, {FrameworkConstant::interference}, truth);
       r.step_seconds = simulate(real, {.time = true, .memory = false}).step_time;
@@ -71,7 +73,7 @@ TEST(Against, InterferenceIsFoundFromStepsThatOverlap) {
   EXPECT_NEAR(fit.parameters[0].value, 3, 0.05);
   EXPECT_TRUE(fit.converged);
   EXPECT_LE(fit.simulated, 14);
-  EXPECT_NE(profile_yaml(fit, logged[0].scenario.profile, "a test").find("collective_sm_factor: 3"), std::string::npos);
+  EXPECT_NE(profile_yaml(fit, logged[0].scenario.profile, "a test").find(fmt::format("collective_sm_factor: {:.6g}", fit.parameters[0].value)), std::string::npos);
 }
 
 TEST(Against, TooFewRunsAreRefused) {

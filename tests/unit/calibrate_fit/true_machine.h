@@ -28,7 +28,7 @@ class TrueMachine final : public Device {
     cluster.gpu = true_gpu();
     auto& p = cluster.gpu.kernel_parameters;
     p["softmax_fraction"] = 0.5, p["cross_entropy_fraction"] = 0.45, p["reduction_fraction"] = 0.7, p["memset_fraction"] = 0.75, p["gemm_fp32_fraction"] = 0.7, p["gemm_unaligned_fraction"] = 0.4;
-    p["collective_sm_weight"] = 1.6, p["shared_hbm_fraction"] = 0.8, p["collective_beside_kernels"] = 0.75, p["copy_beside_kernels"] = 0.85;
+    p["gemm_late_tiles"] = 0.8, p["shared_hbm_fraction"] = 0.8, p["collective_beside_kernels"] = 0.75, p["copy_beside_kernels"] = 0.85;
     cluster.gpu.host_to_device = BytesPerSecond{48e9}, cluster.gpu.device_to_host = BytesPerSecond{44e9};
     auto constants = std::make_shared<hwmodels::CollectiveParameters>(hwmodels::collective_parameters());
     auto& hopper = constants->generations["hopper"];
@@ -167,14 +167,15 @@ class TrueMachine final : public Device {
     const executor::Interference interference(*kernels_);
     const Facts product{{"m", whole(p, "m")}, {"n", whole(p, "n")}, {"k", whole(p, "k")}, {"dtype", word(p, "dtype", "bf16")}};
     const bool copies = word(p, "timed") == "transfer" || word(p, "beside") == "transfer";
-    std::vector<executor::Priced> all{interference.kernel_of(kernels_->cost(gemm(product, false)))};
+    std::vector<executor::Priced> all{interference.product_of(kernels_->cost(gemm(product, false)))};
     if (copies) all.resize(word(p, "direction") == "both" ? 3 : 2, interference.copy_of(1));
     else all.push_back(interference.collective_of(collective(p)));
     std::vector<const executor::Priced*> work;
     for (const auto& w : all) work.push_back(&w);
     std::vector<double> rate(all.size());
     executor::share_gpu(work, rate);
-    if (word(p, "timed") == "gemm") return seconds("gemm", product) / rate[0];
+    const bool late = !copies && all[0].load.sm + all[1].load.sm > 1;
+    if (word(p, "timed") == "gemm") return seconds("gemm", product) / rate[0] * (late ? 1.8 : 1.0);
     return (copies ? copy_seconds(p) : to_seconds(collective(p).duration)) / rate[1];
   }
 

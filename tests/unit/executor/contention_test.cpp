@@ -34,6 +34,18 @@ TEST(Contention, OneLinkIsSharedEqually) {
   EXPECT_DOUBLE_EQ(r[2], 1);
 }
 
+// A product whose tiles are dealt out to all SMs beforehand keeps its rate; the tiles of held SMs are late.
+TEST(Contention, TilesDealtOutBeforehandAreLateWhereSmsAreHeld) {
+  Priced product = kernel(1, 0);
+  product.late_tiles = 0.7f;
+  EXPECT_DOUBLE_EQ(rates({product, collective(0.25f, 0.5f, 0)})[0], 1);
+  EXPECT_TRUE(tiles_are_late(product, 0.25));
+  EXPECT_FALSE(tiles_are_late(product, 0));
+  EXPECT_FALSE(tiles_are_late(kernel(1, 0), 0.25));
+  product.load.sm = 0.7f;   // there are free SMs enough
+  EXPECT_FALSE(tiles_are_late(product, 0.25));
+}
+
 // NVLink: A 1, B 1 -> level 1/2. NIC: B 1, C 0.5: at B's 1/2 there is room for C at rate 1.
 TEST(Contention, WhatABottleneckLeavesGoesToTheOthers) {
   const auto r = rates({collective(0, 1, 0), collective(0, 1, 1), collective(0, 0, 0.5f)});

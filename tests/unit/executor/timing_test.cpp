@@ -100,6 +100,33 @@ TEST(Timing, CommunicationIsExposedWhereNothingHidesIt) {
   expect_whole(r);
 }
 
+// Kernel a runs 0-10; then an all-reduce that holds SMs and product b (20, tiles dealt out beforehand, those of held SMs take
+// 10) begin together. All-reduce of 5: the late tiles run 15-25, under the others, which end at 30. Of 15: 25-35. Of 30: the
+// others end first, late tiles 30-40. Of 15, but with room for all of b's tiles: 30.
+TEST(Timing, TilesOfHeldSmsComeLater) {
+  struct Case {
+    std::int64_t reduce;
+    float sm;
+    std::int64_t end;
+  };
+  for (const Case c : {Case{5, 1, 30}, Case{15, 1, 35}, Case{30, 1, 40}, Case{15, 0.75f, 30}}) {
+    Job job(1);
+    job.program(0, [&](BlockWriter& w) {
+      const std::uint32_t reduce = job.builder.collective({CollectiveKind::all_reduce, plan::GroupAxis::data, Bytes{8}, "reduce"});
+      w.kernel(job.kernel("a"), Duration{});
+      w.collective(reduce, Stream::data_reduce, plan::kAfterCompute, Duration{});
+      w.kernel(job.kernel("b"), Duration{});
+    });
+    CostTable costs = test_support::hand_costs(job.builder.plan(), {{"a", 10}, {"b", 20}});
+    for (Priced& p : costs.kernels)
+      if (p.duration == 20) p.load.sm = c.sm, p.late_tiles = 0.5f;
+    costs.collectives[0][0] = {c.reduce, {.sm = 0.2f}, true};
+    const TimingResult r = run_timing(job.builder.plan(), costs, {.steps = 1});
+    EXPECT_EQ(share(r, Cause::memory_bound), c.end) << c.reduce;
+    expect_whole(r);
+  }
+}
+
 // The host waits for kernel a (10) and then needs 7 for b: b starts at 17.
 TEST(Timing, ASynchronisationStopsTheHost) {
   Job job(1);
