@@ -108,7 +108,7 @@ void Zero3::reduce_alone(plan::BlockWriter& w, const Tensor& t) {
 /// qgZ: quantised to 4 bits in the order of their owners, exchanged inside the node, reduced and quantised again, exchanged
 /// between nodes, and summed there in 16 bit.
 void Zero3::reduce_quantised(plan::BlockWriter& w, const Tensor& t) {
-  constexpr std::uint32_t kPacked = Stage::kPersistentSlots - 20, kReceived = Stage::kPersistentSlots - 21, kReduced = Stage::kPersistentSlots - 22, kFromNodes = Stage::kPersistentSlots - 23,
+  constexpr std::uint32_t kPacked = Stage::kPersistentSlots - 20, kReceived = Stage::kPersistentSlots - 21, kPartSums = Stage::kPersistentSlots - 22, kFromNodes = Stage::kPersistentSlots - 23,
                           kSums = Stage::kPersistentSlots - 24;
   const std::int64_t inside = stage_.sizes.inside, nodes = stage_.sizes.shard / inside;
   const std::int64_t columns = std::max<std::int64_t>(1, t.columns), rows = t.elements / columns;
@@ -121,7 +121,7 @@ void Zero3::reduce_quantised(plan::BlockWriter& w, const Tensor& t) {
   elementwise(w, "quantise gradients", t.elements * parameter_bytes_, packed, Stream::data_reduce);
   buffer(kReceived, packed);
   exchange(GroupAxis::data_inside, t.elements / 2, 4 * groups, "quantised gradients in the node");
-  buffer(kReduced, reduced);
+  buffer(kPartSums, reduced);
   elementwise(w, "reduce quantised gradients", packed, reduced, Stream::data_reduce);
   buffer(kFromNodes, reduced);
   exchange(GroupAxis::data_across, part / 2, 4 * (groups / inside), "quantised gradients between nodes");
@@ -129,7 +129,7 @@ void Zero3::reduce_quantised(plan::BlockWriter& w, const Tensor& t) {
   elementwise(w, "dequantise gradients", reduced, 2 * part, Stream::data_reduce);
   for (std::int64_t n = 0; n < nodes; ++n) elementwise(w, "add nodes' gradients", 4 * part / nodes, 2 * part / nodes, Stream::data_reduce);
   elementwise(w, "average gradients", 2 * part / nodes, 2 * part / nodes, Stream::data_reduce);
-  for (const std::uint32_t slot : {kPacked, kReceived, kReduced, kFromNodes, kSums}) w.free(slot);
+  for (const std::uint32_t slot : {kPacked, kReceived, kPartSums, kFromNodes, kSums}) w.free(slot);
 }
 
 }  // namespace rehearse::strategies
