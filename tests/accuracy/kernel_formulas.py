@@ -42,13 +42,13 @@ def gemm_us(gpu, p, rate, b, m, n, k, operand, result, grouped=False):
 
 def attention_us(gpu, p, a, peak, clock, row, backward):
     """attention_cost.cpp for one row; a: parameters of one implementation; clock: of the burst clock,
-    while matrix products run; attention loses as much less as it keeps the tensor units less busy."""
+    while matrix products run; attention keeps more of it by how much less the tensor units draw."""
     s, heads, d, dv, window = float(row["s"]), float(row["b"] * row["h"]), row["d"], row["dv"], min(row["window"], row["s"])
     fraction = a["backward_fraction"] * (p["wide_head_backward_fraction"] if d > 128 else 1) if backward else a["forward_fraction"]
     products = 2.0 * (d + dv) * (2.5 if backward else 1)
     per_score = products + a["softmax_flops"] * (gpu.get("softmax_factor", 1.0))
     busy = fraction * products / per_score
-    sm_rate = peak * (1 - (1 - clock) * min(1, busy / p["gemm_peak_fraction"])) * fraction / gpu["sms"]
+    sm_rate = peak * (1 if clock >= 1 else min(1, clock * (p["gemm_peak_fraction"] / busy) ** 0.266)) * fraction / gpu["sms"]
     ramp = a["key_ramp"] + a["causal_waste"] * (row["causal"] + (row["window"] > 0))
     seen = (s + 1) / 2 if row["causal"] else s
     if window:
