@@ -1,6 +1,9 @@
 // Attention and memory-bound kernels: limits, ratios that follow from counting scores and bytes, and monotonicity.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "hwmodels/device/attention_cost.h"
 #include "hwmodels/device/kernel_model.h"
 #include "hwmodels/device/memory_cost.h"
