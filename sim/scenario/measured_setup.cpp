@@ -9,6 +9,7 @@
 #include <fmt/core.h>
 
 #include "hwmodels/device/gpu.h"
+#include "sim/scenario/measured_columns.h"
 #include "sim/scenario/measured_sharding.h"
 
 namespace rehearse::scenario {

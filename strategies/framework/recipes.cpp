@@ -8,6 +8,7 @@
 #include "sim/core/error.h"
 #include "sim/core/remembered.h"
 #include "sim/core/resources.h"
+#include "strategies/framework/profile.h"
 
 namespace rehearse::strategies {
 namespace {
