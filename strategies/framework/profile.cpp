@@ -255,7 +255,7 @@ FrameworkProfile with_precision(FrameworkProfile profile, Precision precision) {
   const DType narrow = precision == Precision::fp16 ? DType::fp16 : DType::bf16;
   for (DType* format : {&profile.stored_parameter, &profile.gradient, &profile.reduce, &profile.optimizer_state, &profile.adapter})
     *format = wide ? DType::fp32 : bits(*format) == 16 ? narrow : *format;
-  if (precision != Precision::bf16 && precision != Precision::fp8) profile.parameter_remainders = false;   // fp16 is no prefix of fp32
+  if (precision == Precision::fp16) profile.parameter_remainders = false;   // fp16 is no prefix of fp32, as bf16 is
   if (profile.wide_bf16_gradients && precision == Precision::bf16) profile.gradient = profile.reduce = DType::fp32;
   if (!wide) return profile;
   profile.master_parameters = false;

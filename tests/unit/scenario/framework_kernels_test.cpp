@@ -129,17 +129,37 @@ TEST(FrameworkKernels, GradientsOfBf16AreWideInMegatron) {
   EXPECT_EQ(strategies::with_precision(old, Precision::fp16).gradient, DType::fp16);
 }
 
+// Apex keeps the 16 bits that bf16 parameters lack in place of an fp32 copy: 4 + 4 + 2 bytes of states, where Megatron's optimizer has 12.
+TEST(FrameworkKernels, NeMoOf2024KeepsRemaindersAndRunsFlashAttention) {
+  using strategies::Precision;
+  const strategies::FrameworkProfile nemo = strategies::load_profile("nemo-2024");
+  for (const Precision narrow : {Precision::bf16, Precision::fp8, Precision::mxfp8}) EXPECT_EQ(strategies::with_precision(nemo, narrow).master_bytes(), 2);
+  EXPECT_EQ(strategies::with_precision(nemo, Precision::fp16).master_bytes(), 4);
+  EXPECT_EQ(strategies::with_precision(nemo, Precision::fp32).master_bytes(), 0);
+  EXPECT_EQ(nemo.cudnn_attention_from, 0);
+  const auto states = [](const char* profile) {
+    const Result r = simulate(job(profile), {.memory = false});
+    test_support::ByteLedger ledger(r.plan, 0);
+    ledger.step();   // makes the moments
+    return ledger.step().before_update[static_cast<std::size_t>(plan::Category::optimizer)];
+  };
+  EXPECT_GT(states("nemo-2024"), 0);
+  EXPECT_EQ(states("megatron-bridge") * 10, states("nemo-2024") * 12);
+}
+
+/// The highest point of one layer and a head of 131,072 words over 8,192 tokens.
+std::int64_t peak_with(LossKind loss) {
+  Scenario s = job("torchtune-compile", 1, 131072);
+  s.strategy.training.sequence_length = 8192;
+  s.profile.loss = loss;
+  return simulate(s, {.time = false}).classes[0].memory.peak_allocated.value;
+}
+
 // Logits of 8192 x 131072 in 16 bit are 2 GiB and the highest point. Compiled as a whole their gradient lies beside them; in
 // eight pieces, an eighth of it.
 TEST(FrameworkKernels, ALossInPiecesHasOnePieceOfGradient) {
-  Scenario s = job("torchtune-compile", 1, 131072);
-  s.strategy.training.sequence_length = 8192;
-  const auto peak = [&](LossKind loss) {
-    s.profile.loss = loss;
-    return simulate(s, {.time = false}).classes[0].memory.peak_allocated.value;
-  };
   const std::int64_t logits = 8192LL * 131072 * 2;
-  EXPECT_EQ(peak(LossKind::compiled) - peak(LossKind::chunked_output), logits - logits / 8);
+  EXPECT_EQ(peak_with(LossKind::compiled) - peak_with(LossKind::chunked_output), logits - logits / 8);
 }
 
 // torch.compile per layer: AOTAutograd's partitioner keeps what backward's matrix products read and makes pointwise results again.
@@ -159,14 +179,8 @@ TEST(FrameworkKernels, CompiledLayersKeepWhatMatrixProductsRead) {
 
 // A compiled cross-entropy on logits.float(): when its gradient is made the fp32 logits are there too.
 TEST(FrameworkKernels, ACompiledLossOnCastLogitsHasTwoFp32Copies) {
-  Scenario s = job("torchtune-compile", 1, 131072);
-  s.strategy.training.sequence_length = 8192;
-  const auto peak = [&](LossKind loss) {
-    s.profile.loss = loss;
-    return simulate(s, {.time = false}).classes[0].memory.peak_allocated.value;
-  };
   const std::int64_t logits = 8192LL * 131072 * 2;
-  EXPECT_EQ(peak(LossKind::upcast_compiled) - peak(LossKind::compiled), 2 * logits);
+  EXPECT_EQ(peak_with(LossKind::upcast_compiled) - peak_with(LossKind::compiled), 2 * logits);
 }
 
 // nanotron: fp32 logits and the copy that becomes their softmax and gradient, 8 bytes per logit. Megatron's, in place, has its highest point
