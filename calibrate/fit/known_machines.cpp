@@ -23,7 +23,9 @@ const std::vector<Rule>& rules() {
       {{"H100"}, "h100-sxm"},              {{"H20"}, "h20"},                  {{"A800", "SXM"}, "a800-sxm"},
       {{"A100", "PCI", "40GB"}, "a100-40gb-pcie"}, {{"A100", "PCI"}, "a100-80gb-pcie"}, {{"A100", "40GB"}, "a100-40gb-sxm"},
       {{"A100"}, "a100-80gb-sxm"},         {{"V100", "PCI"}, "v100-pcie"},    {{"V100", "16GB"}, "v100-16gb-sxm2"},
-      {{"V100"}, "v100-32gb-sxm2"},        {{"L40S"}, "l40s"},                {{"NVIDIA L4"}, "l4"},
+      {{"V100"}, "v100-32gb-sxm2"},        {{"L40S"}, "l40s"},                {{"NVIDIA L40"}, "l40"},
+      {{"NVIDIA L4"}, "l4"},               {{"NVIDIA A40"}, "a40"},           {{"NVIDIA A30"}, "a30"},
+      {{"RTX 6000 Ada"}, "rtx-6000-ada"},  {{"5090"}, "rtx-5090"},            {{"MI325X"}, "mi325x"},
       {{"A10G"}, "a10g"},                  {{"4090"}, "rtx-4090"},            {{"3090"}, "rtx-3090"},
       {{"4070 Ti SUPER"}, "rtx-4070-ti-super"}, {{"RTX A6000"}, "rtx-a6000"}, {{"MI300X"}, "mi300x"},
   };
@@ -33,7 +35,6 @@ const std::vector<Rule>& rules() {
 }  // namespace
 
 std::optional<std::string> gpu_of(const std::string& name) {
-  if (name.find("L40") != std::string::npos && name.find("L40S") == std::string::npos) return std::nullopt;
   for (const Rule& rule : rules())
     if (std::all_of(rule.parts.begin(), rule.parts.end(), [&](const std::string& part) { return name.find(part) != std::string::npos; })) return rule.gpu;
   return std::nullopt;

@@ -28,7 +28,7 @@ std::string attention_text(const ModelDescription& model) {
                      : model.kv_heads == 1         ? "multi-query"
                                                    : "grouped";
   return fmt::format("{} heads of {}, {} key/value heads ({}){}{}", model.heads, model.head_dim,
-                     model.kv_heads, kind, model.qk_norm ? ", q/k norm" : "",
+                     model.kv_heads, kind, model.joint_qk_norm ? ", q/k norm over all heads" : model.qk_norm ? ", q/k norm" : "",
                      model.attention_sinks ? ", sinks" : "");
 }
 
@@ -142,8 +142,9 @@ std::vector<std::string> describe(const ModelDescription& model) {
     say("mlp", fmt::format("{}, {}{}", model.ffn_hidden, model.gated_mlp ? "gated " : "",
                            name_of(model.activation)));
   if (model.experts.experts > 0) say("experts", experts_text(model.experts));
-  say("norms", fmt::format("{}{}, {} per layer{}", name_of(model.norm), model.norm_bias ? " with bias" : "",
-                           model.norms_per_layer, model.parallel_residual ? ", parallel residual" : ""));
+  say("norms", fmt::format("{}{}, {} per layer{}{}", name_of(model.norm),
+                           !model.norm_weight ? " without weights" : model.norm_bias ? " with bias" : "", model.norms_per_layer,
+                           model.norms_after ? ", after attention and MLP" : "", model.parallel_residual ? ", parallel residual" : ""));
   say("positions", position_text(model));
   say("biases", biases_text(model));
   say("vocabulary",

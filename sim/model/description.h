@@ -59,11 +59,14 @@ struct ModelDescription {
   Activation activation = Activation::silu;
   Norm norm = Norm::rms_norm;
   bool norm_bias = false;       // LayerNorm with a bias
-  int norms_per_layer = 2;      // 1 (shared, parallel residual), 2, or 4 (Gemma 2/3)
+  bool norm_weight = true;      // false: norms learn nothing (OLMo 1)
+  int norms_per_layer = 2;      // 1 (shared, parallel residual), 2, or 4 (Gemma 2/3: before and after)
+  bool norms_after = false;     // the two norms follow attention and MLP, nothing comes before them (OLMo 2)
   bool embedding_norm = false;  // LayerNorm after the embedding (BLOOM)
   bool final_norm = true;
   bool qk_norm = false;        // per-head norms of width head_dim on q and k
   bool qk_norm_weight = true;  // false: those norms only divide by the length, nothing is learned (Llama 4)
+  bool joint_qk_norm = false;  // one norm over all heads of q, one over those of k (OLMo 2); a weight for each element
   bool parallel_residual = false;  // attention and MLP read the same input (GPT-NeoX, Falcon, Phi)
   Position position = Position::rotary;
   std::int64_t rotary_dim = 0;  // rotated part of head_dim

@@ -12,6 +12,25 @@ const Catalog<FamilyReader> kHuggingFaceFamilies{
     {
         {"llama", "Llama 1 to 3.x and models with the same layout (TinyLlama, Yi, SmolLM, ...)", read_llama},
         {"mistral", "Mistral 7B, Nemo, Small, Large", read_mistral},
+        {"ministral", "Ministral: local and global layers", read_mistral},
+        {"granite", "Granite 3: Llama with constant factors", read_granite},
+        {"helium", "Helium", read_helium},
+        {"arcee", "Arcee AFM: squared ReLU", read_arcee},
+        {"smollm3", "SmolLM3: every fourth layer without positions", read_smollm3},
+        {"seed_oss", "Seed-OSS", read_seed_oss},
+        {"ernie4_5", "ERNIE 4.5, dense", read_ernie4_5},
+        {"internlm2", "InternLM2: fused queries, keys and values", read_internlm2},
+        {"glm", "GLM-4 of 2024: half of each head is rotated", read_glm},
+        {"glm4", "GLM-4 of 2025: four norms a layer", read_glm4},
+        {"olmo", "OLMo 1: norms without weights", read_olmo},
+        {"olmo2", "OLMo 2: norms after attention and MLP, and over all heads", read_olmo2},
+        {"olmo3", "OLMo 3: OLMo 2 with three local layers of four", read_olmo3},
+        {"exaone4", "EXAONE 4: norms after attention and MLP", read_exaone4},
+        {"cohere", "Command R: parallel residual behind one norm", read_cohere},
+        {"cohere2", "Command R7B and A: three local layers of four", read_cohere2},
+        {"stablelm", "StableLM 3B, 2: LayerNorm, a quarter of each head is rotated", read_stablelm},
+        {"nemotron", "Nemotron-4, Minitron: squared ReLU", read_nemotron},
+        {"starcoder2", "StarCoder2: biases everywhere", read_starcoder2},
         {"mixtral", "Mixtral: every layer a mixture of experts", read_mixtral},
         {"qwen2", "Qwen 1.5, 2 and 2.5", read_qwen2},
         {"qwen3", "Qwen 3", read_qwen3},
@@ -20,7 +39,21 @@ const Catalog<FamilyReader> kHuggingFaceFamilies{
         {"gemma", "Gemma 1", read_gemma},
         {"gemma2", "Gemma 2: four norms a layer, every other layer local", read_gemma2},
         {"gemma3_text", "Gemma 3: five local layers, one global", read_gemma3},
-        {"gpt2", "GPT-2", read_gpt2},
+        {"olmoe", "OLMoE", read_olmoe},
+        {"granitemoe", "Granite 3 mixtures", read_granitemoe},
+        {"granitemoeshared", "Granite mixtures with a shared expert", read_granitemoe},
+        {"phimoe", "Phi 3.5 MoE", read_phimoe},
+        {"minimax_m2", "MiniMax-M2: norms over all heads", read_minimax_m2},
+        {"ernie4_5_moe", "ERNIE 4.5 mixtures", read_ernie4_5_moe},
+        {"dots1", "dots.llm1: DeepSeek's experts under multi-head attention", read_dots1},
+        {"glm4_moe", "GLM-4.5 and 4.6: DeepSeek's experts under grouped attention", read_glm4_moe},
+        {"gpt2", "GPT-2, Cerebras-GPT", read_gpt2},
+        {"gpt_bigcode", "StarCoder 1, Granite 20B code: multi-query", read_gpt_bigcode},
+        {"gpt_neo", "GPT-Neo: every other layer local", read_gpt_neo},
+        {"gptj", "GPT-J: parallel residual behind one norm", read_gptj},
+        {"codegen", "CodeGen: GPT-J's layout, fused queries, keys and values", read_codegen},
+        {"mpt", "MPT: ALiBi, no biases", read_mpt},
+        {"persimmon", "Persimmon: squared ReLU, norms on queries and keys", read_persimmon},
         {"gpt_neox", "GPT-NeoX, Pythia, StableLM-alpha: parallel residual", read_gpt_neox},
         {"falcon", "Falcon: multi-query, grouped (40B and later) and ALiBi (RW) generations", read_falcon},
         {"opt", "OPT", read_opt},
@@ -41,6 +74,9 @@ std::string text_family(const std::string& model_type) {
   if (model_type == "gemma3") return "gemma3_text";
   if (model_type == "llama4") return "llama4_text";
   if (model_type == "mistral3") return "mistral";
+  if (model_type == "qwen2_vl_text" || model_type == "qwen2_5_vl_text" || model_type == "qwen2_vl" || model_type == "qwen2_5_vl") return "qwen2";
+  if (model_type == "qwen3_vl_text") return "qwen3";
+  if (model_type == "qwen3_vl_moe_text") return "qwen3_moe";
   return model_type;
 }
 

@@ -51,6 +51,20 @@ ModelDescription read_llama_like(ModelFields& fields, const FamilyDefaults& defa
   return model;
 }
 
+void all_layers_moe(ModelDescription& model) {
+  for (Layer& layer : model.layers) layer.moe = true;
+}
+
+void read_layers_without_positions(ModelFields& fields, ModelDescription& model, std::int64_t interval) {
+  const std::int64_t every = std::max<std::int64_t>(1, fields.integer({"no_rope_layer_interval"}, interval));
+  const std::optional<std::vector<std::int64_t>> listed = fields.integers({"no_rope_layers"});
+  const bool by_list = listed && !listed->empty();
+  if (by_list && static_cast<std::int64_t>(listed->size()) != model.layer_count())
+    fields.complain("no_rope_layers", "has another length than there are layers");
+  for (std::size_t i = 0; i < model.layers.size(); ++i)
+    model.layers[i].rotary = by_list ? i < listed->size() && (*listed)[i] != 0 : (static_cast<std::int64_t>(i) + 1) % every != 0;
+}
+
 bool read_layer_types(ModelFields& fields, ModelDescription& model, std::int64_t window) {
   const std::optional<std::vector<std::string>> types = fields.words({"layer_types"});
   if (!types) return false;

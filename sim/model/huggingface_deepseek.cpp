@@ -26,8 +26,10 @@ ModelDescription read_deepseek(ModelFields& fields, const FamilyDefaults& defaul
   return model;
 }
 
-void read_experts(ModelFields& fields, ModelDescription& model, const Experts& defaults,
-                  std::int64_t shared_experts, std::int64_t dense_layers) {
+}  // namespace
+
+void read_deepseek_experts(ModelFields& fields, ModelDescription& model, const Experts& defaults,
+                           std::int64_t shared_experts, std::int64_t dense_layers) {
   Experts& moe = model.experts;
   moe.experts = fields.integer({"n_routed_experts", "num_local_experts", "num_experts"}, defaults.experts);
   moe.top_k = fields.integer({"num_experts_per_tok"}, defaults.top_k);
@@ -46,14 +48,12 @@ void read_experts(ModelFields& fields, ModelDescription& model, const Experts& d
     model.layers[static_cast<std::size_t>(i)].moe = i >= first && i % every == 0;
 }
 
-}  // namespace
-
 ModelDescription read_deepseek_v2(ModelFields& fields) {
   ModelDescription model = read_deepseek(fields, {11008, 32, 0, 0, 102400}, 1536);
   model.family = "deepseek_v2";
   model.mlp_bias = fields.flag({"mlp_bias"}, false);
   // The class leaves num_experts_per_tok open; both published models have 6.
-  read_experts(fields, model, {64, 6, 1407}, 2, 0);
+  read_deepseek_experts(fields, model, {64, 6, 1407}, 2, 0);
   return model;
 }
 
@@ -63,7 +63,7 @@ ModelDescription read_deepseek_v3(ModelFields& fields) {
   Experts defaults{256, 8, 2048};
   defaults.groups = 8;
   defaults.groups_per_token = 4;
-  read_experts(fields, model, defaults, 1, 3);
+  read_deepseek_experts(fields, model, defaults, 1, 3);
   model.mtp_layers = fields.integer({"num_nextn_predict_layers", "num_mtp_layers"}, 0);
   return model;
 }
@@ -84,18 +84,10 @@ ModelDescription read_llama4(ModelFields& fields) {
 
   const std::int64_t step = std::max<std::int64_t>(1, fields.integer({"interleave_moe_layer_step"}, 1));
   const std::optional<std::vector<std::int64_t>> moe_layers = fields.integers({"moe_layers"});
-  const std::int64_t interval = std::max<std::int64_t>(1, fields.integer({"no_rope_layer_interval"}, 4));
-  const std::optional<std::vector<std::int64_t>> rope = fields.integers({"no_rope_layers"});  // 1 = has rope
-  const bool rope_listed = rope && !rope->empty();
-  if (rope_listed && static_cast<std::int64_t>(rope->size()) != model.layer_count())
-    fields.complain("no_rope_layers", "has another length than there are layers");
-  for (std::int64_t i = 0; i < model.layer_count(); ++i) {
-    Layer& layer = model.layers[static_cast<std::size_t>(i)];
-    layer.moe = moe_layers ? std::find(moe_layers->begin(), moe_layers->end(), i) != moe_layers->end()
-                           : (i + 1) % step == 0;
-    const std::size_t at = static_cast<std::size_t>(i);
-    layer.rotary = rope_listed ? at < rope->size() && (*rope)[at] != 0 : (i + 1) % interval != 0;
-  }
+  read_layers_without_positions(fields, model, 4);
+  for (std::int64_t i = 0; i < model.layer_count(); ++i)
+    model.layers[static_cast<std::size_t>(i)].moe =
+        moe_layers ? std::find(moe_layers->begin(), moe_layers->end(), i) != moe_layers->end() : (i + 1) % step == 0;
   const std::int64_t chunk = fields.integer_or_zero("attention_chunk_size", 8192);
   if (!read_layer_types(fields, model, chunk))
     set_windows(model, chunk, true,

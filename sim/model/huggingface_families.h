@@ -43,17 +43,49 @@ void set_windows(ModelDescription& model, std::int64_t window, bool chunked, IsL
 }
 /// True when the file has `layer_types`; then the windows are set, and every mistake in the list is reported.
 bool read_layer_types(ModelFields& fields, ModelDescription& model, std::int64_t window);
+/// Layers without positions: listed in `no_rope_layers` (1 = has them), or every `no_rope_layer_interval`-th.
+void read_layers_without_positions(ModelFields& fields, ModelDescription& model, std::int64_t interval);
+void all_layers_moe(ModelDescription& model);
+/// Experts by DeepSeek's field names: groups, shared experts as a number of routed ones, dense layers first.
+void read_deepseek_experts(ModelFields& fields, ModelDescription& model, const Experts& defaults, std::int64_t shared_experts, std::int64_t dense_layers);
 
 // huggingface_llama.cpp: Llama's field names
 ModelDescription read_llama(ModelFields& fields);
+ModelDescription read_granite(ModelFields& fields);
+ModelDescription read_helium(ModelFields& fields);
+ModelDescription read_arcee(ModelFields& fields);
+ModelDescription read_smollm3(ModelFields& fields);
+ModelDescription read_seed_oss(ModelFields& fields);
+ModelDescription read_ernie4_5(ModelFields& fields);
+ModelDescription read_internlm2(ModelFields& fields);
+ModelDescription read_glm(ModelFields& fields);
 ModelDescription read_mistral(ModelFields& fields);
-ModelDescription read_mixtral(ModelFields& fields);
 ModelDescription read_qwen2(ModelFields& fields);
 ModelDescription read_qwen3(ModelFields& fields);
 ModelDescription read_qwen2_moe(ModelFields& fields);
 ModelDescription read_qwen3_moe(ModelFields& fields);
 ModelDescription read_phi3(ModelFields& fields);
 ModelDescription read_gpt_oss(ModelFields& fields);
+// huggingface_norms.cpp: norms that lie elsewhere or are of another kind than Llama's
+ModelDescription read_olmo(ModelFields& fields);
+ModelDescription read_olmo2(ModelFields& fields);
+ModelDescription read_olmo3(ModelFields& fields);
+ModelDescription read_exaone4(ModelFields& fields);
+ModelDescription read_glm4(ModelFields& fields);
+ModelDescription read_cohere(ModelFields& fields);
+ModelDescription read_cohere2(ModelFields& fields);
+ModelDescription read_stablelm(ModelFields& fields);
+ModelDescription read_nemotron(ModelFields& fields);
+ModelDescription read_starcoder2(ModelFields& fields);
+// huggingface_experts.cpp: mixtures of experts with Llama's attention
+ModelDescription read_mixtral(ModelFields& fields);
+ModelDescription read_olmoe(ModelFields& fields);
+ModelDescription read_granitemoe(ModelFields& fields);
+ModelDescription read_phimoe(ModelFields& fields);
+ModelDescription read_minimax_m2(ModelFields& fields);
+ModelDescription read_ernie4_5_moe(ModelFields& fields);
+ModelDescription read_dots1(ModelFields& fields);
+ModelDescription read_glm4_moe(ModelFields& fields);
 // huggingface_gemma.cpp
 ModelDescription read_gemma(ModelFields& fields);
 ModelDescription read_gemma2(ModelFields& fields);
@@ -64,6 +96,12 @@ ModelDescription read_deepseek_v3(ModelFields& fields);
 ModelDescription read_llama4(ModelFields& fields);
 // huggingface_gpt.cpp: LayerNorm and two-matrix MLPs, each with its own field names
 ModelDescription read_gpt2(ModelFields& fields);
+ModelDescription read_gpt_bigcode(ModelFields& fields);
+ModelDescription read_gpt_neo(ModelFields& fields);
+ModelDescription read_gptj(ModelFields& fields);
+ModelDescription read_codegen(ModelFields& fields);
+ModelDescription read_mpt(ModelFields& fields);
+ModelDescription read_persimmon(ModelFields& fields);
 ModelDescription read_gpt_neox(ModelFields& fields);
 ModelDescription read_falcon(ModelFields& fields);
 ModelDescription read_opt(ModelFields& fields);

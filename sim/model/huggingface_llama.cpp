@@ -28,10 +28,6 @@ void read_qwen_moe_layers(ModelFields& fields, ModelDescription& model) {
         std::find(dense.begin(), dense.end(), i) == dense.end() && (i + 1) % step == 0;
 }
 
-void all_layers_moe(ModelDescription& model) {
-  for (Layer& layer : model.layers) layer.moe = true;
-}
-
 }  // namespace
 
 ModelDescription read_llama(ModelFields& fields) {
@@ -39,6 +35,79 @@ ModelDescription read_llama(ModelFields& fields) {
   model.family = "llama";
   model.qkv_bias = model.attention_output_bias = fields.flag({"attention_bias"}, false);
   model.mlp_bias = fields.flag({"mlp_bias"}, false);
+  return model;
+}
+
+/// Constants multiply embeddings, residuals, scores and logits; the rest is Llama's.
+ModelDescription read_granite(ModelFields& fields) {
+  ModelDescription model = read_llama(fields);
+  model.family = "granite";
+  return model;
+}
+
+ModelDescription read_helium(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {7040, 20, 0, 128, 48000});
+  model.family = "helium";
+  model.qkv_bias = fields.flag({"attention_bias"}, false);   // of q, k and v alone
+  model.mlp_bias = fields.flag({"mlp_bias"}, false);
+  return model;
+}
+
+/// Two matrices with a squared ReLU between them.
+ModelDescription read_arcee(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {18432, 32, 0, 0, 32000, false, Activation::squared_relu});
+  model.family = "arcee";
+  model.gated_mlp = false;
+  model.qkv_bias = model.attention_output_bias = fields.flag({"attention_bias"}, false);
+  model.mlp_bias = fields.flag({"mlp_bias"}, false);
+  return model;
+}
+
+/// Every fourth layer has no positions.
+ModelDescription read_smollm3(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {11008, 16, 4, 0, 128256, true});
+  model.family = "smollm3";
+  model.qkv_bias = model.attention_output_bias = fields.flag({"attention_bias"}, false);
+  model.mlp_bias = fields.flag({"mlp_bias"}, false);
+  read_layers_without_positions(fields, model, 4);
+  const std::int64_t window = fields.flag({"use_sliding_window"}, false) ? fields.integer({"sliding_window"}, 4096) : 0;
+  fields.ignore({"sliding_window"}, "use_sliding_window is false");
+  if (!read_layer_types(fields, model, window)) set_windows(model, window, false, [&](std::int64_t i) { return !model.layers[static_cast<std::size_t>(i)].rotary; });
+  return model;
+}
+
+ModelDescription read_seed_oss(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {27648, 80, 8, 128, 155136});
+  model.family = "seed_oss";
+  model.qkv_bias = fields.flag({"attention_bias"}, true);
+  model.attention_output_bias = fields.flag({"attention_out_bias"}, false);
+  model.mlp_bias = fields.flag({"mlp_bias"}, false);
+  model.dropout = fields.number({"residual_dropout"}, 0.1);
+  return model;
+}
+
+ModelDescription read_ernie4_5(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {3072, 16, 2, 128, 103424, true});
+  model.family = "ernie4_5";
+  model.qkv_bias = model.attention_output_bias = model.mlp_bias = fields.flag({"use_bias"}, false);
+  return model;
+}
+
+/// Published as remote code: one product makes queries, keys and values (its configuration_internlm2.py).
+ModelDescription read_internlm2(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {11008, 32, 0, 0, 103168});
+  model.family = "internlm2";
+  model.fused_qkv = true;
+  model.qkv_bias = model.attention_output_bias = fields.flag({"bias"}, true);
+  return model;
+}
+
+/// GLM-4: half of each head is rotated, biases on q, k and v.
+ModelDescription read_glm(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {13696, 32, 2, 128, 151552});
+  model.family = "glm";
+  model.qkv_bias = fields.flag({"attention_bias"}, true);
+  model.rotary_dim = read_rotary_dim(fields, model, 0.5);
   return model;
 }
 
@@ -50,18 +119,6 @@ ModelDescription read_mistral(ModelFields& fields) {
   const std::int64_t window = fields.integer_or_zero("sliding_window", 4096);
   if (!read_layer_types(fields, model, window))
     set_windows(model, window, false, [](std::int64_t) { return true; });
-  return model;
-}
-
-ModelDescription read_mixtral(ModelFields& fields) {
-  ModelDescription model = read_llama_like(fields, {14336, 32, 8, 0, 32000});
-  model.family = "mixtral";
-  model.experts.experts = fields.integer({"num_local_experts", "num_experts"}, 8);
-  model.experts.top_k = fields.integer({"num_experts_per_tok"}, 2);
-  model.experts.ffn_hidden = model.ffn_hidden;
-  const std::int64_t window = fields.integer_or_zero("sliding_window", 0);
-  set_windows(model, window, false, [](std::int64_t) { return true; });
-  all_layers_moe(model);
   return model;
 }
 

@@ -84,23 +84,25 @@ void read_latent_attention(ModelFields fields, ModelDescription& model, std::vec
   complain_about_unknown_keys(fields, mistakes);
 }
 
-/// windows: {size: 4096, pattern: LG}: one letter per layer, repeated; L local, G global (full attention).
+/// windows: {size: 4096, pattern: LG}: one letter per layer, repeated; L local, G global (full attention), N global without
+/// positions. Without an L there is no size.
 void read_windows(ModelFields fields, ModelDescription& model, std::vector<Diagnostic>& mistakes) {
   if (fields.object().is_null()) return;
-  const std::int64_t size = fields.integer({"size"});
   const std::string pattern = fields.word({"pattern"}, "L");
+  const bool any_local = pattern.find('L') != std::string::npos;
+  const std::int64_t size = any_local ? fields.integer({"size"}) : fields.integer({"size"}, 0);
   const bool chunked = fields.flag({"chunked"}, false);
-  const bool global_rotary = fields.flag({"global_rotary"}, true);
-  if (size < 1) fields.complain("size", "must be at least 1 token");
-  if (pattern.empty() || pattern.find_first_not_of("LG") != std::string::npos) {
-    fields.complain("pattern", fmt::format("\"{}\" is not made of L (local) and G (global)", pattern));
+  if (any_local && size < 1) fields.complain("size", "must be at least 1 token");
+  if (pattern.empty() || pattern.find_first_not_of("LGN") != std::string::npos) {
+    fields.complain("pattern", fmt::format("\"{}\" is not made of L (local), G (global) and N (global, no positions)", pattern));
   } else {
     for (std::size_t i = 0; i < model.layers.size(); ++i) {
       Layer& layer = model.layers[i];
-      const bool local = pattern[i % pattern.size()] == 'L';
+      const char letter = pattern[i % pattern.size()];
+      const bool local = letter == 'L';
       layer.window = local ? size : 0;
       layer.chunked = local && chunked;
-      layer.rotary = local || global_rotary;
+      layer.rotary = letter != 'N';
     }
   }
   complain_about_unknown_keys(fields, mistakes);
@@ -163,12 +165,15 @@ void restate(ModelFields& fields, ModelDescription& model) {
   model.activation = choice(fields, "activation", model.activation, activations);
   model.norm = choice(fields, "norm", model.norm, norms);
   model.norm_bias = fields.flag({"norm_bias"}, model.norm_bias);
+  model.norm_weight = fields.flag({"norm_weight"}, true);
   model.norms_per_layer = static_cast<int>(
       std::clamp<std::int64_t>(fields.integer({"norms_per_layer"}, model.norms_per_layer), -1, 99));
+  model.norms_after = fields.flag({"norms_after"}, false);
   model.embedding_norm = fields.flag({"embedding_norm"}, false);
   model.final_norm = fields.flag({"final_norm"}, true);
   model.qk_norm = fields.flag({"qk_norm"}, false);
   model.qk_norm_weight = fields.flag({"qk_norm_weight"}, true);
+  model.joint_qk_norm = fields.flag({"joint_qk_norm"}, false);
   model.parallel_residual = fields.flag({"parallel_residual"}, false);
   model.position = choice(fields, "position", model.position, positions);
   if (model.position != Position::learned) model.max_positions = 0;
@@ -228,11 +233,14 @@ const std::vector<ModelKey>& model_keys() {
       {"activation", "gelu, gelu_tanh, silu, relu or squared_relu"},
       {"norm", "layer_norm or rms_norm"},
       {"norm_bias", "norms have a bias"},
+      {"norm_weight", "false: norms learn nothing"},
       {"norms_per_layer", "1 (parallel residual), 2 or 4"},
+      {"norms_after", "the two norms follow attention and MLP instead of coming before them"},
       {"embedding_norm", "a norm after the embedding"},
       {"final_norm", "a norm before the head"},
       {"qk_norm", "per-head norms on q and k"},
       {"qk_norm_weight", "false: those norms have no weight"},
+      {"joint_qk_norm", "one norm over all heads together instead of one per head"},
       {"parallel_residual", "attention and MLP read the same input"},
       {"position", "rotary, learned, alibi or none"},
       {"rotary_dim", "rotated part of a head; default: all of it"},
@@ -242,7 +250,7 @@ const std::vector<ModelKey>& model_keys() {
       {"clamped_activation", "the operands of the experts' gated activation are clamped first"},
       {"scaled_embedding", "the embedding is multiplied by a constant"},
       {"embedding_width", "width of the token embedding where it is not hidden"},
-      {"windows", "{size, pattern: letters L local / G global repeated, chunked, global_rotary}"},
+      {"windows", "{size, pattern: letters L local / G global / N global without positions, repeated; chunked}"},
       {"experts",
        "{count, top_k, ffn_hidden, shared_ffn_hidden, shared_gate, router_bias, groups, groups_per_token, "
        "dense_first, every}"},

@@ -6,7 +6,7 @@ namespace rehearse::model {
 namespace {
 
 std::int64_t norm_parameters(const ModelDescription& model, std::int64_t width) {
-  return model.norm_bias ? 2 * width : width;
+  return !model.norm_weight ? 0 : model.norm_bias ? 2 * width : width;
 }
 
 std::int64_t latent_attention_parameters(const ModelDescription& model) {
@@ -27,7 +27,9 @@ std::int64_t latent_attention_parameters(const ModelDescription& model) {
 /// Norms inside one layer: those on the residual stream, those on q and k, those on the two latent vectors.
 std::int64_t layer_norm_parameters(const ModelDescription& model) {
   std::int64_t count = model.norms_per_layer * norm_parameters(model, model.hidden);
-  if (model.qk_norm && model.qk_norm_weight) count += 2 * norm_parameters(model, model.head_dim);
+  if (model.qk_norm && model.qk_norm_weight)
+    count += model.joint_qk_norm ? norm_parameters(model, model.query_width()) + norm_parameters(model, model.kv_width())
+                                 : 2 * norm_parameters(model, model.head_dim);
   if (model.latent.present())
     count +=
         norm_parameters(model, model.latent.q_lora_rank) + norm_parameters(model, model.latent.kv_lora_rank);

@@ -163,11 +163,14 @@ std::string describe_difference(const ModelDescription& a, const ModelDescriptio
   compare("activation", name_of(a.activation), name_of(b.activation));
   compare("norm", name_of(a.norm), name_of(b.norm));
   compare("norm_bias", a.norm_bias, b.norm_bias);
+  compare("norm_weight", a.norm_weight, b.norm_weight);
   compare("norms_per_layer", a.norms_per_layer, b.norms_per_layer);
+  compare("norms_after", a.norms_after, b.norms_after);
   compare("embedding_norm", a.embedding_norm, b.embedding_norm);
   compare("final_norm", a.final_norm, b.final_norm);
   compare("qk_norm", a.qk_norm, b.qk_norm);
   compare("qk_norm_weight", a.qk_norm_weight, b.qk_norm_weight);
+  compare("joint_qk_norm", a.joint_qk_norm, b.joint_qk_norm);
   compare("parallel_residual", a.parallel_residual, b.parallel_residual);
   compare("position", name_of(a.position), name_of(b.position));
   compare("rotary_dim", a.rotary_dim, b.rotary_dim);

@@ -118,6 +118,9 @@ std::vector<std::string> problems_of(const ModelDescription& model) {
     complaints.say("norms_per_layer is {} (1, 2 or 4 are known)", model.norms_per_layer);
   if (model.norms_per_layer == 1 && !model.parallel_residual)
     complaints.say("norms_per_layer is 1, which only works with parallel_residual");
+  if (model.norms_after && (model.norms_per_layer != 2 || model.parallel_residual))
+    complaints.say("norms_after means two norms per layer, without parallel_residual");
+  if (model.joint_qk_norm && !model.qk_norm) complaints.say("joint_qk_norm without qk_norm");
   if (model.position == Position::learned)
     complaints.size("max_positions", model.max_positions, 100 * kLargestWidth);
   complaints.not_negative("embedding_width", model.embedding_width);

@@ -41,14 +41,13 @@ Value windows(const model::ModelDescription& m) {
   Map out;
   std::string pattern;
   std::int64_t size = 0;
-  bool chunked = false, global_rotary = true;
+  bool chunked = false;
   for (const model::Layer& layer : m.layers) {
-    pattern += layer.window > 0 ? 'L' : 'G';
+    pattern += layer.window > 0 ? 'L' : layer.rotary ? 'G' : 'N';
     size = std::max(size, layer.window);
     chunked = chunked || layer.chunked;
-    if (layer.window == 0) global_rotary = layer.rotary;
   }
-  if (size == 0) return out.take();
+  if (pattern.find_first_not_of('G') == std::string::npos) return out.take();
   // The shortest pattern that repeats to the same text.
   for (std::size_t n = 1; n <= pattern.size(); ++n) {
     bool repeats = true;
@@ -58,10 +57,9 @@ Value windows(const model::ModelDescription& m) {
       break;
     }
   }
-  out.add("size", size);
+  if (size > 0) out.add("size", size);
   out.add("pattern", pattern);
-  out.add("chunked", chunked);
-  out.add("global_rotary", global_rotary);
+  if (size > 0) out.add("chunked", chunked);
   return out.take();
 }
 
@@ -118,17 +116,21 @@ Value effective_model(const model::ModelDescription& m) {
   out.add("activation", name_of(m.activation));
   out.add("norm", name_of(m.norm));
   out.add("norm_bias", m.norm_bias);
+  out.add("norm_weight", m.norm_weight);
   out.add("norms_per_layer", m.norms_per_layer);
+  out.add("norms_after", m.norms_after);
   out.add("embedding_norm", m.embedding_norm);
   out.add("final_norm", m.final_norm);
   out.add("qk_norm", m.qk_norm);
   out.add("qk_norm_weight", m.qk_norm_weight);
+  out.add("joint_qk_norm", m.joint_qk_norm);
   out.add("parallel_residual", m.parallel_residual);
   out.add("position", name_of(m.position));
   if (m.position == model::Position::rotary && !m.latent.present()) out.add("rotary_dim", m.rotary_dim);
   out.put("biases", biases(m));
   out.add("fused_qkv", m.fused_qkv);
   out.add("attention_sinks", m.attention_sinks);
+  out.add("clamped_activation", m.clamped_activation);
   out.add("scaled_embedding", m.scaled_embedding);
   out.add("embedding_width", m.embedding_width);
   out.add("mtp_layers", m.mtp_layers);

@@ -83,6 +83,7 @@ TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows,
   Weight scale = weight(name + ".weight", width * (layer_norm && c_.model.norm_bias ? 2 : 1));
   scale.matrix = false;
   scale.replicated_over_tensor = replicated;
+  learned = learned && c_.model.norm_weight;
   const bool trained = learned && scale.trainable;
   const int w = learned ? tape_.weight(std::move(scale)) : -1;
   Node node{.name = name, .inputs = {x}, .outputs = {y}};

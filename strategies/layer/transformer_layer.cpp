@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "strategies/layer/blocks.h"
 
 namespace rehearse::strategies {
 namespace {
+
+constexpr const char* kAttentionResidual = "attention residual";
 
 /// Which nodes a selective policy recomputes, by module name (Megatron's recompute_modules; torchtitan's operator policy).
 void apply_selective(const LowerContext& c, Tape& tape) {
@@ -68,8 +71,9 @@ void apply_capture(const LowerContext& c, Tape& tape) {
   const std::set<std::string> modules(t.cuda_graph_modules.begin(), t.cuda_graph_modules.end());
   const bool all = t.cuda_graph.value_or(false);
   enum class Part : std::uint8_t { attention, router, experts, mlp } part = Part::attention;
+  bool residual_passed = false;
   for (Node& n : tape.nodes) {
-    if (part == Part::attention && n.name == "mlp norm") part = Part::mlp;
+    if (part == Part::attention && (n.name == "mlp norm" || std::exchange(residual_passed, n.name == kAttentionResidual))) part = Part::mlp;
     if (part == Part::mlp && n.name.starts_with("router")) part = Part::router;
     if (part == Part::router && !n.name.starts_with("router")) part = Part::experts;
     const bool routed = modules.contains("moe_router") && (part == Part::router || (n.name == "mlp norm" && c.model.experts.experts > 0));
@@ -112,6 +116,16 @@ TensorId packed(const LowerContext& c, Operators& op, Tape& tape, TensorId x, co
   return y;
 }
 
+/// One norm per head, or one over all heads of the rank: each tensor-parallel rank has its part of that weight, and the few
+/// bytes of statistics that the ranks would add up are left out.
+void norm_queries_and_keys(const LowerContext& c, Operators& op, TensorId& q, TensorId& k) {
+  const auto& m = c.model;
+  const std::int64_t q_heads = m.heads / c.tensor, k_heads = std::max<std::int64_t>(1, m.kv_heads / c.tensor);
+  const bool joint = m.joint_qk_norm;
+  q = op.norm(q, "q_norm", c.tokens * (joint ? 1 : q_heads), m.head_dim * (joint ? q_heads : 1), !joint, m.qk_norm_weight);
+  k = op.norm(k, "k_norm", c.tokens * (joint ? 1 : k_heads), m.head_dim * (joint ? k_heads : 1), !joint, m.qk_norm_weight);
+}
+
 TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, TensorId x, const model::Layer& layer) {
   const auto& m = c.model;
   if (m.latent.present()) return latent_attention_block(c, op, tape, x, layer);
@@ -141,18 +155,12 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
       const auto parts = op.split(qkv, "split", {q_width / c.tensor, kv_width / c.tensor, kv_width / c.tensor});
       q = parts[0], k = parts[1], v = parts[2];
     }
-    if (m.qk_norm) {
-      q = op.norm(q, "q_norm", c.tokens * m.heads / c.tensor, m.head_dim, true, m.qk_norm_weight);
-      k = op.norm(k, "k_norm", c.tokens * std::max<std::int64_t>(1, m.kv_heads / c.tensor), m.head_dim, true, m.qk_norm_weight);
-    }
+    if (m.qk_norm) norm_queries_and_keys(c, op, q, k);
   } else {
     q = op.linear(x, "q_proj", m.hidden, q_width, m.qkv_bias, Split::column);
     k = op.linear(x, "k_proj", m.hidden, kv_width, m.qkv_bias, Split::column);
     v = op.linear(x, "v_proj", m.hidden, kv_width, m.qkv_bias, Split::column);
-    if (m.qk_norm) {
-      q = op.norm(q, "q_norm", c.tokens * m.heads / c.tensor, m.head_dim, true, m.qk_norm_weight);
-      k = op.norm(k, "k_norm", c.tokens * std::max<std::int64_t>(1, m.kv_heads / c.tensor), m.head_dim, true, m.qk_norm_weight);
-    }
+    if (m.qk_norm) norm_queries_and_keys(c, op, q, k);
     if (m.position == model::Position::rotary && layer.rotary) {
       q = op.rope(q, "query rope", q_width / c.tensor);
       k = op.rope(k, "key rope", kv_width / c.tensor);
@@ -239,11 +247,12 @@ TensorId layer_block(const LowerContext& c, Operators& op, Tape& tape, TensorId 
     if (c.tensor > 1) work.push_back(op.collective(CollectiveKind::all_reduce, "reduce branches", bytes, plan::kAfterCompute | plan::kComputeWaits));
     return op.residual(sum, x, "residual add");
   }
-  TensorId a = attention_block(c, op, tape, op.norm(x, "input norm", rows, m.hidden), layer);
-  if (m.norms_per_layer == 4) a = op.norm(a, "post attention norm", rows, m.hidden);
-  const TensorId y = op.residual(x, a, "attention residual");
-  TensorId f = mlp(op.norm(y, "mlp norm", rows, m.hidden));
-  if (m.norms_per_layer == 4) f = op.norm(f, "post mlp norm", rows, m.hidden);
+  const bool before = !m.norms_after, after = m.norms_after || m.norms_per_layer == 4;
+  TensorId a = attention_block(c, op, tape, before ? op.norm(x, "input norm", rows, m.hidden) : x, layer);
+  if (after) a = op.norm(a, "post attention norm", rows, m.hidden);
+  const TensorId y = op.residual(x, a, kAttentionResidual);
+  TensorId f = mlp(before ? op.norm(y, "mlp norm", rows, m.hidden) : y);
+  if (after) f = op.norm(f, "post mlp norm", rows, m.hidden);
   const TensorId out = op.residual(y, f, "mlp residual");
   if (c.profile.repacks_qkv) tape.nodes.back().holds.push_back(a);  // the attention's result is a variable of the layer (nanotron)
   return out;

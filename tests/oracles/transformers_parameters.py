@@ -24,15 +24,15 @@ ANSWERS = HERE / "data" / "transformers_parameters.json"
 # Module-path fragments that identify a part; the first that matches wins. Names differ from family to family.
 PARTS = [
     ("router", [".router.weight", ".router.bias", "mlp.gate.weight", "block_sparse_moe.gate.", "feed_forward.router.",
-                "shared_expert_gate"]),
-    ("shared_experts", ["shared_expert"]),
+                "shared_expert_gate", "moe_statics"]),
+    ("shared_experts", ["shared_expert", "shared_mlp"]),
     ("experts", [".experts."]),
     ("norms", ["norm", "ln_"]),
     ("position", ["wpe", "embed_positions"]),
     ("embedding", ["embed_tokens", "wte", "embed_in", "word_embeddings", "project_in"]),
     ("head", ["lm_head", "embed_out", "project_out"]),
     ("attention", ["attn", "attention"]),
-    ("mlp", ["mlp", "fc1", "fc2", "feed_forward"]),
+    ("mlp", ["mlp", "fc1", "fc2", "feed_forward", ".ffn."]),
 ]
 
 
@@ -72,6 +72,16 @@ def deepseek(hidden, ffn, layers, heads, vocab, experts, shared, top_k, expert_f
 
 def gpt_oss(layers, experts):
     return llama(2880, 2880, layers, 64, 8, 201088, head_dim=64, num_local_experts=experts, num_experts_per_tok=4)
+
+
+def mpt(hidden, layers, heads, vocab):
+    return dict(d_model=hidden, n_layers=layers, n_heads=heads, vocab_size=vocab)
+
+
+def glm_moe(hidden, ffn, layers, dense_layers, experts, expert_ffn, **more):
+    return llama(hidden, ffn, layers, 96, 8, 151552, head_dim=128, attention_bias=True, n_routed_experts=experts,
+                 num_experts_per_tok=8, moe_intermediate_size=expert_ffn, n_shared_experts=1,
+                 first_k_dense_replace=dense_layers, **more)
 
 
 MODELS = {
@@ -143,6 +153,67 @@ MODELS = {
     "phi-3-mini": ("phi3", llama(3072, 8192, 32, 32, 32, 32064)),
     "phi-3-medium": ("phi3", llama(5120, 17920, 40, 40, 10, 32064)),
     "phi-4-mini": ("phi3", llama(3072, 8192, 32, 24, 8, 200064, partial_rotary_factor=0.75, tie_word_embeddings=True)),
+    "codestral-22b": ("mistral", llama(6144, 16384, 56, 48, 8, 32768, sliding_window=None)),
+    "ministral-8b": ("ministral", llama(4096, 12288, 36, 32, 8, 131072, head_dim=128, sliding_window=32768)),
+    "cerebras-gpt-13b": ("gpt2", dict(n_embd=5120, n_layer=40, n_head=40, n_inner=20480, n_positions=2048,
+                                      activation_function="gelu")),
+    "starcoder-15b": ("gpt_bigcode", dict(n_embd=6144, n_layer=40, n_head=48, n_inner=24576, n_positions=8192,
+                                          vocab_size=49152)),
+    "granite-20b-code": ("gpt_bigcode", dict(n_embd=6144, n_layer=52, n_head=48, n_inner=24576, n_positions=8192,
+                                             vocab_size=49152)),
+    "gpt-neo-2.7b": ("gpt_neo", dict(hidden_size=2560, num_layers=32, num_heads=20,
+                                     attention_types=[[["global", "local"], 16]])),
+    "gpt-j-6b": ("gptj", dict()),
+    "codegen-16b": ("codegen", dict(n_embd=6144, n_layer=34, n_head=24, vocab_size=51200)),
+    "mpt-7b-alibi": ("mpt", mpt(4096, 32, 32, 50432)),
+    "mpt-30b-alibi": ("mpt", mpt(7168, 48, 64, 50432)),
+    "persimmon-8b": ("persimmon", dict()),
+    "starcoder2-3b": ("starcoder2", llama(3072, 12288, 30, 24, 2, 49152, sliding_window=4096)),
+    "starcoder2-7b": ("starcoder2", llama(4608, 18432, 32, 36, 4, 49152, sliding_window=4096)),
+    "starcoder2-15b": ("starcoder2", llama(6144, 24576, 40, 48, 4, 49152, sliding_window=4096, tie_word_embeddings=False)),
+    "stablelm-3b": ("stablelm", llama(2560, 6912, 32, 32, 32, 50304)),
+    "stablelm-2-1.6b": ("stablelm", llama(2048, 5632, 24, 32, 32, 100352, use_qkv_bias=True)),
+    "stablelm-parallel": ("stablelm", llama(512, 1376, 3, 8, 2, 50304, use_parallel_residual=True)),
+    "olmo-1b": ("olmo", llama(2048, 8192, 16, 16, 16, 50304, tie_word_embeddings=True)),
+    "olmo-7b": ("olmo", llama(4096, 11008, 32, 32, 32, 50304)),
+    "olmo-2-1b": ("olmo2", llama(2048, 8192, 16, 16, 16, 100352)),
+    "olmo-2-7b": ("olmo2", llama(4096, 11008, 32, 32, 32, 100352)),
+    "olmo-2-13b": ("olmo2", llama(5120, 13824, 40, 40, 40, 100352)),
+    "olmo-2-32b": ("olmo2", llama(5120, 27648, 64, 40, 8, 100352)),
+    "olmo-3-7b": ("olmo3", llama(4096, 11008, 32, 32, 32, 100278)),
+    "olmo-3-32b": ("olmo3", llama(5120, 27648, 64, 40, 8, 100278)),
+    "olmoe-1b-7b": ("olmoe", llama(2048, 1024, 16, 16, 16, 50304)),
+    "command-r": ("cohere", llama(8192, 22528, 40, 64, 64, 256000)),
+    "command-r-plus": ("cohere", llama(12288, 33792, 64, 96, 8, 256000, use_qk_norm=True)),
+    "command-r7b": ("cohere2", llama(4096, 14336, 32, 32, 8, 256000, head_dim=128)),
+    "granite-3-2b": ("granite", llama(2048, 8192, 40, 32, 8, 49155, tie_word_embeddings=True)),
+    "granite-3-8b": ("granite", llama(4096, 12800, 40, 32, 8, 49155, tie_word_embeddings=True)),
+    "granite-8b-code": ("llama", llama(4096, 14336, 36, 32, 8, 49152, attention_bias=True, mlp_bias=True,
+                                       tie_word_embeddings=True)),
+    "granite-3-3b-a800m": ("granitemoe", llama(1536, 512, 32, 24, 8, 49155, num_local_experts=40, num_experts_per_tok=8,
+                                               tie_word_embeddings=True)),
+    "granite-moe-shared": ("granitemoeshared", llama(512, 256, 4, 8, 4, 49155, num_local_experts=8, num_experts_per_tok=2,
+                                                     shared_intermediate_size=384)),
+    "glm-4-9b": ("glm", llama(4096, 13696, 40, 32, 2, 151552, head_dim=128)),
+    "glm-4-9b-0414": ("glm4", llama(4096, 13696, 40, 32, 2, 151552, head_dim=128)),
+    "glm-4.5-air": ("glm4_moe", glm_moe(4096, 10944, 46, 1, 128, 1408)),
+    "glm-4.5": ("glm4_moe", glm_moe(5120, 12288, 92, 3, 160, 1536, use_qk_norm=True)),
+    "smollm3-3b": ("smollm3", llama(2048, 11008, 36, 16, 4, 128256)),
+    "seed-oss-36b": ("seed_oss", llama(5120, 27648, 64, 80, 8, 155136, head_dim=128)),
+    "exaone-4-32b": ("exaone4", llama(5120, 27392, 64, 40, 8, 102400, head_dim=128, sliding_window=4096)),
+    "exaone-4-1.2b": ("exaone4", llama(2048, 4096, 30, 32, 8, 102400, head_dim=64, sliding_window=None, layer_types=["full_attention"] * 30,
+                                       tie_word_embeddings=True)),
+    "helium-2b": ("helium", llama(2560, 7040, 24, 20, 20, 48000)),
+    "arcee-4.5b": ("arcee", llama(2560, 18432, 36, 20, 4, 128004, head_dim=128)),
+    "ernie-4.5-0.3b": ("ernie4_5", llama(1024, 3072, 18, 16, 2, 103424, head_dim=128)),
+    "ernie-4.5-21b-a3b": ("ernie4_5_moe", llama(2560, 12288, 28, 20, 4, 103424)),
+    "dots-llm1": ("dots1", llama(4096, 10944, 62, 32, 32, 152064, n_routed_experts=128, num_experts_per_tok=6,
+                                 n_shared_experts=2, moe_intermediate_size=1408, first_k_dense_replace=1,
+                                 sliding_window=None)),
+    "minimax-m2": ("minimax_m2", llama(3072, 1536, 62, 48, 8, 200064, head_dim=128, rope_parameters=dict(
+        rope_theta=5000000.0, rope_type="default", partial_rotary_factor=0.5))),
+    "phi-3.5-moe": ("phimoe", llama(4096, 6400, 32, 32, 8, 32064, attention_bias=True, lm_head_bias=True)),
+    "nemotron-minitron-4b": ("nemotron", llama(3072, 9216, 32, 24, 8, 256000, head_dim=128)),
     # Odd corners: no public model, but what a file may say.
     "llama-head-dim": ("llama", llama(512, 1376, 4, 8, 2, 32000, head_dim=96)),
     "mistral-head-dim": ("mistral", llama(512, 1376, 4, 8, 2, 32000, head_dim=32, sliding_window=128)),

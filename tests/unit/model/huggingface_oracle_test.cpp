@@ -61,23 +61,36 @@ TEST_P(HuggingFaceOracle, UnderstandsEveryFieldThatTransformersWrites) {
 }
 
 // A preset with the oracle's name restates the same model, so the two readings must be one description.
-TEST_P(HuggingFaceOracle, AgreesWithThePresetOfTheSameName) {
-  const std::vector<std::string> presets = preset_names();
-  if (std::find(presets.begin(), presets.end(), GetParam()) == presets.end())
-    GTEST_SKIP() << "no preset of this name";
+class HuggingFacePreset : public testing::TestWithParam<std::string> {};
+
+TEST_P(HuggingFacePreset, AgreesWithTransformers) {
   ModelDescription preset = load_preset(GetParam());
   const ModelDescription imported = import_huggingface(kData / "hf" / (GetParam() + ".json")).model;
   EXPECT_EQ(describe_difference(preset, imported), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Transformers, HuggingFaceOracle, testing::ValuesIn(names()), [](const auto& param) {
+/// The rest are odd corners of a file format, or models that nobody asked a preset of.
+std::vector<std::string> names_of_presets() {
+  const std::vector<std::string> presets = preset_names();
+  std::vector<std::string> list = names();
+  std::erase_if(list, [&](const std::string& n) { return std::find(presets.begin(), presets.end(), n) == presets.end(); });
+  return list;
+}
+
+std::string test_name(const testing::TestParamInfo<std::string>& param) {
   std::string name = param.param;
   for (char& c : name)
     if (!isalnum(static_cast<unsigned char>(c))) c = '_';
   return name;
-});
+}
 
-TEST(HuggingFaceOracleData, CoversWhatWasAskedFor) { EXPECT_GE(names().size(), 50u); }
+INSTANTIATE_TEST_SUITE_P(Transformers, HuggingFaceOracle, testing::ValuesIn(names()), test_name);
+INSTANTIATE_TEST_SUITE_P(Transformers, HuggingFacePreset, testing::ValuesIn(names_of_presets()), test_name);
+
+TEST(HuggingFaceOracleData, CoversWhatWasAskedFor) {
+  EXPECT_GE(names().size(), 110u);
+  EXPECT_GE(names_of_presets().size(), 90u);
+}
 
 }  // namespace
 }  // namespace rehearse::model::huggingface_oracle_test

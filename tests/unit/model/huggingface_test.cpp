@@ -1,6 +1,7 @@
 // Files as they stand on the hub, hand-written in the spellings of several years, and mistakes in them.
 #include "sim/model/huggingface.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -68,6 +69,40 @@ TEST(HuggingFaceHub, EveryFieldIsUnderstood) {
     const ImportReport report = import_huggingface(entry.path()).report;
     for (const ImportNote& note : report.not_understood) EXPECT_EQ(note.key, "made_up_field") << entry.path();
   }
+}
+
+// A vision-language file's text part is its family's language model.
+TEST(HuggingFaceHub, TheLanguageModelOfAMultimodalFile) {
+  const std::string text = R"("hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100)";
+  for (const auto& [type, family] : {std::pair{"qwen2_5_vl", "qwen2"}, {"qwen3_vl", "qwen3"}}) {
+    const ImportedModel nested = from_text(fmt::format(R"({{"model_type": "{0}", "vision_config": {{}}, "text_config": {{"model_type": "{0}_text", {1}}}}})", type, text));
+    EXPECT_EQ(nested.model.family, family);
+    EXPECT_EQ(nested.model.kv_heads, 2);
+    EXPECT_TRUE(has_key(nested.report.ignored, "vision_config"));
+  }
+  // Qwen2-VL's first files are flat.
+  const ImportedModel flat = from_text(R"({"model_type": "qwen2_vl", "vision_config": {}, )" + text + "}");
+  EXPECT_EQ(flat.model.family, "qwen2");
+  EXPECT_TRUE(has_key(flat.report.ignored, "vision_config"));
+}
+
+// One product for queries, keys and values; the family is remote code, which transformers does not have.
+TEST(HuggingFaceHub, InternLm2) {
+  const ImportedModel file = from_text(R"({"model_type": "internlm2", "architectures": ["InternLM2ForCausalLM"], "attn_implementation": "eager",
+ "bias": false, "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+ "max_position_embeddings": 32768, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "pad_token_id": 2, "pretraining_tp": 1,
+ "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 1000000, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_cache": true,
+ "vocab_size": 92544})");
+  EXPECT_EQ(describe_difference(file.model, load_preset("internlm2-7b")), "");
+  EXPECT_TRUE(file.report.not_understood.empty());
+}
+
+TEST(HuggingFaceFamilies, WhatTheyCannotSayIsRefused) {
+  EXPECT_TRUE(says(mistakes_in(R"({"model_type": "mpt", "d_model": 64, "n_heads": 4, "n_layers": 2, "no_bias": false})"), "MPT with biases"));
+  EXPECT_TRUE(says(mistakes_in(R"({"model_type": "mpt", "d_model": 64, "n_heads": 4, "n_layers": 2, "attn_config": {"alibi": false}})"), "without alibi"));
+  EXPECT_TRUE(says(mistakes_in(R"({"model_type": "stablelm", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "qk_layernorm": true})"), "qk_layernorm"));
+  EXPECT_TRUE(says(mistakes_in(R"({"model_type": "gpt_neo", "hidden_size": 64, "num_layers": 2, "num_heads": 4, "attention_layers": ["local"]})"), "another length"));
+  EXPECT_TRUE(says(mistakes_in(R"({"model_type": "smollm3", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "no_rope_layers": [1]})"), "another length"));
 }
 
 TEST(HuggingFaceHub, NamesComeFromTheFileOrItsStem) {

@@ -1,5 +1,6 @@
 #include "sim/model/model_file.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "sim/config/document.h"
@@ -67,6 +68,30 @@ TEST(ModelFile, ExpertsEverySecondLayerAfterTheDenseOnes) {
   EXPECT_EQ(model.experts.ffn_hidden, model.ffn_hidden);
 }
 
+TEST(ModelFile, LettersSayWindowsAndPositionsOfLayers) {
+  const auto layers = [](const std::string& windows) {
+    std::string seen;
+    for (const Layer& layer : read("{layers: 5, hidden: 64, heads: 4, vocab: 100, windows: " + windows + "}").layers)
+      seen += fmt::format("{}{} ", layer.window, layer.rotary ? "r" : "-");
+    return seen;
+  };
+  EXPECT_EQ(layers("{size: 16, pattern: LLN}"), "16r 16r 0- 16r 16r ");
+  EXPECT_EQ(layers("{pattern: GN}"), "0r 0- 0r 0- 0r ");
+  EXPECT_TRUE(says(mistakes_in("{layers: 2, hidden: 64, heads: 4, vocab: 100, windows: {pattern: LG}}"), "windows.size: missing"));
+}
+
+TEST(ModelFile, NormsMayFollowAndSpanAllHeads) {
+  const std::string sizes = "layers: 2, hidden: 64, heads: 4, kv_heads: 2, vocab: 100, ffn_hidden: 128";
+  const auto norms = [&](const std::string& more) { return count_parameters(read("{" + sizes + more + "}")).norms; };
+  EXPECT_EQ(norms(""), 2 * 2 * 64 + 64);
+  EXPECT_EQ(norms(", norms_after: true"), 2 * 2 * 64 + 64);
+  EXPECT_EQ(norms(", qk_norm: true"), 2 * (2 * 64 + 2 * 16) + 64);
+  EXPECT_EQ(norms(", qk_norm: true, joint_qk_norm: true"), 2 * (2 * 64 + 64 + 32) + 64);   // 4 and 2 heads of 16
+  EXPECT_EQ(norms(", norm: layer_norm, norm_weight: false"), 0);
+  EXPECT_TRUE(says(mistakes_in("{" + sizes + ", joint_qk_norm: true}"), "joint_qk_norm without qk_norm"));
+  EXPECT_TRUE(says(mistakes_in("{" + sizes + ", norms_after: true, norms_per_layer: 4}"), "norms_after means two norms per layer"));
+}
+
 TEST(ModelFile, MistakesAllAtOnce) {
   const std::string said = mistakes_in(R"(layers: 2
 hiden: 64
@@ -81,7 +106,7 @@ biases: [qkv, output]
   EXPECT_TRUE(says(said, "m.yaml:2:8: hiden: unknown key. Did you mean hidden?"));
   EXPECT_TRUE(says(said, "\"selu\" is unknown"));
   EXPECT_TRUE(says(said, "experts.topk: unknown key"));
-  EXPECT_TRUE(says(said, "\"LX\" is not made of L (local) and G (global)"));
+  EXPECT_TRUE(says(said, "\"LX\" is not made of L (local), G (global) and N (global, no positions)"));
   EXPECT_TRUE(says(said, "\"output\" is unknown"));
 }
 

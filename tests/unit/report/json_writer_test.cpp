@@ -6,6 +6,7 @@
 #include <set>
 
 #include "small_scenario.h"
+#include "sim/model/presets.h"
 #include "sim/report/effective_config.h"
 #include "sim/scenario/scenario_file.h"
 
@@ -91,6 +92,15 @@ TEST(EffectiveConfig, ReadsBackToTheSameScenario) {
     const auto again = scenario::read_scenario(config::parse_document(text, "again.yaml").root, "again.yaml");
     EXPECT_EQ(again.model, scenario.model);
     EXPECT_EQ(hash_of(again), hash_of(scenario)) << text;
+  }
+}
+
+// Whatever a description says is in the effective scenario: no two models share one.
+TEST(EffectiveConfig, EveryPresetReadsBackAsItself) {
+  for (const std::string& name : model::preset_names()) {
+    const auto scenario = small_scenario({"model=" + name});
+    const auto again = scenario::read_scenario(config::parse_document(config::to_yaml(effective_config(scenario)), "again.yaml").root, "again.yaml");
+    EXPECT_EQ(again.model, scenario.model) << name << ": " << model::describe_difference(again.model, scenario.model);
   }
 }
 

@@ -85,13 +85,13 @@ TEST(MeasuredRun, WhatAProfileHasNotIsSimulatedByOneThatHas) {
 TEST(MeasuredRun, GpusAreFoundHoweverTheyAreSpelled) {
   const auto gpu = [](const std::string& stated) { return scenario({{"gpu", stated}}).cluster.gpu.name; };
   for (const auto& [stated, name] : Row{{"H800-80GB", "h800-sxm"}, {"NVIDIA A100-SXM4-40GB", "a100-40gb-sxm"}, {"A100 PCIe 80GB", "a100-80gb-pcie"}, {"H100 NVL", "h100-nvl"}, {"H100-SXM5-80GB", "h100-sxm"},
-                                        {"RTX A6000", "rtx-a6000"}, {"H20", "h20"}, {"L4", "l4"}, {"GB200", "gb200-nvl72"}})
+                                        {"RTX A6000", "rtx-a6000"}, {"RTX 6000 Ada", "rtx-6000-ada"}, {"NVIDIA GeForce RTX 5090", "rtx-5090"}, {"A40", "a40"}, {"A30", "a30"}, {"L40", "l40"}, {"MI325X", "mi325x"}, {"H20", "h20"}, {"L4", "l4"}, {"GB200", "gb200-nvl72"}})
     EXPECT_EQ(gpu(stated), name) << stated;
   EXPECT_EQ(run({{"gpu", "TPUv4"}}).reason, "no data of GPU 'TPUv4'");
 }
 
 TEST(MeasuredRun, EightOfEveryGpuHaveANode) {
-  for (const char* name : {"a10g", "rtx-a6000", "rtx-3090", "rtx-4070-ti-super", "h800-sxm", "h20", "l4", "a100-40gb-pcie", "h100-pcie", "h100-nvl"}) {
+  for (const char* name : {"a10g", "rtx-a6000", "rtx-3090", "rtx-4070-ti-super", "rtx-5090", "rtx-6000-ada", "a40", "a30", "l40", "mi325x", "h800-sxm", "h20", "l4", "a100-40gb-pcie", "h100-pcie", "h100-nvl"}) {
     const Scenario s = scenario({{"gpu", name}});
     EXPECT_EQ(s.cluster.gpus_per_node, 8) << name;
     EXPECT_EQ(s.cluster.gpu.name, name);
