@@ -36,7 +36,7 @@ const std::vector<Dimension>& dimensions() {
       {"precision", {"fp32", "fp16", "bf16", "fp8"}},
       {"optimizer", st::optimizers().names()},
       {"micro-batches", {"few", "many"}},
-      {"model", {"llama", "grouped", "gpt", "untied gpt", "mixture", "latent mixture"}},
+      {"model", {"llama", "grouped", "gpt", "untied gpt", "norms after", "side by side", "local layers", "mixture", "latent mixture"}},
       {"experts", {"1", "2", "2 x 2", "4 deepep", "4 all-gather", "4 hierarchical"}},
       {"framework", st::profile_names()},
       {"tuning", {"full", "full", "lora", "lora all", "qlora", "head only", "norms only", "upper half"}},
@@ -71,6 +71,10 @@ model::ModelDescription model_named(const std::string& name) {
     m.layers[0].moe = false;
   }
   if (!s.gated) m.dropout = m.attention_dropout = 0.1;
+  if (name == "norms after") m.norms_after = m.qk_norm = m.joint_qk_norm = true;
+  if (name == "side by side") m.parallel_residual = true, m.norms_per_layer = 1, m.norm = model::Norm::layer_norm, m.norm_weight = false;
+  if (name == "local layers")
+    for (std::size_t i = 0; i < m.layers.size(); ++i) i % 4 == 3 ? void(m.layers[i].rotary = false) : void(m.layers[i].window = 32);
   return m;
 }
 
@@ -215,7 +219,7 @@ TEST(Combinations, EveryPairSimulatesOrIsRefusedWithAReason) {
   std::mt19937_64 random(20240611);
   std::set<std::array<std::size_t, 4>> pairs;
   int simulated = 0, refused = 0;
-  for (int run = 0; run < 4500 && !testing::Test::HasFailure(); ++run) {
+  for (int run = 0; run < 6000 && !testing::Test::HasFailure(); ++run) {
     Choice c;
     for (const Dimension& d : dimensions()) c.push_back(random() % d.values.size());
     for (std::size_t i = 0; i < c.size(); ++i)
