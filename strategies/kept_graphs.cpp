@@ -15,10 +15,11 @@ plan::Call KeptGraphs::call(std::size_t u, std::uint32_t block, Phase phase, int
 void KeptGraphs::setup() {
   if (!held_by_loop()) return;
   of_before_.assign(stage_.units.size(), plan::kNoFrame);
+  last_ = static_cast<int>(chunks_.chunks.front().contents.micro_batches) - 1;
   for (std::size_t u = 0; u < stage_.units.size(); ++u) {
     if (!blocks_.outlives(u)) continue;
     of_before_[u] = stage_.frames.acquire(blocks_.slots(u, chunks_.chunks.front()));
-    stage_.append(call(u, blocks_.whole(u).last_graph, Phase::setup, -1, of_before_[u]));
+    stage_.append(call(u, blocks_.whole(u, last_).last_graph, Phase::setup, -1, of_before_[u]));
   }
 }
 
@@ -27,7 +28,7 @@ void KeptGraphs::loss_is_there(int micro_batch) {
   if (held_ >= 0) drop(0, held_);
   else
     for (std::size_t u = stage_.units.size(); u-- > 0;)
-      if (blocks_.outlives(u)) stage_.append(call(u, blocks_.whole(u).drop_graph, Phase::forward, micro_batch, of_before_[u]));
+      if (blocks_.outlives(u)) stage_.append(call(u, blocks_.whole(u, last_).drop_graph, Phase::forward, micro_batch, of_before_[u]));
   held_ = -1;
 }
 
@@ -40,7 +41,7 @@ void KeptGraphs::drop(int chunk, int micro_batch) {
   const StageChunk& c = chunks_[chunk];
   for (std::size_t u = c.last; u-- > c.first;) {
     if (!blocks_.outlives(u)) continue;
-    plan::Call dropped = call(u, blocks_.whole(u).drop_graph, Phase::backward, micro_batch, frames_.units.at(micro_batch, u));
+    plan::Call dropped = call(u, blocks_.whole(u, micro_batch).drop_graph, Phase::backward, micro_batch, frames_.units.at(micro_batch, u));
     const bool retains = stage_.units[u].retains;
     if (retains) dropped.frames[static_cast<std::size_t>(Frame::below)] = frames_.units.at(micro_batch, u - 1);
     stage_.append(dropped);
@@ -54,7 +55,7 @@ void KeptGraphs::end_step() {
   if (held_ < 0) return;
   for (std::size_t u = 0; u < stage_.units.size(); ++u) {
     if (!blocks_.outlives(u)) continue;
-    plan::Call kept = call(u, blocks_.whole(u).keep_graph, Phase::optimizer, -1, of_before_[u]);
+    plan::Call kept = call(u, blocks_.whole(u, held_).keep_graph, Phase::optimizer, -1, of_before_[u]);
     kept.frames[static_cast<std::size_t>(Frame::below)] = frames_.units.at(held_, u);
     stage_.append(kept);
     frames_.units.drop(held_, u);

@@ -32,6 +32,7 @@ class KeptGraphs {
   UnitBlocks& blocks_;
   StageFrames& frames_;
   int held_ = -1;                            // micro-batch; -1: of the step before, or none
+  int last_ = 0;                             // micro-batch of a step
   std::vector<std::uint32_t> of_before_;     // frames of the step before's, by unit
 };
 

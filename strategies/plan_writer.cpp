@@ -126,7 +126,7 @@ ChunkContents contents_of(const PipelineProgram& program, int rank, int chunk, c
   return contents;
 }
 
-/// Slots that the rank's experts get, over the mean of the expert ranks, in all layers that it holds.
+/// Slots that the rank's experts get, over the mean of the expert ranks, in all layers that it holds and all routings.
 double load_of(const model::ModelDescription& model, const Strategy& strategy, int expert_rank, const std::vector<ChunkContents>& chunks) {
   const Degrees& d = strategy.parallelism.degrees;
   const std::int64_t tokens = strategy.tokens() / (strategy.parallelism.sequence_parallel ? d.tensor : 1);
@@ -134,9 +134,11 @@ double load_of(const model::ModelDescription& model, const Strategy& strategy, i
   for (const ChunkContents& chunk : chunks)
     for (const int layer : chunk.layers) {
       if (!model.layers[static_cast<std::size_t>(layer)].moe) continue;
-      const RankLoads loads = rank_loads(expert_slots(strategy.experts.routing, model.experts, layer, tokens, strategy.experts.capacity_factor), d.expert);
-      mine += static_cast<double>(loads.received[static_cast<std::size_t>(expert_rank)]);
-      mean += static_cast<double>(loads.sent);
+      for (int draw = 0; draw < strategy.routing_draws(); ++draw) {
+        const RankLoads loads = rank_loads(expert_slots(strategy.experts.routing, model.experts, {layer, draw}, tokens, strategy.experts.capacity_factor), d.expert);
+        mine += static_cast<double>(loads.received[static_cast<std::size_t>(expert_rank)]);
+        mean += static_cast<double>(loads.sent);
+      }
     }
   return mean > 0 ? mine / mean : 1;
 }

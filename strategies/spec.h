@@ -2,6 +2,7 @@
 // Leaves out the model (sim/model), the machines (hwmodels) and how a framework carries it out (framework/profile.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -187,14 +188,17 @@ enum class Dispatcher : std::uint8_t {
   hybridep,       // the same traffic; rows are padded for 8-bit products on the way
 };
 
-/// How the router spreads tokens over experts. Every layer has popular experts of its own, drawn with `seed`.
+/// How the router spreads tokens over experts. Every layer has popular experts of its own, drawn with `seed`; micro-batches
+/// may differ around them.
 enum class RoutingKind : std::uint8_t { balanced, zipf, dirichlet };
 struct Routing {
   RoutingKind distribution = RoutingKind::balanced;
   std::optional<double> skew;            // zipf: the k-th most popular expert gets k^-skew
   std::optional<double> concentration;   // dirichlet: of each expert's share; the larger the more even
+  std::optional<double> batch_concentration;   // of a micro-batch's shares around those; the larger the more alike they are
+  std::int64_t batch_draws = 8;                // micro-batches drawn; they come in turn
   std::int64_t seed = 0;
-  bool even() const { return distribution == RoutingKind::balanced || (distribution == RoutingKind::zipf && skew.value_or(0) == 0); }
+  bool even() const { return !batch_concentration && (distribution == RoutingKind::balanced || (distribution == RoutingKind::zipf && skew.value_or(0) == 0)); }
 };
 
 /// Mixture of experts: what the router's choices mean for ranks.
@@ -224,6 +228,10 @@ struct Strategy {
 
   /// Ranks hold experts of different popularity. Slots that are computed whether they are filled or not make them equal.
   bool uneven_experts() const { return !experts.routing.even() && !experts.pad_to_capacity; }
+  /// Micro-batches of a step that the router treats differently; the others repeat them in turn.
+  std::int64_t routing_draws() const {
+    return uneven_experts() && experts.routing.batch_concentration ? std::min(experts.routing.batch_draws, micro_batches()) : 1;
+  }
   /// Micro-batches that one pipeline runs per step. Precondition: the batch divides (checked by problems_of).
   std::int64_t micro_batches() const {
     return training.global_batch_size / (training.micro_batch_size * parallelism.degrees.data);

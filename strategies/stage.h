@@ -17,6 +17,7 @@ namespace rehearse::strategies {
 /// Parameters that are kept, gathered and reduced together: one layer, the embedding, or norm + head.
 struct Unit {
   const Tape* tape = nullptr;
+  const std::vector<const Tape*>* draws = nullptr;   // of micro-batches that the router treats differently, `tape` the first; null: all alike
   int layer = -1;               // global layer number, -1 for embedding and head
   int chunk = 0;                // of this rank
   std::uint32_t frame = 0;      // unit frame: one slot per weight (its gradient), then kUnitExtraSlots
@@ -26,6 +27,8 @@ struct Unit {
   bool retains = false;         // its ends stay until backward is over (kept_graphs.h)
   bool above_retains = false;   // those of the unit above do
   bool trainable() const { return tape->trainable_elements() > 0; }
+  std::size_t draw_of(int micro_batch) const { return draws != nullptr && micro_batch >= 0 ? static_cast<std::size_t>(micro_batch) % draws->size() : 0; }
+  const Tape& tape_of_draw(std::size_t draw) const { return draws != nullptr ? *(*draws)[draw] : *tape; }
   /// The same blocks serve both.
   bool runs_like(const Unit& other) const {
     return tape == other.tape && checkpoint == other.checkpoint && input_gradient == other.input_gradient && in_parallel == other.in_parallel && retains == other.retains &&

@@ -68,14 +68,26 @@ class ChunkBuilder {
       if (known == kind) return tape;
     LowerContext lowered = of_layer(layer);
     if (wide) lowered.gemm = lowered.activation;
-    out_.tapes.push_back(layer_tape(lowered, kind.first));
-    kinds_.emplace_back(kind, &out_.tapes.back());
-    return &out_.tapes.back();
+    std::vector<const Tape*> drawn;
+    const int draws = kind.first.moe ? static_cast<int>(stage_.strategy.routing_draws()) : 1;
+    for (lowered.routing_draw = 0; lowered.routing_draw < draws; ++lowered.routing_draw) {
+      out_.tapes.push_back(layer_tape(lowered, kind.first));
+      drawn.push_back(&out_.tapes.back());
+    }
+    kinds_.emplace_back(kind, drawn.front());
+    if (draws > 1) out_.draws.push_back(std::move(drawn));
+    return kinds_.back().second;
+  }
+
+  /// Null where every micro-batch has the same tape.
+  const std::vector<const Tape*>* draws_of(const Tape* tape) const {
+    const auto it = std::find_if(out_.draws.begin(), out_.draws.end(), [&](const std::vector<const Tape*>& d) { return d.front() == tape; });
+    return it == out_.draws.end() ? nullptr : &*it;
   }
 
   /// Gradients flow down to the first trained weight; further only where a stage below, or the framework, asks for them.
   void add_unit(const Tape* tape, int layer, bool checkpoint) {
-    Unit unit{.tape = tape, .layer = layer, .chunk = static_cast<int>(out_.chunks.size()), .checkpoint = checkpoint, .input_gradient = wanted_below_, .in_parallel = in_parallel_};
+    Unit unit{.tape = tape, .draws = draws_of(tape), .layer = layer, .chunk = static_cast<int>(out_.chunks.size()), .checkpoint = checkpoint, .input_gradient = wanted_below_, .in_parallel = in_parallel_};
     unit.frame = stage_.frames.acquire(static_cast<std::uint32_t>(tape->weights.size()) + kUnitExtraSlots);
     stage_.units.push_back(unit);
     wanted_below_ = wanted_below_ || unit.trainable() || asked_;

@@ -41,6 +41,7 @@ struct StageChunk {
 
 struct StageChunks {
   std::deque<Tape> tapes;        // owns; stable addresses. Units of equal layers share one
+  std::deque<std::vector<const Tape*>> draws;   // a layer's, where micro-batches are routed differently
   std::vector<StageChunk> chunks;
   bool tied = false;             // embedding and head share their table on this rank
 

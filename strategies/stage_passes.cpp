@@ -30,7 +30,7 @@ void StagePasses::begin_step() {
 std::vector<ModuleUse> StagePasses::module_uses() {
   std::vector<ModuleUse> uses;
   const auto add = [&](std::size_t u, Pass pass) {
-    for (const HookPoint& point : blocks_.hooks(u, pass))
+    for (const HookPoint& point : blocks_.hooks(u, pass, 0))
       if (point.begins) uses.push_back({u, point.weights});
   };
   for (std::size_t u = 0; u < stage_.units.size(); ++u) add(u, Pass::forward);
@@ -90,7 +90,7 @@ void StagePasses::run_unit(std::size_t u, int chunk, int micro_batch, Pass pass)
   if (data_.hooks_above() >= 0) {
     run_hooked(call, u, micro_batch, pass);
   } else {
-    call.block = block_of(u, chunk, pass);
+    call.block = block_of(u, chunk, micro_batch, pass);
     stage_.append(call);
   }
   if (pass == Pass::forward)
@@ -101,8 +101,8 @@ void StagePasses::run_unit(std::size_t u, int chunk, int micro_batch, Pass pass)
 /// A unit's pass, with what the data-parallel strategy does before and after its modules.
 void StagePasses::run_hooked(plan::Call call, std::size_t u, int micro_batch, Pass pass) {
   EXPECTS(pass == Pass::forward || pass == Pass::backward, "a backward in two halves has no hooks on modules");
-  const std::vector<HookPoint>& points = blocks_.hooks(u, pass);
-  const std::vector<std::uint32_t>& parts = blocks_.hooked_parts(u, pass);
+  const std::vector<HookPoint>& points = blocks_.hooks(u, pass, micro_batch);
+  const std::vector<std::uint32_t>& parts = blocks_.hooked_parts(u, pass, micro_batch);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     call.block = parts[i];
     if (call.block != plan::kNoFrame) stage_.append(call);
@@ -159,7 +159,7 @@ bool StagePasses::defers(std::size_t u, int chunk, Pass pass) const {
 void StagePasses::make_deferred_gradients() {
   for (std::size_t i = 0; i < deferred_.size(); ++i) {
     const auto [unit, chunk, micro_batch] = deferred_[i];
-    plan::Call call{.block = block_of(unit, chunk, Pass::weight_gradients), .phase = Phase::weight_gradient, .micro_batch = micro_batch};
+    plan::Call call{.block = block_of(unit, chunk, micro_batch, Pass::weight_gradients), .phase = Phase::weight_gradient, .micro_batch = micro_batch};
     // What it reads lies in the unit's own frame; the layer below is through with its backward.
     call.frames[static_cast<std::size_t>(Frame::own)] = frame_of(unit, chunk, micro_batch);
     call.frames[static_cast<std::size_t>(Frame::unit)] = stage_.units[unit].frame;
@@ -188,7 +188,7 @@ std::vector<std::function<void()>> StagePasses::steps(int chunk, int micro_batch
   const StageChunk& c = chunks_[chunk];
   for (std::size_t i = 0; i < c.last - c.first; ++i) {
     const std::size_t u = pass == Pass::forward ? c.first + i : c.last - 1 - i;
-    const std::vector<std::uint32_t>& parts = blocks_.segments_of(block_of(u, chunk, pass));
+    const std::vector<std::uint32_t>& parts = blocks_.segments_of(block_of(u, chunk, micro_batch, pass));
     for (std::size_t k = 0; k < parts.size(); ++k) {
       const std::uint32_t id = parts[k];
       const bool opens = k == 0, closes = k + 1 == parts.size();
@@ -209,7 +209,7 @@ Duration StagePasses::launch_time(int chunk) {
   for (std::size_t u = chunks_[chunk].first; u < chunks_[chunk].last; ++u)
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       if (pass == Pass::backward && stage_.evaluates()) continue;
-      for (const plan::Instruction& i : stage_.builder.block(block_of(u, chunk, pass)).timing)
+      for (const plan::Instruction& i : stage_.builder.block(block_of(u, chunk, 0, pass)).timing)
         if (i.op == plan::Opcode::kernel || i.op == plan::Opcode::host || i.op == plan::Opcode::collective) sum += Duration{i.value};
     }
   return sum;
@@ -217,9 +217,9 @@ Duration StagePasses::launch_time(int chunk) {
 
 // Calls and frames -----------------------------------------------------------------------------------------------------
 
-std::uint32_t StagePasses::block_of(std::size_t u, int chunk, Pass pass) {
+std::uint32_t StagePasses::block_of(std::size_t u, int chunk, int micro_batch, Pass pass) {
   const Done& so_far = done(chunk);
-  return blocks_.block_of(u, pass, (pass == Pass::input_gradients ? so_far.input_gradients : so_far.weight_gradients) == 0);
+  return blocks_.block_of(u, pass, micro_batch, (pass == Pass::input_gradients ? so_far.input_gradients : so_far.weight_gradients) == 0);
 }
 
 plan::Call StagePasses::unit_call(std::size_t u, int chunk, int micro_batch, Pass pass) {

@@ -55,7 +55,7 @@ class StagePasses {
   void count(int chunk, Pass pass);
   std::vector<std::function<void()>> steps(int chunk, int micro_batch, Pass pass);
 
-  std::uint32_t block_of(std::size_t unit, int chunk, Pass pass);
+  std::uint32_t block_of(std::size_t unit, int chunk, int micro_batch, Pass pass);
   plan::Call unit_call(std::size_t unit, int chunk, int micro_batch, Pass pass);
   std::uint32_t frame_of(std::size_t unit, int chunk, int micro_batch);
   void release(std::size_t unit, int chunk, int micro_batch);

@@ -16,14 +16,15 @@ UnitBlocks::UnitBlocks(Stage& stage, const DataParallelWriter& data) : stage_(st
   }
 }
 
-std::uint32_t UnitBlocks::block_of(std::size_t unit, Pass pass, bool first) {
+std::uint32_t UnitBlocks::block_of(std::size_t unit, Pass pass, int micro_batch, bool first) {
+  const std::size_t draw = stage_.units[unit].draw_of(micro_batch);
   switch (pass) {
-    case Pass::forward: return blocks(unit, data_.gradient_mode(true), SplitBackward::none).forward;
-    case Pass::backward: return blocks(unit, data_.gradient_mode(first), SplitBackward::none).backward;
-    case Pass::input_gradients: return blocks(unit, data_.gradient_mode(first), split()).backward;
+    case Pass::forward: return blocks(unit, {data_.gradient_mode(true), SplitBackward::none, draw}).forward;
+    case Pass::backward: return blocks(unit, {data_.gradient_mode(first), SplitBackward::none, draw}).backward;
+    case Pass::input_gradients: return blocks(unit, {data_.gradient_mode(first), split(), draw}).backward;
     case Pass::weight_gradients: break;
   }
-  return blocks(unit, data_.gradient_mode(first), split()).weights;
+  return blocks(unit, {data_.gradient_mode(first), split(), draw}).weights;
 }
 
 const std::vector<std::uint32_t>& UnitBlocks::segments_of(std::uint32_t block) {
@@ -32,25 +33,27 @@ const std::vector<std::uint32_t>& UnitBlocks::segments_of(std::uint32_t block) {
   return it->second;
 }
 
-const std::vector<std::uint32_t>& UnitBlocks::hooked_parts(std::size_t unit, Pass pass) {
-  const std::uint32_t block = pass == Pass::forward ? whole(unit).forward : whole(unit).backward;
+const std::vector<std::uint32_t>& UnitBlocks::hooked_parts(std::size_t unit, Pass pass, int micro_batch) {
+  const std::uint32_t block = pass == Pass::forward ? whole(unit, micro_batch).forward : whole(unit, micro_batch).backward;
   auto it = parts_.find(block);
   if (it != parts_.end()) return it->second;
   std::vector<plan::Cut> places;
-  for (const HookPoint& point : hooks(unit, pass)) places.push_back(point.at);
+  for (const HookPoint& point : hooks(unit, pass, micro_batch)) places.push_back(point.at);
   return parts_.emplace(block, parts_of(stage_.builder, block, places)).first->second;
 }
 
 std::uint32_t UnitBlocks::slots(std::size_t unit, const StageChunk& chunk) {
   std::uint32_t most = 0;
-  for (const bool first : {true, false})
-    for (const bool in_two : {false, true}) {
-      if (in_two && !chunk.contents.splits && !may_defer(unit, chunk)) continue;
-      const TapeBlocks& b = blocks(unit, data_.gradient_mode(first), in_two ? split() : SplitBackward::none);
-      most = std::max(most, b.slots);
-      if (chunk.contents.overlaps && !in_two)
-        for (std::uint32_t id : {b.forward, b.backward}) most = std::max(most, slots_with_cuts(stage_.builder.block(id)));
-    }
+  const std::size_t draws = stage_.units[unit].draws != nullptr ? stage_.units[unit].draws->size() : 1;
+  for (std::size_t draw = 0; draw < draws; ++draw)
+    for (const bool first : {true, false})
+      for (const bool in_two : {false, true}) {
+        if (in_two && !chunk.contents.splits && !may_defer(unit, chunk)) continue;
+        const TapeBlocks& b = blocks(unit, {data_.gradient_mode(first), in_two ? split() : SplitBackward::none, draw});
+        most = std::max(most, b.slots);
+        if (chunk.contents.overlaps && !in_two)
+          for (std::uint32_t id : {b.forward, b.backward}) most = std::max(most, slots_with_cuts(stage_.builder.block(id)));
+      }
   return most;
 }
 
@@ -63,28 +66,29 @@ bool UnitBlocks::may_defer(std::size_t unit, const StageChunk& chunk) const {
   return chunk.contents.head && unit + 1 == chunk.last && stage_.strategy.pipeline.deferred_head_gradients.has_value() && !stage_.evaluates();
 }
 
-const TapeBlocks& UnitBlocks::blocks(std::size_t unit, WeightGradient mode, SplitBackward how) {
+const TapeBlocks& UnitBlocks::blocks(std::size_t unit, const Variant& variant) {
   Variants& variants = variants_[first_alike_[unit]];
-  auto it = variants.find({mode, how});
-  if (it == variants.end()) it = variants.emplace(std::pair{mode, how}, emit_unit(stage_.units[unit], mode, how)).first;
+  auto it = variants.find(variant);
+  if (it == variants.end()) it = variants.emplace(variant, emit_unit(stage_.units[unit], variant)).first;
   return it->second;
 }
 
-TapeBlocks UnitBlocks::emit_unit(const Unit& u, WeightGradient mode, SplitBackward how) {
+TapeBlocks UnitBlocks::emit_unit(const Unit& u, const Variant& variant) {
+  const Tape& tape = u.tape_of_draw(variant.draw);
   EmitOptions options;
   options.checkpoint = u.checkpoint;
   options.recorded = !stage_.evaluates();
-  options.gradient = mode;
+  options.gradient = variant.mode;
   options.input_gradient = u.input_gradient;
   options.gradient_element_bytes = data_.gradient_element_bytes();
   options.main_gradient_element_bytes = data_.main_gradient_element_bytes();
   if (stage_.profile.proxies_always_stall || !stage_.rank_class.stage_peers_other_node.empty()) options.collective_wait = stage_.profile.proxy_stall * stage_.sizes.tensor;
-  options.split = how;
+  options.split = variant.split;
   options.retains_ends = u.retains;
   options.above_retains = u.above_retains;
-  if (stage_.strategy.data_parallel.kind == DataParallelKind::zero3) options.hooked_submodules = u.tape->modules();
+  if (stage_.strategy.data_parallel.kind == DataParallelKind::zero3) options.hooked_submodules = tape.modules();
   options.hooks_above = data_.hooks_above();
-  return emit(*u.tape, options, u.in_parallel ? taking_turns_ : stage_.profile, stage_.builder);
+  return emit(tape, options, u.in_parallel ? taking_turns_ : stage_.profile, stage_.builder);
 }
 
 }  // namespace rehearse::strategies

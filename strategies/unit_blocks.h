@@ -2,8 +2,8 @@
 // Leaves out how a tape becomes blocks (layer/tape_emitter.h) and when they are called (stage_passes.h).
 #pragma once
 
+#include <compare>
 #include <map>
-#include <utility>
 #include <vector>
 
 #include "strategies/data/data_parallel.h"
@@ -19,16 +19,16 @@ class UnitBlocks {
   UnitBlocks(Stage& stage, const DataParallelWriter& data);
 
   /// `first`: no micro-batch has made gradients of this kind in this step.
-  std::uint32_t block_of(std::size_t unit, Pass pass, bool first);
+  std::uint32_t block_of(std::size_t unit, Pass pass, int micro_batch, bool first);
   /// The unit's blocks leave something behind that goes with the graph of the micro-batch: what lets go of it, and more.
-  bool outlives(std::size_t unit) { return stage_.runs_backward(unit) && whole(unit).drop_graph != plan::kNoFrame; }
+  bool outlives(std::size_t unit) { return stage_.runs_backward(unit) && whole(unit, 0).drop_graph != plan::kNoFrame; }
   /// Of a backward in one piece, the step's first.
-  const TapeBlocks& whole(std::size_t unit) { return blocks(unit, data_.gradient_mode(true), SplitBackward::none); }
+  const TapeBlocks& whole(std::size_t unit, int micro_batch) { return blocks(unit, {data_.gradient_mode(true), SplitBackward::none, stage_.units[unit].draw_of(micro_batch)}); }
   /// Its parts, cut where compute would wait.
   const std::vector<std::uint32_t>& segments_of(std::uint32_t block);
   /// Where modules have hooks in a pass, and the parts between them (plan::kNoFrame: empty).
-  const std::vector<HookPoint>& hooks(std::size_t unit, Pass pass) { return pass == Pass::forward ? whole(unit).forward_hooks : whole(unit).backward_hooks; }
-  const std::vector<std::uint32_t>& hooked_parts(std::size_t unit, Pass pass);
+  const std::vector<HookPoint>& hooks(std::size_t unit, Pass pass, int micro_batch) { return pass == Pass::forward ? whole(unit, micro_batch).forward_hooks : whole(unit, micro_batch).backward_hooks; }
+  const std::vector<std::uint32_t>& hooked_parts(std::size_t unit, Pass pass, int micro_batch);
   /// Slots of the unit's frame, in all variants that its chunk's passes may use.
   std::uint32_t slots(std::size_t unit, const StageChunk& chunk);
 
@@ -39,9 +39,16 @@ class UnitBlocks {
   bool may_defer(std::size_t unit, const StageChunk& chunk) const;
 
  private:
-  using Variants = std::map<std::pair<WeightGradient, SplitBackward>, TapeBlocks>;
-  const TapeBlocks& blocks(std::size_t unit, WeightGradient mode, SplitBackward split);
-  TapeBlocks emit_unit(const Unit& unit, WeightGradient mode, SplitBackward split);
+  /// What a unit's blocks depend on beside the unit.
+  struct Variant {
+    WeightGradient mode;
+    SplitBackward split;
+    std::size_t draw = 0;
+    auto operator<=>(const Variant&) const = default;
+  };
+  using Variants = std::map<Variant, TapeBlocks>;
+  const TapeBlocks& blocks(std::size_t unit, const Variant& variant);
+  TapeBlocks emit_unit(const Unit& unit, const Variant& variant);
 
   Stage& stage_;
   const DataParallelWriter& data_;

@@ -44,6 +44,9 @@ std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const S
   unused(experts && d.expert > 1 && s.experts.dispatcher == Dispatcher::hierarchical && d.expert * d.expert_tensor <= gpus_per_node, "experts.dispatcher", "an expert group that lies in one node exchanges in one step");
   unused(experts && s.experts.overlap_shared && model.experts.shared_ffn_hidden == 0, "experts.overlap_shared", "the model has no shared experts");
 
+  const Routing& routing = s.experts.routing;
+  unused(routing.batch_draws != Routing{}.batch_draws && !routing.batch_concentration, "experts.routing.batch_draws", "experts.routing.batch_concentration is not set: micro-batches are alike");
+
   const Memory& m = s.memory;
   const Offload& o = m.offload;
   unused(m.recompute_every > 1 && m.recompute != Recompute::full, "memory.recompute_every", "memory.recompute is not full");

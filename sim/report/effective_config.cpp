@@ -176,6 +176,8 @@ Value routing_section(const st::Routing& r) {
   out.add("distribution", kDistributions[static_cast<std::size_t>(r.distribution)]);
   out.add_if("skew", r.skew);
   out.add_if("concentration", r.concentration);
+  out.add_if("batch_concentration", r.batch_concentration);
+  if (r.batch_concentration) out.add("batch_draws", r.batch_draws);
   if (!r.even()) out.add("seed", r.seed);
   return out.take();
 }
@@ -191,7 +193,7 @@ Value experts_section(const scenario::Scenario& s) {
   out.add("overlap_shared", e.overlap_shared.value_or(s.profile.overlap_shared_experts));
   out.add("fused_mlp", e.fused_mlp.value_or(s.profile.fused_expert_mlp));
   out.add("overlap_exchange", e.overlap_exchange);
-  if (e.routing.distribution != st::RoutingKind::balanced) out.put("routing", routing_section(e.routing));
+  if (e.routing.distribution != st::RoutingKind::balanced || e.routing.batch_concentration) out.put("routing", routing_section(e.routing));
   return out.take();
 }
 

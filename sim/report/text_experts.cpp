@@ -25,7 +25,7 @@ std::string experts_text(const Result& r) {
   }
   std::string text = "\n" + table.text(0);
   if (shown.size() < r.classes.size()) text += fmt::format("  ({} classes like these are left out; --json has them all)\n", r.classes.size() - shown.size());
-  return text + fmt::format("  The fullest rank gets {:.3f} times the mean of its stage.\n", expert_imbalance(r.plan));
+  return text + fmt::format("  The fullest rank gets {:.3f} times the mean of its stage over a step.\n", expert_imbalance(r.plan));
 }
 
 }  // namespace rehearse::report

@@ -227,6 +227,8 @@ const config::Fields<st::Routing>& routing_fields() {
                       {"dirichlet", st::RoutingKind::dirichlet, "shares drawn with a concentration"}}).required(),
       config::number("skew", &T::skew, "zipf: 0 is balanced, 1 is Zipf's law", between(0, 16)),
       config::number("concentration", &T::concentration, "dirichlet: of every expert; shares vary by about 1 / sqrt(concentration)", between(0.001, 1e9)),
+      config::number("batch_concentration", &T::batch_concentration, "micro-batches differ: an expert's share varies around its own by about 1 / sqrt(batch_concentration) of the mean; default: all are alike", between(0.001, 1e9)),
+      config::integer("batch_draws", &T::batch_draws, "micro-batches drawn with batch_concentration; they come in turn", between(1, 1000)),
       config::integer("seed", &T::seed, "another seed, other popular experts", between(0, 9e15)),
   };
   return table;

@@ -29,7 +29,7 @@ ExpertLoad::ExpertLoad(const LowerContext& c) : experts_(c.model.experts.experts
 void ExpertLoad::hold_own_share(const LowerContext& c) {
   const ExpertRouting& routing = c.strategy.experts;
   const int layer = c.layer >= 0 ? c.layer : static_cast<int>(c.model.layers.size());   // -1: multi-token prediction
-  const std::vector<std::int64_t> slots = expert_slots(routing.routing, c.model.experts, layer, rows, routing.capacity_factor);
+  const std::vector<std::int64_t> slots = expert_slots(routing.routing, c.model.experts, {layer, c.routing_draw}, rows, routing.capacity_factor);
   const RankLoads loads = rank_loads(slots, static_cast<int>(ranks));
   const auto rank = static_cast<std::size_t>(c.expert_rank);
   sent = loads.sent;

@@ -30,6 +30,7 @@ struct LowerContext {
   bool row_scaled = false;         // 8-bit operands have a scale per row along the sum of each product: each is cast for it anew
   int layer = -1;                  // of the model; -1: embedding or head
   int expert_rank = 0;             // among the expert-parallel ranks
+  int routing_draw = 0;            // of the micro-batches that the router treats differently
   int expert_inside = 0;           // of them: neighbours that exchange tokens first; 0: nobody does
   bool joint_reduction = false;    // outputs of row-parallel layers are not reduced one by one: the layer reduces their sum
   bool adapter = false;            // lowering an adapter: its weights are trained and carry none

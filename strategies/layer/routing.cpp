@@ -9,14 +9,24 @@
 namespace rehearse::strategies {
 namespace {
 
+/// Draws that depend on the seed, the layer and what they are for alone.
+Random random_for(const Routing& routing, int layer, std::uint64_t purpose) {
+  Random seeds(static_cast<std::uint64_t>(routing.seed));
+  return Random(seeds.next() ^ (static_cast<std::uint64_t>(layer) * 0xd1342543de82ef95) ^ (purpose * 0x9e3779b97f4a7c15));
+}
+
+/// All too small to tell apart: one of them, whole.
+void settle(std::vector<double>& shares, Random& random) {
+  if (std::accumulate(shares.begin(), shares.end(), 0.0) <= 0) shares[random.below(shares.size())] = 1;
+}
+
 /// Popularity before the limit of one choice per token; any scale.
 std::vector<double> popularity(const Routing& routing, std::size_t experts, int layer) {
-  Random seeds(static_cast<std::uint64_t>(routing.seed));
-  Random random(seeds.next() ^ (static_cast<std::uint64_t>(layer) * 0xd1342543de82ef95));
+  Random random = random_for(routing, layer, 0);
   std::vector<double> out(experts, 1);
   if (routing.distribution == RoutingKind::dirichlet) {
     for (double& share : out) share = random.gamma(routing.concentration.value_or(1));
-    if (std::accumulate(out.begin(), out.end(), 0.0) <= 0) out[random.below(experts)] = 1;  // all too small to tell apart
+    settle(out, random);
     return out;
   }
   if (routing.distribution == RoutingKind::balanced) return out;
@@ -25,12 +35,8 @@ std::vector<double> popularity(const Routing& routing, std::size_t experts, int 
   return out;
 }
 
-}  // namespace
-
-std::vector<double> expert_shares(const Routing& routing, const model::Experts& experts, int layer) {
-  std::vector<double> shares = popularity(routing, static_cast<std::size_t>(experts.experts), layer);
-  const double limit = 1.0 / static_cast<double>(experts.top_k);
-  // What is above the limit goes to the others in proportion; each round fixes at least one expert more.
+/// To shares of 1 with none above `limit`: what is above goes to the others in proportion; each round fixes at least one expert more.
+void limit_shares(std::vector<double>& shares, double limit) {
   std::vector<bool> full(shares.size(), false);
   for (;;) {
     double taken = 0, open = 0;
@@ -43,12 +49,26 @@ std::vector<double> expert_shares(const Routing& routing, const model::Experts& 
       shares[e] = open > 0 ? shares[e] * (rest / open) : rest / static_cast<double>(left);
       if (shares[e] > limit) full[e] = true, shares[e] = limit, more = true;
     }
-    if (!more) return shares;
+    if (!more) return;
   }
 }
 
-std::vector<std::int64_t> expert_slots(const Routing& routing, const model::Experts& experts, int layer, std::int64_t tokens, double capacity_factor) {
-  const std::vector<double> shares = expert_shares(routing, experts, layer);
+}  // namespace
+
+std::vector<double> expert_shares(const Routing& routing, const model::Experts& experts, RoutingDraw draw) {
+  std::vector<double> shares = popularity(routing, static_cast<std::size_t>(experts.experts), draw.layer);
+  const double limit = 1.0 / static_cast<double>(experts.top_k);
+  limit_shares(shares, limit);
+  if (!routing.batch_concentration) return shares;
+  Random random = random_for(routing, draw.layer, static_cast<std::uint64_t>(draw.batch) + 1);
+  for (double& share : shares) share = share > 0 ? random.gamma(*routing.batch_concentration * static_cast<double>(experts.experts) * share) : 0;
+  settle(shares, random);
+  limit_shares(shares, limit);
+  return shares;
+}
+
+std::vector<std::int64_t> expert_slots(const Routing& routing, const model::Experts& experts, RoutingDraw draw, std::int64_t tokens, double capacity_factor) {
+  const std::vector<double> shares = expert_shares(routing, experts, draw);
   const std::int64_t all = tokens * experts.top_k;
   std::vector<std::int64_t> slots;
   std::vector<double> remainders;

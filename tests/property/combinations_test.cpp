@@ -42,7 +42,7 @@ const std::vector<Dimension>& dimensions() {
       {"tuning", {"full", "full", "lora", "lora all", "qlora", "head only", "norms only", "upper half"}},
       {"phase", {"training", "training", "training", "evaluation"}},
       {"context", {"none", "none", "2", "2 ring", "2 all-gather", "2 ulysses", "4 ulysses-ring"}},
-      {"routing", {"balanced", "balanced", "zipf", "dirichlet", "capacity"}},
+      {"routing", {"balanced", "balanced", "zipf", "dirichlet", "capacity", "batches"}},
       {"offload", {"none", "none", "optimizer", "optimizer and parameters", "activations", "pageable", "nvme", "pieces"}},
       {"habits", {"none", "none", "none", "lower half on the host", "budget", "paged", "buffers", "synchronised", "losses gathered", "gloo", "mpi", "documents", "tiled", "first layers", "second partition"}},
   };
@@ -117,6 +117,7 @@ scenario::Scenario scenario_of(const Choice& c) {
     if (routing == "zipf" || routing == "capacity") job.experts.routing = {.distribution = st::RoutingKind::zipf, .skew = 0.8, .concentration = {}, .seed = 1};
     if (routing == "dirichlet") job.experts.routing = {.distribution = st::RoutingKind::dirichlet, .skew = {}, .concentration = 1, .seed = 2};
     if (routing == "capacity") job.experts.capacity_factor = 1.5;
+    if (routing == "batches") job.experts.routing.batch_concentration = 2, job.experts.routing.batch_draws = 3;
   }
   job.memory.recompute = value(3) == "none" ? st::Recompute::none : value(3) == "full" ? st::Recompute::full : st::Recompute::selective;
   job.training.precision = value(4) == "fp32" ? st::Precision::fp32 : value(4) == "fp16" ? st::Precision::fp16 : value(4) == "bf16" ? st::Precision::bf16 : st::Precision::fp8;

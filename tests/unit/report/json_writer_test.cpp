@@ -123,7 +123,7 @@ TEST(EffectiveConfig, HasEveryKeyOfTheScenarioFile) {
   // Keys that no scenario has together.
   const std::vector<scenario::Scenario> scenarios{
       scenario,
-      small_scenario({"model=mixtral-8x7b", "experts.routing.distribution=dirichlet", "experts.routing.concentration=2"}),
+      small_scenario({"model=mixtral-8x7b", "experts.routing.distribution=dirichlet", "experts.routing.concentration=2", "experts.routing.batch_concentration=9"}),
       small_scenario({"data_parallel.kind=data-parallel", "training.cuda_graph_modules=[attn]"}),
       small_scenario({"data_parallel.kind=ddp", "memory.paged_optimizer=true"}),
       small_scenario({"cluster.node=dgx-b200", "training.precision=nvfp4", "training.first_layers_16bit=1", "training.last_layers_16bit=1"}),

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
+#include <tuple>
 
 #include "sim/core/random.h"
 #include "sim/model/shapes.h"
@@ -35,6 +37,10 @@ Routing dirichlet(double concentration, std::int64_t seed = 0) {
   r.seed = seed;
   return r;
 }
+Routing batches(double concentration, Routing around = {}) {
+  around.batch_concentration = concentration;
+  return around;
+}
 std::int64_t sum(const std::vector<std::int64_t>& v) { return std::accumulate(v.begin(), v.end(), std::int64_t{0}); }
 
 TEST(Routing, SlotsAreConservedAndNoTokenChoosesTwice) {
@@ -44,14 +50,14 @@ TEST(Routing, SlotsAreConservedAndNoTokenChoosesTwice) {
     const auto tokens = static_cast<std::int64_t>(1 + random.below(5000));
     const model::Experts e = experts_of(experts, top_k);
     const Routing r = random.below(2) == 0 ? zipf(4 * random.uniform(), run) : dirichlet(portable_exp(12 * random.uniform() - 6), run);
-    const std::vector<double> shares = expert_shares(r, e, 5);
+    const std::vector<double> shares = expert_shares(r, e, {5});
     EXPECT_NEAR(std::accumulate(shares.begin(), shares.end(), 0.0), 1, 1e-9);
-    const std::vector<std::int64_t> slots = expert_slots(r, e, 5, tokens, 0);
+    const std::vector<std::int64_t> slots = expert_slots(r, e, {5}, tokens, 0);
     ASSERT_EQ(slots.size(), static_cast<std::size_t>(experts));
     EXPECT_EQ(sum(slots), tokens * top_k) << run;
     for (const std::int64_t n : slots) EXPECT_TRUE(n >= 0 && n <= tokens) << n << " of " << tokens;
     // A capacity takes what is above it and nothing else.
-    const std::vector<std::int64_t> capped = expert_slots(r, e, 5, tokens, 1.25);
+    const std::vector<std::int64_t> capped = expert_slots(r, e, {5}, tokens, 1.25);
     const auto capacity = static_cast<std::int64_t>(std::ceil(static_cast<double>(tokens * top_k) / static_cast<double>(experts) * 1.25));
     for (std::size_t i = 0; i < slots.size(); ++i) EXPECT_EQ(capped[i], std::min(slots[i], capacity));
   }
@@ -60,7 +66,7 @@ TEST(Routing, SlotsAreConservedAndNoTokenChoosesTwice) {
 // The k-th most popular of E experts has k^-s / H. (Top-1: nobody reaches the limit.)
 TEST(Routing, ZipfIsItsClosedForm) {
   for (const double skew : {0.3, 1.0, 1.7}) {
-    std::vector<double> shares = expert_shares(zipf(skew, 5), experts_of(64, 1), 3);
+    std::vector<double> shares = expert_shares(zipf(skew, 5), experts_of(64, 1), {3});
     std::sort(shares.begin(), shares.end(), std::greater<>());
     double h = 0;
     for (int k = 1; k <= 64; ++k) h += std::pow(k, -skew);
@@ -74,7 +80,7 @@ TEST(Routing, DirichletHasItsVariance) {
     double squares = 0;
     int n = 0;
     for (int layer = 0; layer < 2000; ++layer)
-      for (const double share : expert_shares(dirichlet(concentration), experts_of(16, 1), layer)) squares += (share - 1.0 / 16) * (share - 1.0 / 16), ++n;
+      for (const double share : expert_shares(dirichlet(concentration), experts_of(16, 1), {layer})) squares += (share - 1.0 / 16) * (share - 1.0 / 16), ++n;
     const double expected = 1.0 / 16 * (15.0 / 16) / (16 * concentration + 1);
     EXPECT_NEAR(squares / n / expected, 1, 0.06) << concentration;
   }
@@ -83,18 +89,41 @@ TEST(Routing, DirichletHasItsVariance) {
 // The same on every machine: these numbers are part of what a seed means.
 TEST(Routing, SeedsReproduce) {
   const model::Experts e = experts_of(8, 2);
-  EXPECT_EQ(expert_slots(zipf(1, 7), e, 0, 1000, 0), expert_slots(zipf(1, 7), e, 0, 1000, 0));
-  EXPECT_NE(expert_slots(zipf(1, 7), e, 0, 1000, 0), expert_slots(zipf(1, 7), e, 1, 1000, 0));
-  EXPECT_NE(expert_slots(zipf(1, 7), e, 0, 1000, 0), expert_slots(zipf(1, 8), e, 0, 1000, 0));
-  EXPECT_EQ(expert_slots(zipf(1, 7), e, 0, 1000, 0), (std::vector<std::int64_t>{184, 147, 92, 245, 736, 105, 368, 123}));
-  EXPECT_EQ(expert_slots(dirichlet(2, 7), e, 0, 1000, 0), (std::vector<std::int64_t>{339, 305, 254, 115, 124, 297, 322, 244}));
+  EXPECT_EQ(expert_slots(zipf(1, 7), e, {0}, 1000, 0), expert_slots(zipf(1, 7), e, {0}, 1000, 0));
+  EXPECT_NE(expert_slots(zipf(1, 7), e, {0}, 1000, 0), expert_slots(zipf(1, 7), e, {1}, 1000, 0));
+  EXPECT_NE(expert_slots(zipf(1, 7), e, {0}, 1000, 0), expert_slots(zipf(1, 8), e, {0}, 1000, 0));
+  EXPECT_EQ(expert_slots(zipf(1, 7), e, {0}, 1000, 0), (std::vector<std::int64_t>{184, 147, 92, 245, 736, 105, 368, 123}));
+  EXPECT_EQ(expert_slots(dirichlet(2, 7), e, {0}, 1000, 0), (std::vector<std::int64_t>{339, 305, 254, 115, 124, 297, 322, 244}));
 }
 
 TEST(Routing, SkewZeroAndLargeConcentrationAreBalanced) {
-  for (const std::int64_t n : expert_slots(zipf(0, 3), experts_of(32, 4), 2, 1024, 0)) EXPECT_EQ(n, 128);
-  for (const std::int64_t n : expert_slots(dirichlet(1e9, 3), experts_of(32, 4), 2, 1024, 0)) EXPECT_NEAR(static_cast<double>(n), 128, 1);
+  for (const std::int64_t n : expert_slots(zipf(0, 3), experts_of(32, 4), {2}, 1024, 0)) EXPECT_EQ(n, 128);
+  for (const std::int64_t n : expert_slots(dirichlet(1e9, 3), experts_of(32, 4), {2}, 1024, 0)) EXPECT_NEAR(static_cast<double>(n), 128, 1);
   EXPECT_TRUE(zipf(0).even());
   EXPECT_FALSE(zipf(0.01).even());
+}
+
+// Around equal shares: mean 1 / E, variance (1 / E)(1 - 1 / E) / (E c + 1), as above. Around others their mean stays.
+TEST(Routing, BatchesVaryAroundTheLayersShares) {
+  const model::Experts e = experts_of(16, 1);
+  const Routing alike = zipf(0.7, 3);
+  const std::vector<double> base = expert_shares(alike, e, {2});
+  for (const double concentration : {1.0, 20.0}) {
+    double squares = 0;
+    std::vector<double> means(16);
+    constexpr int kDraws = 8000;
+    for (int batch = 0; batch < kDraws; ++batch) {
+      for (const double share : expert_shares(batches(concentration), e, {2, batch})) squares += (share - 1.0 / 16) * (share - 1.0 / 16) / (16.0 * kDraws);
+      const std::vector<double> shares = expert_shares(batches(concentration, alike), e, {2, batch});
+      for (std::size_t i = 0; i < 16; ++i) means[i] += shares[i] / kDraws;
+    }
+    EXPECT_NEAR(squares / (1.0 / 16 * (15.0 / 16) / (16 * concentration + 1)), 1, 0.06) << concentration;
+    // Five standard errors of the mean.
+    for (std::size_t i = 0; i < 16; ++i) EXPECT_NEAR(means[i], base[i], 5 * std::sqrt(base[i] * (1 - base[i]) / (16 * concentration + 1) / kDraws));
+  }
+  EXPECT_NE(expert_shares(batches(5), e, {0, 0}), expert_shares(batches(5), e, {0, 1}));
+  EXPECT_NE(expert_shares(batches(5), e, {0, 0}), expert_shares(batches(5), e, {1, 0}));
+  EXPECT_EQ(expert_shares(batches(5), e, {1, 3}), expert_shares(batches(5), e, {1, 3}));
 }
 
 model::ModelDescription mixture() {
@@ -146,7 +175,7 @@ TEST(Routing, TokensAreConservedOverRanks) {
   for (const auto& [tensor, expert_tensor] : {std::pair{1, 1}, {2, 1}, {2, 2}}) {
     const auto strategy = [&, t = tensor, et = expert_tensor](const Routing& r) { return job(r, 8 / t, 4, t, et); };
     const Sums even = sums_of(write_plan(mixture(), strategy({}), profile, 8));
-    for (const Routing& r : {zipf(1, 1), zipf(3, 2), dirichlet(0.5, 3)}) {
+    for (const Routing& r : {zipf(1, 1), zipf(3, 2), dirichlet(0.5, 3), batches(2, zipf(1, 1))}) {
       const Sums uneven = sums_of(write_plan(mixture(), strategy(r), profile, 8));
       EXPECT_EQ(uneven.dispatched, even.dispatched);
       EXPECT_EQ(uneven.combined, even.combined);
@@ -159,6 +188,30 @@ TEST(Routing, ExpertProductsAreConservedWhenNoExpertIsEmpty) {
   const FrameworkProfile profile = load_profile("huggingface");
   const double even = sums_of(write_plan(mixture(), job({}, 8, 4), profile, 8)).products;
   EXPECT_NEAR(sums_of(write_plan(mixture(), job(zipf(1, 1), 8, 4), profile, 8)).products / even, 1, 1e-3);
+}
+
+// Four micro-batches in two routings: the first and third call the same blocks, the second others; every slot is still computed.
+TEST(Routing, MicroBatchesTakeTheirRoutingsInTurn) {
+  Strategy strategy = job(batches(3), 8, 4);
+  strategy.training.global_batch_size = 8 * 4;
+  strategy.experts.routing.batch_draws = 2;
+  const plan::Plan plan = write_plan(mixture(), strategy, load_profile("megatron-core"), 8);
+  std::map<std::tuple<int, int, plan::Phase>, std::uint32_t> blocks;   // by layer, micro-batch, pass: the one with experts
+  for (const plan::Call& call : plan.classes[0].program.step)
+    if (call.layer >= 0 && call.micro_batch >= 0)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing)
+        if (i.op == plan::Opcode::kernel && plan.kernels[i.index].kind == model::KernelKind::grouped_gemm) blocks[{call.layer, call.micro_batch, call.phase}] = call.block;
+  EXPECT_EQ(blocks.size(), 4U * 4 * 2);
+  for (int layer = 0; layer < 4; ++layer)
+    for (const plan::Phase phase : {plan::Phase::forward, plan::Phase::backward}) {
+      const auto of = [&](int micro_batch) { return blocks.at({layer, micro_batch, phase}); };
+      if (phase == plan::Phase::forward) {   // (the first backward sets gradients, the others add)
+        EXPECT_EQ(of(0), of(2));
+      }
+      EXPECT_EQ(of(1), of(3));
+      EXPECT_NE(of(0), of(1));
+      EXPECT_NE(of(2), of(1));
+    }
 }
 
 // Ranks differ only where experts do: a class per (stage, expert rank), and loads whose mean is 1.
