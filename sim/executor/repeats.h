@@ -1,5 +1,5 @@
 // Where a program's list of calls repeats itself: micro-batches that do the same with other frames.
-// Leaves out whether what the calls meet is the same as well (memory.cpp).
+// Leaves out whether what the calls meet is the same as well (memory_periods.h).
 //
 // Frames are handed out and taken back, so the same work appears under changing names. A frame that every micro-batch
 // uses (weights, buffers) is fixed: its name counts. Any other belongs to one micro-batch at a time; it is known by how

@@ -1,6 +1,6 @@
 """Fits the kernel model's parameters, per architecture, to all published kernel tables at once.
 
-Usage: fit_kernels.py [--without TABLE] [ARCHITECTURE ...]. Prints parameters for hwmodels/data/kernel/*.yaml and errors
+Usage: fit_kernels.py [--without TABLE | --each-length] [ARCHITECTURE ...]. Prints parameters for hwmodels/data/kernel/*.yaml and errors
 by table, GPU and operation. Nuisance parameters (a harness's floor, how fast a loop of long kernels reaches the power
 limit) belong to a table and stay out of the model. What each number means: hwmodels/device/kernel_parameters.h.
 """
@@ -18,6 +18,7 @@ GPU_FILES = pathlib.Path(__file__).parents[2] / "hwmodels" / "data" / "gpu"
 BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp32": 4}
 SCALE = {"GB/s": 1e9, "MB": 1e6, "MHz": 1e6, "TFLOPS": 1e12}
 ULTRA = ("b300-sxm", "gb300-nvl72")  # twice the exponentials per clock (NVIDIA, Blackwell Ultra)
+GEMM_GROUP = ["table", "gpu", "op", "dtype"]
 ATTENTION_FIELDS = ["forward_fraction", "backward_fraction", "softmax_flops", "key_ramp", "causal_waste", "wave_quantisation"]
 
 
@@ -36,11 +37,11 @@ def load_gpus():
     return out
 
 
-def balanced_weights(groups, count, without):
+def balanced_weights(groups, count):
     """Each (table, GPU, operation) counts as the square root of its rows: big tables do not drown small ones."""
     w = np.zeros(count)
-    for key, index in groups.items():
-        w[index] = 0.0 if key[0] == without else len(index) ** -0.25
+    for index in groups.values():
+        w[index] = len(index) ** -0.25
     return w
 
 
@@ -58,12 +59,14 @@ def grouped_by(rows, *columns):
     return {key: np.array(index) for key, index in groups.items()}
 
 
-def fit_gemm(gpus, architecture, without=None):
-    rows = [r for r in T.gemm_rows() if gpus.get(r["gpu"], {}).get("architecture") == architecture and r["dtype"] in BYTES]
-    if not rows:
-        return None
+def gemm_rows_of(gpus, architecture):
+    return [r for r in T.gemm_rows() if gpus.get(r["gpu"], {}).get("architecture") == architecture and r["dtype"] in BYTES]
+
+
+def fit_gemm(gpus, rows, left_out=lambda row: False):
+    """Parameters, and microseconds of every row by them; rows left out count for nothing in the fit."""
     y = np.array([r["us"] for r in rows])
-    groups = grouped_by(rows, "table", "gpu", "op", "dtype")
+    groups = grouped_by(rows, *GEMM_GROUP)
     seen = {r["role"] for r in rows} | {r["op"] for r in rows} | {r["dtype"] for r in rows} | {r["state"] for r in rows}
     # name: start, least, most, and what must be in the tables for it to be fitted (else the start stays)
     table = {"gemm_peak_fraction": (.88, .4, 1, None), "tile_fetch": (.15, 0, 1, None), "wave_quantisation": (.5, 0, 1, None),
@@ -94,12 +97,21 @@ def fit_gemm(gpus, architecture, without=None):
             out[index] = burst * cold + hot * (1 - cold)
         return out
 
-    w = balanced_weights(groups, len(rows), without)
+    w = balanced_weights(groups, len(rows))
+    w[[i for i, r in enumerate(rows) if left_out(r)]] = 0
     start, least, most = (np.array([table[n][i] for n in free], float) for i in range(3))
     fit = least_squares(lambda x: 10 * w * np.log(predict(x) / y), start, bounds=(least, most), loss="soft_l1", f_scale=.5,
                         diff_step=1e-3)
-    report("GEMM" + (f" fitted without {without}" if without else ""), groups, predict(fit.x), y)
-    return dict(fixed, **dict(zip(free, map(float, fit.x))))
+    return dict(fixed, **dict(zip(free, map(float, fit.x)))), predict(fit.x)
+
+
+def hold_out_each_length(gpus, rows):
+    """Microseconds of every row by a fit that has seen no row of its K."""
+    out = np.zeros(len(rows))
+    for k in sorted({r["k"] for r in rows}):
+        own = [i for i, r in enumerate(rows) if r["k"] == k]
+        out[own] = fit_gemm(gpus, rows, lambda r: r["k"] == k)[1][own]
+    return out
 
 
 def fit_nvfp4(gpus, architecture, gemm):
@@ -167,7 +179,7 @@ def fit_attention(gpus, architecture, gemm):
                 values.append(us + (a["harness"] if r["table"].startswith("aiconfigurator") else 0))
             return np.array(values)
 
-        w = balanced_weights(groups, len(rows), None)
+        w = balanced_weights(groups, len(rows))
         fit = least_squares(lambda x: 10 * w * np.log(predict(x) / y), start, bounds=(least, most), diff_step=1e-3, loss="soft_l1")
         report(f"attention {impl}", groups, predict(fit.x), y)
         out.update({f"{impl}_{n}": float(v) for n, v in zip(names, fit.x)})
@@ -203,7 +215,7 @@ def fit_memory(gpus, architecture):
     slot = np.array([names.index(r["kind"] + ("_backward" if r["backward"] else "")) for r in rows])
     size = np.array([r["bytes"] for r in rows])
     hbm = np.array([gpus[r["gpu"]]["hbm"] for r in rows])
-    w = balanced_weights(groups, len(rows), None)
+    w = balanced_weights(groups, len(rows))
 
     def predict(x):  # x[0]: floor with the harness; others: fractions
         return x[0] + 1e6 * size / hbm / x[1:][slot]
@@ -222,7 +234,7 @@ def fit_eager(gpus, architecture, memory):
         return {}
     y = np.array([r["us"] for r in rows])
     groups = grouped_by(rows, "table", "gpu", "op")
-    w = balanced_weights(groups, len(rows), None)
+    w = balanced_weights(groups, len(rows))
 
     def predict(x):  # bytes per SM and clock, fraction of native norms, and the launch of one more kernel (the harness keeps the queue full)
         out = []
@@ -241,12 +253,21 @@ def fit_eager(gpus, architecture, memory):
 def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--without", help="leave this table out of the GEMM fit, and report its errors")
-    arguments.add_argument("architectures", nargs="*", default=["ampere", "hopper", "blackwell", "cdna3"])
+    arguments.add_argument("--each-length", action="store_true", help="fit GEMM once for every K, without its rows, and report the errors of these")
+    arguments.add_argument("architectures", nargs="*", default=["volta", "ampere", "hopper", "blackwell", "cdna3"])
     options = arguments.parse_args()
     gpus = load_gpus()
     for architecture in options.architectures:
         print(architecture)
-        gemm = fit_gemm(gpus, architecture, options.without)
+        rows = gemm_rows_of(gpus, architecture)
+        if not rows:
+            arguments.error(f"no table has a product on {architecture}")
+        groups, measured = grouped_by(rows, *GEMM_GROUP), np.array([r["us"] for r in rows])
+        if options.each_length:
+            report("GEMM, every K by a fit without it", groups, hold_out_each_length(gpus, rows), measured)
+            continue
+        gemm, predicted = fit_gemm(gpus, rows, lambda r: r["table"] == options.without)
+        report("GEMM" + (f" fitted without {options.without}" if options.without else ""), groups, predicted, measured)
         found = dict(gemm)
         if not options.without:
             found.update(fit_nvfp4(gpus, architecture, gemm))

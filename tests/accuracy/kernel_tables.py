@@ -13,6 +13,7 @@ GPU = {
     "H100-SXM5-80GB": "h100-sxm", "H100 SXM": "h100-sxm", "H200-SXM-141GB": "h200-sxm", "H200 SXM": "h200-sxm",
     "H800-SXM": "h800-sxm", "B200-SXM": "b200-sxm", "B200 SXM": "b200-sxm", "B200 (1000 W)": "b200-sxm",
     "B300 SXM": "b300-sxm", "B300-SXM": "b300-sxm", "GB300": "gb300-nvl72", "GB200": "gb200-nvl72", "GB200 SXM": "gb200-nvl72", "L40S": "l40s", "AMD MI300X": "mi300x", "MI300X": "mi300x",
+    "V100-SXM2 (DGX-1)": "v100-16gb-sxm2",
 }
 
 
@@ -56,6 +57,16 @@ def gemm_rows():
         if float(r["time_us"]) < 300:
             out.append(dict(table="aiconfigurator", gpu=GPU[r["gpu"]], op="gemm", b=1, m=int(r["m"]), n=int(r["n"]), k=int(r["k"]), dtype="bf16",
                             out="bf16", accumulate=False, role="forward", us=float(r["time_us"]), state="burst"))
+    for r in read("gemm_deepbench"):  # cuBLAS: by columns, m and k or m and n filled up to 8 for tensor cores (code/nvidia/gemm_bench.cu)
+        m, n, k = int(r["m"]), int(r["n"]), int(r["k"])
+        role = {"yn": "forward", "nn": "data_gradient", "ny": "weight_gradient"}[r["a_transposed"] + r["b_transposed"]]
+        m = -(-m // 8) * 8
+        if role == "weight_gradient":
+            n = -(-n // 8) * 8
+        else:
+            k = -(-k // 8) * 8
+        out.append(dict(table="deepbench", gpu=GPU[r["gpu"]], op="gemm", b=1, m=n, n=m, k=k,
+                        dtype="fp16", out="fp16", accumulate=False, role=role, us=float(r["time_us"]), state="burst"))
     seen = set()
     for r in read("kernels_gemm_attention"):
         gpu = GPU.get(r["gpu"])

@@ -6,24 +6,12 @@
 #include <vector>
 
 #include "hwmodels/memory/caching_allocator.h"
+#include "sim/core/random.h"
 
 namespace {
 
 using namespace rehearse;
 using namespace rehearse::hwmodels;
-
-struct Random {
-  std::uint64_t state;
-  std::uint64_t next() {
-    std::uint64_t z = (state += 0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-  }
-  std::int64_t below(std::int64_t n) {
-    return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(n));
-  }
-};
 
 /// A recorded program: bytes > 0 allocates into the slot, 0 frees the slot.
 struct Operation {
@@ -141,7 +129,7 @@ void random_replacement(benchmark::State& state) {
   CachingAllocator allocator({.limit = 800_GiB, .expandable_segments = state.range(1) != 0});
   std::vector<BlockId> live(static_cast<std::size_t>(state.range(0)));
   std::vector<std::int64_t> sizes(4096);
-  for (std::int64_t& s : sizes) s = 1 + random.below(std::int64_t{1} << (8 + random.below(17)));
+  for (std::int64_t& s : sizes) s = static_cast<std::int64_t>(1 + random.below(std::uint64_t{1} << (8 + random.below(17))));
   for (BlockId& b : live) b = allocator.allocate(Bytes{sizes[random.next() % 4096]}, StreamId{0}).block;
   for (auto _ : state) {
     BlockId& b = live[random.next() % live.size()];

@@ -8,26 +8,15 @@
 #include <array>
 #include <cmath>
 
+#include "sim/core/random.h"
 #include "sim/engine/flow_network.h"
 #include "sim/engine/sharing.h"
 
 namespace rehearse::engine {
 namespace {
 
-class Random {  // splitmix64
- public:
-  std::uint64_t next() {
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15ULL);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-  }
-  std::uint32_t below(std::uint32_t n) { return static_cast<std::uint32_t>((next() >> 32) * n >> 32); }
-  double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
-
- private:
-  std::uint64_t state_ = 1;
-};
+/// 0 <= result < n.
+std::uint32_t below(Random& random, std::uint32_t n) { return static_cast<std::uint32_t>(random.below(n)); }
 
 // Two layers, no oversubscription: each leaf has as many spines above it as hosts below it.
 struct FatTree {
@@ -56,12 +45,12 @@ struct FatTree {
 // Every completion starts a new flow between a random pair, sizes exponential (mean 1 MB at 50 GB/s = 20 us).
 void flows_on_fat_tree(benchmark::State& state) {
   FatTree tree(static_cast<std::uint32_t>(state.range(0)), static_cast<std::uint32_t>(state.range(1)));
-  Random random;
+  Random random{1};
   auto start = [&](TimePoint now) {
-    const std::uint32_t from = random.below(tree.hosts()), to = random.below(tree.hosts() - 1);
+    const std::uint32_t from = below(random, tree.hosts()), to = below(random, tree.hosts() - 1);
     std::array<Use, 4> uses;
-    const std::size_t k = tree.route(from, to + (to >= from), random.below(tree.hosts_per_leaf), uses);
-    tree.system.start({uses.data(), k}, microseconds(-20.0 * std::log(1.0 - random.unit())), now, 0);
+    const std::size_t k = tree.route(from, to + (to >= from), below(random, tree.hosts_per_leaf), uses);
+    tree.system.start({uses.data(), k}, microseconds(-20.0 * std::log(random.uniform())), now, 0);
   };
   const auto active = static_cast<std::uint32_t>(state.range(2)) * tree.hosts();
   for (std::uint32_t i = 0; i < active; ++i) start(TimePoint{});
@@ -87,16 +76,16 @@ BENCHMARK(flows_on_fat_tree)
 // next step begins when the last flow has ended. Equal sizes, so that flows which share nothing end at the same instant.
 void permutation_steps(benchmark::State& state) {
   FatTree tree(static_cast<std::uint32_t>(state.range(0)), static_cast<std::uint32_t>(state.range(1)));
-  Random random;
+  Random random{1};
   std::vector<std::uint32_t> to(tree.hosts());
   for (std::uint32_t i = 0; i < tree.hosts(); ++i) to[i] = i;
   TimePoint now{};
   const auto before = tree.system.effort();
   for (auto _ : state) {
-    for (std::uint32_t i = tree.hosts(); i-- > 1;) std::swap(to[i], to[random.below(i + 1)]);
+    for (std::uint32_t i = tree.hosts(); i-- > 1;) std::swap(to[i], to[below(random, i + 1)]);
     for (std::uint32_t i = 0; i < tree.hosts(); ++i) {
       std::array<Use, 4> uses;
-      const std::size_t k = tree.route(i, to[i], random.below(tree.hosts_per_leaf), uses);
+      const std::size_t k = tree.route(i, to[i], below(random, tree.hosts_per_leaf), uses);
       tree.system.start({uses.data(), k}, microseconds(20), now, 0);
     }
     while (const auto next = tree.system.next_completion()) {

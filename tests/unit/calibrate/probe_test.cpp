@@ -14,19 +14,15 @@
 #include "calibrate/probe/program.h"
 #include "calibrate/probe/session.h"
 #include "sim/core/error.h"
+#include "tests/support/error_of.h"
 #include "tests/unit/calibrate/fake_machine.h"
 #include "tests/unit/calibrate/scratch.h"
 
 namespace rehearse::calibrate::probe_test {
 namespace {
 
-std::string refusal(std::vector<std::string> arguments) {
-  try {
-    parse_options(arguments);
-  } catch (const ConfigError& e) {
-    return e.what();
-  }
-  return {};
+std::string refusal(const std::vector<std::string>& arguments) {
+  return error_of([&] { parse_options(arguments); });
 }
 
 TEST(ProbeOptionsTest, AreReadAndMistakesNamed) {
@@ -135,13 +131,8 @@ TEST_F(Session, AnotherMachinesFileIsRefused) {
   Measurements other = read_measurements(options.out);
   other.machine["gpu"] = std::string("NVIDIA A100");
   write_measurements(options.out, other);
-  try {
-    run();
-    FAIL();
-  } catch (const ConfigError& e) {
-    EXPECT_EQ(e.what(), options.out + ": gpu: was \"NVIDIA A100\" when this file was begun, and is \"Fake GPU\" now. One file holds one "
-                                      "machine: name another by --out, or start it anew by --fresh");
-  }
+  EXPECT_EQ(error_of([&] { run(); }), options.out + ": gpu: was \"NVIDIA A100\" when this file was begun, and is \"Fake GPU\" now. One file holds one "
+                                                    "machine: name another by --out, or start it anew by --fresh");
   options.fresh = true;
   EXPECT_EQ(run().end, End::complete);
 }

@@ -12,6 +12,7 @@
 #include "calibrate/import/topology.h"
 #include "calibrate/import/xml.h"
 #include "sim/core/error.h"
+#include "tests/support/error_of.h"
 
 namespace rehearse::calibrate::import_test {
 namespace {
@@ -20,15 +21,6 @@ bool mentions(const std::vector<std::string>& list, const std::string& part) {
   for (const std::string& s : list)
     if (s.find(part) != std::string::npos) return true;
   return false;
-}
-template <typename Act>
-std::string mistake(Act act) {
-  try {
-    act();
-  } catch (const ConfigError& e) {
-    return e.what();
-  }
-  return "no mistake";
 }
 
 // The layout of NVIDIA/nccl-tests 2.13 and later, two nodes of two GPUs.
@@ -90,10 +82,10 @@ TEST(ImportNcclTests, OldTablesWithoutTheRootColumn) {
 }
 
 TEST(ImportNcclTests, WhatIsMissingIsAskedFor) {
-  EXPECT_NE(mistake([] { import_nccl_tests_text(kTable, "t.log"); }).find("--op"), std::string::npos);
-  EXPECT_NE(mistake([] { import_nccl_tests_text("hello\n", "t.log"); }).find("t.log: holds no table"), std::string::npos);
+  EXPECT_NE(error_of([] { import_nccl_tests_text(kTable, "t.log"); }).find("--op"), std::string::npos);
+  EXPECT_NE(error_of([] { import_nccl_tests_text("hello\n", "t.log"); }).find("t.log: holds no table"), std::string::npos);
   const char* bare = "#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong\n 8 2 float sum -1 9 0 0 0 9 0 0 0\n";
-  EXPECT_NE(mistake([&] { import_nccl_tests_text(bare, "t.log", {.collective = "reduce"}); }).find("t.log:1:1: how many GPUs"), std::string::npos);
+  EXPECT_NE(error_of([&] { import_nccl_tests_text(bare, "t.log", {.collective = "reduce"}); }).find("t.log:1:1: how many GPUs"), std::string::npos);
   EXPECT_EQ(import_nccl_tests_text(bare, "t.log", {.collective = "reduce", .ranks = 8}).measurements.series[0].integer("ranks"), 8);
 }
 
@@ -110,7 +102,7 @@ TEST(ImportNcclTests, JsonKeepsSingleIterationsAndDropsTheEnvironment) {
   EXPECT_NEAR(in.measurements.series[1].median_s, 12.5e-6, 1e-12);
   EXPECT_EQ(to_json(in.measurements).find("hunter2"), std::string::npos);
   EXPECT_TRUE(mentions(in.report.ignored, "env"));
-  EXPECT_NE(mistake([&] { import_nccl_tests_json(json.substr(0, json.size() - 20), "t.json"); }).find("t.json:4:"), std::string::npos);
+  EXPECT_NE(error_of([&] { import_nccl_tests_json(json.substr(0, json.size() - 20), "t.json"); }).find("t.json:4:"), std::string::npos);
 }
 
 TEST(ImportNcclTests, ImpossibleSizesAndTextThatIsNoneAreTold) {
@@ -178,7 +170,7 @@ TEST_F(Files, GzippedTracesAreUnpackedAndTheKindIsSeenByContent) {
   std::ifstream whole(file, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(whole), {}};
   const std::string cut = write("cut.json.gz", bytes.substr(0, bytes.size() / 2));
-  EXPECT_NE(mistake([&] { import_file(cut); }).find("cut.json.gz"), std::string::npos);
+  EXPECT_NE(error_of([&] { import_file(cut); }).find("cut.json.gz"), std::string::npos);
   EXPECT_EQ(import_file(write("t.log", std::string("all_reduce_perf\n") + kTable)).measurements.series.size(), 2u);
 }
 
@@ -189,11 +181,11 @@ TEST_F(Files, WhatIsTooLargeOrNoFileIsRefusedByWhatItIs) {
   const std::string zeros(std::size_t{3} << 20, '\0');
   gzwrite(out, zeros.data(), static_cast<unsigned>(zeros.size()));
   gzclose(out);
-  EXPECT_NE(mistake([&] { read_maybe_gzip(file, std::size_t{2} << 20); }).find("holds more than 2 MiB"), std::string::npos);
+  EXPECT_NE(error_of([&] { read_maybe_gzip(file, std::size_t{2} << 20); }).find("holds more than 2 MiB"), std::string::npos);
   EXPECT_EQ(read_maybe_gzip(file).size(), zeros.size());
-  EXPECT_NE(mistake([&] { import_file(file); }).find("holds no table"), std::string::npos);
-  EXPECT_NE(mistake([&] { import_file(folder.string()); }).find("is a folder"), std::string::npos);
-  EXPECT_NE(mistake([&] { import_file((folder / "none").string()); }).find("no such file"), std::string::npos);
+  EXPECT_NE(error_of([&] { import_file(file); }).find("holds no table"), std::string::npos);
+  EXPECT_NE(error_of([&] { import_file(folder.string()); }).find("is a folder"), std::string::npos);
+  EXPECT_NE(error_of([&] { import_file((folder / "none").string()); }).find("no such file"), std::string::npos);
   EXPECT_LE(read_maybe_gzip(write("large.sqlite", "SQLite format 3" + zeros)).size(), std::size_t{1} << 20);
   EXPECT_EQ(import_nccl_tests_text(zeros + "\nall_reduce_perf\n" + kTable, "t.log").measurements.series.size(), 2u);
 }
@@ -219,7 +211,7 @@ TEST_F(Files, NsysExportsGiveCopiesAndNameKernels) {
   EXPECT_TRUE(mentions(in.report.not_understood, "gemm_kernel: 2 times, 0.008 ms"));
   EXPECT_TRUE(mentions(in.report.ignored, "copies of other kinds"));
   EXPECT_TRUE(mentions(in.report.ignored, "MEMSET"));
-  EXPECT_NE(mistake([&] { import_nsys(write("not.sqlite", "SQLite format 3 but not really, and longer than a header would be ........................................................")); }).find("SQLite"), std::string::npos);
+  EXPECT_NE(error_of([&] { import_nsys(write("not.sqlite", "SQLite format 3 but not really, and longer than a header would be ........................................................")); }).find("SQLite"), std::string::npos);
 }
 
 constexpr const char* kMatrix =
@@ -250,10 +242,10 @@ TEST(ImportTopology, FourOfTwelveLinksToEveryPeerAreAMeshAndPairsABridge) {
 }
 
 TEST(ImportTopology, MistakesAreToldByLine) {
-  EXPECT_NE(mistake([] { import_topology_matrix("     GPU0 GPU1 CPU Affinity\nGPU0 X\n", "topo.txt", {"h100-sxm", ""}); }).find("topo.txt:2:1: "), std::string::npos);
-  EXPECT_NE(mistake([] { import_topology_matrix("hello", "topo.txt", {"h100-sxm", ""}); }).find("holds no matrix"), std::string::npos);
-  EXPECT_NE(mistake([] { import_topology_matrix(kMatrix, "topo.txt", {}); }).find("--gpu"), std::string::npos);
-  EXPECT_NE(mistake([] { import_nccl_topology("<system>\n<cpu>\n</gpu>\n</system>", "t.xml", {"h100-sxm", ""}); }).find("t.xml:3:1: "), std::string::npos);
+  EXPECT_NE(error_of([] { import_topology_matrix("     GPU0 GPU1 CPU Affinity\nGPU0 X\n", "topo.txt", {"h100-sxm", ""}); }).find("topo.txt:2:1: "), std::string::npos);
+  EXPECT_NE(error_of([] { import_topology_matrix("hello", "topo.txt", {"h100-sxm", ""}); }).find("holds no matrix"), std::string::npos);
+  EXPECT_NE(error_of([] { import_topology_matrix(kMatrix, "topo.txt", {}); }).find("--gpu"), std::string::npos);
+  EXPECT_NE(error_of([] { import_nccl_topology("<system>\n<cpu>\n</gpu>\n</system>", "t.xml", {"h100-sxm", ""}); }).find("t.xml:3:1: "), std::string::npos);
 }
 
 TEST(ImportTopology, NcclsDump) {

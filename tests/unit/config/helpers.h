@@ -1,4 +1,4 @@
-// What the tests of this room share: the text of an error, and files that vanish after the test.
+// What the tests of this room share: files that vanish after the test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,20 +7,9 @@
 #include <fstream>
 #include <string>
 
-#include "sim/core/error.h"
+#include "tests/support/error_of.h"
 
 namespace rehearse::config {
-
-/// All diagnostics of the ConfigError that `act` throws, one per line; "" when it throws none.
-template <typename Act>
-std::string error_of(Act act) {
-  try {
-    act();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return {};
-}
 
 /// A folder of its own for each test.
 class TempFolder {

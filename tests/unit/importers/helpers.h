@@ -7,6 +7,7 @@
 
 #include "sim/importers/fragment.h"
 #include "sim/importers/import_file.h"
+#include "tests/support/error_of.h"
 
 namespace rehearse::importers {
 
@@ -45,16 +46,6 @@ inline std::string fate(const Imported& i, const std::string& name) {
   look("not understood", i.report.not_understood);
   look("not simulated", i.unsimulated);
   return out.empty() ? "-" : out;
-}
-
-template <typename Act>
-std::string error_of(Act act) {
-  try {
-    act();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return {};
 }
 
 /// Every leaf of the file stands in exactly one list of the report.

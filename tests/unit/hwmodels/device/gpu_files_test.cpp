@@ -8,6 +8,7 @@
 #include "hwmodels/device/kernel_model.h"
 #include "hwmodels/device/kernel_parameters.h"
 #include "sim/core/error.h"
+#include "tests/support/error_of.h"
 #include "tests/support/source_dir.h"
 
 namespace rehearse::hwmodels::gpu_files_test {
@@ -58,13 +59,9 @@ TEST(GpuFiles, WiderFormatsAreNeverFaster) {
 }
 
 TEST(GpuFiles, AnUnknownNameListsTheValidOnes) {
-  try {
-    load_gpu("h100-smx");
-    FAIL();
-  } catch (const ConfigError& e) {
-    EXPECT_NE(std::string(e.what()).find("Did you mean h100-sxm?"), std::string::npos) << e.what();
-    EXPECT_NE(std::string(e.what()).find("gb200-nvl72"), std::string::npos);
-  }
+  const std::string error = error_of([] { load_gpu("h100-smx"); });
+  EXPECT_NE(error.find("Did you mean h100-sxm?"), std::string::npos) << error;
+  EXPECT_NE(error.find("gb200-nvl72"), std::string::npos);
 }
 
 class BrokenGpuFile : public ::testing::Test {
@@ -78,12 +75,7 @@ class BrokenGpuFile : public ::testing::Test {
     text.replace(at + 1, text.find('\n', at + 1) - at - 1, replacement);
     const std::filesystem::path file = std::filesystem::path(::testing::TempDir()) / "broken.yaml";
     std::ofstream(file) << text;
-    try {
-      load_gpu_file(file, {});
-    } catch (const ConfigError& e) {
-      return e.what();
-    }
-    return "";
+    return error_of([&] { load_gpu_file(file, {}); });
   }
 };
 

@@ -57,14 +57,20 @@ std::map<std::string, Errors> errors_of(const std::vector<MeasuredKernel>& rows)
   return out;
 }
 
-/// Prints the table; every group of at least five rows stays within `most` mean absolute error (short windows of attention: 0.09 more).
+/// What a group may be wrong by beyond the others: short windows of attention, products of up to 128 rows in 20 to 70 us.
+double harder(const std::string& group) {
+  if (group.find("window") != std::string::npos) return 0.09;
+  return group.find("few rows") != std::string::npos ? 0.06 : 0;
+}
+
+/// Prints the table; every group of at least five rows stays within `most` mean absolute error, or what is said above.
 void report(const std::vector<MeasuredKernel>& rows, double most) {
   ASSERT_FALSE(rows.empty());
   for (const auto& [name, e] : errors_of(rows)) {
     std::printf("  %-48s n=%4d  MAPE %5.1f %%  bias %+5.1f %%\n", name.c_str(), e.rows, 100 * e.absolute / e.rows,
                 100 * e.signed_sum / e.rows);
     if (e.rows >= 5) {
-      EXPECT_LT(e.absolute / e.rows, name.find("window") == std::string::npos ? most : most + 0.09) << name;
+      EXPECT_LT(e.absolute / e.rows, most + harder(name)) << name;
     }
   }
 }

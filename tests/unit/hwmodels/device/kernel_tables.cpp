@@ -66,7 +66,8 @@ std::string gpu_named(const std::string& title) {
       {"H800-SXM", "h800-sxm"},            {"B200-SXM", "b200-sxm"},        {"B200 SXM", "b200-sxm"},
       {"B300 SXM", "b300-sxm"},            {"B300-SXM", "b300-sxm"},        {"GB300", "gb300-nvl72"},
       {"GB200", "gb200-nvl72"},        {"GB200 SXM", "gb200-nvl72"},
-      {"L40S", "l40s"},                    {"AMD MI300X", "mi300x"},            {"MI300X", "mi300x"}};
+      {"L40S", "l40s"},                    {"AMD MI300X", "mi300x"},            {"MI300X", "mi300x"},
+      {"V100-SXM2 (DGX-1)", "v100-16gb-sxm2"}};
   const auto it = names.find(title);
   return it == names.end() ? "" : it->second;
 }
@@ -117,6 +118,22 @@ void add_nvfp4_gemms(std::vector<MeasuredKernel>& out) {
     KernelSpec product = gemm(1, m, n, k, DType::nvfp4);
     product.output_dtype = DType::bf16;
     out.push_back({"aiconfigurator", gpu_named(r["gpu"]), "gemm nvfp4", {quantise, product}, std::stod(r["time_us"]), Harness::burst, 6});
+  }
+}
+
+/// cuBLAS counts by columns: its m is the length of the result's rows. The harness fills the leading dimensions up to 8
+/// elements (code/nvidia/gemm_bench.cu), without which Volta's tensor cores are not used.
+void add_deepbench_gemms(std::vector<MeasuredKernel>& out) {
+  for (CsvRow& r : read_table("gemm_deepbench")) {
+    const GemmRole role = r["b_transposed"] == "y"   ? GemmRole::weight_gradient
+                          : r["a_transposed"] == "y" ? GemmRole::forward
+                                                     : GemmRole::data_gradient;
+    const auto filled = [](std::int64_t length) { return (length + 7) / 8 * 8; };
+    std::int64_t rows = std::stoll(r["n"]), k = std::stoll(r["k"]);
+    (role == GemmRole::weight_gradient ? rows : k) = filled(role == GemmRole::weight_gradient ? rows : k);
+    KernelSpec s = gemm(1, rows, filled(std::stoll(r["m"])), k, DType::fp16);
+    s.role = role, s.output_dtype = DType::fp16;
+    out.push_back({"deepbench", gpu_named(r["gpu"]), rows <= 128 ? "gemm fp16, few rows" : "gemm fp16", {s}, std::stod(r["time_us"]), Harness::burst, 0});
   }
 }
 
@@ -191,6 +208,7 @@ std::vector<MeasuredKernel> measured_gemms() {
   add_simumax_gemms(out);
   add_aiconfigurator_gemms(out);
   add_nvfp4_gemms(out);
+  add_deepbench_gemms(out);
   add_other_gemms(out);
   return out;
 }

@@ -281,7 +281,7 @@ TEST_P(RandomAllocations, WhatHasRoomIsServedAndLeavesNothing) {
   const test::RandomCase& c = GetParam();
   CachingAllocator allocator(c.settings, StatisticsKept::bytes);
   test::RandomProgram program(c.settings.limit, c.moves_limit);
-  test::Random random{5};
+  Random random{5};
   std::vector<BlockId> live;
   int passages = 0;
   for (int i = 0; i < c.operations / 8; ++i) {
@@ -300,11 +300,11 @@ TEST_P(RandomAllocations, WhatHasRoomIsServedAndLeavesNothing) {
     }
     if (i % 16 != 0) continue;
     // A passage of some tensors of one pool.
-    const bool small = random.below(2) == 0;
+    const bool small = test::below(random, 2) == 0;
     std::vector<CachingAllocator::Prepared> wanted;
     std::int64_t bytes = 0;
     for (int k = 0; k < 6; ++k) {
-      wanted.push_back(allocator.prepare(Bytes{1 + (small ? random.below(1 << 20) : (1 << 20) + random.below(24 << 20))}, StreamId{0}));
+      wanted.push_back(allocator.prepare(Bytes{1 + (small ? test::below(random, 1 << 20) : (1 << 20) + test::below(random, 24 << 20))}, StreamId{0}));
       bytes += wanted.back().size;
     }
     if (!allocator.has_room(wanted[0], bytes)) continue;
@@ -314,13 +314,13 @@ TEST_P(RandomAllocations, WhatHasRoomIsServedAndLeavesNothing) {
     std::vector<std::pair<BlockId, std::int64_t>> now;
     std::int64_t rise = 0;
     const auto drop = [&] {
-      const auto k = static_cast<std::size_t>(random.below(static_cast<std::int64_t>(now.size())));
+      const auto k = static_cast<std::size_t>(test::below(random, static_cast<std::int64_t>(now.size())));
       allocator.free(now[k].first);
       rise -= now[k].second;
       now.erase(now.begin() + static_cast<std::ptrdiff_t>(k));
     };
     for (const CachingAllocator::Prepared& r : wanted) {
-      while (!now.empty() && random.below(3) == 0) drop();
+      while (!now.empty() && test::below(random, 3) == 0) drop();
       const Allocation a = allocator.allocate(Bytes{r.bytes}, r.stream);
       ASSERT_TRUE(bool(a)) << "operation " << i;
       now.emplace_back(a.block, r.size + (r.least_rest - 1) / 512 * 512);

@@ -24,16 +24,16 @@ TEST(FreeEntry, SortsBySizeThenAddressAndKeepsBoth) {
 
 // A hint is a guess: the numbers of sizes that came, went and were numbered anew lead nowhere wrong.
 TEST(FreeList, WrongHintsCostALookUpOnly) {
-  test::Random random{11};
+  Random random{11};
   FreeList list, plain;
   std::vector<std::pair<FreeEntry, FreeList::SizeHint>> kept;
   for (int i = 0; i < 20'000; ++i) {
-    if (kept.size() < 40 || random.below(2) == 0) {
-      const FreeEntry e = entry(1 + random.below(i < 10'000 ? 20 : 2000), static_cast<std::uint64_t>(i) + 1);
-      kept.emplace_back(e, list.insert(e, static_cast<FreeList::SizeHint>(random.below(300))));
+    if (kept.size() < 40 || test::below(random, 2) == 0) {
+      const FreeEntry e = entry(1 + test::below(random, i < 10'000 ? 20 : 2000), static_cast<std::uint64_t>(i) + 1);
+      kept.emplace_back(e, list.insert(e, static_cast<FreeList::SizeHint>(test::below(random, 300))));
       plain.insert(e);
     } else {
-      auto& victim = kept[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(kept.size())))];
+      auto& victim = kept[static_cast<std::size_t>(test::below(random, static_cast<std::int64_t>(kept.size())))];
       list.erase(victim.first, victim.second);
       plain.erase(plain.find(victim.first));
       victim = kept.back();
@@ -43,7 +43,7 @@ TEST(FreeList, WrongHintsCostALookUpOnly) {
     std::int64_t largest = 0;
     for (const auto& [e, hint] : kept) largest = std::max(largest, e.size());
     ASSERT_EQ(list.largest(), largest);
-    const std::int64_t size = 512 * (1 + random.below(2000));
+    const std::int64_t size = 512 * (1 + test::below(random, 2000));
     const FreeList::Place got = list.first_fit(size), expected = plain.first_fit(size);
     ASSERT_EQ(got == list.end(), expected == plain.end());
     if (!(got == list.end())) {
@@ -66,28 +66,28 @@ TEST(FreeList, FirstFitIsTheSmallestThenTheLowest) {
 
 // Growing to thousands of entries and back, over sizes that come and go; std::set says what the order must be.
 TEST(FreeList, IsASortedSetUnderRandomChanges) {
-  test::Random random{3};
+  Random random{3};
   FreeList list;
   std::set<std::pair<std::int64_t, std::int64_t>> expected;  // size and address in granules
   const auto as_entry = [](auto p) { return entry(p.first, static_cast<std::uint64_t>(p.second)); };
   for (int i = 0; i < 60'000; ++i) {
     const bool grow = (i / 6000) % 2 == 0;
-    const std::pair<std::int64_t, std::int64_t> fresh{1 + random.below(50),
-                                                      random.below(std::int64_t{1} << 40)};
+    const std::pair<std::int64_t, std::int64_t> fresh{1 + test::below(random, 50),
+                                                      test::below(random, std::int64_t{1} << 40)};
     const auto some = [&] {
-      auto it = expected.lower_bound({1 + random.below(50), random.below(std::int64_t{1} << 40)});
+      auto it = expected.lower_bound({1 + test::below(random, 50), test::below(random, std::int64_t{1} << 40)});
       return it == expected.end() ? expected.begin() : it;
     };
-    if (expected.empty() || random.below(100) < (grow ? 60 : 20)) {
+    if (expected.empty() || test::below(random, 100) < (grow ? 60 : 20)) {
       if (expected.insert(fresh).second) list.insert(as_entry(fresh));
-    } else if (random.below(2) == 0) {
+    } else if (test::below(random, 2) == 0) {
       const auto victim = some();
       list.erase(list.find(as_entry(*victim)));
       expected.erase(victim);
     } else if (!expected.count(fresh)) {
       const auto victim = some();
       // half of the replacements stay close to the old place, as cutting a block does
-      const auto moved = random.below(2) == 0 ? fresh : std::pair{victim->first, victim->second + 1};
+      const auto moved = test::below(random, 2) == 0 ? fresh : std::pair{victim->first, victim->second + 1};
       if (expected.count(moved)) continue;
       list.replace(list.find(as_entry(*victim)), as_entry(moved));
       expected.erase(victim);
@@ -102,7 +102,7 @@ TEST(FreeList, IsASortedSetUnderRandomChanges) {
       p = list.previous(p);
       ASSERT_EQ(list.at(p), as_entry(*--e));
     }
-    const std::int64_t size = 1 + random.below(55);
+    const std::int64_t size = 1 + test::below(random, 55);
     const auto fit = expected.lower_bound({size, 0});
     const FreeList::Place found = list.first_fit(size * 512);
     ASSERT_EQ(found == list.end(), fit == expected.end());

@@ -6,22 +6,13 @@
 #include <optional>
 
 #include "hwmodels/memory/allocator_types.h"
+#include "sim/core/random.h"
 
 namespace rehearse::hwmodels::test {
 
-// splitmix64 (Steele, Lea & Flood 2014): the same numbers on every machine.
-struct Random {
-  std::uint64_t state;
-  std::uint64_t next() {
-    std::uint64_t z = (state += 0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-  }
-  std::int64_t below(std::int64_t n) {
-    return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(n));
-  }
-};
+inline std::int64_t below(Random& r, std::int64_t n) {
+  return static_cast<std::int64_t>(r.below(static_cast<std::uint64_t>(n)));
+}
 
 // Half of the requests repeat a few sizes, as training does; the rest spreads over all classes with their
 // edges.
@@ -31,20 +22,20 @@ inline std::int64_t random_size(Random& r) {
                                             4 * kMi, 9 * kMi, 16 * kMi, 33 * kMi};
   static constexpr std::int64_t kEdges[] = {
       1, 511, 513, kMi - 511, kMi, kMi + 1, 10 * kMi - 512, 10 * kMi, 20 * kMi, 21 * kMi};
-  switch (r.below(8)) {
+  switch (below(r, 8)) {
     case 0:
     case 1:
     case 2:
     case 3:
-      return kUsual[r.below(8)];
+      return kUsual[below(r, 8)];
     case 4:
-      return kEdges[r.below(10)];
+      return kEdges[below(r, 10)];
     case 5:
-      return 1 + r.below(kMi);
+      return 1 + below(r, kMi);
     case 6:
-      return 1 + r.below(10 * kMi);
+      return 1 + below(r, 10 * kMi);
     default:
-      return 1 + r.below(60 * kMi);
+      return 1 + below(r, 60 * kMi);
   }
 }
 
@@ -75,15 +66,15 @@ class RandomProgram {
     using Kind = RandomOperation::Kind;
     // Waves: the number of live blocks drifts up and down, so that segments both fill and empty.
     const bool grow = (count_++ / 2000) % 2 == 0;
-    const std::int64_t dice = random_.below(100);
-    const auto stream = [this] { return StreamId{static_cast<std::uint8_t>(random_.below(4))}; };
+    const std::int64_t dice = below(random_, 100);
+    const auto stream = [this] { return StreamId{static_cast<std::uint8_t>(below(random_, 4))}; };
     const auto which = [this, live] {
-      return static_cast<std::size_t>(random_.below(static_cast<std::int64_t>(live)));
+      return static_cast<std::size_t>(below(random_, static_cast<std::int64_t>(live)));
     };
     if (dice < (grow ? 58 : 36) || live == 0) {
       const Bytes bytes{random_size(random_)};
       return {
-          .kind = Kind::allocate, .bytes = bytes, .stream = random_.below(10) < 7 ? StreamId{0} : stream()};
+          .kind = Kind::allocate, .bytes = bytes, .stream = below(random_, 10) < 7 ? StreamId{0} : stream()};
     }
     if (dice < 94) return {.kind = Kind::free, .which = which()};
     if (dice < 97) {
@@ -92,15 +83,15 @@ class RandomProgram {
     }
     if (dice < 99) {
       const StreamId s = stream();
-      const auto back = static_cast<std::uint64_t>(random_.below(5));
+      const auto back = static_cast<std::uint64_t>(below(random_, 5));
       return {
           .kind = Kind::complete_events, .stream = s, .token = {last_.value - std::min(last_.value, back)}};
     }
-    const std::int64_t what = random_.below(200);
+    const std::int64_t what = below(random_, 200);
     if (what == 0) return {.kind = Kind::empty_cache};
     if (what == 1) return {.kind = Kind::reset_peak};
     if (what < 20 && moves_limit_)
-      return {.kind = Kind::set_limit, .bytes = limit_ - Bytes{random_.below(100) << 20}};
+      return {.kind = Kind::set_limit, .bytes = limit_ - Bytes{below(random_, 100) << 20}};
     return {};
   }
   void freed(std::optional<EventToken> token) {
