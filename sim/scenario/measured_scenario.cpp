@@ -201,6 +201,15 @@ class RowScenario {
     // Megatron's option of 2023-05 was off until 2024-11; the zero-bubble paper compares with the Megatron of 2023.
     if (d.pipeline > 2) strategy.pipeline.overlap_messages = s_.profile.overlap_messages && !contains(source_, "arXiv 2401.10241");
     if (profile_ == "megatron-core") apply_megatron_layout(megatron_arguments_, s_);
+    if (megatron_arguments_.empty() && profile_.starts_with("megatron")) take_named_flags();
+  }
+
+  /// Megatron's flags that the row's note names.
+  void take_named_flags() {
+    st::Strategy& strategy = s_.strategy;
+    if (contains(note_, "--overlap-grad-reduce")) strategy.data_parallel.overlap_gradient_reduce = true;
+    if (contains(note_, "--overlap-param-gather")) strategy.data_parallel.overlap_parameter_gather = true;
+    if (contains(note_, "--tp-comm-overlap") && strategy.parallelism.sequence_parallel) strategy.parallelism.overlap_tensor = s_.profile.overlap_tensor = true;
   }
 
   void choose_memory() {
