@@ -43,11 +43,11 @@ std::uint32_t StageMessages::block_of(const Action& a, int peer) {
   const StageChunk& c = chunks_[a.chunk];
   const bool forward = activation(a.kind);
   const Stream stream = stream_of(a.kind, c.neighbours);
-  const std::int64_t bytes = enters(a.kind) ? c.bytes_in : c.bytes_out;
+  const std::int64_t bytes = bytes_of(a), sent = splits(bytes) ? bytes / stage_.strategy.parallelism.degrees.tensor : bytes;
   const std::tuple key(a.kind, peer, stream, bytes);
   if (const auto it = blocks_.find(key); it != blocks_.end()) return it->second;
   plan::BlockWriter w(std::string(name_of(a.kind)) + " " + std::to_string(peer));
-  const std::uint32_t spec = stage_.builder.message({static_cast<std::uint16_t>(peer), static_cast<std::uint8_t>(forward ? 0 : 1), Bytes{bytes}});
+  const std::uint32_t spec = stage_.builder.message({static_cast<std::uint16_t>(peer), static_cast<std::uint8_t>(forward ? 0 : 1), Bytes{sent}});
   const std::uint32_t slot = forward ? kOutputSlot : kInputGradientSlot;
   if (sends(a.kind)) {
     w.send(spec, stream, plan::kAfterCompute, stage_.profile.collective_host);
@@ -84,6 +84,14 @@ void StageMessages::exchange(const Action& a) {
   if (a.kind == ActionKind::send_backward) through(a);
 }
 
+std::int64_t StageMessages::bytes_of(const Action& a) const { return enters(a.kind) ? chunks_[a.chunk].bytes_in : chunks_[a.chunk].bytes_out; }
+
+/// Ranks of a tensor group hold the same: each sends its share, and whoever receives puts the shares together.
+bool StageMessages::splits(std::int64_t bytes) const {
+  const Parallelism& p = stage_.strategy.parallelism;
+  return stage_.profile.splits_messages && p.degrees.tensor > 1 && !p.sequence_parallel && bytes % p.degrees.tensor == 0;
+}
+
 std::uint32_t StageMessages::boundary(const Action& a) { return enters(a.kind) ? frames_.lower_boundary(a.chunk, a.micro_batch) : frames_.upper_boundary(a.chunk, a.micro_batch); }
 
 /// The micro-batch's gradient has left the chunk.
@@ -98,29 +106,45 @@ void StageMessages::wait_for(const Action& a) {
   const auto place = static_cast<std::size_t>(a.chunk);
   const SharedFrames& boundaries = enters(a.kind) ? frames_.below : frames_.above;
   // A gradient that was sent has taken its frame with it; the stream's order keeps later messages behind it.
-  if (boundaries.has(a.micro_batch, place)) wait(a.kind, boundaries.at(a.micro_batch, place), a.micro_batch);
+  if (boundaries.has(a.micro_batch, place)) wait(activation(a.kind), boundaries.at(a.micro_batch, place), a.micro_batch);
 }
 
 void StageMessages::wait_for_input(int chunk, int micro_batch) {
   const ChunkNeighbours& n = chunks_[chunk].neighbours;
-  if (n.previous >= 0 && !n.gathered) wait(ActionKind::recv_forward, frames_.lower_boundary(chunk, micro_batch), micro_batch);
+  if (n.previous < 0 || n.gathered) return;
+  wait(true, frames_.lower_boundary(chunk, micro_batch), micro_batch);
+  gather(chunks_[chunk].bytes_in, micro_batch);
 }
 
 void StageMessages::wait_for_gradient(int chunk, int micro_batch) {
   const ChunkNeighbours& n = chunks_[chunk].neighbours;
-  if (n.next >= 0 && !n.gathered) wait(ActionKind::recv_backward, frames_.upper_boundary(chunk, micro_batch), micro_batch);
+  if (n.next < 0 || n.gathered) return;
+  wait(false, frames_.upper_boundary(chunk, micro_batch), micro_batch);
+  gather(chunks_[chunk].bytes_out, micro_batch);
 }
 
-void StageMessages::wait(ActionKind kind, std::uint32_t frame, int micro_batch) {
-  std::optional<std::uint32_t>& block = activation(kind) ? waits_for_activation_ : waits_for_gradient_;
+void StageMessages::wait(bool forward, std::uint32_t frame, int micro_batch) {
+  std::optional<std::uint32_t>& block = forward ? waits_for_activation_ : waits_for_gradient_;
   if (!block) {
-    plan::BlockWriter w(activation(kind) ? "wait for activation message" : "wait for gradient message");
-    w.wait(Stream::compute, activation(kind) ? StageFrames::kForwardEvent : StageFrames::kBackwardEvent);
+    plan::BlockWriter w(forward ? "wait for activation message" : "wait for gradient message");
+    w.wait(Stream::compute, forward ? StageFrames::kForwardEvent : StageFrames::kBackwardEvent);
     block = stage_.builder.add_block(w.take());
   }
   plan::Call call{.block = *block, .phase = Phase::communication, .micro_batch = micro_batch};
   call.frames[static_cast<std::size_t>(Frame::own)] = frame;
   stage_.append(call);
+}
+
+void StageMessages::gather(std::int64_t bytes, int micro_batch) {
+  if (!splits(bytes)) return;
+  auto it = gathers_.find(bytes);
+  if (it == gathers_.end()) {
+    plan::BlockWriter w("gather message " + std::to_string(bytes));
+    w.collective(stage_.builder.collective({CollectiveKind::all_gather, plan::GroupAxis::tensor, Bytes{bytes}, "message"}), Stream::tensor, plan::kAfterCompute | plan::kComputeWaits,
+                 stage_.profile.collective_host);
+    it = gathers_.emplace(bytes, stage_.builder.add_block(w.take())).first;
+  }
+  stage_.append({.block = it->second, .phase = Phase::communication, .micro_batch = micro_batch});
 }
 
 }  // namespace rehearse::strategies

@@ -28,13 +28,17 @@ class StageMessages {
   std::uint32_t block_of(const Action& action, int peer);
   std::uint32_t boundary(const Action& action);
   void through(const Action& action);
-  void wait(ActionKind kind, std::uint32_t frame, int micro_batch);
+  std::int64_t bytes_of(const Action& action) const;
+  bool splits(std::int64_t bytes) const;
+  void wait(bool forward, std::uint32_t frame, int micro_batch);
+  void gather(std::int64_t bytes, int micro_batch);
 
   Stage& stage_;
   const StageChunks& chunks_;
   StageFrames& frames_;
   std::map<std::tuple<ActionKind, int, plan::Stream, std::int64_t>, std::uint32_t> blocks_;   // kind, peer, stream, bytes
   std::optional<std::uint32_t> waits_for_activation_, waits_for_gradient_;                    // blocks
+  std::map<std::int64_t, std::uint32_t> gathers_;                                             // blocks by whole bytes
 };
 
 }  // namespace rehearse::strategies

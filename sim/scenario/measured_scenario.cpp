@@ -105,7 +105,9 @@ class RowScenario {
     static const std::regex kTail(R"(layers 0-([0-9]+)\) \+ bf16 tail)");
     std::smatch tail;
     if (std::regex_search(note_, tail, kTail)) s_.strategy.training.last_layers_16bit = std::max(0, static_cast<int>(s_.model.layer_count()) - 1 - std::stoi(tail[1]));
-    if (profile_ == "deepspeed-2020") s_.model.dropout = s_.model.attention_dropout = 0.1;   // DeepSpeedExamples Megatron-LM/arguments.py
+    // Megatron's own default (megatron/arguments.py, --attention-dropout and --hidden-dropout), which DeepSpeed's examples and the scripts of
+    // the zero-bubble paper leave as it is.
+    if (profile_ == "deepspeed-2020" || profile_ == "megatron-2021" || contains(source_, "arXiv 2401.10241")) s_.model.dropout = s_.model.attention_dropout = 0.1;
     if (s_.profile.unties_embeddings) s_.model.tied_embeddings = false;
     if (profile_ == "megatron-core" && !megatron_arguments_.empty()) {
       if (const auto reason = apply_megatron_arguments(megatron_arguments_, cell(row_, "env_vars_json"), s_)) throw NotSimulated{*reason};
@@ -199,6 +201,15 @@ class RowScenario {
     // Megatron's option of 2023-05 was off until 2024-11; the zero-bubble paper compares with the Megatron of 2023.
     if (d.pipeline > 2) strategy.pipeline.overlap_messages = s_.profile.overlap_messages && !contains(source_, "arXiv 2401.10241");
     if (profile_ == "megatron-core") apply_megatron_layout(megatron_arguments_, s_);
+    if (megatron_arguments_.empty() && profile_.starts_with("megatron")) take_named_flags();
+  }
+
+  /// Megatron's flags that the row's note names.
+  void take_named_flags() {
+    st::Strategy& strategy = s_.strategy;
+    if (contains(note_, "--overlap-grad-reduce")) strategy.data_parallel.overlap_gradient_reduce = true;
+    if (contains(note_, "--overlap-param-gather")) strategy.data_parallel.overlap_parameter_gather = true;
+    if (contains(note_, "--tp-comm-overlap") && strategy.parallelism.sequence_parallel) strategy.parallelism.overlap_tensor = s_.profile.overlap_tensor = true;
   }
 
   void choose_memory() {

@@ -45,7 +45,9 @@ void apply_rematerialisation(const config::CsvRow& row, st::Memory& memory) {
   if (contains(note, "remat_policy=full")) memory.recompute = st::Recompute::full;
   else if (contains(note, "remat_policy=none")) memory.recompute = st::Recompute::none;
   else memory.recompute = st::Recompute::selective;
-  if (memory.recompute == st::Recompute::selective && contains(note, "except_mlp")) memory.recompute_modules = {"attention_products"};
+  if (memory.recompute != st::Recompute::selective) return;
+  if (contains(note, "except_mlp")) memory.recompute_modules = {"attention_products"};
+  if (contains(note, "save_dot_with_no_batch_dim")) memory.recompute_modules = {"weight_products"};   // Paxml's name of JAX's policy
 }
 
 void apply_nemo(const std::string& sharding, const std::string& release, st::FrameworkProfile& profile, st::Strategy& strategy) {

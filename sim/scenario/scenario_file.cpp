@@ -194,7 +194,7 @@ const config::Fields<st::Memory>& memory_fields() {
       config::boolean("tiled_mlp", &T::tiled_mlp, "dense MLPs take a piece of the sequence at a time and are made again in backward (DeepSpeed's TiledMLP)"),
       config::integer("tiled_mlp_num_shards", &T::tiled_mlp_num_shards, "tiled_mlp: how many pieces; default: sequence over hidden size, rounded up", positive),
       config::boolean("partition_activations", &T::partition_activations, "each tensor rank keeps a piece of a recomputed layer's input"),
-      config::text("recompute_modules", &T::recompute_modules, "selective: core_attn, layernorm, mlp, mlp_act, mla_up_proj, moe, moe_act, shared_experts, or operators, or products or attention_products (all else is made again)"),
+      config::text("recompute_modules", &T::recompute_modules, "selective: core_attn, layernorm, mlp, mlp_act, mla_up_proj, moe, moe_act, shared_experts, or operators, or products, weight_products or attention_products (all else is made again)"),
   };
   return table;
 }

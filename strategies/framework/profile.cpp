@@ -158,6 +158,7 @@ const config::Fields<P>& fields() {
       config::boolean("overlap_messages", &P::overlap_messages, "messages of the interleaved schedule travel under the passes"),
       config::boolean("message_sync", &P::message_sync, "the host waits for the device after each blocking exchange between stages"),
       config::boolean("send_sync", &P::send_sync, "message_sync: also after exchanges that only send"),
+      config::boolean("splits_messages", &P::splits_messages, "tensor parallel without sequence parallel: each rank sends its share of a message"),
       config::boolean("pipeline_by_cost", &P::pipeline_by_cost, "stages are balanced by compute, head included"),
       config::boolean("ddp_bucket_copies", &P::ddp_bucket_copies, "with data parallelism, DDP's 16-bit buckets live beside the fp32 gradients"),
       config::boolean("accumulates_unsharded", &P::accumulates_unsharded, "FSDP1: gradients of all but the last micro-batch stay whole (no_sync)"),

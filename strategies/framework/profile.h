@@ -141,6 +141,7 @@ struct FrameworkProfile {
   bool overlap_messages = true;           // messages of Megatron's interleaved schedule travel under the passes
   bool message_sync = false;              // the host waits for the device after each blocking exchange between stages
   bool send_sync = true;                  // and after exchanges that only send; false: where something is received (nanotron)
+  bool splits_messages = false;           // tensor parallel without sequence parallel: each rank sends its share of a message, which is gathered on arrival
   bool pipeline_by_cost = false;          // stages are balanced by compute, head included (nanotron); false: by layers
   bool ddp_bucket_copies = false;         // with data parallelism, DDP's 16-bit buckets live beside the fp32 gradients (nanotron)
   bool accumulates_after_backward = false;  // 16-bit gradients live until the micro-batch's backward is over, then go into the fp32 ones

@@ -231,6 +231,18 @@ TEST(MeasuredRun, ZeroRunsAreWhatTheirScriptsSay) {
   EXPECT_EQ(tutorial.profile.name, "deepspeed-2020");
   EXPECT_TRUE(tutorial.strategy.data_parallel.overlap_gradient_reduce.value_or(false));
   EXPECT_EQ(tutorial.model.dropout, 0.1);
+  const Scenario old = scenario({{"framework", "megatron-lm"}, {"gpu", "v100-32gb-sxm2"}, {"precision", "fp16"}});
+  EXPECT_EQ(old.model.dropout, 0.1);
+  EXPECT_EQ(old.model.attention_dropout, 0.1);
+}
+
+TEST(MeasuredRun, TakesMegatronsFlagsFromTheNote) {
+  const Scenario none = scenario({{"framework", "megatron-lm"}, {"tp", "2"}, {"sp", "y"}, {"note", "flags: none"}});
+  EXPECT_FALSE(none.strategy.data_parallel.overlap_gradient_reduce.value_or(false));
+  const Scenario all = scenario({{"framework", "megatron-lm"}, {"tp", "2"}, {"sp", "y"}, {"note", "flags: --overlap-grad-reduce --overlap-param-gather --tp-comm-overlap"}});
+  EXPECT_TRUE(all.strategy.data_parallel.overlap_gradient_reduce.value_or(false));
+  EXPECT_TRUE(all.strategy.data_parallel.overlap_parameter_gather.value_or(false));
+  EXPECT_TRUE(all.strategy.parallelism.overlap_tensor.value_or(false));
 }
 
 }  // namespace

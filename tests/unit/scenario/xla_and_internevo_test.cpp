@@ -125,6 +125,14 @@ TEST(MaxText, MinimalPoliciesKeepEveryProduct) {
   EXPECT_EQ(flops(st::Recompute::selective, {}), none);
   // "except_mlp": gate and up again; down is the last of the layer, whose output nobody asks for.
   EXPECT_EQ(flops(st::Recompute::selective, {"attention_products"}) - none, 2 * 2 * 2.0 * 256 * 512 * 1024);
+  // Attention is no product with weights: made again in each of the two layers.
+  const auto attentions = [&](std::vector<std::string> modules) {
+    s.memory.recompute = st::Recompute::selective;
+    s.memory.recompute_modules = std::move(modules);
+    return count(st::write_plan(small_llama(2), s, profile, 1), "attention");
+  };
+  EXPECT_EQ(flops(st::Recompute::selective, {"weight_products"}), none);
+  EXPECT_EQ(attentions({"weight_products"}), 2 * attentions({"products"}));
 }
 
 /// A table of one row, as its scenario.
@@ -161,6 +169,9 @@ TEST(MeasuredRows, NameRematerialisationAndClusters) {
   ASSERT_TRUE(some.scenario.has_value()) << some.reason;
   EXPECT_EQ(some.scenario->strategy.memory.recompute_modules, std::vector<std::string>{"attention_products"});
   EXPECT_EQ(some.scenario->cluster.node.nic.count, 4);
+  const MeasuredRun dots = row("paxml,llama-2-7b,h100-sxm,16,4096,4,64,fsdp,,bf16,SAVE_DOT_WITH_NO_BATCH_DIM: remat_policy=minimal");
+  ASSERT_TRUE(dots.scenario.has_value()) << dots.reason;
+  EXPECT_EQ(dots.scenario->strategy.memory.recompute_modules, std::vector<std::string>{"weight_products"});
   for (const auto& [prose, node] : {std::pair{"A3 (8x H100)", "a3-high"}, std::pair{"GPUDirect-TCPX", "a3-high"}, std::pair{"8x200 Gb/s TCPXO", "a3-mega"}, std::pair{"DGX H100, rail A30", "dgx-h100"}})
     EXPECT_EQ(row(std::string("maxtext,llama-2-7b,h100-sxm,16,4096,4,64,fsdp,") + (std::string(prose).find(',') == std::string::npos ? prose : "\"" + std::string(prose) + "\"") + ",bf16,").scenario->cluster.node.name, node) << prose;
   const MeasuredRun silent = row("maxtext,llama-2-7b,h100-sxm,16,4096,4,64,fsdp,,bf16,");

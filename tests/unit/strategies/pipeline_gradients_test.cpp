@@ -159,5 +159,31 @@ TEST(PipelineMessages, OnlyBatchesAreWaitedForByTheHost) {
   EXPECT_GT(syncs("1f1b", 1, true), kMicroBatches);
 }
 
+// A tensor group of two holds 128 x 256 activations twice: half of them travel to the next stage's rank, which gathers them.
+TEST(PipelineMessages, TravelInSharesWhereMegatronSplitThem) {
+  Strategy s = pipelined(DataParallelKind::ddp, "1f1b", 1);
+  s.parallelism.degrees.tensor = 2;
+  constexpr std::int64_t kWhole = 128 * 256 * 2;
+  const auto sent = [&](const char* framework) {
+    std::vector<std::int64_t> bytes;
+    for (const plan::MessageSpec& m : plan_of(s, framework).messages) bytes.push_back(m.bytes.value);
+    return bytes;
+  };
+  const auto gathers = [&](const char* framework) {
+    const plan::Plan plan = plan_of(s, framework);
+    std::vector<std::int64_t> bytes;
+    for (const plan::Call& call : plan.classes[1].program.step)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing)
+        if (i.op == plan::Opcode::collective && plan.collectives[i.index].kind == CollectiveKind::all_gather) bytes.push_back(plan.collectives[i.index].bytes.value);
+    return bytes;
+  };
+  for (const std::int64_t bytes : sent("megatron-2021")) EXPECT_EQ(bytes, kWhole / 2);
+  EXPECT_EQ(gathers("megatron-2021"), std::vector<std::int64_t>(kMicroBatches, kWhole));
+  for (const std::int64_t bytes : sent("megatron-core")) EXPECT_EQ(bytes, kWhole);
+  EXPECT_TRUE(gathers("megatron-core").empty());
+  s.parallelism.sequence_parallel = true;   // what travels is a share already
+  for (const std::int64_t bytes : sent("megatron-2021")) EXPECT_EQ(bytes, kWhole / 2);
+}
+
 }  // namespace
 }  // namespace rehearse::strategies::pipeline_gradients_test
