@@ -191,7 +191,13 @@ class RowScenario {
   void choose_parallelism() {
     st::Strategy& strategy = s_.strategy;
     st::Degrees& d = strategy.parallelism.degrees;
-    const std::string said = cell(row_, "sp");
+    std::string said = cell(row_, "sp");
+    // Megatron-DeepSpeed before 0d6e3793a (2024-09-04, "Enable Sequence Parallelism"): language_model.py does not scatter the
+    // embedding's output. FPDT's baselines (arXiv 2408.16978) are of August 2024.
+    if (profile_ == "megatron-deepspeed" && said == "y" && d.tensor > 1) {
+      said = "n";
+      s_.notes.emplace_back("no sequence parallelism beside tensor parallelism: Megatron-DeepSpeed had none until September 2024");
+    }
     strategy.parallelism.sequence_parallel = d.tensor > 1 && (said == "y" || (said.empty() && (is_nvidia_recipe(profile_) || profile_.starts_with("torchtitan"))));
     if (asynchronous_tensor(row_) && strategy.parallelism.sequence_parallel) strategy.parallelism.overlap_tensor = s_.profile.overlap_tensor = true;
     strategy.data_parallel.kind = kind_of(sharding_, profile_, d.data);

@@ -1,5 +1,6 @@
 // Parameters whole on every rank: DDP, DeepSpeed ZeRO-1 and ZeRO-2, Megatron's distributed optimizer.
 #include <algorithm>
+#include <utility>
 
 #include "strategies/data/families.h"
 
@@ -22,24 +23,21 @@ class Replicated final : public DataParallelWriter {
     reduce_dtype_ = dp.reduce_dtype.value_or(profile().reduce);
     bucket_ = dp.bucket ? dp.bucket->value : profile().bucket_elements * reduce_bytes();
     if (bucket_ <= 0) bucket_ = INT64_MAX;
+    if (lists()) overlap_reduce_ = false;
   }
 
   void setup() override {
     persistent("parameters", stage_.parameter_bytes(stored_bytes()) - stage_.bytes_on_host, Category::parameter);
     if (keeps_main_gradients()) persistent("gradients", stage_.trainable_bytes(main_bytes()), Category::gradient);
     const Share stays = part_of(my_share(), false);
-    if (partitions_gradients()) persistent("gradient partition", stays.gradients, Category::gradient);
+    if (partitions_gradients() && !contiguous()) persistent("gradient partition", stays.gradients, Category::gradient);
     keep_states(stays);
     stage_.rank_class.unified = paged_bytes();
     keep_on_host(my_share());
     if (profile().ddp_bucket_copies && stage_.sizes.data > 1) persistent("gradient bucket views", stage_.trainable_bytes(2), Category::gradient);
     const std::int64_t reduced = stage_.trainable_bytes(reduce_bytes());
     if (reduces_copies() && reduces()) persistent("gradient buckets", reduced, Category::communication);
-    if (kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2) {
-      // DeepSpeed's contiguous gradient buffer; a second one when reduction overlaps.
-      const std::int64_t bucket = std::min(bucket_, reduced);
-      if (reduces()) persistent("reduce bucket", bucket * (overlap_reduce_ ? 2 : 1), Category::communication);
-    }
+    if (zero() && !contiguous() && !lists() && reduces()) persistent("reduce bucket", std::min(bucket_, reduced) * (overlap_reduce_ ? 2 : 1), Category::communication);
     if (profile().dummy_weight_gradients) dummies();
   }
 
@@ -65,14 +63,19 @@ class Replicated final : public DataParallelWriter {
   }
 
   void before_forward(std::size_t unit, int micro_batch) override {
+    release_buckets();
     if (!gathers_ahead() || micro_batch != 0) return;
     const std::uint32_t event = gather_event(unit);
     stage_.call("wait parameters " + std::to_string(event), Phase::forward, &stage_.units[unit], [&](plan::BlockWriter& w) { w.wait(Stream::compute, event, plan::Frame::unit); });
   }
 
+  void before_backward(std::size_t, int) override {
+    if (stage_.sizes.pipeline == 1) make_buckets(overlap_reduce_);
+  }
+
   void after_backward(std::size_t unit, int, bool first, bool last) override {
     if (stage_.strategy.memory.optimizer_in_backward) return update_in_backward(stage_.units[unit], stored_bytes());
-    if (partitions_gradients()) into_bucket(stage_.units[unit]);
+    if (partitions_gradients()) into_bucket(stage_.units[unit], first);
     if (accumulates_later() && begins_chunk(unit)) accumulate_chunk(unit);
     first_ = first, last_ = last;
     if (!reduces()) {
@@ -105,8 +108,9 @@ class Replicated final : public DataParallelWriter {
 
   void end_step() override {
     if (stage_.strategy.memory.optimizer_in_backward) return free_tied_gradients();
+    if (!evaluates() && stage_.sizes.pipeline > 1) make_buckets(false);
     if (reduces()) {
-      reduce_pending();
+      lists() ? scatter_lists() : reduce_pending();
       stage_.call("wait gradients", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
         for (Stream s : {Stream::data_reduce, Stream::data_replicate}) {
           w.record(s, Stage::kPersistentSlots - 2);
@@ -114,6 +118,7 @@ class Replicated final : public DataParallelWriter {
         }
       });
     }
+    release_buckets();
     sum_copies(my_share());
     check_by_parameter();
     if (widens_gradients()) widen_gradients();
@@ -126,16 +131,26 @@ class Replicated final : public DataParallelWriter {
       update_on_host({host_part}, false, copies_under_backward() ? 4 : 0);
     } else if (stage_.strategy.memory.paged_optimizer) {
       update_paged(keeps_main_gradients() ? main_bytes() : stored_bytes());
+    } else if (widens_partition()) {
+      update_widened();
     } else {
       update(my_share());
     }
-    if (widens_gradients())
+    if (std::exchange(partition_made_, false)) stage_.call("free gradient partition", Phase::optimizer, nullptr, [](plan::BlockWriter& w) { w.free(kPartition); });
+    if (widens_partition()) {
+      // what there was has gone into the fp32 copy
+    } else if (widens_gradients())
       stage_.call("free wide gradients", Phase::optimizer, nullptr, [](plan::BlockWriter& w) { w.free(kWideGradients); });
     else if (!keeps_main_gradients() && !partitions_gradients()) free_gradients();
     if (shards_states() && gathers() && !overlap_gather_) gather_all();
   }
 
  private:
+  bool zero() const { return kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2; }
+  /// DeepSpeed's stage1.py, until 2021: gradients are exchanged as lists of pieces, after backward.
+  bool lists() const { return profile().scatters_gradients && kind_ == DataParallelKind::zero1; }
+  /// Gradients are put into a buffer of their own as they are made, and out of it into this rank's partition.
+  bool contiguous() const { return zero() && profile().gradient_buffer > 0 && !keeps_main_gradients() && !lists(); }
   bool shards_states() const { return kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2 || kind_ == DataParallelKind::distributed_optimizer; }
   /// DeepSpeed sends each reduced bucket's partition down while backward goes on; Megatron waits for the end. It is widened on the
   /// GPU before it goes, and updated parameters come back as fp32 (stage_1_and_2.py, async_inplace_copy_grad_to_fp32_buffer_from_gpu,
@@ -219,6 +234,72 @@ class Replicated final : public DataParallelWriter {
       });
   }
 
+  // Slots of DeepSpeed's buffers
+  static constexpr std::uint32_t kBucket = Stage::kPersistentSlots - 25, kOtherBucket = Stage::kPersistentSlots - 26, kPartition = Stage::kPersistentSlots - 27,
+                                 kNewPartition = Stage::kPersistentSlots - 28, kFlat = Stage::kPersistentSlots - 29;
+
+  /// The buffers that gradients are put together in: made when a backward begins, after the loss (setup_buckets; under pipeline
+  /// stages reduce_gradients makes one), as large as the reduction bucket whatever the model has.
+  /// Source: DeepSpeed runtime/zero/stage_1_and_2.py; stage2.py of 2020: 4.5 times as large.
+  void make_buckets(bool two) {
+    if (!contiguous() || buckets_made_) return;
+    buckets_made_ = true;
+    const std::int64_t bucket = bucket_ == INT64_MAX ? stage_.trainable_bytes(stored_bytes()) : bucket_ / reduce_bytes() * stored_bytes();
+    const auto bytes = static_cast<std::int64_t>(static_cast<double>(bucket) * profile().gradient_buffer);
+    stage_.call(two ? "make two gradient buffers" : "make gradient buffer", Phase::backward, nullptr, [&](plan::BlockWriter& w) {
+      w.alloc(kBucket, bytes, Category::communication);
+      if (two) w.alloc(kOtherBucket, bytes, Category::communication);
+    });
+    two_buckets_ = two;
+  }
+  /// They go when the backward is over; a later micro-batch's partition is added to the first one's
+  /// (stage_1_and_2.py, independent_gradient_partition_epilogue).
+  void release_buckets() {
+    if (!buckets_made_) return;
+    buckets_made_ = false;
+    const std::int64_t bytes = new_partition_ ? part_of(my_share(), false).gradients : 0;
+    stage_.call(std::string("release gradient buffers") + (two_buckets_ ? " two" : "") + (new_partition_ ? " add" : ""), Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
+      if (two_buckets_) w.free(kOtherBucket);
+      w.free(kBucket);
+      if (!new_partition_) return;
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = 2 * bytes, .bytes_written = bytes, .name = "add partition"}), host());
+      w.free(kNewPartition);
+    });
+    new_partition_ = false;
+  }
+  /// This rank's part of the 16-bit gradients, one tensor: there from a micro-batch's first gradient on, until the update.
+  void make_partition(bool first) {
+    const std::int64_t bytes = part_of(my_share(), false).gradients;
+    if (!contiguous() || bytes <= 0 || (first ? partition_made_ : new_partition_)) return;
+    (first ? partition_made_ : new_partition_) = true;
+    stage_.call(first ? "make gradient partition" : "make new gradient partition", Phase::gradient_reduction, nullptr,
+                [&](plan::BlockWriter& w) { w.alloc(first ? kPartition : kNewPartition, bytes, Category::gradient); });
+  }
+
+  /// ZeRO-1 and 2: this rank's 16-bit gradients are joined, copied to fp32 and let go; the update reads the copy.
+  /// Source: deepspeed runtime/zero/stage_1_and_2.py, step: flatten(averaged_gradients).to(fp32); the same in stage1.py and stage2.py.
+  bool widens_partition() const {
+    return profile().widens_gradients && zero() && !keeps_main_gradients() && stored_bytes() == 2 && profile().master_parameters && !offloads_optimizer() && !stage_.strategy.memory.paged_optimizer && my_share().gradients > 0;
+  }
+  void update_widened() {
+    Share mine = my_share();
+    const std::int64_t narrow = mine.gradients, wide = mine.elements * 4;
+    if (!partition_made_ && !lists()) make_partition(true);   // ZeRO-1: copied as buckets are reduced (copy_grads_in_partition)
+    if (!partitions_gradients()) free_gradients();
+    const bool made = std::exchange(partition_made_, false);
+    stage_.call(std::string("widen partition ") + std::to_string(wide) + (made ? " made" : ""), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
+      w.alloc(kFlat, narrow, Category::gradient);
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = narrow, .bytes_written = narrow, .name = "join gradients"}), host());
+      w.alloc(kWideGradients, wide, Category::gradient);
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = narrow, .bytes_written = wide, .name = "widen gradients"}), host());
+      w.free(kFlat);
+      if (made) w.free(kPartition);
+    });
+    mine.gradients = wide;
+    update(mine);
+    stage_.call("free wide gradients", Phase::optimizer, nullptr, [](plan::BlockWriter& w) { w.free(kWideGradients); });
+  }
+
   bool trains_experts() const { return stage_.trainable_elements(Part::experts) > 0; }
   /// Some other rank holds the same weights: gradients are summed, sharded states gathered.
   bool reduces() const { return stage_.sizes.data > 1 || (stage_.sizes.expert_data > 1 && trains_experts()); }
@@ -228,8 +309,7 @@ class Replicated final : public DataParallelWriter {
 
   void reduce(Part part, std::int64_t bytes) {
     if (bytes <= 0) return;
-    const bool lists = kind_ == DataParallelKind::zero1 && profile().scatters_gradients;   // ranks' pieces are tensors of their own
-    const bool scatter = kind_ == DataParallelKind::distributed_optimizer || lists, experts = part == Part::experts;
+    const bool scatter = kind_ == DataParallelKind::distributed_optimizer, experts = part == Part::experts;
     const bool first = first_ || kind_ != DataParallelKind::zero2;
     stage_.call((experts ? "reduce expert gradients " : "reduce gradients ") + std::to_string(bytes) + (copies_under_backward() && first ? " first" : "") + (copies_under_backward() && last_ ? " last" : ""), Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
       if (reduces_copies()) w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "copy to bucket"}), host());
@@ -242,22 +322,10 @@ class Replicated final : public DataParallelWriter {
         w.wait(Stream::data_reduce, Stage::kPersistentSlots - 6);
         copy_on_stream("flatten bucket");
       }
-      // stage1.py, reduce_scatter_gradients: pieces joined, divided; ProcessGroupNCCL, reduce_scatter of lists: put side by side.
-      constexpr std::uint32_t kPieces = Stage::kPersistentSlots - 21, kSideBySide = Stage::kPersistentSlots - 22;
-      if (lists) {
-        w.alloc(kPieces, bytes, Category::communication);
-        for (const char* name : {"join pieces", "average pieces"}) w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = name}), host());
-        w.alloc(kSideBySide, bytes, Category::communication);
-        w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "pieces side by side"}), host());
-      }
       if (at_once ? stage_.sizes.data > 1 : stage_.sizes.sharing(part) > 1)
         w.collective(builder().collective({scatter ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce, at_once ? GroupAxis::data_context : axis_of(part), Bytes{bytes}, "gradient reduction"}),
                      Stream::data_reduce, at_once ? 0 : plan::kAfterCompute, profile().collective_host);
       if (at_once) copy_on_stream("unflatten bucket");
-      if (lists) {
-        w.free(kSideBySide);
-        w.free(kPieces);
-      }
       if (stage_.sizes.replicate > 1 && !experts && !at_once) {
         w.record(Stream::data_reduce, Stage::kPersistentSlots - 3);
         w.wait(Stream::data_replicate, Stage::kPersistentSlots - 3);
@@ -276,6 +344,54 @@ class Replicated final : public DataParallelWriter {
     const std::int64_t most = whole ? INT64_MAX : bucket_;
     for (const Part part : kParts)
       for (std::int64_t& left = pending(part); left > 0; left -= std::min(left, most)) reduce(part, std::min(left, most));
+  }
+
+  /// All gradients are copied into the pieces that ranks own, interval by interval of the bucket's size; each interval is
+  /// reduce-scattered from a copy that lies side by side (ProcessGroupNCCL, lists) and averaged; then the intervals are joined,
+  /// then all of them, and a rank's own gradients copied back. Everything stays until the end.
+  /// Source: DeepSpeed runtime/zero/stage1.py of 2020, reduce_scatter_gradients.
+  void scatter_lists() {
+    for (const Part part : kParts) {
+      const std::int64_t bytes = std::exchange(pending(part), 0);
+      if (bytes <= 0) continue;
+      const std::int64_t intervals = bucket_ == INT64_MAX ? 1 : (bytes + bucket_ - 1) / bucket_, each = bytes / intervals;
+      const bool experts = part == Part::experts;
+      const auto sharing = stage_.sizes.sharing(part);
+      const std::uint32_t block = stage_.block((experts ? "scatter expert gradients " : "scatter gradients ") + std::to_string(bytes), [&](plan::BlockWriter& w) {
+        const auto copy = [&](std::int64_t read, std::int64_t written, const char* name) {
+          w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = read, .bytes_written = written, .name = name}), host());
+        };
+        std::vector<std::uint32_t> held;
+        const auto hold = [&](std::int64_t size, const char* name) {
+          held.push_back(w.new_slot(name));
+          w.alloc(held.back(), size, Category::communication);
+        };
+        for (std::int64_t i = 0; i < intervals; ++i) hold(each, "gradient pieces");
+        copy(bytes, bytes, "join pieces");
+        for (std::int64_t i = 0; i < intervals; ++i) {
+          const std::uint32_t beside = w.new_slot("pieces side by side");
+          w.alloc(beside, each, Category::communication);
+          copy(each, each, "pieces side by side");
+          if (sharing > 1)
+            w.collective(builder().collective({CollectiveKind::reduce_scatter, axis_of(part), Bytes{each}, "gradient reduction"}), Stream::data_reduce, plan::kAfterCompute | plan::kComputeWaits, profile().collective_host);
+          if (stage_.sizes.replicate > 1 && !experts)
+            w.collective(builder().collective({CollectiveKind::all_reduce, GroupAxis::data_replicate, Bytes{each / stage_.sizes.shard}, "replica reduction"}), Stream::data_replicate, plan::kAfterCompute | plan::kComputeWaits, profile().collective_host);
+          w.free(beside);
+          copy(each, each, "average pieces");
+        }
+        for (std::int64_t i = 0; i < intervals; ++i) hold(each, "gradients of an interval");
+        copy(bytes, bytes, "join intervals");
+        hold(bytes, "all gradients");
+        copy(bytes, bytes, "join all");
+        copy(bytes / sharing, bytes / sharing, "own gradients back");
+        for (const std::uint32_t slot : held) w.free(slot);
+      });
+      std::uint32_t& frame = scatter_frames_[experts];
+      if (frame == plan::kNoFrame) frame = stage_.frames.acquire(static_cast<std::uint32_t>(3 * intervals + 1));
+      plan::Call call{.block = block, .phase = Phase::gradient_reduction};
+      call.frames[static_cast<std::size_t>(plan::Frame::own)] = frame;
+      stage_.append(call);
+    }
   }
 
   std::uint32_t gather_event(std::size_t unit) const { return static_cast<std::uint32_t>(stage_.units[unit].tape->weights.size()); }
@@ -345,9 +461,10 @@ class Replicated final : public DataParallelWriter {
   }
 
   /// Source: DeepSpeed stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads.
-  void into_bucket(const Unit& u) {
+  void into_bucket(const Unit& u, bool first) {
     const std::int64_t bytes = u.tape->trainable_bytes(stored_bytes());
     if (pattern_of(u).find('y') == std::string::npos) return;
+    make_partition(first);
     stage_.call("gradients into bucket " + std::to_string(bytes) + " " + pattern_of(u), Phase::gradient_reduction, &u, [&](plan::BlockWriter& w) {
       w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "copy to bucket"}), host());
       free_gradients_of(u, w);
@@ -360,7 +477,9 @@ class Replicated final : public DataParallelWriter {
   std::int64_t bucket_ = 0;
   std::array<std::int64_t, 2> pending_{};   // bytes to reduce: dense weights, experts
   bool first_ = true, last_ = true;
+  bool buckets_made_ = false, two_buckets_ = false, partition_made_ = false, new_partition_ = false;
   std::uint32_t gather_frame_ = plan::kNoFrame;
+  std::array<std::uint32_t, 2> scatter_frames_{plan::kNoFrame, plan::kNoFrame};
 };
 
 }  // namespace

@@ -135,7 +135,8 @@ struct FrameworkProfile {
   bool fused_optimizer = true;            // one multi-tensor kernel without temporaries; false: foreach
   bool reads_loss = false;                // the host waits for each micro-batch's loss (Hugging Face's Trainer looks for NaN); not under pipeline stages
   bool keeps_gradient_sums = true;        // optimizer on NVMe: 16-bit sums of gradients lie in host memory; false: only where micro-batches add up (DeepSpeed before 0.6)
-  bool widens_gradients = false;          // fp16 without ZeRO: all gradients are copied to fp32, and joined, before the update (DeepSpeed)
+  bool widens_gradients = false;          // the update begins with joined fp32 copies of 16-bit gradients: of its partition under ZeRO-1 and 2, in fp16 of all without ZeRO (DeepSpeed)
+  double gradient_buffer = 0;             // ZeRO-1 and 2: gradients are put together in a buffer of so many reduction buckets, made after the loss (DeepSpeed, contiguous_gradients); 0: in one made at the start
   bool checks_by_parameter = false;       // ZeRO-1 and 2: overflow and norm are found parameter by parameter, the host waiting for each (DeepSpeed until 2022)
   bool gradient_norm_sync = true;         // the host reads the norm before the optimizer step
   bool overlap_messages = true;           // messages of Megatron's interleaved schedule travel under the passes

@@ -245,5 +245,17 @@ TEST(MeasuredRun, TakesMegatronsFlagsFromTheNote) {
   EXPECT_TRUE(all.strategy.parallelism.overlap_tensor.value_or(false));
 }
 
+// FPDT's figure calls its baseline tensor parallelism; Megatron-DeepSpeed's sequence parallelism beside it came in September 2024.
+TEST(MeasuredRun, MegatronDeepSpeedOfFPDTHasNoSequenceParallelism) {
+  Row row{{"framework", "deepspeed"}, {"gpu", "a100-80gb-sxm"}, {"n_gpus", "8"}, {"tp", "8"}, {"sp", "y"}, {"seq_len", "32768"}, {"sharding", "none"}, {"source", "deepspeedai/DeepSpeed blogs/ulysses-offload figure 5"}};
+  const Scenario baseline = scenario(row);
+  EXPECT_EQ(baseline.profile.name, "megatron-deepspeed");
+  EXPECT_FALSE(baseline.strategy.parallelism.sequence_parallel);
+  EXPECT_NE(std::find_if(baseline.notes.begin(), baseline.notes.end(), [](const std::string& note) { return note.find("no sequence parallelism") != std::string::npos; }), baseline.notes.end());
+  row["framework"] = "megatron-lm";
+  row["source"] = "a log";
+  EXPECT_TRUE(scenario(row).strategy.parallelism.sequence_parallel);
+}
+
 }  // namespace
 }  // namespace rehearse::scenario::measured_run_test

@@ -105,6 +105,65 @@ TEST(ModelStates, MomentsAreMadeInTheFirstStepUnlessDeepSpeedHasThem) {
   }
 }
 
+/// Bytes that a step's programs allocate of a category.
+std::int64_t allocated(const plan::Plan& plan, Category category) {
+  std::int64_t bytes = 0;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].memory)
+      if (i.op == plan::Opcode::alloc && i.flags == static_cast<std::uint8_t>(category)) bytes += i.value;
+  return bytes;
+}
+
+// DeepSpeed's ZeRO-1 and 2 have nothing of gradients in the forward pass. Each backward makes buffers of the bucket's size (4.5 times
+// that in 2020; two, where reduction overlaps), and ZeRO-2 a partition of 2P/N, added to the first micro-batch's and let go. The
+// update begins with the partition joined (2P/N) and widened (4P/N); ZeRO-1 copies its own out of all gradients first.
+TEST(ModelStates, DeepSpeedMakesGradientBuffersInBackward) {
+  constexpr std::int64_t kBucket = 1 << 20;   // elements
+  const model::ModelDescription model = small_llama(4);
+  for (const auto& [name, kind, factor] : {std::tuple{"deepspeed", DataParallelKind::zero1, 1.0}, {"deepspeed", DataParallelKind::zero2, 1.0}, {"deepspeed-2020", DataParallelKind::zero2, 4.5}})
+    for (const int micro_batches : {1, 3})
+      for (const bool overlap : {false, true}) {
+        strategies::Strategy s = small_job(kRanks, 1, micro_batches);
+        s.training.precision = strategies::Precision::fp16;
+        s.data_parallel.kind = kind;
+        s.data_parallel.overlap_gradient_reduce = overlap;
+        s.data_parallel.bucket = Bytes{kBucket * 2};
+        const strategies::FrameworkProfile profile = strategies::with_precision(strategies::load_profile(name), s.training.precision);
+        const plan::Plan plan = strategies::write_plan(model, s, profile, kRanks);
+        const StepBytes bytes = ByteLedger(plan, 0).step();
+        EXPECT_TRUE(bytes.mistakes.empty()) << bytes.mistakes.front();
+        EXPECT_EQ(bytes.after_step, bytes.persistent);
+        const std::int64_t parameters = strategies::parameters_per_class(model, s, profile)[0], partition = 2 * parameters / kRanks;
+        const bool two = kind == DataParallelKind::zero2;
+        EXPECT_EQ(bytes.setup[static_cast<std::size_t>(Category::gradient)], 0);
+        EXPECT_EQ(bytes.setup[static_cast<std::size_t>(Category::communication)], 0);
+        EXPECT_EQ(bytes.before_update[static_cast<std::size_t>(Category::communication)], 0);
+        EXPECT_EQ(bytes.before_update[static_cast<std::size_t>(Category::gradient)], two ? partition : 2 * parameters);
+        EXPECT_EQ(allocated(plan, Category::communication), static_cast<std::int64_t>(factor * static_cast<double>(kBucket * 2)) * (overlap ? 2 : 1) * micro_batches);
+        // By autograd and of partitions: once, or for every micro-batch. Joined, widened.
+        EXPECT_EQ(allocated(plan, Category::gradient), (2 * parameters + partition) * (two ? micro_batches : 1) + partition + 2 * partition);
+      }
+}
+
+// stage1.py of 2020: all gradients in pieces, each interval once more while it travels, the intervals joined, then all of them.
+TEST(ModelStates, EarlyZeroOneExchangesCopiesOfAllGradients) {
+  const model::ModelDescription model = small_llama(4);
+  strategies::Strategy s = small_job(kRanks, 1, 2);
+  s.training.precision = strategies::Precision::fp16;
+  s.data_parallel.kind = DataParallelKind::zero1;
+  const strategies::FrameworkProfile profile = strategies::with_precision(strategies::load_profile("deepspeed-2020"), s.training.precision);
+  const std::int64_t parameters = strategies::parameters_per_class(model, s, profile)[0];
+  for (const std::int64_t intervals : {1, 4}) {
+    s.data_parallel.bucket = Bytes{2 * parameters / intervals};
+    const plan::Plan plan = strategies::write_plan(model, s, profile, kRanks);
+    const StepBytes bytes = ByteLedger(plan, 0).step();
+    EXPECT_TRUE(bytes.mistakes.empty()) << bytes.mistakes.front();
+    EXPECT_EQ(bytes.after_step, bytes.persistent);
+    EXPECT_EQ(bytes.setup[static_cast<std::size_t>(Category::communication)], 0);
+    EXPECT_EQ(allocated(plan, Category::communication), 4 * 2 * parameters);
+  }
+}
+
 // FSDP1 under no_sync (LitGPT): the gradients of all but the last micro-batch stay whole, 2P instead of 2P/N, and are reduced once.
 TEST(ModelStates, NoSyncKeepsWholeGradientsAndReducesThemOnce) {
   const model::ModelDescription model = small_llama(16);
