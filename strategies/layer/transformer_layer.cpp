@@ -18,9 +18,10 @@ void apply_selective(const LowerContext& c, Tape& tape) {
     return std::any_of(words.begin(), words.end(), [&](const char* w) { return n.name.find(w) != std::string::npos; });
   };
   if (modules.contains("operators") || modules.contains("products") || modules.contains("attention_products")) {
-    // torchtitan: the whole layer is one checkpoint whose matrix products (every second one) and attention are kept: aten.mm, which
-    // nvfp4's scaled_mm is not (models/llama3 parallelize.py, _op_sac_save_list; torchao nvfp4_linear.py). MaxText's
-    // `minimal` policies keep all products, those "except_mlp" only attention's (layers/decoders.py, get_remat_policy).
+    // torchtitan: the whole layer is one checkpoint whose matrix products (every second one), attention and exchanges of tokens are
+    // kept: aten.mm, which nvfp4's scaled_mm is not, and all_to_all_single (models/llama3 and gpt_oss parallelize.py,
+    // _op_sac_save_list; torchao nvfp4_linear.py). MaxText's `minimal` policies keep all products, those "except_mlp" only
+    // attention's (layers/decoders.py, get_remat_policy).
     const bool every_second = modules.contains("operators"), but_mlp = !every_second && !modules.contains("products");
     int products = 0;
     for (Node& n : tape.nodes) {
@@ -29,7 +30,7 @@ void apply_selective(const LowerContext& c, Tape& tape) {
         return i.kind == Item::Kind::weight_gradient && tape.weights[static_cast<std::size_t>(i.weight)].matrix;
       });
       const bool mlp = has(n, {"fc1", "fc2", "gate_up", "gate_proj", "up_proj", "down_proj"});
-      n.cached = n.name == "attention" || (product && (every_second ? c.gemm != DType::nvfp4 && products++ % 2 == 0 : !(but_mlp && mlp)));
+      n.cached = n.name == "attention" || (every_second && n.cached) || (product && (every_second ? c.gemm != DType::nvfp4 && products++ % 2 == 0 : !(but_mlp && mlp)));
       n.discard_output = false;
     }
     tape.regions = 1;
