@@ -57,7 +57,7 @@ const std::map<std::string, std::string>& relatives() {
       {"megatron", "megatron-core"}, {"megatroncore", "megatron-core"}, {"mcore", "megatron-core"}, {"megatronllama", "megatron-core"}, {"nemomegatron", "megatron-bridge"},
       {"nemoframework", "megatron-bridge"}, {"simumax", "megatron-core"}, {"neox", "gpt-neox"}, {"gptneox", "gpt-neox"}, {"composer", "llm-foundry"}, {"mosaicml", "llm-foundry"},
       {"fmsfsdp", "fms-fsdp"}, {"fms", "fms-fsdp"}, {"olmo", "fms-fsdp"}, {"fairscale", "fms-fsdp"}, {"fsdp", "fms-fsdp"}, {"pytorchfsdp", "fms-fsdp"}, {"fsdp2", "torchtitan"},
-      {"lightning", "litgpt"}, {"litllama", "litgpt"}, {"bmtrain", "deepspeed"}, {"colossalai", "deepspeed"}, {"internlm", "internevo"}, {"paxml", "maxtext"} /* both are steps compiled by XLA */, {"fmsacceleration", "huggingface"},
+      {"lightning", "litgpt"}, {"litllama", "litgpt"}, {"bmtrain", "deepspeed"}, {"colossalai", "deepspeed"}, {"automodel", "nemo-automodel"}, {"internlm", "internevo"}, {"paxml", "maxtext"} /* both are steps compiled by XLA */, {"fmsacceleration", "huggingface"},
       {"transformers", "huggingface"}, {"huggingface", "huggingface"}, {"accelerate", "huggingface"}, {"peft", "huggingface"}, {"trl", "huggingface"}, {"axolotl", "huggingface"}, {"fmshftuning", "huggingface"},
       {"llamafactory", "huggingface"}, {"swift", "huggingface"}, {"msswift", "huggingface"}, {"llamarecipes", "huggingface"}, {"unsloth", "huggingface"}, {"pytorch", "plain"}};
   return list;
