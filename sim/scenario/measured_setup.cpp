@@ -162,6 +162,11 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   // Qwen-7B's own modeling_qwen.py, apply_rotary_pos_emb, with flash-attn installed.
   const bool qwen = contains(cell(row, "source"), "QwenLM/Qwen@");
   if (qwen) profile.rope_form = strategies::RopeForm::widened;
+  // Which FlashAttention, and norms as a kernel of their own.
+  const std::string attention = cell(row, "attention");
+  if (attention == "flash1") profile.attention = model::AttentionKernel::flash1;
+  if (attention == "flash2") profile.attention = model::AttentionKernel::flash2;
+  if (contains(text, "+ rms kernel")) profile.norm = Fusion::fused;
   const bool plain = profile.name == "huggingface";
   if (!plain && profile.name != "deepspeed") return;
   // Adapters had the format of the weights beside them until PEFT 0.12 (autocast_adapter_dtype). Qwen's README asks for peft<0.8.0.
