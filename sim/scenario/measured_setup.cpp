@@ -57,7 +57,7 @@ const std::map<std::string, std::string>& relatives() {
       {"megatron", "megatron-core"}, {"megatroncore", "megatron-core"}, {"mcore", "megatron-core"}, {"megatronllama", "megatron-core"}, {"nemomegatron", "megatron-bridge"},
       {"nemoframework", "megatron-bridge"}, {"simumax", "megatron-core"}, {"neox", "gpt-neox"}, {"gptneox", "gpt-neox"}, {"composer", "llm-foundry"}, {"mosaicml", "llm-foundry"},
       {"fmsfsdp", "fms-fsdp"}, {"fms", "fms-fsdp"}, {"olmo", "fms-fsdp"}, {"fairscale", "fms-fsdp"}, {"fsdp", "fms-fsdp"}, {"pytorchfsdp", "fms-fsdp"}, {"fsdp2", "torchtitan"},
-      {"lightning", "litgpt"}, {"litllama", "litgpt"}, {"bmtrain", "deepspeed"}, {"colossalai", "deepspeed"}, {"internlm", "internevo"}, {"paxml", "maxtext"} /* both are steps compiled by XLA */, {"fmsacceleration", "huggingface"},
+      {"lightning", "litgpt"}, {"litllama", "litgpt"}, {"bmtrain", "deepspeed"}, {"colossalai", "deepspeed"}, {"automodel", "nemo-automodel"}, {"internlm", "internevo"}, {"paxml", "maxtext"} /* both are steps compiled by XLA */, {"fmsacceleration", "huggingface"},
       {"transformers", "huggingface"}, {"huggingface", "huggingface"}, {"accelerate", "huggingface"}, {"peft", "huggingface"}, {"trl", "huggingface"}, {"axolotl", "huggingface"}, {"fmshftuning", "huggingface"},
       {"llamafactory", "huggingface"}, {"swift", "huggingface"}, {"msswift", "huggingface"}, {"llamarecipes", "huggingface"}, {"unsloth", "huggingface"}, {"pytorch", "plain"}};
   return list;
@@ -119,9 +119,8 @@ std::string known_profile(const config::CsvRow& row) {
   return "";
 }
 
-}  // namespace
-
-ProfileChoice profile_of(const config::CsvRow& row) {
+/// The profile of what the row says, ZeRO aside.
+ProfileChoice plain_profile_of(const config::CsvRow& row) {
   if (std::string known = known_profile(row); !known.empty()) {
     // FSDP of Megatron's layers in pretraining is Megatron's own. Elsewhere, and beside 4-bit weights, NeMo runs Hugging Face's
     // modelling code.
@@ -129,7 +128,8 @@ ProfileChoice profile_of(const config::CsvRow& row) {
     const bool whole = known == "megatron-core" || is_nvidia_recipe(known);
     if (whole && sharding == "fsdp" && cell(row, "task") == "pretrain") return {std::move(known), "sharded by FSDP, taken as Megatron-FSDP"};
     if (whole && (sharding == "fsdp" || sharding == "hsdp" || sharding == "fsdp2")) return {compiled_form(row, "torchtitan"), "sharded by FSDP, simulated as torchtitan: the profile " + known + " is not"};
-    if (whole && (cell(row, "task") == "qlora" || sharding == "zero3")) return {"huggingface", "4-bit or ZeRO-3, simulated as huggingface: the profile " + known + " has neither"};
+    if (whole && sharding == "zero3") return {"deepspeed", "ZeRO-3, simulated as deepspeed: the profile " + known + " has none"};
+    if (whole && cell(row, "task") == "qlora") return {"huggingface", "4-bit, simulated as huggingface: the profile " + known + " is not"};
     return {std::move(known), ""};
   }
   const std::string framework = cell(row, "framework"), name = plain_name(framework);
@@ -139,6 +139,16 @@ ProfileChoice profile_of(const config::CsvRow& row) {
   const auto [profile, why] = likely_profile(row, lower(cell(row, "gpu")));
   const bool nameless = framework.empty() || framework == "various";
   return {profile, fmt::format("{}, simulated as {}: {}", nameless ? "framework not stated" : "no profile of framework '" + framework + "'", profile, why)};
+}
+
+}  // namespace
+
+ProfileChoice profile_of(const config::CsvRow& row) {
+  ProfileChoice choice = plain_profile_of(row);
+  // Hugging Face's trainers have ZeRO from DeepSpeed's engine: fp32 masters, its buckets, its own casts (transformers and accelerate,
+  // integrations and utils of deepspeed).
+  if (choice.name == "huggingface" && lower(cell(row, "sharding")).starts_with("zero")) choice.name = "deepspeed";
+  return choice;
 }
 
 void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& profile, std::vector<std::string>& notes) {
@@ -152,13 +162,19 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   // Qwen-7B's own modeling_qwen.py, apply_rotary_pos_emb, with flash-attn installed.
   const bool qwen = contains(cell(row, "source"), "QwenLM/Qwen@");
   if (qwen) profile.rope_form = strategies::RopeForm::widened;
-  if (profile.name != "huggingface") return;
+  // Which FlashAttention, and norms as a kernel of their own.
+  const std::string attention = cell(row, "attention");
+  if (attention == "flash1") profile.attention = model::AttentionKernel::flash1;
+  if (attention == "flash2") profile.attention = model::AttentionKernel::flash2;
+  if (contains(text, "+ rms kernel")) profile.norm = Fusion::fused;
+  const bool plain = profile.name == "huggingface";
+  if (!plain && profile.name != "deepspeed") return;
   // Adapters had the format of the weights beside them until PEFT 0.12 (autocast_adapter_dtype). Qwen's README asks for peft<0.8.0.
   const auto peft = release_after(cell(row, "source"), "peft ");
-  if (qwen || (peft && *peft < Release{0, 12, 0})) profile.adapter = profile.stored_parameter;
+  if (plain && (qwen || (peft && *peft < Release{0, 12, 0}))) profile.adapter = profile.stored_parameter;
   // huggingface/peft method_comparison: use_amp is off, adapters are computed in fp32.
   const std::string source = cell(row, "source");
-  if (contains(source, "method_comparison") || contains(text, "no autocast")) profile.adapter_autocast = false;
+  if (plain && (contains(source, "method_comparison") || contains(text, "no autocast"))) profile.adapter_autocast = false;
   if (contains(text, "not upcast")) profile.upcasts_unquantised = false;
   if (const auto transformers = release_after(source, "transformers ")) {
     profile.copies_shifted_logits = *transformers < Release{4, 49, 0};   // loss/loss_utils.py, ForCausalLMLoss
@@ -169,7 +185,7 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   // Tuned by TRL's SFTTrainer (fms-hf-tuning; trl 0.13 sft_trainer.py, peft_module_casting_to_bf16).
   if (contains(source, "fms-acceleration")) profile.narrows_tables = true;
   // transformers before 5 took torch.optim.AdamW as it is, many kernels and a temporary as large as the weights (training_args.py, optim).
-  if (cell(row, "optimizer") == "adamw_torch") profile.fused_optimizer = false;
+  if (plain && cell(row, "optimizer") == "adamw_torch") profile.fused_optimizer = false;
   // linkedin/Liger-Kernel (RMSNorm, rotary embedding, SwiGLU, cross-entropy) and unsloth's kernels, which it came from.
   if (contains(text, "liger") || contains(text, "unsloth") || contains(text, "fused triton kernels")) {
     profile.norm = profile.rope = Fusion::fused;

@@ -57,10 +57,10 @@ void AutogradGraph::count_reasons() {
     for (TensorId t : node.inputs) {
       const TensorId root = tape_.root(t);
       const int maker = producer(root);
-      const bool outside = maker < 0 || region_of(maker) != region || tape_.nodes[maker].cached;
+      const bool outside = maker < 0 || region_of(maker) != region || kept_in_region(maker);
       if (outside && !std::exchange(held_by_region[{region, root}], true)) ++reasons(root);
     }
-    if (!node.cached || !active(n)) continue;
+    if (!kept_in_region(n) || !active(n)) continue;
     for (TensorId t : saved(n)) {
       const TensorId root = tape_.root(t);
       if (producer(root) == n && !std::exchange(held_by_region[{region, root}], true)) ++reasons(root);

@@ -26,6 +26,9 @@ class AutogradGraph {
   int producer(TensorId t) const { return producer_[static_cast<std::size_t>(tape_.root(t))]; }
   /// Checkpoint region; -1: none.
   int region_of(int node) const { return checkpoint_ ? 0 : tape_.nodes[static_cast<std::size_t>(node)].region; }
+  /// The node is in a region, but its outputs are kept and it does not run again. A layer that is one checkpoint keeps its input
+  /// only (torch.utils.checkpoint; Megatron's tensor_parallel/random.py, CheckpointFunction).
+  bool kept_in_region(int node) const { return !checkpoint_ && tape_.nodes[static_cast<std::size_t>(node)].cached; }
   /// The node's outputs go after their use in forward and are made again in backward.
   bool discards_output(int node) const { return tape_.nodes[static_cast<std::size_t>(node)].discard_output && active(node); }
 

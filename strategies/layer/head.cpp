@@ -152,28 +152,45 @@ TensorId add_final_hidden(const LowerContext& c, Tape& tape) {
   return x;
 }
 
+/// Logits that a rank's loss reads: all of the vocabulary, or its shard of it.
+std::int64_t loss_columns(const LowerContext& c) { return padded_vocabulary(c) / (c.profile.gathers_logits ? 1 : c.tensor); }
+
+/// Logits of this rank's shard of the vocabulary, or of the whole. Source of the gathering: Aleph-Alpha/scaling core/nn/linear/utils.py,
+/// _AllConcat (shards are gathered, then joined; backward takes this rank's part).
+TensorId add_logits(const LowerContext& head, Operators& op, Tape& tape, TensorId x) {
+  const TensorId shard = op.linear(x, "lm_head", output_width(head), padded_vocabulary(head), head.model.head_bias, Operators::Split::column);
+  if (head.tensor == 1 || !head.profile.gathers_logits) return shard;
+  const std::int64_t whole = head.tokens * padded_vocabulary(head) * head.element(), own = whole / head.tensor;
+  const TensorId logits = tape.tensor("gathered logits", whole);
+  tape.nodes.push_back({.name = "gather logits", .inputs = {shard}, .outputs = {logits},
+                        .forward = {Operators::alloc(0, whole), op.collective(CollectiveKind::all_gather, "gather logits", whole, plan::kAfterCompute | plan::kComputeWaits),
+                                    op.kernel("concatenate", whole, whole), Operators::free(0)},
+                        .backward = {op.kernel("take shard", own, own)}});
+  return logits;
+}
+
 /// Final norm and output layer.
 Output add_output(const LowerContext& c, Tape& tape, bool tied_here) {
   const LowerContext head = head_context(c);
   Operators head_op(head, tape);
   const TensorId x = add_final_hidden(c, tape);
-  const TensorId logits = head_op.linear(x, "lm_head", output_width(c), padded_vocabulary(c), c.model.head_bias, Operators::Split::column);
+  const TensorId logits = add_logits(head, head_op, tape, x);
   tie(tape, tied_here);
   return {x, logits};
 }
 
 }  // namespace
 
-std::int64_t logits_bytes(const LowerContext& c) { return c.tokens * padded_vocabulary(c) / c.tensor * head_context(c).element(); }
+std::int64_t logits_bytes(const LowerContext& c) { return c.tokens * loss_columns(c) * head_context(c).element(); }
 
 Tape head_tape(const LowerContext& c, bool tied_here) {
   Tape tape;
   tape.name = "head";
   const LowerContext head = head_context(c);
   Operators op(c, tape), head_op(head, tape);
-  const std::int64_t columns = padded_vocabulary(c) / c.tensor, width = output_width(c);
+  const std::int64_t columns = loss_columns(c);
   if (c.profile.loss == LossKind::tiled) {
-    add_tiled_output(head, head_op, tape, add_final_hidden(c, tape), width, columns);
+    add_tiled_output(head, head_op, tape, add_final_hidden(c, tape), output_width(c), columns);
     tie(tape, tied_here);
     return tape;
   }
@@ -183,7 +200,7 @@ Tape head_tape(const LowerContext& c, bool tied_here) {
   TensorId x = out.hidden;
   for (std::int64_t i = 0; i < c.model.mtp_layers; ++i) {
     x = prediction_layer(c, op, tape, x);
-    const TensorId further = head_op.linear(x, "lm_head", width, padded_vocabulary(c), c.model.head_bias, Operators::Split::column);
+    const TensorId further = add_logits(head, head_op, tape, x);
     shared_weight(tape, "lm_head.weight");
     add_loss(head, head_op, tape, x, further, columns);
   }
@@ -203,7 +220,7 @@ Tape loss_tape(const LowerContext& c) {
   tape.input = tape.tensor("logits", logits_bytes(c));
   const LowerContext head = head_context(c);
   Operators op(head, tape);
-  add_loss(head, op, tape, tape.input, tape.input, padded_vocabulary(c) / c.tensor);
+  add_loss(head, op, tape, tape.input, tape.input, loss_columns(c));
   return tape;
 }
 

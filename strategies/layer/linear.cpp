@@ -252,9 +252,10 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   append(b, casts.after_input);
   if (regathers) b.push_back(for_weights(wait(plan::Stream::tensor)));
   const std::size_t scatter_from = b.size();
+  const int reduction = c_.profile.waits_for_input_gradients ? both : plan::kAfterCompute;
   if (gather) b.insert(b.end(), {{.kind = Item::Kind::produce_input_gradients},
-                                 collective(CollectiveKind::reduce_scatter, name + " scatter gradient", whole_in, plan::kAfterCompute)});
-  else if (sharded && split == Split::column) b.push_back(collective(CollectiveKind::all_reduce, name + " reduce gradient", whole_in, plan::kAfterCompute));
+                                 collective(CollectiveKind::reduce_scatter, name + " scatter gradient", whole_in, reduction)});
+  else if (sharded && split == Split::column) b.push_back(collective(CollectiveKind::all_reduce, name + " reduce gradient", whole_in, reduction));
   if (gather && records != RecordStreams::none) b.insert(b.end(), {record_stream(3), record(Item::Kind::record_input_gradients)});
   for (std::size_t i = scatter_from; i < b.size(); ++i) b[i].for_input = true;
   const bool fused = c_.profile.fused_gradient_accumulation;

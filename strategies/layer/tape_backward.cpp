@@ -114,13 +114,13 @@ void TapeEmitter::recompute_region(int region) {
   }
   const int last_needed = last_recomputed(members);
   for (int n : members)
-    if (n <= last_needed && !node(n).cached)
+    if (n <= last_needed && !graph_.kept_in_region(n))
       for (const auto* list : {&node(n).inputs, &node(n).holds})
         for (TensorId t : *list) ++tensor(t).uses;
   const bool was = std::exchange(in_backward_node_, false);
   if (options_.checkpoint) out_->host(issued(profile_.layer_host) + profile_.submodule_host * options_.hooked_submodules);
   for (int n : members) {
-    if (n > last_needed || node(n).cached) continue;
+    if (n > last_needed || graph_.kept_in_region(n)) continue;
     forward_node(n, true);
   }
   in_backward_node_ = was;

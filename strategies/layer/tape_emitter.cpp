@@ -71,7 +71,7 @@ void TapeEmitter::emit_forward() {
   for (int n = 0; n < node_count(); ++n)
     for (const auto* list : {&node(n).inputs, &node(n).holds})
       for (TensorId t : *list) ++tensor(t).uses;
-  for (int n = 0; n < node_count(); ++n) forward_node(n, graph_.region_of(n) < 0 || node(n).cached);
+  for (int n = 0; n < node_count(); ++n) forward_node(n, graph_.region_of(n) < 0 || graph_.kept_in_region(n));
 }
 
 void TapeEmitter::forward_node(int n, bool keep_outputs) {
