@@ -9,6 +9,7 @@
 #include "calibrate/measurements.h"
 #include "calibrate/operations.h"
 #include "sim/core/error.h"
+#include "sim/core/suggestion.h"
 
 namespace rehearse::calibrate {
 namespace {
@@ -85,8 +86,8 @@ class Reader {
     return true;
   }
   void unknown(const std::string& key, const std::vector<std::string>& known) {
-    const auto near = nearest_name(key, known);
-    wrong(key, "unknown key", near ? "Did you mean " + *near + "?" : "Known here: " + listed(known));
+    const std::string meant = did_you_mean(key, known);
+    wrong(key, "unknown key", meant.empty() ? "Known here: " + listed(known) : meant);
   }
 
   const JsonValue* find(const JsonValue& holder, const std::string& key, bool must) {
@@ -191,8 +192,8 @@ class Reader {
     } else if (const JsonValue* name = value.find("operation"); name != nullptr && name->get<std::string>() != nullptr) {
       std::vector<std::string> known;
       for (const Operation& o : operations()) known.push_back(o.name);
-      const auto near = nearest_name(out.operation, known);
-      wrong("operation", "\"" + out.operation + "\" is no operation", near ? "Did you mean " + *near + "?" : "Known: " + listed(known));
+      const std::string meant = did_you_mean(out.operation, known);
+      wrong("operation", "\"" + out.operation + "\" is no operation", meant.empty() ? "Known: " + listed(known) : meant);
     }
   }
 

@@ -16,7 +16,6 @@ constexpr unsigned kClockSm = 1, kClockMemory = 2, kEnabled = 1, kUncorrected = 
 struct Nvml {
   void* library = nullptr;
   int (*init)() = nullptr;
-  int (*count)(unsigned*) = nullptr;
   int (*by_address)(const char*, Handle*) = nullptr;
   int (*clock)(Handle, unsigned, unsigned*) = nullptr;
   int (*max_clock)(Handle, unsigned, unsigned*) = nullptr;
@@ -38,7 +37,6 @@ struct Nvml {
     if (library == nullptr) return;
     const auto find = [&](auto& function, const char* name) { function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name)); };
     find(init, "nvmlInit_v2");
-    find(count, "nvmlDeviceGetCount_v2");
     find(by_address, "nvmlDeviceGetHandleByPciBusId_v2");
     find(clock, "nvmlDeviceGetClockInfo");
     find(max_clock, "nvmlDeviceGetMaxClockInfo");
@@ -138,12 +136,6 @@ std::vector<std::string> throttle_reasons(std::uint64_t mask) {
   for (const auto& [bit, name] : kReasons)
     if ((mask & bit) != 0) out.emplace_back(name);
   return out;
-}
-
-std::optional<int> nvml_gpu_count() {
-  unsigned count = 0;
-  if (nvml().library == nullptr || !ask(nvml().count, &count)) return std::nullopt;
-  return static_cast<int>(count);
 }
 
 std::unique_ptr<NvmlGpu> nvml_gpu(const std::string& pci_address) {

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,9 +22,6 @@ class NvmlGpu {
   /// What is wrong with its state, in sentences that begin with `name`. Call it before this process opens the GPU.
   virtual std::vector<std::string> warnings(const std::string& name) = 0;
 };
-
-/// GPUs that NVML counts; none when there is no driver.
-std::optional<int> nvml_gpu_count();
 
 /// The GPU at this PCI address ("0000:1b:00.0"); null when NVML is not there.
 std::unique_ptr<NvmlGpu> nvml_gpu(const std::string& pci_address);

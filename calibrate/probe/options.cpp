@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "sim/core/error.h"
+#include "sim/core/suggestion.h"
 
 namespace rehearse::calibrate {
 namespace {
@@ -86,8 +87,8 @@ ProbeOptions parse_options(const std::vector<std::string>& arguments) {
       if (v && *v != std::floor(*v)) mistakes.push_back(mistake(name, "must be a whole number", "Write for example --gpus 4"));
       else if (v) out.gpus = static_cast<int>(std::min(*v, 1024.0));
     } else {
-      const auto near = nearest_name(name, kNames);
-      mistakes.push_back(mistake(name, "unknown option", near ? "Did you mean " + *near + "?" : "See --help"));
+      const std::string meant = did_you_mean(name, kNames);
+      mistakes.push_back(mistake(name, "unknown option", meant.empty() ? "See --help" : meant));
     }
     if (given) mistakes.push_back(mistake(name, "takes no value", "Write " + name));
   }

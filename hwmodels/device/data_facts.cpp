@@ -1,4 +1,5 @@
 #include "hwmodels/device/data_facts.h"
+#include "sim/core/suggestion.h"
 
 #include <algorithm>
 #include <array>
@@ -68,8 +69,8 @@ const config::Value* FactReader::map(const std::string& key, bool required) { re
 void FactReader::refuse_the_rest() {
   for (const config::Value::Entry& e : map_.entries()) {
     if (std::find(asked_.begin(), asked_.end(), e.key) != asked_.end()) continue;
-    const std::optional<std::string> near = nearest_name(e.key, asked_);
-    complain(e.value, "unknown key", near ? "Did you mean " + *near + "?" : "Remove it.");
+    const std::string meant = did_you_mean(e.key, asked_);
+    complain(e.value, "unknown key", meant.empty() ? "Remove it." : meant);
   }
 }
 

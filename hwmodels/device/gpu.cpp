@@ -11,6 +11,7 @@
 #include "sim/config/scalar_types.h"
 #include "sim/core/remembered.h"
 #include "sim/core/resources.h"
+#include "sim/core/suggestion.h"
 
 namespace rehearse::hwmodels {
 namespace {
@@ -169,9 +170,7 @@ Gpu load_gpu(const std::string& name) {
   }
   const std::vector<std::string> names = gpu_names();
   if (std::find(names.begin(), names.end(), name) == names.end()) {
-    const std::optional<std::string> near = nearest_name(name, names);
-    const std::string hint = near ? "Did you mean " + *near + "? " : "";
-    throw ConfigError(Diagnostic{{}, "", "unknown GPU " + name, hint + "Known: " + joined(names) + ".", ""});
+    throw ConfigError(Diagnostic{{}, "", "unknown GPU " + name, did_you_mean(name, names, "Known: " + joined(names) + "."), ""});
   }
   static Remembered<std::string, Gpu> gpus;
   const std::filesystem::path& root = resource_root();

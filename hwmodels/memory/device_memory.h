@@ -27,16 +27,8 @@ DeviceOverheads device_overheads(const Gpu& gpu, ModuleLoading loading = ModuleL
 /// CUBLAS_WORKSPACE_CONFIG overrides it.
 Bytes cublas_workspace(int compute_capability);
 
-/// What a cuBLASLt matmul allocated, per stream, before PyTorch let it share cuBLAS's workspace.
-inline constexpr Bytes kSeparateCublasLtWorkspace = 1_MiB;
 /// What Transformer Engine keeps per device (several of them when tensor-parallel communication overlaps GEMMs): 32 MiB
 /// from Hopper on, 4 MiB before. Source: transformer_engine/pytorch/module/base.py, get_cublas_workspace_size_bytes.
 Bytes transformer_engine_workspace(int compute_capability);
-
-/// What nvidia-smi shows for the process.
-///   reserved       the allocator's segments;  communicators: NCCL's buffers
-inline Bytes process_device_bytes(Bytes reserved, Bytes communicators, const DeviceOverheads& overheads) {
-  return reserved + communicators + overheads.context + overheads.misc;
-}
 
 }  // namespace rehearse::hwmodels

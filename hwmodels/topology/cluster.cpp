@@ -6,6 +6,7 @@
 #include "sim/config/fields.h"
 #include "sim/core/remembered.h"
 #include "sim/core/resources.h"
+#include "sim/core/suggestion.h"
 
 namespace rehearse::hwmodels {
 
@@ -178,13 +179,12 @@ T load_named(const std::string& what, const std::string& folder, const std::stri
              const Fields<T>& fields) {
   std::vector<std::string> known = resource_names(folder, ".yaml");
   if (std::find(known.begin(), known.end(), name) == known.end()) {
-    auto near = nearest_name(name, known);
     std::string list;
     for (const std::string& k : known) list += (list.empty() ? "" : ", ") + k;
     throw ConfigError(Diagnostic{{},
                                  what,
                                  "unknown " + what + " '" + name + "'",
-                                 (near ? "Did you mean " + *near + "? " : "") + "Known: " + list,
+                                 did_you_mean(name, known, "Known: " + list),
                                  {}});
   }
   std::string file = folder + "/" + name + ".yaml";

@@ -4,6 +4,7 @@
 #include "sim/cli/output.h"
 #include "sim/cli/scenario_arguments.h"
 #include "sim/cli/subcommand.h"
+#include "sim/core/suggestion.h"
 #include "sim/report/explain.h"
 
 namespace rehearse::cli {
@@ -18,8 +19,7 @@ const report::Stage& stage_named(const std::string& name) {
   if (const report::Stage* stage = report::stages().find(name)) return *stage;
   std::string known;
   for (const std::string& n : report::stages().names()) known += (known.empty() ? "" : ", ") + n;
-  const auto near = nearest_name(name, report::stages().names());
-  throw ConfigError(Diagnostic{{}, "--stage", fmt::format("there is no stage '{}'", name), (near ? "Did you mean " + *near + "? " : "") + "Known: " + known, ""});
+  throw ConfigError(Diagnostic{{}, "--stage", fmt::format("there is no stage '{}'", name), did_you_mean(name, report::stages().names(), "Known: " + known), ""});
 }
 
 int run(const ExplainOptions& o) {

@@ -8,6 +8,7 @@
 #include "sim/cli/subcommand.h"
 #include "sim/config/units.h"
 #include "sim/core/error.h"
+#include "sim/core/suggestion.h"
 #include "sim/report/format.h"
 
 namespace rehearse::cli {
@@ -107,8 +108,7 @@ int show_hardware(const std::string& name) {
   if (text.empty()) {
     std::vector<std::string> all = hwmodels::gpu_names();
     for (const auto& more : {hwmodels::node_names(), hwmodels::fabric_names()}) all.insert(all.end(), more.begin(), more.end());
-    const auto near = nearest_name(name, all);
-    throw ConfigError(Diagnostic{{}, "", fmt::format("there is no GPU, node design or fabric '{}'", name), (near ? "Did you mean " + *near + "? " : "") + "All names: rehearse hardware list", ""});
+    throw ConfigError(Diagnostic{{}, "", fmt::format("there is no GPU, node design or fabric '{}'", name), did_you_mean(name, all, "All names: rehearse hardware list"), ""});
   }
   print(text);
   return kYes;

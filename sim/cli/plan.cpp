@@ -1,6 +1,7 @@
 // rehearse plan: which machines train a job soonest and cheapest.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "hwmodels/topology/cluster.h"
@@ -97,7 +98,13 @@ advice::Goal goal_of(const PlanOptions& o) {
 int run(const PlanOptions& o) {
   const advice::Goal goal = goal_of(o);
   const advice::Case job(config::apply_overrides(config::load_layered(o.scenario.file), o.scenario.overrides), o.scenario.file);
+  const strategies::Training t = job.read().strategy.training;
+  const auto step_tokens = static_cast<double>(t.sequence_length * t.global_batch_size);
+  if (goal.tokens < step_tokens) complain("--tokens", fmt::format("{} are less than the {} of one step", o.tokens, step_tokens), "Write --tokens 15T, 300B or 2e12");
   const std::vector<advice::Machines> machines = machines_of(o, job);
+  for (const auto& [name, price] : goal.gpu_hour)
+    if (std::none_of(machines.begin(), machines.end(), [&](const advice::Machines& m) { return m.node == name; }))
+      complain("--price", fmt::format("'{}' is not among the machines on offer", name), fmt::format("Offer them: --machines {}:4,8,16, or leave the price out", name));
   const bool told = !o.quiet && is_terminal(Channel::err);
   const std::vector<advice::Offer> offers = plan_capacity(job, machines, goal, o.jobs, told ? [](int asked) { say(fmt::format("\r\033[K{} simulations", asked)); } : std::function<void(int)>{});
   if (told) say("\r\033[K");

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "sim/config/document.h"
 
@@ -53,8 +54,10 @@ Grid::Grid(const config::Value& scenario, const std::vector<std::string>& over) 
       axes_.push_back({e.key, texts(e.value)});
     }
   }
+  std::set<std::string> given;
   for (const std::string& text : over) {
     Axis axis = parse_over(text);
+    if (!given.insert(axis.key).second) throw ConfigError(Diagnostic{{"--over " + text, 0, 0}, axis.key, "is varied twice", "Write all its values in one --over " + axis.key + "=value,value", ""});
     const auto same = std::find_if(axes_.begin(), axes_.end(), [&](const Axis& a) { return a.key == axis.key; });
     if (same == axes_.end()) axes_.push_back(std::move(axis));
     else *same = std::move(axis);

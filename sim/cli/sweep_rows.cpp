@@ -158,7 +158,7 @@ std::string to_ranking(const Grid& grid, const std::vector<Row>& rows, std::size
     ++outcomes[r.outcome];
     if (r.outcome == Outcome::invalid || r.outcome == Outcome::failed) ++reasons[r.reason];
   }
-  text += fmt::format("{} combinations: {} fit, {} do not fit, {} are impossible{}\n", rows.size(), fit, outcomes[Outcome::does_not_fit], outcomes[Outcome::invalid],
+  text += fmt::format("{}: {} fit, {} do not fit, {} are impossible{}\n", report::counted(static_cast<std::int64_t>(rows.size()), "combination"), fit, outcomes[Outcome::does_not_fit], outcomes[Outcome::invalid],
                       outcomes[Outcome::failed] > 0 ? fmt::format(", {} FAILED (a bug of ours)", outcomes[Outcome::failed]) : "");
   std::vector<std::pair<std::string, std::size_t>> common(reasons.begin(), reasons.end());
   std::stable_sort(common.begin(), common.end(), [](const auto& a, const auto& b) { return a.second > b.second; });

@@ -1,4 +1,5 @@
 #include "sim/cli/usage.h"
+#include "sim/core/suggestion.h"
 
 #include <fmt/format.h>
 
@@ -35,9 +36,9 @@ std::optional<std::string> same_letters(std::string word, const std::vector<std:
 }
 
 std::string suggestion(const std::string& word, const std::vector<std::string>& names, const char* what) {
-  auto near = nearest_name(word, names);
-  if (!near) near = same_letters(word, names);
-  return (near ? fmt::format("Did you mean {}? ", *near) : "") + fmt::format("{}: {}", what, joined(names));
+  const std::string all = fmt::format("{}: {}", what, joined(names));
+  const auto swapped = nearest_name(word, names) ? std::nullopt : same_letters(word, names);
+  return swapped ? fmt::format("Did you mean {}? {}", *swapped, all) : did_you_mean(word, names, all);
 }
 
 }  // namespace

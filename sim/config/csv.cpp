@@ -8,6 +8,7 @@
 #include "sim/config/text_file.h"
 #include "sim/config/units.h"
 #include "sim/core/contract.h"
+#include "sim/core/suggestion.h"
 
 namespace rehearse::config {
 
@@ -144,7 +145,7 @@ class CsvParser {
     if (row.size() != table_.columns_.size())
       return complain(
           row[0].line, 1,
-          fmt::format("{} cells, but the header names {} columns", row.size(), table_.columns_.size()),
+          fmt::format("{} cells, but the header names {} column{}", row.size(), table_.columns_.size(), table_.columns_.size() == 1 ? "" : "s"),
           "Quote cells that hold commas");
     if (table_.cells_.size() + row.size() > kMaxCsvCells)
       throw ConfigError(Diagnostic{{table_.file_, static_cast<int>(row[0].line), 1},

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "sim/config/units.h"
+#include "sim/core/suggestion.h"
 
 namespace rehearse::config {
 
@@ -90,12 +91,10 @@ void refuse_unknown(const Value::Entry& entry, const std::string& path, const Ta
   std::string fix;
   std::vector<std::string> homes;
   if (reader.root()) find_homes(*reader.root(), entry.key, "", homes);
-  if (const auto near = nearest_name(entry.key, table.names()))
-    fix = fmt::format("Did you mean {}?", *near);
-  else if (homes.size() == 1)
-    fix = fmt::format("It belongs at {}", homes[0]);
-  else
-    fix = fmt::format("Keys here: {}", listed(table.names()));
+  const std::vector<std::string> names = table.names();
+  if (homes.size() == 1 && !nearest_name(entry.key, names)) fix = fmt::format("It belongs at {}", homes[0]);
+  if (fix.empty()) fix = did_you_mean(entry.key, names);
+  if (fix.empty()) fix = fmt::format("Keys here: {}", listed(names));
   reader.add({entry.key_place.location(), child_path(path, entry.key), "unknown key", fix,
               entry.key_place.excerpt()});
 }
@@ -113,7 +112,7 @@ void read_field(const FieldInfo& field, const Value& value, void* object, FieldR
 const std::string* FieldReader::scalar(const Value& value, const std::string& needed, bool quotes_allowed) {
   if (!value.is_scalar()) {
     complain(value, fmt::format("needs {}{}, not {}", needed, or_word, kind_words(value)),
-             value.is_null() ? "Write a value, or remove the key" : "");
+             value.is_null() ? "Write a value, or remove the key" : value.is_list() ? "Write one value, without brackets" : "");
     return nullptr;
   }
   if (value.quoted() && !quotes_allowed) {

@@ -1,4 +1,5 @@
 #include "sim/config/scalar_types.h"
+#include "sim/core/suggestion.h"
 
 #include <fmt/core.h>
 
@@ -112,11 +113,9 @@ std::string listed_names(const std::vector<std::string>& names) {
 
 void refuse_word(const Value& value, const std::string& what, const std::vector<std::string>& names,
                  FieldReader& reader) {
-  std::string fix = fmt::format("Use {}", listed_names(names));
-  if (const auto near = nearest_name(value.text(), names))
-    fix = fmt::format("Did you mean {}? Valid: {}", *near, listed_names(names));
+  const std::string meant = did_you_mean(value.text(), names);
   reader.complain(value, fmt::format("unknown {}{} '{}'", what, reader.or_word, value.text().substr(0, 60)),
-                  fix);
+                  meant.empty() ? fmt::format("Use {}", listed_names(names)) : fmt::format("{} Valid: {}", meant, listed_names(names)));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include "sim/config/text_file.h"
+#include "sim/core/suggestion.h"
 
 #include <fmt/core.h>
 

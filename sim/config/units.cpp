@@ -10,6 +10,7 @@
 #include "sim/config/decimal.h"
 #include "sim/config/unit_scales.h"
 #include "sim/core/error.h"
+#include "sim/core/suggestion.h"
 
 namespace rehearse::config {
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <exception>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,8 +43,5 @@ class ConfigError : public std::exception {
   std::vector<Diagnostic> diagnostics_;
   std::string text_;
 };
-
-/// The candidate nearest to `word` by edit distance, if it is near enough to be a slip of the keys.
-std::optional<std::string> nearest_name(const std::string& word, const std::vector<std::string>& candidates);
 
 }  // namespace rehearse

@@ -67,10 +67,6 @@ TimePoint FlowNetwork::run() {
   return last;
 }
 
-BytesPerSecond FlowNetwork::bandwidth_of(FlowId flow) {
-  return fastest_ * rate_as_double(system_.rate_of(flows_[static_cast<std::uint32_t>(flow)].activity));
-}
-
 std::vector<LinkLoad> ring_loads(std::span<const std::vector<LinkId>> routes) {
   std::vector<LinkId> crossed;
   for (const auto& route : routes) crossed.insert(crossed.end(), route.begin(), route.end());

@@ -54,9 +54,6 @@ class FlowNetwork {
   /// Runs until nothing is left and returns the last end, the origin of time if there was none.
   TimePoint run();
 
-  /// Bytes per second that a running flow has now.
-  BytesPerSecond bandwidth_of(FlowId flow);
-
  private:
   struct Flow {
     std::vector<Use> uses;

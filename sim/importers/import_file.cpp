@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "sim/config/document.h"
+#include "sim/core/suggestion.h"
 #include "sim/importers/importer.h"
 #include "sim/importers/readers.h"
 
@@ -53,8 +54,8 @@ void check_without(const Imported& imported, const Context& context) {
     for (const auto* list : {&r.used, &r.ignored, &r.not_understood})
       for (const model::ImportNote& n : *list) names.push_back(n.key);
     for (const Diagnostic& d : imported.unsimulated) names.push_back(d.key);
-    const auto near = nearest_name(name, names);
-    mistakes.push_back({{imported.file, 0, 0}, "training.without", fmt::format("there is no key '{}' to leave out", name), near ? fmt::format("Did you mean {}?", *near) : "Write the key as the import's report names it", ""});
+    const std::string meant = did_you_mean(name, names);
+    mistakes.push_back({{imported.file, 0, 0}, "training.without", fmt::format("there is no key '{}' to leave out", name), meant.empty() ? "Write the key as the import's report names it" : meant, ""});
   }
   if (!mistakes.empty()) throw ConfigError(std::move(mistakes));
 }
@@ -64,8 +65,7 @@ void check_without(const Imported& imported, const Context& context) {
 Imported import_text(const std::string& text, const std::string& file_name, const std::string& format, const Context& context) {
   const Format* chosen = format.empty() ? detect(text, file_name) : formats().find(format);
   if (chosen == nullptr) {
-    const auto near = nearest_name(format, formats().names());
-    throw ConfigError(Diagnostic{{file_name, 0, 0}, "", fmt::format("there is no format '{}' to import from", format), (near ? fmt::format("Did you mean {}? ", *near) : "") + "Known: " + known_formats(), ""});
+    throw ConfigError(Diagnostic{{file_name, 0, 0}, "", fmt::format("there is no format '{}' to import from", format), did_you_mean(format, formats().names(), "Known: " + known_formats()), ""});
   }
   Imported imported = chosen->read(chosen->parse(text, file_name), context);
   imported.file = file_name;

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "sim/config/units.h"
+#include "sim/core/suggestion.h"
 
 namespace rehearse::importers {
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "sim/config/document.h"
+#include "sim/core/suggestion.h"
 #include "sim/model/huggingface_families.h"
 
 namespace rehearse::model {
@@ -108,15 +109,13 @@ void report_wrapper(const config::Value& top, ImportReport& report) {
 Diagnostic unknown_family(const config::Value& object, const std::string& model_type) {
   const config::Value* value = object.find("model_type");
   const std::vector<std::string> names = kHuggingFaceFamilies.names();
-  const std::optional<std::string> near = model_type.empty() ? std::nullopt : nearest_name(model_type, names);
   const std::string problem = model_type.empty()
                                   ? "missing (the field names mean different things in different families)"
                                   : fmt::format("\"{}\" is not a supported family", model_type);
   Diagnostic diagnostic =
       (value != nullptr ? *value : object)
           .diagnostic(problem,
-                      fmt::format("{}Supported: {}", near ? fmt::format("Did you mean {}? ", *near) : "",
-                                  fmt::join(names, ", ")));
+                      did_you_mean(model_type, names, fmt::format("Supported: {}", fmt::join(names, ", "))));
   if (value == nullptr) diagnostic.key = config::child_path(object.path(), "model_type");
   return diagnostic;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "sim/core/error.h"
+#include "sim/core/suggestion.h"
 #include "sim/model/describe.h"
 #include "sim/model/model_fields.h"
 #include "sim/model/shapes.h"
@@ -46,9 +47,7 @@ void complain_about_unknown_keys(ModelFields& fields, std::vector<Diagnostic>& m
   const ImportReport report = fields.take_report([](const std::string&) -> const char* { return nullptr; });
   for (const ImportNote& note : report.not_understood) {
     const std::size_t dot = note.key.rfind('.');
-    const auto near = nearest_name(note.key.substr(dot == std::string::npos ? 0 : dot + 1), names);
-    mistakes.push_back(
-        {note.at, note.key, "unknown key", near ? fmt::format("Did you mean {}?", *near) : "", ""});
+    mistakes.push_back({note.at, note.key, "unknown key", did_you_mean(note.key.substr(dot == std::string::npos ? 0 : dot + 1), names), ""});
   }
   for (Diagnostic& mistake : fields.take_mistakes()) mistakes.push_back(std::move(mistake));
 }
@@ -141,7 +140,12 @@ Shapes read_shapes(ModelFields& fields, const std::string& name) {
   const std::string style = fields.word({"style"}, "llama");
   if (style != "llama" && style != "gpt")
     fields.complain("style", fmt::format("\"{}\" is unknown", style), "Choose llama or gpt");
-  shapes.layers = std::min<std::int64_t>(needed_size(fields, "layers"), 10'001);  // problems_of() names the bound
+  shapes.layers = needed_size(fields, "layers");
+  constexpr std::int64_t kMostLayers = 10'000;  // as problems_of() has it; each is made before that is asked
+  if (shapes.layers > kMostLayers) {
+    fields.wrong(*fields.find({"layers"}), "at most 10000 (no transformer is this large)");
+    shapes.layers = kMostLayers;
+  }
   shapes.hidden = needed_size(fields, "hidden");
   shapes.heads = needed_size(fields, "heads");
   shapes.vocab = needed_size(fields, "vocab");
@@ -208,7 +212,10 @@ ModelDescription read_model(const config::Value& map, const std::string& name) {
   fields.ignore({"source", "aliases", "parameters", "published", "note"}, "documentation");
   complain_about_unknown_keys(fields, mistakes);
   if (mistakes.empty())
-    for (const std::string& problem : problems_of(model)) mistakes.push_back(map.diagnostic(problem));
+    for (const std::string& problem : problems_of(model)) {
+      const config::Value* key = map.find(problem.substr(0, problem.find(' ')));  // a problem begins with the size that it is about
+      mistakes.push_back((key != nullptr ? *key : map).diagnostic(problem));
+    }
   if (!mistakes.empty()) throw ConfigError(std::move(mistakes));
   return model;
 }

@@ -10,6 +10,7 @@
 #include "sim/core/contract.h"
 #include "sim/core/remembered.h"
 #include "sim/core/resources.h"
+#include "sim/core/suggestion.h"
 #include "sim/model/describe.h"
 #include "sim/model/model_fields.h"
 #include "sim/model/model_file.h"
@@ -87,12 +88,11 @@ const config::Value& model_named(const std::string& name) {
   if (exact != library().models.end()) return exact->second;
   const std::optional<std::string> meant = preset_for(name);
   if (meant) return library().models.at(*meant);
-  const std::optional<std::string> near = nearest_name(name, preset_names());
   throw ConfigError(Diagnostic{
       {},
       "model",
       fmt::format("there is no preset \"{}\"", name),
-      near ? fmt::format("Did you mean {}? `model list` shows all", *near) : "`model list` shows all presets",
+      did_you_mean(name, preset_names(), "`model list` shows all"),
       ""});
 }
 

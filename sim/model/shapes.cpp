@@ -89,30 +89,6 @@ ModelDescription with_layers(ModelDescription model, std::int64_t layers) {
   return model;
 }
 
-std::vector<std::string> disagreements(const ModelDescription& model, const Shapes& stated) {
-  std::vector<std::string> list;
-  const auto compare = [&](const char* what, std::int64_t ours, std::int64_t theirs) {
-    if (theirs != 0 && ours != theirs) list.push_back(fmt::format("{} {}, not {}", what, ours, theirs));
-  };
-  compare("layers", model.layer_count(), stated.layers);
-  compare("hidden", model.hidden, stated.hidden);
-  compare("heads", model.heads, stated.heads);
-  compare("kv_heads", model.kv_heads, stated.kv_heads.value_or(0));
-  compare("head_dim", model.head_dim, stated.head_dim.value_or(0));
-  compare("vocab", model.vocab, stated.vocab);
-  // Tables give the expert width as the width of a MoE model's MLP, so either of the two is agreement.
-  const std::int64_t ffn = stated.ffn_hidden.value_or(0);
-  if (model.experts.experts == 0 || ffn != model.experts.ffn_hidden)
-    compare("ffn_hidden", model.ffn_hidden, ffn);
-  compare("experts", model.experts.experts, stated.experts);
-  compare("top_k", model.experts.top_k, stated.top_k);
-  compare("moe_ffn_hidden", model.experts.ffn_hidden, stated.moe_ffn_hidden.value_or(0));
-  compare("shared_ffn_hidden", model.experts.shared_ffn_hidden, stated.shared_ffn_hidden);
-  if (stated.tied && *stated.tied != model.tied_embeddings)
-    list.push_back(model.tied_embeddings ? "embeddings tied, not untied" : "embeddings untied, not tied");
-  return list;
-}
-
 ModelDescription with_sizes(ModelDescription model, const Shapes& stated) {
   const auto replace = [](std::int64_t& ours, std::int64_t theirs) {
     if (theirs != 0) ours = theirs;

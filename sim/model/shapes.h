@@ -38,11 +38,6 @@ ModelDescription make_from_shapes(const Shapes& shapes);
 /// The same model with `layers` layers: cut, or its pattern of windows and experts repeated. layers >= 1.
 ModelDescription with_layers(ModelDescription model, std::int64_t layers);
 
-/// Where a named model contradicts stated sizes, in words ("hidden 4096, not 5120"); sizes that are 0 or
-/// absent in `stated` contradict nothing, nor does `gated`. The width of one expert counts as ffn_hidden too,
-/// as tables write it.
-std::vector<std::string> disagreements(const ModelDescription& model, const Shapes& stated);
-
 /// A named model with the stated sizes in place of its own, as a table row "llama3-70b (12 layers)" means it:
 /// the name gives the style (norms, biases, windows), the row the sizes. Sizes that are 0 or absent stay, and
 /// so do `gated` and `name`. head_dim follows hidden and heads when it did before and is not stated.

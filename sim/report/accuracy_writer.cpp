@@ -9,13 +9,14 @@
 
 #include "sim/report/accuracy.h"
 #include "sim/report/error_bands.h"
+#include "sim/report/format.h"
 
 namespace rehearse::report {
 namespace {
 
 std::string percent(double v, bool sign = false) {
   if (std::isnan(v)) return "-";
-  return sign ? fmt::format("{:+.1f}", 100 * v) : fmt::format("{:.1f}", 100 * v);
+  return sign ? signed_text(100 * v) : fmt::format("{:.1f}", 100 * v);
 }
 
 std::string correlation(const ErrorSummary& e) { return e.rows < 3 ? "-" : fmt::format("{:.2f}", e.rank_correlation); }
@@ -56,7 +57,7 @@ std::string accuracy_text(const Accuracy& a, int worst) {
     out += fmt::format("{:<32} {:>5} {:>5} | {:>5} {:>6} {:>6} {:>6} {:>6} {:>5} | {:>5} {:>6} {:>6} {:>6} | {:>5}\n", s.name, s.rows, s.simulated, s.time.rows, percent(s.time.mape), percent(s.time.median),
                        percent(s.time.bias, true), percent(s.time.p90), correlation(s.time), s.memory.rows, percent(s.memory.mape), percent(s.memory.bias, true), percent(s.memory.p90), fits(s));
   const OverSources o = over_sources(a);
-  out += fmt::format("\nstep time over {} sources with at least 5 rows: MAPE {} %, bias {} %. All errors in %, of clean rows.\n", o.sources, percent(o.mape), percent(o.bias, true));
+  out += fmt::format("\nstep time over {} with at least 5 rows: MAPE {} %, bias {} %. All errors in %, of clean rows.\n", counted(o.sources, "source"), percent(o.mape), percent(o.bias, true));
   const std::vector<Coverage> coverage = band_coverage(a);
   if (!coverage.empty()) out += fmt::format("error bands made from the other sources (80 % wanted): a source's step times lie inside {} %, mean over sources\n", percent(mean_coverage(coverage)));
   const SourceSummary& all = a.sources.back();

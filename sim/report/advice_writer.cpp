@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "sim/model/describe.h"
 #include "sim/report/format.h"
 
 namespace rehearse::report {
@@ -14,11 +15,11 @@ using advice::Trial;
 
 std::string change_of(double before, double after) {
   if (before <= 0) return "";
-  return fmt::format("{:+.1f} %", 100 * (after / before - 1));
+  return signed_text(100 * (after / before - 1)) + " %";
 }
 
 std::vector<std::string> cells_of(const Answer& a, const Answer& before) {
-  return {a.fits ? "fits" : "does not fit", gib_text(Bytes{a.peak_device}), fmt::format("{:+.2f}", static_cast<double>(a.peak_device - before.peak_device) / (1LL << 30)),
+  return {a.fits ? "fits" : "does not fit", gib_text(Bytes{a.peak_device}), signed_text(static_cast<double>(a.peak_device - before.peak_device) / (1LL << 30), 2),
           seconds_text(a.step_time), number_text(a.tokens_per_second), change_of(before.tokens_per_second, a.tokens_per_second), percent_text(a.mfu)};
 }
 
@@ -90,14 +91,14 @@ std::string write_largest(const advice::Largest& largest, const std::string& wha
   for (const advice::Sized& s : largest.tried) {
     const Answer& a = s.answer;
     std::vector<std::string> row{models ? s.shape : std::to_string(s.size)};
-    if (models) row.push_back(si_text(static_cast<double>(a.parameters), ""));
+    if (models) row.push_back(model::human_count(a.parameters));
     row.insert(row.end(), {a.fits ? "fits" : "does not fit", gib_text(Bytes{a.peak_device}), gib_text(Bytes{a.headroom}), seconds_text(a.step_time), number_text(a.tokens_per_second), percent_text(a.mfu)});
     table.add(std::move(row));
   }
   std::string text = table.text(2);
   if (!largest.largest) return text + "Not even the smallest " + what + " fits.\n";
   const advice::Sized& best = largest.tried[*largest.largest];
-  text += models ? fmt::format("Largest that fits: {} parameters ({})\n", si_text(static_cast<double>(best.answer.parameters), ""), best.shape) : fmt::format("Largest that fits: {}\n", best.size);
+  text += models ? fmt::format("Largest that fits: {} parameters ({})\n", model::human_count(best.answer.parameters), best.shape) : fmt::format("Largest that fits: {}\n", best.size);
   if (!largest.bounded) text += "Nothing larger was tried.\n";
   const advice::Sized& fastest = largest.tried[*largest.fastest];
   if (!models) text += fmt::format("Fastest that fits: {} ({} tokens/s)\n", fastest.size, number_text(fastest.answer.tokens_per_second));
@@ -119,7 +120,7 @@ std::string write_largest_json(const advice::Largest& largest, const std::string
 
 std::string cheapest_fit_line(const Trial& trial, double step_time_if_it_fitted) {
   const double slower = step_time_if_it_fitted > 0 ? 100 * (trial.answer.step_time / step_time_if_it_fitted - 1) : 0;
-  return fmt::format("{} fits, with {} GiB to spare ({:+.1f} % step time against the job as it is)", trial.change.text(), gib_text(Bytes{trial.answer.headroom}), slower);
+  return fmt::format("{} fits, with {} GiB to spare ({} % step time against the job as it is)", trial.change.text(), gib_text(Bytes{trial.answer.headroom}), signed_text(slower));
 }
 
 }  // namespace rehearse::report

@@ -38,19 +38,19 @@ std::string write_capacity(const std::vector<Offer>& offers, const advice::Goal&
       row.insert(row.end(), priced ? 5 : 4, "-");
       row.push_back("none: " + o.reason);
     } else {
-      row.insert(row.end(), {time_text(o.seconds), si_text(o.gpu_hours, "")});
-      if (priced) row.push_back(o.cost ? si_text(*o.cost, "") : "-");
+      row.insert(row.end(), {time_text(o.seconds), count_text(o.gpu_hours)});
+      if (priced) row.push_back(o.cost ? count_text(*o.cost) : "-");
       row.insert(row.end(), {number_text(o.best->answer.tokens_per_second), percent_text(o.best->answer.mfu), o.best->change.name});
     }
     table.add(std::move(row));
   }
-  std::string text = fmt::format("To train on {} tokens{}{}:\n", si_text(goal.tokens, ""), goal.within ? " within " + time_text(*goal.within) : "", goal.budget ? " for at most " + si_text(*goal.budget, "") : "");
+  std::string text = fmt::format("To train on {} tokens{}{}:\n", count_text(goal.tokens), goal.within ? " within " + time_text(*goal.within) : "", goal.budget ? " for at most " + count_text(*goal.budget) : "");
   text += table.text(2);
   text += wrapped("  ", fmt::format("*: no other line is both sooner and {}. TP tensor, PP pipeline x chunks, DP data, MB micro-batch; selective, full: recomputation. "
                                      "Restarts, checkpoints and failures are not counted.", priced ? "cheaper" : "fewer GPU-hours"));
   if (const Offer* best = advice::chosen(offers)) {
     text += fmt::format("\n{}: {} x {}, {}, {}. To see it:\n  rehearse run {}", goal.within || goal.budget ? "Meets the goal at the least cost" : "The least cost", best->machines.nodes, best->machines.node,
-                        time_text(best->seconds), best->cost ? si_text(*best->cost, "") : si_text(best->gpu_hours, "") + " GPU-hours", file);
+                        time_text(best->seconds), best->cost ? count_text(*best->cost) : count_text(best->gpu_hours) + " GPU-hours", file);
     for (const std::string& setting : settings_of(*best)) text += fmt::format(" \\\n    --set {}", setting);
     text += "\n";
   } else {

@@ -14,7 +14,7 @@ namespace {
 
 std::string delta_text(double a, double b) {
   if (a == 0 || b == 0) return "";
-  return fmt::format("{:+.1f} %", 100 * (b / a - 1));
+  return signed_text(100 * (b / a - 1)) + " %";
 }
 
 std::string difference_text(double a, double b) {
@@ -70,7 +70,7 @@ std::string write_comparison(const Side& a, const Side& b) {
   outcome.add({"  HFU", percent_text(ua.hfu), percent_text(ub.hfu), delta_text(ua.hfu, ub.hfu)});
   const auto memory = [&](const char* what, auto pick) {
     const double x = gib(pick(ra.classes[ra.fullest_class])), y = gib(pick(rb.classes[rb.fullest_class]));
-    outcome.add({what, fmt::format("{:.2f} GiB", x), fmt::format("{:.2f} GiB", y), fmt::format("{:+.2f} GiB", y - x)});
+    outcome.add({what, fmt::format("{:.2f} GiB", x), fmt::format("{:.2f} GiB", y), signed_text(y - x, 2) + " GiB"});
   };
   memory("  allocated, fullest GPU", [](const auto& c) { return c.memory.peak_allocated; });
   memory("  reserved, fullest GPU", [](const auto& c) { return c.memory.peak_reserved; });

@@ -47,8 +47,8 @@ std::string explain_layout(const Scenario& s, const Result&) {
   const st::Degrees& d = s.strategy.parallelism.degrees;
   const std::string_view order = s.strategy.parallelism.order.empty() ? st::kMegatronOrder : std::string_view(s.strategy.parallelism.order);
   const st::Layout layout(d, s.strategy.parallelism.order);
-  std::string text = wrapped("", fmt::format("{} ranks = tensor {} x context {} x data {} x pipeline {}; order {} (fastest first); {} GPUs per node", layout.world_size(), d.tensor, d.context, d.data,
-                                             d.pipeline, order, s.cluster.gpus_per_node));
+  std::string text = wrapped("", fmt::format("{} = tensor {} x context {} x data {} x pipeline {}; order {} (fastest first); {} per node", counted(layout.world_size(), "rank"), d.tensor, d.context, d.data,
+                                             d.pipeline, order, counted(s.cluster.gpus_per_node, "GPU")));
   if (d.replicate() > 1) text += fmt::format("data {} = {} replicas x {} shards\n", d.data, d.replicate(), d.shard());
   Table table({"Groups of rank 0", "ranks", "nodes", "per node", "side by side", "stride", "members"});
   table.left(6);
@@ -69,7 +69,7 @@ std::string explain_layout(const Scenario& s, const Result&) {
 std::string explain_schedule(const Scenario& s, const Result&) {
   const scenario::Scenario timed = scenario::wants_pass_times(s) ? scenario::with_pass_times(s) : s;
   const st::PipelineProgram program = st::schedule_of(timed.strategy);
-  std::string text = fmt::format("{}: {} stages, {} virtual stages, {} micro-batches\n", program.name, program.stages(), program.virtual_stages, program.micro_batches);
+  std::string text = fmt::format("{}: {}, {}, {}\n", program.name, counted(program.stages(), "stage"), counted(program.virtual_stages, "virtual stage"), counted(program.micro_batches, "micro-batch", "micro-batches"));
   const st::PassTimes& times = timed.strategy.pipeline.times;
   for (std::size_t r = 0; r < times.forward.size(); ++r)
     text += fmt::format("stage {}: forward {:.3f} ms, input gradients {:.3f} ms, weight gradients {:.3f} ms\n", r, times.forward[r] * 1e-9, times.input_gradient[r] * 1e-9, times.weight_gradient[r] * 1e-9);

@@ -114,7 +114,7 @@ std::string explain_costs(const Scenario& s, const Result& r) {
   const std::vector<std::size_t> shown = shown_classes(r, 4);
   for (const std::size_t c : shown) {
     const Counts counts = counts_of(r.plan, c);
-    text += fmt::format("{}{} (one step of one of {} GPUs; each piece of work alone on the machine)\n", text.empty() ? "" : "\n", r.plan.classes[c].name, r.plan.classes[c].ranks);
+    text += fmt::format("{}{} ({}; each piece of work alone on the machine)\n", text.empty() ? "" : "\n", r.plan.classes[c].name, r.plan.classes[c].ranks == 1 ? "one step" : fmt::format("one step of one of {} GPUs", r.plan.classes[c].ranks));
     text += kernels_text(r.plan, costs, counts) + collectives_text(r.plan, costs, counts, c) + messages_text(r.plan, costs, counts, c);
   }
   if (shown.size() < r.classes.size()) text += fmt::format("\n{} more rank classes are left out\n", r.classes.size() - shown.size());

@@ -52,7 +52,7 @@ std::string explain_timeline(const Scenario&, const Result& r) {
   const std::vector<std::size_t> shown = shown_classes(r, 8);
   for (const std::size_t c : shown) {
     const executor::ClassTiming& t = r.classes[c].timing;
-    text += fmt::format("\n{} ({} GPUs)\n", r.classes[c].name, r.classes[c].ranks);
+    text += fmt::format("\n{} ({})\n", r.classes[c].name, counted(r.classes[c].ranks, "GPU"));
     for (int k = 0; k < plan::kStreams; ++k) {
       const std::int64_t busy = t.busy[static_cast<std::size_t>(k)];
       if (busy == 0) continue;

@@ -17,6 +17,22 @@ std::string four_digits(double v) {
   return fmt::format("{:.{}f}", v, a >= 999.5 ? 0 : a >= 99.95 ? 1 : a >= 9.995 ? 2 : 3);
 }
 
+constexpr std::array<const char*, 7> kSiPrefixes{"", "k", "M", "G", "T", "P", "E"};
+constexpr std::array<const char*, 5> kCountWords{"", "k", "M", "B", "T"};
+
+/// How often `v` is divided by 1000 until it is below, with so many names for that; `v` becomes what is left.
+std::size_t thousands_in(double& v, std::size_t names) {
+  std::size_t times = 0;
+  for (; std::abs(v) >= 999.95 && times + 1 < names; ++times) v /= 1000;
+  return times;
+}
+
+/// "-0.00" -> sign + "0.00".
+std::string no_minus_zero(std::string text, const char* sign) {
+  const bool nothing = text.starts_with('-') && text.find_first_not_of("-0.") == std::string::npos;
+  return nothing ? sign + text.substr(1) : text;
+}
+
 }  // namespace
 
 std::string seconds_text(double s) {
@@ -39,17 +55,27 @@ std::string bytes_text(std::int64_t bytes) {
   return fmt::format("{} B", bytes);
 }
 
-std::string gib_text(Bytes bytes) { return fmt::format("{:.2f}", gib(bytes)); }
+std::string gib_text(Bytes bytes) { return no_minus_zero(fmt::format("{:.2f}", gib(bytes)), ""); }
 
 std::string number_text(double v) { return v == 0 ? "0" : std::abs(v) < 0.1 ? fmt::format("{:.3g}", v) : four_digits(v); }
 
-std::string percent_text(double fraction) { return fmt::format("{:.1f} %", 100 * fraction); }
+std::string counted(std::int64_t count, std::string_view word, std::string_view plural) {
+  if (count != 1 && !plural.empty()) return fmt::format("{} {}", count, plural);
+  return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
+}
+
+std::string signed_text(double value, int decimals) { return no_minus_zero(fmt::format("{:+.{}f}", value, decimals), "+"); }
+
+std::string percent_text(double fraction) { return no_minus_zero(fmt::format("{:.1f}", 100 * fraction), "") + " %"; }
 
 std::string si_text(double v, std::string_view unit) {
-  constexpr std::array<const char*, 7> kPrefixes{"", "k", "M", "G", "T", "P", "E"};
-  std::size_t prefix = 0;
-  while (std::abs(v) >= 999.95 && prefix + 1 < kPrefixes.size()) v /= 1000, ++prefix;
-  return fmt::format("{} {}{}", four_digits(v), kPrefixes[prefix], unit);
+  const std::size_t prefix = thousands_in(v, kSiPrefixes.size());
+  return fmt::format("{} {}{}", four_digits(v), kSiPrefixes[prefix], unit);
+}
+
+std::string count_text(double v) {
+  const std::size_t word = thousands_in(v, kCountWords.size());
+  return fmt::format("{}{}{}", four_digits(v), word > 0 ? " " : "", kCountWords[word]);
 }
 
 std::size_t characters(std::string_view text) {

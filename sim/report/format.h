@@ -23,6 +23,12 @@ std::string bytes_text(std::int64_t bytes);
 std::string gib_text(Bytes bytes);
 /// "12,345" is not written: digits are never grouped. 12345.6 -> "12346", 123.45 -> "123.5", 1.2345 -> "1.234".
 std::string number_text(double value);
+/// 8.03e9 -> "8.030 B", 512 -> "512.0": things that are counted in thousands (k), millions, billions and trillions.
+std::string count_text(double value);
+/// "1 GPU", "8 GPUs": a count with its word; the plural takes an s unless it is given.
+std::string counted(std::int64_t count, std::string_view word, std::string_view plural = {});
+/// With its sign: "+1.2", "-0.3"; what rounds to nothing is "+0.0", never "-0.0".
+std::string signed_text(double value, int decimals = 1);
 /// 0.4321 -> "43.2 %".
 std::string percent_text(double fraction);
 /// 8.03e9 -> "8.03 G": with the SI prefix and a space; the unit follows. "989.4 T" + "FLOPS".

@@ -24,7 +24,7 @@ std::string experts_text(const Result& r) {
     table.add({"  " + c.name, std::to_string(c.ranks), fmt::format("{:.3f}", r.plan.classes[i].expert_load), seconds_text(busy), seconds_text(step - busy), gib_text(c.memory.peak_allocated)});
   }
   std::string text = "\n" + table.text(0);
-  if (shown.size() < r.classes.size()) text += fmt::format("  ({} classes like these are left out; --json has them all)\n", r.classes.size() - shown.size());
+  if (shown.size() < r.classes.size()) text += fmt::format("  ({} more like these: --json has them all)\n", r.classes.size() - shown.size());
   return text + fmt::format("  The fullest rank gets {:.3f} times the mean of its stage over a step.\n", expert_imbalance(r.plan));
 }
 

@@ -64,7 +64,7 @@ std::string memory_text(const Scenario& s, const Result& r) {
     parts.add(std::move(row));
   }
   std::string text = "\n" + sizes.text(0) + parts.text(0);
-  if (shown.size() < r.classes.size()) text += fmt::format("  ({} classes like these are left out; --json has them all)\n", r.classes.size() - shown.size());
+  if (shown.size() < r.classes.size()) text += fmt::format("  ({} more like these: --json has them all)\n", r.classes.size() - shown.size());
   if (r.host.ram() > Bytes{0}) text += fmt::format("  host memory of a node: {} GiB of {} ({} GiB pinned)\n", gib_text(r.host.ram()), gib_text(s.cluster.node.cpu.memory), gib_text(r.host.pinned));
   if (r.host.nvme > Bytes{0}) text += fmt::format("  NVMe of a node: {} GiB of {}\n", gib_text(r.host.nvme), gib_text(s.cluster.node.nvme.capacity));
   text += wrapped("  peak of '" + r.classes[r.fullest_class].name + "': ", when(r, r.fullest_class));

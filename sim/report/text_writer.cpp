@@ -41,7 +41,7 @@ std::string heading(const Scenario& s) {
 std::string failure(const Result& r, std::size_t rank_class) {
   const scenario::ClassResult& c = r.classes[rank_class];
   std::string text;
-  if (r.classes.size() > 1) text += item(c.name.c_str(), "needs " + gib_text(c.peak_device()) + " GiB", fmt::format("on each of {} GPUs", c.ranks));
+  if (r.classes.size() > 1) text += item(c.name.c_str(), "needs " + gib_text(c.peak_device()) + " GiB", c.ranks == 1 ? "on its GPU" : fmt::format("on each of {} GPUs", c.ranks));
   if (const auto& oom = c.memory.out_of_memory) {
     text += wrapped("  fails at              ", (c.memory.failed_call < 0 ? "" : fmt::format("step {}, ", c.memory.failed_step + 1)) + moment_text(r.plan, rank_class, c.memory.failed_call));
     text += item("asks for", bytes_text(oom->asked.value), fmt::format("(a segment of {})", bytes_text(oom->segment.value)));
@@ -139,7 +139,7 @@ std::string verdict_line(const Scenario& s, const Result& r) {
   if (r.classes.empty()) return "NOTHING TO RUN";
   const scenario::ClassResult& c = r.classes[r.fullest_class];
   const std::string of = fmt::format("{} of {} GiB", gib_text(c.peak_device()), gib_text(s.cluster.gpu.memory));
-  const std::string where = r.classes.size() > 1 ? " on '" + c.name + "', the fullest class" : " on every GPU";
+  const std::string where = r.classes.size() > 1 ? " on '" + c.name + "', the fullest class" : c.ranks == 1 ? " on the GPU" : " on every GPU";
   const Bytes left = headroom_of(s, r);
   if (r.fits) return fmt::format("FITS: {}{}; {} GiB left ({})", of, where, gib_text(left), percent_text(left / s.cluster.gpu.memory));
   const char* bound = c.needs_more ? "more than " : "";

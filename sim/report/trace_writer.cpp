@@ -56,7 +56,7 @@ class Writer {
     for (std::size_t c = 0; c < r_.plan.classes.size(); ++c) {
       if (!shows(c)) continue;
       const plan::RankClass& k = r_.plan.classes[c];
-      const std::string name = fmt::format("rank {} ({}, {} GPUs alike)", k.representative, k.name, k.ranks);
+      const std::string name = fmt::format("rank {} ({}{})", k.representative, k.name, k.ranks == 1 ? "" : fmt::format(", {} GPUs alike", k.ranks));
       event(fmt::format(R"({{"ph": "M", "name": "process_name", "pid": {}, "tid": 0, "ts": 0, "args": {{"name": {}}}}})", pid(c), json_text(name)));
       event(fmt::format(R"({{"ph": "M", "name": "process_sort_index", "pid": {}, "tid": 0, "ts": 0, "args": {{"sort_index": {}}}}})", pid(c), c));
       std::array<bool, plan::kStreams> used{};

@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 
 #include "sim/config/layers.h"
+#include "sim/core/suggestion.h"
 #include "sim/importers/importer.h"
 #include "sim/scenario/sections.h"
 
@@ -85,10 +86,9 @@ Value with_import(const Value& root, const std::string& file, std::vector<std::s
   importers::Context context = import_context(root, file);
   const std::string format = text_of(*training, "from", out);
   if (!format.empty() && importers::formats().find(format) == nullptr) {
-    const auto near = nearest_name(format, importers::formats().names());
     std::string known;
     for (const std::string& n : importers::formats().names()) known += (known.empty() ? "" : ", ") + n;
-    out.push_back(from->diagnostic(fmt::format("files of '{}' cannot be imported", format), (near ? fmt::format("Did you mean {}? ", *near) : "") + "Known: " + known));
+    out.push_back(from->diagnostic(fmt::format("files of '{}' cannot be imported", format), did_you_mean(format, importers::formats().names(), "Known: " + known)));
   }
   const Value* path = training->find("path");
   if (path == nullptr || !path->is_scalar() || path->text().empty()) out.push_back((path != nullptr ? *path : *from).diagnostic("an import needs the path of the file", "Write {from: deepspeed, path: ds_config.json}"));

@@ -3,6 +3,7 @@
 #include "hwmodels/collective/parameters.h"
 #include "hwmodels/device/gpu.h"
 #include "hwmodels/topology/cluster.h"
+#include "sim/core/suggestion.h"
 #include "sim/importers/import_file.h"
 #include "strategies/data/catalog.h"
 #include "strategies/framework/names.h"
@@ -44,10 +45,9 @@ config::Field<T> from_catalog(const char* name, E T::*member, const char* doc, c
       object.*member = *found;
       return;
     }
-    const auto near = nearest_name(*word, catalog.names());
     std::string known;
     for (const std::string& n : catalog.names()) known += (known.empty() ? "" : ", ") + n;
-    reader.complain(v, "there is no " + catalog.what() + " '" + *word + "'", (near ? "Did you mean " + *near + "? " : "") + "Known: " + known);
+    reader.complain(v, "there is no " + catalog.what() + " '" + *word + "'", did_you_mean(*word, catalog.names(), "Known: " + known));
   });
 }
 

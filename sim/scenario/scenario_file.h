@@ -45,7 +45,6 @@ struct ScenarioFile {
   strategies::Training training;
   ParallelismSection parallelism;
   strategies::DataParallel data_parallel;
-  bool data_parallel_given = false;
   strategies::Pipeline pipeline;
   strategies::Memory memory;
   strategies::Tuning tuning;

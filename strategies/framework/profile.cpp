@@ -10,6 +10,7 @@
 #include "sim/core/error.h"
 #include "sim/core/remembered.h"
 #include "sim/core/resources.h"
+#include "sim/core/suggestion.h"
 #include "strategies/framework/names.h"
 
 namespace rehearse::strategies {
@@ -210,9 +211,8 @@ std::filesystem::path file_of_profile(const std::string& name, const std::functi
   if (std::find(names.begin(), names.end(), name) == names.end()) {
     std::string known;
     for (const std::string& n : names) known += (known.empty() ? "" : ", ") + n;
-    const auto near = nearest_name(name, names);
     if (const std::string meant = profiles_meant_by(name); !meant.empty()) throw ConfigError(complain("there is no framework profile '" + name + "'", meant));
-    throw ConfigError(complain("there is no framework profile '" + name + "'", (near ? "Did you mean " + *near + "? " : "") + "Known: " + known));
+    throw ConfigError(complain("there is no framework profile '" + name + "'", did_you_mean(name, names, "Known: " + known)));
   }
   return resource_root() / kFolder / (name + ".yaml");
 }

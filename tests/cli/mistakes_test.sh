@@ -25,6 +25,14 @@ expect 2 run fine.yaml --set data_parallel.bucket=25M
 expect 2 run fine.yaml --set training.framework=torchtitann; says "Did you mean torchtitan"
 expect 2 run fine.yaml --set cluster.node=dgx-h10; says "dgx-h100"
 expect 2 run fine.yaml --set model=lama-3-8b; says "llama-3-8b"
+expect 2 run fine.yaml --set data_parallel.kind=fsdp; says "Did you mean fsdp1 or fsdp2?"
+expect 2 run fine.yaml --set cluster.gpu=h100; says "Did you mean h100-96gb-hbm2e, h100-nvl, h100-pcie or h100-sxm?"
+expect 2 run fine.yaml --set training.micro_batch=1; says "Did you mean micro_batch_size?"
+scenario heads.yaml 's/kv_heads: 4/kv_heads: 3/'
+expect 2 run heads.yaml; says "heads.yaml:2:54"; says "model.kv_heads: kv_heads 3 does not divide heads 8"
+expect 2 run fine.yaml --set model.layers=100000; says "model.layers"; says "at most 10000"
+expect 2 sweep fine.yaml --over training.micro_batch_size=1,2 --over training.micro_batch_size=4; says "is varied twice"
+expect 0 sweep fine.yaml --over training.micro_batch_size=1 -q; expect 0 sweep fine.yaml --over training.micro_batch_size=1; prints "1 combination: 1 fit"
 expect 2 run fine.yaml --set training.global_batch_size=33; says "training.global_batch_size"
 
 expect 2 run fine.yaml --set training.global_batch_size=9223372036854775807; says "between 1 and"

@@ -178,7 +178,7 @@ TEST(Fields, WrongKindsOfValues) {
             "sequence_length, "
             "data, precision, compile, learning_rate, stages");
   EXPECT_EQ(mistakes_in_training("  micro_batch_size: [1]\n"),
-            "a.yaml:3:21: training.micro_batch_size: needs an integer, not a list");
+            "a.yaml:3:21: training.micro_batch_size: needs an integer, not a list. Write one value, without brackets");
   EXPECT_EQ(mistakes_in_training("  micro_batch_size:\n"),
             "a.yaml:3:3: training.micro_batch_size: needs an integer, not nothing. Write a value, or remove "
             "the key");

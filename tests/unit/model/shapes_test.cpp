@@ -56,23 +56,6 @@ TEST(Shapes, GrowingRepeatsThePattern) {
   EXPECT_EQ(with_layers(load_preset("llama-3-8b"), 40).layer_count(), 40);
 }
 
-TEST(Shapes, DisagreementsNameBothSizes) {
-  Shapes row;
-  row.layers = 12;
-  row.hidden = 8192;
-  row.kv_heads = 8;
-  const std::vector<std::string> list = disagreements(load_preset("llama-3-70b"), row);
-  ASSERT_EQ(list.size(), 1u);
-  EXPECT_EQ(list[0], "layers 80, not 12");
-  // A table gives the expert width in the MLP's column; that is no contradiction.
-  Shapes qwen;
-  qwen.ffn_hidden = 768;
-  qwen.experts = 128;
-  EXPECT_TRUE(disagreements(load_preset("qwen3-30b-a3b"), qwen).empty());
-  qwen.ffn_hidden = 769;
-  EXPECT_EQ(disagreements(load_preset("qwen3-30b-a3b"), qwen).size(), 1u);
-}
-
 TEST(Shapes, StatedSizesReplaceANamedModels) {
   Shapes row{"", 12, 0, 0, 0};
   const ModelDescription cut = with_sizes(load_preset("llama-3-70b"), row);

@@ -136,7 +136,18 @@ TEST(Format, UnitsAndDigits) {
   EXPECT_EQ(bytes_text(3LL << 30), "3.00 GiB");
   EXPECT_EQ(si_text(989.4e12, "FLOPS"), "989.4 TFLOPS");
   EXPECT_EQ(si_text(450e9, "B/s"), "450.0 GB/s");
+  EXPECT_EQ(count_text(2e12), "2.000 T");
+  EXPECT_EQ(count_text(41800), "41.80 k");
+  EXPECT_EQ(count_text(512), "512.0");
+  EXPECT_EQ(counted(1, "GPU"), "1 GPU");
+  EXPECT_EQ(counted(8, "GPU"), "8 GPUs");
+  EXPECT_EQ(counted(2, "micro-batch", "micro-batches"), "2 micro-batches");
   EXPECT_EQ(percent_text(0.4325), "43.2 %");
+  EXPECT_EQ(percent_text(-1e-6), "0.0 %");
+  EXPECT_EQ(signed_text(-0.04), "+0.0");
+  EXPECT_EQ(signed_text(-0.06), "-0.1");
+  EXPECT_EQ(signed_text(1.234, 2), "+1.23");
+  EXPECT_EQ(gib_text(Bytes{-1}), "0.00");
 }
 
 TEST(Format, TablesAlignAndGiveWay) {

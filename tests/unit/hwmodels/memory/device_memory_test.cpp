@@ -35,11 +35,5 @@ TEST(DeviceOverheads, AreMeasuredWhereSomeoneMeasured) {
   EXPECT_EQ(device_overheads(gpu).cublas_workspace, 128_MiB);
 }
 
-TEST(ProcessDeviceBytes, AddsWhatTheAllocatorDoesNotSee) {
-  const DeviceOverheads overheads{.context = 400_MiB, .misc = 100_MiB, .cublas_workspace = 32_MiB};
-  // 10 GiB + 1 GiB + 400 MiB + 100 MiB; the workspace is already in reserved
-  EXPECT_EQ(process_device_bytes(10_GiB, 1_GiB, overheads), 11_GiB + 500_MiB);
-}
-
 }  // namespace
 }  // namespace rehearse::hwmodels::device_memory_test
