@@ -84,6 +84,14 @@ double usable_link(const ClusterDescription& cluster, int local, int stride, dou
   return pcie * (one_socket ? node.pcie.efficiency : across);
 }
 
+/// Members under several leaves meet at the spine. What the user says of the cards holds everywhere.
+double nic_efficiency_of(const ClusterDescription& cluster, int span) {
+  const FabricDesign& fabric = cluster.fabric;
+  const bool leaves = fabric.kind == FabricKind::rail || fabric.kind == FabricKind::leaf_spine;
+  const bool spine = leaves && span > fabric.nodes_per_leaf && !cluster.nic_efficiency;
+  return cluster.effective_nic_efficiency() * (spine ? cluster.node.nic.spine_efficiency : 1);
+}
+
 }  // namespace
 
 Group make_group(const ClusterDescription& cluster, const GroupShape& shape,
@@ -125,7 +133,7 @@ Group make_group(const ClusterDescription& cluster, const GroupShape& shape,
   group.nic = node.nic.bandwidth.value * 1e-9;
   double wanted = static_cast<double>(reach) * shape.groups_per_node;
   group.nic_share = reach > 0 ? std::min(1.0, node.nic.count / std::max(1.0, wanted)) : 1;
-  group.nic_efficiency = cluster.effective_nic_efficiency();
+  group.nic_efficiency = nic_efficiency_of(cluster, span);
 
   auto timing = parameters.generations.find(timing_name(cluster.gpu, group.nvlink));
   auto network = parameters.networks.find(node.nic.network);

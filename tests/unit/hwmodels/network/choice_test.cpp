@@ -13,6 +13,19 @@ Group group_on(const std::string& node, int nodes, int local, const std::string&
   return make_group(load_cluster(node, nodes, "rail-fat-tree", gpu), shape, collective_parameters());
 }
 
+// 32 nodes have one leaf per rail; a 33rd, or neighbours that stand far apart, are reached over the spines.
+TEST(Groups, MeetAtTheSpineBeyondALeaf) {
+  const double leaf = group_on("hgx-a100-4x100", 32, 8).network_bandwidth();
+  EXPECT_DOUBLE_EQ(group_on("hgx-a100-4x100", 33, 8).network_bandwidth(), 0.7 * leaf);
+  EXPECT_DOUBLE_EQ(group_on("dgx-a100", 33, 8).network_bandwidth(), group_on("dgx-a100", 32, 8).network_bandwidth());
+  ClusterDescription cluster = load_cluster("hgx-a100-4x100", 64, "rail-fat-tree");
+  const auto bandwidth = [&](int stride) { return make_group(cluster, GroupShape{.ranks = 64, .nodes = 8, .ranks_per_node = 8, .node_stride = stride}, collective_parameters()).network_bandwidth(); };
+  EXPECT_DOUBLE_EQ(bandwidth(1), leaf);
+  EXPECT_DOUBLE_EQ(bandwidth(8), 0.7 * leaf);
+  cluster.nic_efficiency = 0.8;   // what the user says holds everywhere
+  EXPECT_DOUBLE_EQ(bandwidth(8), bandwidth(1));
+}
+
 // NVIDIA/nccl 2.30: searched rings x speed, executed channels, ring bus bandwidth.
 TEST(Channels, MatchTheSearchOnReferenceSystems) {
   struct Case {
