@@ -5,6 +5,8 @@
 #include "sim/scenario/simulate.h"
 #include "strategies/plan_writer.h"
 #include "tests/support/byte_ledger.h"
+#include "tests/support/event_ledger.h"
+#include "tests/support/same_result.h"
 #include "tests/unit/scenario/small_jobs.h"
 
 namespace rehearse::scenario::sequence_chunks_test {
@@ -94,6 +96,35 @@ TEST(SequenceChunks, ThePeakFallsWithTheChunk) {
   EXPECT_LT(peak(1536), peak(0));
   EXPECT_LT(peak(768), peak(1536));
   EXPECT_LT(peak(256), peak(768));
+}
+
+// Under every way of sharding, with gradients of two micro-batches: whole steps as with shortcuts, each rank as its class, no wait for
+// an event that nobody records, nothing that outlives the step.
+TEST(SequenceChunks, UnderEveryKindOfDataParallelism) {
+  for (const st::DataParallelKind kind : {st::DataParallelKind::ddp, st::DataParallelKind::zero1, st::DataParallelKind::zero2, st::DataParallelKind::zero3, st::DataParallelKind::fsdp2}) {
+    Scenario s;
+    s.model = small_llama(kLayers);
+    s.strategy = job(1024);
+    s.strategy.parallelism.degrees.data = 2;
+    s.strategy.data_parallel.kind = kind;
+    s.strategy.training.global_batch_size = 4;
+    s.profile = st::with_choices(profile(), s.strategy);
+    s.cluster = hwmodels::load_cluster("dgx-a100", 1, "rail-fat-tree", "a100-80gb-sxm");
+    s.cluster.gpus_per_node = 2 * kRanks;
+    ASSERT_TRUE(problems_of(s).empty());
+    const Result r = simulate(s);
+    EXPECT_EQ(r.deadlock, "");
+    test_support::expect_same(r, simulate(s, {.shortcuts = false}));
+    EXPECT_EQ(simulate(s, {.unfold = true}).step_time, r.step_time);
+    ByteLedger ledger(r.plan, 0, true);
+    const StepBytes first = ledger.step(), second = ledger.step();
+    EXPECT_TRUE(second.mistakes.empty()) << second.mistakes.front();
+    EXPECT_EQ(first.after_step, first.persistent);
+    EXPECT_EQ(second.after_step, first.after_step);
+    for (const std::int64_t bytes : ledger.live()) EXPECT_GE(bytes, 0);
+    const auto idle = test_support::waits_for_nothing(r.plan, 0);
+    EXPECT_TRUE(idle.empty()) << idle.front();
+  }
 }
 
 TEST(SequenceChunks, WhatCannotBeCutIsRefused) {
