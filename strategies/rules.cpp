@@ -172,6 +172,31 @@ void tiling_rules(const model::ModelDescription& model, const Strategy& s, const
   rules.forbid(m.tiled_mlp && std::any_of(m.recompute_modules.begin(), m.recompute_modules.end(), again), "memory.recompute_modules", "tiled MLPs are made again in backward already", "Leave out mlp and mlp_act");
 }
 
+/// Chunks of the sequence with the rest in host memory (strategies/layer/chunked_sequence.cpp).
+void sequence_chunk_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
+  const Memory& m = s.memory;
+  const Training& t = s.training;
+  const Degrees& d = s.parallelism.degrees;
+  const char* key = "memory.sequence_chunk";
+  if (m.sequence_chunk == 0) return;
+  const char* off = "Leave the key out";
+  rules.forbid(d.context == 1 || context_kind(s, profile) != ContextKind::ulysses, key, "DeepSpeed's FPDT exchanges the heads of each chunk over a context group", "Set parallelism.context and context_kind: ulysses");
+  rules.forbid(d.tensor > 1, key, "FPDT knows no tensor-parallel layers", "Set parallelism.tensor: 1 and use parallelism.context");
+  rules.forbid(d.pipeline > 1, key, "output layer and loss are one, and pipeline stages may part them", "Set parallelism.pipeline: 1");
+  rules.forbid(t.sequence_length % m.sequence_chunk != 0 || t.sequence_length / m.sequence_chunk < 2, key, "a sequence of " + text(t.sequence_length) + " tokens is not two or more chunks of " + text(m.sequence_chunk), "Use a divisor of the sequence");
+  rules.forbid(m.sequence_chunk % (64LL * d.context) != 0, key, "each of " + text(d.context) + " ranks cuts its part of a chunk of " + text(m.sequence_chunk) + " tokens into 32 pieces for the loss, 2 for the MLP", "Use a multiple of " + text(64LL * d.context));
+  rules.forbid(t.attention.value_or(profile.attention_fused ? "flash" : "unfused") == "unfused", key, "blocks of scores are merged by their log-sum-exp, which fused kernels give", "Set training.attention: flash");
+  const bool plain = std::all_of(model.layers.begin(), model.layers.end(), [](const model::Layer& l) { return !l.moe && l.window == 0; });
+  rules.forbid(!plain || model.latent.present() || model.qk_norm || model.attention_sinks, key, "experts, windows, latent attention, normalised heads and sinks in chunks are not simulated", off);
+  rules.forbid(model.dropout > 0 && profile.dropout, key, "FPDT has no dropout (Megatron-DeepSpeed transformer.py)", "Set model.dropout: 0");
+  rules.forbid(t.precision != Precision::bf16 && t.precision != Precision::fp16, key, "chunks of other formats than 16 bit are not simulated", "Set training.precision: bf16");
+  rules.forbid(profile.autocast || profile.transformer_engine, key, "chunks under autocast or Transformer Engine are not simulated", "Use framework megatron-deepspeed");
+  rules.forbid(s.tuning.kind != TuningKind::full, key, "chunks with frozen weights or adapters are not simulated", off);
+  rules.forbid(t.multi_token_prediction || t.document_length > 0, key, "further heads and packed documents in chunks are not simulated", off);
+  rules.forbid(m.recompute == Recompute::selective, key, "parts of chunked layers are made again in backward already", "Use memory.recompute: full or none");
+  rules.forbid(m.tiled_mlp || t.cross_entropy == LossKind::tiled, m.tiled_mlp ? "memory.tiled_mlp" : "training.cross_entropy", "memory.sequence_chunk cuts MLP and loss itself", off);
+}
+
 /// What Megatron-FSDP does not do, or is not simulated doing.
 void megatron_fsdp_rules(const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
   if (s.data_parallel.kind != DataParallelKind::megatron_fsdp) return;
@@ -339,6 +364,7 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   checkpoint_rules(model, s, rules);
   document_rules(s, profile, rules);
   tiling_rules(model, s, profile, rules);
+  sequence_chunk_rules(model, s, profile, rules);
   for (const std::string& m : s.memory.recompute_modules) {
     const bool known = std::any_of(std::begin(kRecomputedModules), std::end(kRecomputedModules), [&](const char* name) { return m == name; });
     rules.forbid(!known, "memory.recompute_modules", "'" + m + "' is no part of a layer that is recomputed", fmt::format("Use {}", fmt::join(kRecomputedModules, ", ")));

@@ -4,6 +4,7 @@
 
 #include "sim/core/contract.h"
 #include "strategies/data/data_parallel.h"
+#include "strategies/layer/blocks.h"
 #include "strategies/layer/transformer_layer.h"
 #include "strategies/stage_passes.h"
 
@@ -34,7 +35,9 @@ struct StageWriter::Impl {
         data(make_data_parallel(stage)),
         frames(stage.frames),
         messages(stage, chunks, frames),
-        passes(stage, chunks, *data, frames, messages, context.stream_tokens() * model.hidden * context.element()) {}
+        passes(stage, chunks, *data, frames, messages, context.stream_tokens() * model.hidden * context.element()) {
+    if (strategy.memory.sequence_chunk > 0) rank_class.host.pinned += chunked_host_bytes(context, model.layer_count());
+  }
 
   void sum_over_tensor_group();
   void sum_tied_embeddings();

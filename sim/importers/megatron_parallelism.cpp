@@ -136,8 +136,28 @@ std::vector<std::string> words_of(const config::Value& v) {
   return words;
 }
 
+/// Source: deepspeedai/Megatron-DeepSpeed megatron/arguments.py.
+void read_deepspeed_context(Importer& in) {
+  constexpr const char *kOn = "ds_sequence_parallel_fpdt", *kChunk = "ds_sequence_parallel_fpdt_chunk_size", *kOffload = "ds_sequence_parallel_fpdt_offloading";
+  const std::int64_t context = degree(in, "ds_sequence_parallel_size", "parallelism.context");
+  if (context > 1) in.set("parallelism.context_kind", "ulysses", "ds_sequence_parallel_size");
+  const bool on = in.flag(kOn).value_or(false), offloads = in.flag(kOffload).value_or(false);
+  const std::int64_t chunk = in.integer(kChunk, between(1, 1e12)).value_or(65536);
+  if (!on || context == 1) {
+    for (const char* unused : {kChunk, kOffload, kOn})
+      if (in.has(unused)) in.use(unused, "sequences are whole");
+    return;
+  }
+  if (!offloads) return in.refuse(kOn, "chunks of the sequence that all stay on the GPU", "Set ds_sequence_parallel_fpdt_offloading");
+  in.use(kOffload, "what other chunks have waits in host memory");
+  in.set("memory.sequence_chunk", std::to_string(chunk), in.has(kChunk) ? kChunk : kOn);
+  if (in.has(kChunk)) in.use(kOn, "in chunks");
+}
+
 void read_context(Importer& in) {
   constexpr const char *kKind = "cp_comm_type", *kSizes = "hierarchical_context_parallel_sizes";
+  // Megatron-DeepSpeed's sequence parallelism exchanges heads (--ds-sequence-parallel-size).
+  if (in.has("ds_sequence_parallel_size") && !in.has("context_parallel_size")) return read_deepspeed_context(in);
   const std::int64_t context = degree(in, "context_parallel_size", "parallelism.context");
   const config::Value *kind = in.find(kKind), *sizes = in.find(kSizes);
   std::string chosen = "p2p";

@@ -228,6 +228,7 @@ Value memory_section(const st::Memory& m) {
   if (m.synchronize_checkpoints) out.add("synchronize_checkpoints", true);
   if (m.tiled_mlp) out.add("tiled_mlp", true);
   if (m.tiled_mlp_num_shards > 0) out.add("tiled_mlp_num_shards", m.tiled_mlp_num_shards);
+  if (m.sequence_chunk > 0) out.add("sequence_chunk", m.sequence_chunk);
   out.add("partition_activations", m.partition_activations);
   if (!m.recompute_modules.empty()) out.add_list("recompute_modules", m.recompute_modules);
   return out.take();

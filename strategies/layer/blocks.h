@@ -24,6 +24,16 @@ std::int64_t mlp_tiles(const LowerContext& context);
 /// Output layer and loss, a piece of the tokens at a time: no more than a gibibyte of fp32 logits each.
 void add_tiled_output(const LowerContext& context, Operators& op, Tape& tape, TensorId hidden, std::int64_t width, std::int64_t columns);
 
+/// Attention with its projections, a chunk of the sequence at a time, the rest in host memory (Memory::sequence_chunk).
+/// `rotates`: rotary positions. Precondition: rules.cpp has nothing against it.
+TensorId chunked_attention_block(const LowerContext& context, Operators& op, Tape& tape, TensorId x, bool rotates);
+/// How many chunks; 1: the sequence is whole.
+std::int64_t sequence_chunks(const LowerContext& context);
+/// Pinned host memory of one rank's `layers` layers, bytes.
+std::int64_t chunked_host_bytes(const LowerContext& context, std::int64_t layers);
+/// Output layer and loss, 32 pieces of each chunk.
+void add_chunked_output(const LowerContext& context, Operators& op, Tape& tape, TensorId hidden, std::int64_t width, std::int64_t columns);
+
 /// Mixture of experts: router, dispatch to the ranks that hold the experts, expert MLPs, combine, shared experts.
 TensorId experts_block(const LowerContext& context, Operators& op, Tape& tape, TensorId x);
 

@@ -189,6 +189,11 @@ Tape head_tape(const LowerContext& c, bool tied_here) {
   const LowerContext head = head_context(c);
   Operators op(c, tape), head_op(head, tape);
   const std::int64_t columns = loss_columns(c);
+  if (c.strategy.memory.sequence_chunk > 0) {
+    add_chunked_output(head, head_op, tape, add_final_hidden(c, tape), output_width(c), columns);
+    tie(tape, tied_here);
+    return tape;
+  }
   if (c.profile.loss == LossKind::tiled) {
     add_tiled_output(head, head_op, tape, add_final_hidden(c, tape), output_width(c), columns);
     tie(tape, tied_here);

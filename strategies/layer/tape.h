@@ -55,6 +55,7 @@ struct Item {
   enum class Kind : std::uint8_t {
     kernel,           // spec, stream
     collective,       // spec, stream, sync
+    copy,             // between device and host: spec, stream, sync
     wait,             // compute waits for everything given to `stream`
     host_sync,        // the host waits for the compute stream (sizes that only the device knows)
     alloc,            // temporary number `temporary`, bytes, category

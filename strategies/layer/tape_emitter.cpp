@@ -116,6 +116,9 @@ void TapeEmitter::item(const Item& item, const Node* of, std::vector<int>* outpu
     case Item::Kind::collective:
       out_->collective(item.spec, item.stream, item.sync, profile_.collective_host + options_.collective_wait);
       break;
+    case Item::Kind::copy:
+      out_->copy(item.spec, item.stream, item.sync, profile_.kernel_host);
+      break;
     case Item::Kind::wait: {
       const std::uint32_t event = new_slot("");
       out_->record(item.stream, event);

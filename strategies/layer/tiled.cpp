@@ -137,7 +137,7 @@ class TiledMlp {
 }  // namespace
 
 std::int64_t mlp_tiles(const LowerContext& c) {
-  const std::int64_t asked = c.strategy.memory.tiled_mlp_num_shards;
+  const std::int64_t asked = c.strategy.memory.sequence_chunk > 0 ? 2 * sequence_chunks(c) : c.strategy.memory.tiled_mlp_num_shards;   // Megatron-DeepSpeed: fpdt_FFN_chunk_size
   return std::clamp<std::int64_t>(asked > 0 ? asked : (c.sequence + c.model.hidden - 1) / c.model.hidden, 1, c.sequence);
 }
 

@@ -133,6 +133,7 @@ void norm_queries_and_keys(const LowerContext& c, Operators& op, TensorId& q, Te
 TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, TensorId x, const model::Layer& layer) {
   const auto& m = c.model;
   if (m.latent.present()) return latent_attention_block(c, op, tape, x, layer);
+  if (c.strategy.memory.sequence_chunk > 0) return chunked_attention_block(c, op, tape, x, m.position == model::Position::rotary && layer.rotary);
   const std::int64_t q_width = m.heads * m.head_dim, kv_width = m.kv_heads * m.head_dim;
   using Split = Operators::Split;
   TensorId q, k, v;
@@ -229,7 +230,7 @@ TensorId layer_block(const LowerContext& c, Operators& op, Tape& tape, TensorId 
   const std::int64_t rows = c.stream_tokens();
   const auto mlp = [&](TensorId in) { 
     if (layer.moe) return experts_block(c, op, tape, in);
-    return c.strategy.memory.tiled_mlp ? tiled_mlp_block(c, op, tape, in, m.ffn_hidden) : mlp_block(c, op, in, m.ffn_hidden);
+    return c.strategy.memory.tiled_mlp || c.strategy.memory.sequence_chunk > 0 ? tiled_mlp_block(c, op, tape, in, m.ffn_hidden) : mlp_block(c, op, in, m.ffn_hidden);
   };
   if (m.parallel_residual) {
     const TensorId n1 = op.norm(x, "input norm", rows, m.hidden);

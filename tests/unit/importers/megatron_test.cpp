@@ -232,6 +232,20 @@ TEST(Megatron, ContextParallelismHasItsKind) {
   EXPECT_TRUE(has(refused(common + "--cp-comm-type ring"), "'ring' is no type"));
 }
 
+// deepspeedai/Megatron-DeepSpeed examples_deepspeed/sequence_parallel/ds_pretrain_gpt_6.7B_fpdt_32k.sh.
+TEST(Megatron, DeepSpeedsSequencesInChunks) {
+  const std::string common = "--num-layers 8 --hidden-size 512 --num-attention-heads 4 --seq-length 262144 --max-position-embeddings 262144 --global-batch-size 8 --vocab-size 1000 --bf16 --ds-sequence-parallel-size 4 ";
+  const Imported whole = read(common);
+  EXPECT_EQ(key(whole, "parallelism.context"), "4");
+  EXPECT_EQ(key(whole, "parallelism.context_kind"), "ulysses");
+  EXPECT_EQ(key(whole, "memory.sequence_chunk"), "-");
+  EXPECT_EQ(key(read(common + "--ds-sequence-parallel-fpdt --ds-sequence-parallel-fpdt-offloading"), "memory.sequence_chunk"), "65536");
+  const Imported given = read(common + "--ds-sequence-parallel-fpdt --ds-sequence-parallel-fpdt-chunk-size 32768 --ds-sequence-parallel-fpdt-offloading");
+  EXPECT_EQ(key(given, "memory.sequence_chunk"), "32768");
+  for (const char* name : {"ds_sequence_parallel_size", "ds_sequence_parallel_fpdt", "ds_sequence_parallel_fpdt_chunk_size", "ds_sequence_parallel_fpdt_offloading"}) EXPECT_EQ(fate(given, name), "used") << name;
+  EXPECT_EQ(fate(read(common + "--ds-sequence-parallel-fpdt"), "ds_sequence_parallel_fpdt"), "not simulated");
+}
+
 TEST(Megatron, ExpertsOfEveryLayerOrOfTheLast) {
   const std::string common = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --global-batch-size 8 --vocab-size 1000 --num-experts 8 ";
   EXPECT_EQ(key(read(common + "--moe-router-topk 4 --moe-ffn-hidden-size 32"), "model.experts.top_k"), "4");
