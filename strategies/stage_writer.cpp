@@ -115,7 +115,10 @@ void StageWriter::begin_step() {
   impl_->data->begin_step();
 }
 
-void StageWriter::forward(int chunk, int micro_batch) { impl_->passes.forward(chunk, micro_batch); }
+void StageWriter::forward(int chunk, int micro_batch) {
+  if (impl_->stage.profile.blocking_input && impl_->stage.sizes.pipeline == 1) impl_->stage.call("wait for input", Phase::input, nullptr, [](plan::BlockWriter& w) { w.host_sync(); });
+  impl_->passes.forward(chunk, micro_batch);
+}
 void StageWriter::backward(int chunk, int micro_batch) {
   impl_->passes.backward(chunk, micro_batch);
   if (impl_->stage.profile.reads_loss && impl_->stage.sizes.pipeline == 1) impl_->stage.call("read loss", Phase::backward, nullptr, [](plan::BlockWriter& w) { w.host_sync(); });

@@ -52,6 +52,7 @@ model::ModelDescription model_of(const config::CsvRow& row, const std::string& p
   const std::string gated = cell(row, "gated_mlp"), tied = cell(row, "tie_embeddings");
   shapes.gated = gated.starts_with("y");
   if (!tied.empty()) shapes.tied = tied.starts_with("y") || tied == "True" || tied == "true" || tied == "1";
+  else if (const std::string said = lower(cell(row, "params")); contains(said, "tied") && !contains(said, "untied")) shapes.tied = true;  // "1.11B (tied embeddings)"
   const auto preset = model::preset_for(shapes.name);
   if (preset) {
     const model::ModelDescription named = model::load_preset(*preset);

@@ -34,7 +34,7 @@ class Replicated final : public DataParallelWriter {
     keep_states(stays);
     stage_.rank_class.unified = paged_bytes();
     keep_on_host(my_share());
-    if (profile().ddp_bucket_copies && stage_.sizes.data > 1) persistent("gradient bucket views", stage_.trainable_bytes(2), Category::gradient);
+    if (profile().ddp_bucket_copies && stage_.sizes.data > 1 && !reduces_whole()) persistent("gradient bucket views", stage_.trainable_bytes(2), Category::gradient);
     const std::int64_t reduced = stage_.trainable_bytes(reduce_bytes());
     if (reduces_copies() && reduces()) persistent("gradient buckets", reduced, Category::communication);
     if (zero() && !contiguous() && !lists() && reduces()) persistent("reduce bucket", std::min(bucket_, reduced) * (overlap_reduce_ ? 2 : 1), Category::communication);
@@ -89,7 +89,7 @@ class Replicated final : public DataParallelWriter {
     const bool reduce_now = last || kind_ == DataParallelKind::zero2;
     if (!reduce_now) return;
     for (const Part part : kParts) pending(part) += stage_.units[unit].tape->trainable_bytes(reduce_bytes(), part);
-    if (!overlap_reduce_) return;
+    if (!overlap_reduce_ || reduces_whole()) return;
     // Megatron: only the first pipeline rank's first chunk is bucketed (facts: schedules.md section 5).
     const bool first_stage = stage_.sizes.stage_before < 0 && stage_.units[unit].chunk == 0;
     if (kind_ == DataParallelKind::distributed_optimizer && stage_.sizes.pipeline > 1 && !first_stage) return;
@@ -103,7 +103,7 @@ class Replicated final : public DataParallelWriter {
   /// Under pipeline stages a model chunk has buckets of its own: what is left goes when its last backward is over.
   void end_chunk(std::size_t, std::size_t) override {
     const bool own_buckets = kind_ == DataParallelKind::distributed_optimizer || kind_ == DataParallelKind::ddp;
-    if (reduces() && stage_.sizes.pipeline > 1 && overlap_reduce_ && own_buckets) reduce_pending();
+    if (reduces() && stage_.sizes.pipeline > 1 && overlap_reduce_ && own_buckets && !reduces_whole()) reduce_pending();
   }
 
   void end_step() override {
@@ -122,7 +122,8 @@ class Replicated final : public DataParallelWriter {
     sum_copies(my_share());
     check_by_parameter();
     if (widens_gradients()) widen_gradients();
-    clip(my_share(), shards_states());
+    if (reduces_whole()) clip_whole();
+    else clip(my_share(), shards_states());
     if (offloads_optimizer()) {
       const Share host_part = part_of(my_share(), true);
       if (!copies_under_backward())
@@ -152,6 +153,22 @@ class Replicated final : public DataParallelWriter {
   /// Gradients are put into a buffer of their own as they are made, and out of it into this rank's partition.
   bool contiguous() const { return zero() && profile().gradient_buffer > 0 && !keeps_main_gradients() && !lists(); }
   bool shards_states() const { return kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2 || kind_ == DataParallelKind::distributed_optimizer; }
+  /// Without DDP around the model there are no buckets and nothing overlaps; every rank has the sums of all gradients, whose norm it
+  /// takes. Source: nanotron trainer.py, make_ddp, training_step (reduce_scatter=False); optim/clip_grads.py.
+  bool reduces_whole() const { return kind_ == DataParallelKind::distributed_optimizer && profile().reduces_whole; }
+  void clip_whole() {
+    Share all = my_share();
+    all.gradients = stage_.trainable_bytes(main_bytes());
+    clip(all, false);
+    // A norm and a scaling for each weight, of which clip() has one of each.
+    stage_.call("clip weight by weight", Phase::optimizer, nullptr, [&](plan::BlockWriter& w) { w.host(host() * (2 * own_weights())); });
+  }
+  std::int64_t own_weights() const {
+    std::int64_t weights = 0;
+    for (const Unit& u : stage_.units)
+      for (const Weight& weight : u.tape->weights) weights += weight.trainable && !weight.parameter_elsewhere;
+    return weights;
+  }
   /// DeepSpeed sends each reduced bucket's partition down while backward goes on; Megatron waits for the end. It is widened on the
   /// GPU before it goes, and updated parameters come back as fp32 (stage_1_and_2.py, async_inplace_copy_grad_to_fp32_buffer_from_gpu,
   /// step: fp32_partition.to(device); in 2020 cpu_adam's param_update_kernel reads fp32 host memory).
@@ -309,7 +326,7 @@ class Replicated final : public DataParallelWriter {
 
   void reduce(Part part, std::int64_t bytes) {
     if (bytes <= 0) return;
-    const bool scatter = kind_ == DataParallelKind::distributed_optimizer, experts = part == Part::experts;
+    const bool scatter = kind_ == DataParallelKind::distributed_optimizer && !reduces_whole(), experts = part == Part::experts;
     const bool first = first_ || kind_ != DataParallelKind::zero2;
     stage_.call((experts ? "reduce expert gradients " : "reduce gradients ") + std::to_string(bytes) + (copies_under_backward() && first ? " first" : "") + (copies_under_backward() && last_ ? " last" : ""), Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
       if (reduces_copies()) w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "copy to bucket"}), host());
@@ -340,7 +357,7 @@ class Replicated final : public DataParallelWriter {
 
   /// What is left goes in buckets; a chunk of Megatron's that has none goes as one.
   void reduce_pending() {
-    const bool whole = kind_ == DataParallelKind::distributed_optimizer && stage_.sizes.pipeline > 1 && overlap_reduce_;
+    const bool whole = reduces_whole() || (kind_ == DataParallelKind::distributed_optimizer && stage_.sizes.pipeline > 1 && overlap_reduce_);
     const std::int64_t most = whole ? INT64_MAX : bucket_;
     for (const Part part : kParts)
       for (std::int64_t& left = pending(part); left > 0; left -= std::min(left, most)) reduce(part, std::min(left, most));
@@ -414,16 +431,32 @@ class Replicated final : public DataParallelWriter {
     w.collective(builder().collective({CollectiveKind::all_gather, axis_of(part), Bytes{bytes}, "parameter gather"}), Stream::data_gather, plan::kAfterCompute | sync, profile().collective_host);
   }
 
-  /// Every rank's updated share arrives in a buffer of its own, beside a flat copy of what this rank sends.
-  /// Source: nanotron distributed.py, all_gather_coalesced.
+  /// Every rank's share of the weights is joined into a buffer of its own, which the update of that rank then overwrites, beside a copy
+  /// of what this rank sends; NCCL gathers into one tensor more and copies from there. Then each piece of each weight is a copy.
+  /// Source: nanotron distributed.py, all_gather_coalesced; PyTorch ProcessGroupNCCL.cpp, allgather (newLikeFlat, copy_).
   void gather_through_copies() {
     const std::int64_t bytes = stage_.trainable_bytes(stored_bytes());
     const auto ranks = static_cast<std::uint32_t>(stage_.sizes.shard);
     if (bytes <= 0 || ranks <= 1) return;
-    if (gather_frame_ == plan::kNoFrame) gather_frame_ = stage_.frames.acquire(ranks + 1);
+    if (gather_frame_ == plan::kNoFrame) gather_frame_ = stage_.frames.acquire(ranks + 3);   // shares, the whole, an event
+    const std::int64_t weights = own_weights();
     const std::uint32_t block = stage_.block("gather parameters through copies", [&](plan::BlockWriter& w) {
-      for (std::uint32_t r = 0; r <= ranks; ++r) w.alloc(w.new_slot("updated share"), bytes / ranks, Category::communication);
-      gather(w, Part::all, bytes, plan::kComputeWaits);
+      const auto copy = [&](const char* name, std::int64_t of, Duration host_time, Stream stream) {
+        w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = of, .bytes_written = of, .name = name}), host_time, stream);
+      };
+      for (std::uint32_t r = 0; r <= ranks; ++r) {
+        w.alloc(w.new_slot("updated share"), bytes / ranks, Category::communication);
+        copy("join share", bytes / ranks, host(), Stream::compute);
+      }
+      const std::uint32_t flat = w.new_slot("all updated shares");
+      w.alloc(flat, bytes, Category::communication);
+      gather(w, Part::all, bytes, 0);
+      for (std::uint32_t r = 0; r < ranks; ++r) copy("share from all", bytes / ranks, host(), Stream::data_gather);
+      const std::uint32_t arrived = w.new_slot();
+      w.record(Stream::data_gather, arrived);
+      w.wait(Stream::compute, arrived);
+      w.free(flat);
+      copy("weights from shares", bytes, host() * (weights * ranks), Stream::compute);
       for (std::uint32_t r = 0; r <= ranks; ++r) w.free(r);
     });
     plan::Call call{.block = block, .phase = Phase::parameter_gather};

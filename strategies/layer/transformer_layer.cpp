@@ -88,7 +88,10 @@ void apply_capture(const LowerContext& c, Tape& tape) {
 
 /// nanotron's attention (models/llama.py, CausalSelfAttention.forward): q, k and v are permuted into a tensor of their own, keys and
 /// values joined and permuted again, queries rotated into a new tensor, keys in place. The projection's output is a variable
-/// of the caller until the end.
+/// of the caller until the end. With several samples the result is copied into [sequence, batch] for the output product, which keeps
+/// the copy; an asynchronous product makes it in each direction (parallel/tensor_parallel/functional.py,
+/// _RowLinearAsyncCommunication). Gradients of the joined keys and values are views. Kernels as PyTorch dispatched them
+/// for nanotron's own modules.
 TensorId repacked_attention(const LowerContext& c, Operators& op, Tape& tape, TensorId qkv, const model::Layer& layer) {
   const auto& m = c.model;
   const std::int64_t per = c.tokens / c.tensor * c.element(), one = per * m.heads * m.head_dim, pair = per * 2 * m.kv_heads * m.head_dim, all = one + pair;
@@ -99,12 +102,30 @@ TensorId repacked_attention(const LowerContext& c, Operators& op, Tape& tape, Te
   const TensorId q = tape.tensor("query", one), kv = tape.tensor("keys and values", pair);
   tape.nodes.push_back({.name = "join kv", .inputs = {from_kv}, .outputs = {kv},
                         .forward = {Operators::alloc(0, pair), op.kernel("join kv", pair, pair), {.kind = Item::Kind::produce_outputs}, op.kernel("permute kv", pair, pair, model::KernelKind::strided), Operators::free(0)},
-                        .backward = {op.kernel("permute kv gradients", pair, pair, model::KernelKind::strided), op.kernel("split kv gradients", pair, pair)}});
+                        .passed_inputs = 1});
   tape.nodes.push_back({.name = "rope", .inputs = {from_q}, .outputs = {q}, .forward = {op.kernel("rope", one + pair / 2, one + pair / 2)}, .backward = {op.kernel("rope backward", one + pair / 2, one + pair / 2)}});
   const TensorId k = tape.part("key", kv, pair / 2), v = tape.part("value", kv, pair / 2);
   tape.nodes.push_back({.name = "split kv", .inputs = {kv}, .outputs = {k, v}, .backward = {op.kernel("join kv gradients", pair, pair)}});
-  const TensorId out = op.attention(q, k, v, layer);
+  TensorId out = op.attention(q, k, v, layer);
+  const bool reorders = c.batch > 1, keeps_copy = reorders && !c.profile.asynchronous_row;
+  const auto reorder = [&](const char* name) { return op.kernel(name, one, one, model::KernelKind::strided); };
+  constexpr int kReordered = 6;   // temporaries before it are the product's
+  if (reorders) {
+    std::vector<Item>& b = tape.nodes.back().backward;
+    b.insert(b.begin(), {Operators::alloc(kReordered, one), reorder("order gradients by sample")});
+    b.push_back(Operators::free(kReordered));
+  }
+  if (keeps_copy) {
+    const TensorId copy = tape.tensor("attention output by position", one);
+    tape.nodes.push_back({.name = "order by position", .inputs = {out}, .outputs = {copy}, .forward = {reorder("order by position")}, .passed_inputs = 1});
+    out = copy;
+  }
   const TensorId projected = op.linear(out, "o_proj", m.heads * m.head_dim, m.hidden, m.attention_output_bias, Operators::Split::row);
+  if (reorders && !keeps_copy)
+    for (std::vector<Item>* list : {&tape.nodes.back().forward, &tape.nodes.back().backward}) {
+      list->insert(list->begin(), {Operators::alloc(kReordered, one), reorder("order by position")});
+      list->push_back(Operators::free(kReordered));
+    }
   tape.nodes.back().holds.push_back(qkv);
   return projected;
 }

@@ -36,14 +36,56 @@ Scenario playbook(DataParallelKind kind, int data) {
 }
 
 // Ultra-Scale Playbook, 1.34 G parameters, tp 1, pp 1: highest allocated in the optimizer phase. P = 16 x 67,112,960 +
-// 131072 x 2048 + 2048 = 1.252 Gi. ZeRO-1: weights 2, fp32 gradients 4, DDP's buckets 2, states 12 / d; updated weights are
-// gathered into buffers, 2, beside this rank's share, 2 / d: 10 P + 14 P / d. Without it 20 P.
+// 131072 x 2048 + 2048 = 1.252 Gi. ZeRO-1, which has no DDP: weights 2, fp32 gradients 4, states 12 / d; updated weights are
+// gathered into one tensor, 2, then into buffers, 2, beside this rank's share, 2 / d: 10 P + 14 P / d. Without ZeRO-1 DDP's
+// buckets, 2, are there: 20 P.
 // Rows nanotron-002 ... (optimizer_phase_alloc_gib): 13.67 at d = 16, 25.07 without ZeRO.
 TEST(MeasuredMemory, NanotronsOptimizerPhase) {
   const auto gib = [](const Scenario& s) { return static_cast<double>(highest(simulate(s, {.timeline = true}), Phase::parameter_gather)) / (1 << 30); };
   EXPECT_NEAR(gib(playbook(DataParallelKind::distributed_optimizer, 16)), 13.67, 0.03);
   const Scenario whole = playbook(DataParallelKind::ddp, 8);
   EXPECT_NEAR(static_cast<double>(simulate(whole, {.timeline = true}).classes[0].memory.end_allocated.value) / (1 << 30), 25.07, 0.1);
+}
+
+// ZeRO-1 runs sum all gradients at once after the last backward, as they are kept: one all-reduce of 4 P bytes (trainer.py, make_ddp
+// and training_step).
+TEST(MeasuredMemory, NanotronsZero1HasNoBuckets) {
+  const plan::Plan plan = simulate(playbook(DataParallelKind::distributed_optimizer, 16)).plan;
+  std::vector<std::int64_t> sums;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing)
+      if (i.op == plan::Opcode::collective && plan.collectives[i.index].name == "gradient reduction") {
+        EXPECT_EQ(plan.collectives[i.index].kind, CollectiveKind::all_reduce);
+        sums.push_back(plan.collectives[i.index].bytes.value);
+      }
+  EXPECT_EQ(sums, std::vector<std::int64_t>{4 * (std::int64_t{16} * 67112960 + std::int64_t{131072} * 2048 + 2048)});
+}
+
+// What PyTorch keeps per token and layer for nanotron's own modules (asked on the CPU, with stand-ins for its kernels), in 2048 bytes: layer
+// input 2, its norm 2, query 2, keys and values 4, attention output 2, with several samples the output product's copy of it 2, sum 2,
+// its norm 2, gate and up 8, silu 4, product 4; then 4 bytes per head and 8 for the norms' statistics. From one sample to two a
+// layer so grows by 2 x 34 - 32, from two to four by 34 for each.
+TEST(MeasuredMemory, OldNanotronKeepsACopyOfSeveralSamplesAttention) {
+  constexpr std::int64_t kLength = 4096;
+  const auto peak = [](int layers, int samples) {
+    Scenario s = playbook(DataParallelKind::distributed_optimizer, 8);
+    model::Shapes shapes{.name = "llama", .layers = layers, .hidden = 2048, .heads = 32, .vocab = 50257};
+    shapes.ffn_hidden = 4096;
+    shapes.gated = true;
+    shapes.tied = true;
+    s.model = model::make_from_shapes(shapes);
+    s.strategy.training.framework = "nanotron-2024";
+    s.profile = strategies::load_profile("nanotron-2024");
+    s.strategy.training.sequence_length = kLength;
+    s.strategy.training.micro_batch_size = samples;
+    s.strategy.training.global_batch_size = 8 * samples;
+    return simulate(s).classes[0].memory.peak_allocated.value;
+  };
+  const auto per_layer = [&](int samples) { return (peak(12, samples) - peak(8, samples)) / 4; };
+  const std::int64_t one = per_layer(1), two = per_layer(2), four = per_layer(4);
+  constexpr std::int64_t kStatistics = 32 * 4 + 8, kRounding = 256;
+  EXPECT_LT(std::abs((two - one) / kLength - 36 * 2048 - kStatistics), kRounding);
+  EXPECT_LT(std::abs((four - two) / (2 * kLength) - 34 * 2048 - kStatistics), kRounding);
 }
 
 // Two stages hold 10 and 6 layers, the second the head, which costs four (rows with pp 2: 8.82 GiB + 12.3 / d).
