@@ -25,8 +25,10 @@ void check_counts(const config::CsvRow& row) {
 
 bool asynchronous_tensor(const config::CsvRow& row) { return contains(cell(row, "note"), "async TP"); }
 
-std::string release_of(const std::string& source) {
+std::string release_of(const config::CsvRow& row) {
+  std::string source = cell(row, "source");
   if (contains(source, "Pythia")) return "pythia";   // one set of configurations
+  if (!contains(source, "NeMo Container") && !contains(source, "NeMo 2")) source = cell(row, "note");
   const std::size_t end = source.find(" NeMo Container"), named = source.find("NeMo 2");
   if (end == std::string::npos && named != std::string::npos) return source.substr(named + 5, source.find_first_not_of("0123456789.", named + 5) - named - 5);
   if (end == std::string::npos) return "";

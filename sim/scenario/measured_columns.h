@@ -18,8 +18,8 @@ void check_counts(const config::CsvRow& row);
 /// torchtitan's asynchronous tensor parallelism has no column of its own.
 bool asynchronous_tensor(const config::CsvRow& row);
 
-/// The release that a row's source names: "26.04.01 NeMo Container" is "26.04.01", "NeMo 25.04" is "25.04"; "": none.
-std::string release_of(const std::string& source);
+/// The release that a row's source, or else its note, names: "26.04.01 NeMo Container" is "26.04.01", "NeMo 25.04" is "25.04"; "": none.
+std::string release_of(const config::CsvRow& row);
 
 /// The named model, or one of the row's shapes. Throws NotSimulated where there is neither.
 model::ModelDescription model_of(const config::CsvRow& row, const std::string& profile, std::vector<std::string>& notes);

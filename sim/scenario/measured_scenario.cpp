@@ -222,12 +222,14 @@ class RowScenario {
   void choose_memory() {
     const bool stated = !cell(row_, "recompute").empty();
     const bool share_open = apply_recompute(row_, s_);
-    if (nemo()) apply_nemo(sharding_, release_of(source_), s_.profile, s_.strategy);
+    if (nemo()) apply_nemo(sharding_, release_of(row_), s_.profile, s_.strategy);
+    if (contains(lower(note_), "delayed scaling")) s_.profile.current_scaling = false;
     if (profile_ == "maxtext") apply_rematerialisation(row_, s_.strategy.memory);
     apply_offload(row_, s_);
     apply_zero_scripts(row_, s_);
     apply_optimizer(row_, s_);
     apply_recipe(stated);
+    apply_graphs();
     const st::Recompute recompute = s_.strategy.memory.recompute;
     const bool unstated = !stated && s_.strategy.memory.recompute_modules.empty();
     recompute_open_ = share_open || (unstated && cell(row_, "task") == "pretrain" && recompute == st::Recompute::none);
@@ -246,8 +248,15 @@ class RowScenario {
     s_.profile = st::with_choices(s_.profile, s_.strategy);
     s_.notes.push_back("settings that the row leaves out as the presets of release " + recipe->release);
   }
+  /// `cuda_graph`: layers are replayed from graphs, of layers with experts what has the same shapes in every micro-batch.
+  void apply_graphs() {
+    st::Training& t = s_.strategy.training;
+    if (!cell(row_, "cuda_graph").starts_with("y") || t.cuda_graph.has_value() || !t.cuda_graph_modules.empty()) return;
+    t.cuda_graph_modules = {"attn", s_.model.experts.experts > 0 ? "moe_router" : "mlp"};
+  }
+
   std::optional<st::Recipe> recipe_of(std::int64_t global_batch) const {
-    const std::string release = release_of(source_);
+    const std::string release = release_of(row_);
     const auto preset = release.empty() ? std::nullopt : model::preset_for(cell(row_, "model"));
     return preset ? st::recipe_for(nemo() ? "nemo" : profile_, {release, *preset, gpu_, format_, global_batch}) : std::nullopt;
   }

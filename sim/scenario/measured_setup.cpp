@@ -98,7 +98,7 @@ std::string known_profile(const config::CsvRow& row) {
                             contains(source, "images/tables.tex") || contains(source, "2021.png") /* Megatron-LM's README in 2021 */ || gpu.starts_with("v100");
   if (f == "megatron-lm") return old_megatron && !contains(source, "tests/functional_tests") ? "megatron-2021" : "megatron-core";
   if (f == "megatron-deepspeed") return contains(source, "HF + Deepspeed") ? "deepspeed" : "megatron-2021";
-  if (f == "nemo" && release_of(cell(row, "source")) < "25" && !release_of(cell(row, "source")).empty()) return "nemo-2024";
+  if (const std::string release = release_of(row); f == "nemo" && release < "25" && !release.empty()) return "nemo-2024";
   if (f == "megatron-bridge" || f == "nemo") return "megatron-bridge";
   if (f == "torchtitan" || (f == "various" && contains(source, "torchtitan"))) {
     if (!compiled(row)) return "torchtitan";
@@ -162,10 +162,13 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   // Qwen-7B's own modeling_qwen.py, apply_rotary_pos_emb, with flash-attn installed.
   const bool qwen = contains(cell(row, "source"), "QwenLM/Qwen@");
   if (qwen) profile.rope_form = strategies::RopeForm::widened;
-  // Which FlashAttention, and norms as a kernel of their own.
+  // Which kernel of attention, how it is split over context-parallel ranks, and norms as a kernel of their own.
   const std::string attention = cell(row, "attention");
   if (attention == "flash1") profile.attention = model::AttentionKernel::flash1;
   if (attention == "flash2") profile.attention = model::AttentionKernel::flash2;
+  if (attention == "cudnn") profile.attention = model::AttentionKernel::cudnn;
+  if (attention == "flash1" || attention == "flash2" || attention == "cudnn") profile.cudnn_attention_from = 0;
+  if (contains(text, "cp_comm_type a2a")) profile.context = strategies::ContextKind::ulysses;
   if (contains(text, "+ rms kernel")) profile.norm = Fusion::fused;
   const bool plain = profile.name == "huggingface";
   if (!plain && profile.name != "deepspeed") return;

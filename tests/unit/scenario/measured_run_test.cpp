@@ -257,5 +257,41 @@ TEST(MeasuredRun, MegatronDeepSpeedOfFPDTHasNoSequenceParallelism) {
   EXPECT_TRUE(scenario(row).strategy.parallelism.sequence_parallel);
 }
 
+TEST(MeasuredRun, ZeroOfHuggingFaceTrainersIsDeepSpeeds) {
+  EXPECT_EQ(scenario({{"framework", "hf"}, {"task", "sft"}, {"sharding", "zero3"}}).profile.name, "deepspeed");
+  EXPECT_EQ(scenario({{"framework", "LLaMA-Factory"}, {"task", "lora"}, {"lora_rank", "8"}, {"sharding", "zero2"}}).profile.name, "deepspeed");
+  EXPECT_EQ(scenario({{"framework", "hf"}, {"task", "sft"}, {"sharding", "fsdp"}}).profile.name, "huggingface");
+  const Scenario liger = scenario({{"framework", "trl"}, {"task", "sft"}, {"sharding", "zero3"}, {"note", "Liger kernels"}});
+  EXPECT_EQ(liger.profile.norm, strategies::Fusion::fused);
+}
+
+TEST(MeasuredRun, NotesSayReleaseScalingAndAttention) {
+  const Row nemo{{"framework", "nemo"}, {"precision", "fp8"}};
+  const auto with = [&](Row more) {
+    more.insert(nemo.begin(), nemo.end());
+    return scenario(more);
+  };
+  EXPECT_EQ(with({{"note", "MLPerf, NeMo 24.09"}}).profile.name, "nemo-2024");
+  EXPECT_EQ(with({{"source", "summary, NeMo 25.04"}, {"note", "was slower in NeMo 24.09"}}).profile.name, "megatron-bridge");
+  EXPECT_TRUE(with({{"note", "NeMo 25.04"}}).profile.current_scaling);
+  EXPECT_FALSE(with({{"note", "NeMo 25.04; FP8, delayed scaling"}}).profile.current_scaling);
+  EXPECT_EQ(with({{"cp", "2"}, {"note", "NeMo 25.04; cp_comm_type a2a"}}).profile.context, strategies::ContextKind::ulysses);
+  EXPECT_EQ(with({{"attention", "cudnn"}, {"note", "NeMo 24.09"}}).profile.attention, model::AttentionKernel::cudnn);
+  EXPECT_EQ(scenario({{"framework", "aleph-alpha-scaling"}, {"attention", "flash1"}}).profile.attention, model::AttentionKernel::flash1);
+  EXPECT_EQ(scenario({{"framework", "aleph-alpha-scaling"}, {"note", "kernel: flash_attention2 + RMS kernel"}}).profile.norm, strategies::Fusion::fused);
+}
+
+TEST(MeasuredRun, CudaGraphsReplayLayers) {
+  EXPECT_EQ(scenario({{"framework", "nemo"}, {"cuda_graph", "y"}}).strategy.training.cuda_graph_modules, (std::vector<std::string>{"attn", "mlp"}));
+  EXPECT_EQ(scenario({{"framework", "nemo"}, {"model", "Mixtral-8x7B"}, {"ep", "8"}, {"cuda_graph", "y"}}).strategy.training.cuda_graph_modules,
+            (std::vector<std::string>{"attn", "moe_router"}));
+  EXPECT_TRUE(scenario({{"framework", "nemo"}, {"cuda_graph", "n"}}).strategy.training.cuda_graph_modules.empty());
+}
+
+TEST(MeasuredRun, NemoAutomodelHasAProfile) {
+  EXPECT_EQ(scenario({{"framework", "NeMo AutoModel"}, {"sharding", "fsdp"}}).profile.name, "nemo-automodel");
+  EXPECT_EQ(scenario({{"framework", "automodel"}, {"sharding", "fsdp"}}).profile.name, "nemo-automodel");
+}
+
 }  // namespace
 }  // namespace rehearse::scenario::measured_run_test

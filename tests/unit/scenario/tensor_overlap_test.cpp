@@ -82,6 +82,38 @@ TEST(TensorOverlap, HidesMostOfWhatWasExposed) {
   EXPECT_GT(pieces, 0.8 * whole);   // the products take no less for it
 }
 
+/// Bytes on the wire of the tensor group and seconds of a step, of a profile with one habit changed.
+std::pair<double, double> with_habit(const char* job, void (*change)(st::FrameworkProfile&)) {
+  Scenario s = read_scenario(config::parse_document(job, "habit.yaml").root, "habit.yaml");
+  change(s.profile);
+  const plan::Plan plan = st::write_plan(s.model, s.strategy, s.profile, 8);
+  double bytes = 0;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing)
+      if (i.op == plan::Opcode::collective && plan.collectives[i.index].axis == plan::GroupAxis::tensor) bytes += static_cast<double>(plan.collectives[i.index].bytes.value);
+  return {bytes, simulate(s).step_time};
+}
+
+constexpr const char* kWhole =
+    "model: llama-2-7b\n"
+    "cluster: {node: dgx-a100, nodes: 1}\n"
+    "training: {sequence_length: 2048, global_batch_size: 2, micro_batch_size: 1, precision: bf16, framework: aleph-alpha-scaling}\n"
+    "parallelism: {tensor: 8}\n";
+
+TEST(TensorOverlap, GatheredLogitsTravelOnceInForward) {
+  const auto [whole, slow] = with_habit(kWhole, [](st::FrameworkProfile& p) { p.gathers_logits = true; });
+  const auto [shards, fast] = with_habit(kWhole, [](st::FrameworkProfile& p) { p.gathers_logits = false; });
+  EXPECT_DOUBLE_EQ(whole - shards, 2 * 2048.0 * 32000 * 2);   // micro-batches, tokens, vocabulary, bytes
+  EXPECT_GT(slow, fast);
+}
+
+TEST(TensorOverlap, InputGradientsThatAreWaitedForTakeLonger) {
+  const auto [waited, slow] = with_habit(kWhole, [](st::FrameworkProfile& p) { p.waits_for_input_gradients = true; });
+  const auto [beside, fast] = with_habit(kWhole, [](st::FrameworkProfile& p) { p.waits_for_input_gradients = false; });
+  EXPECT_DOUBLE_EQ(waited, beside);
+  EXPECT_GT(slow, 1.02 * fast);
+}
+
 TEST(TensorOverlap, NeedsSequenceParallelism) {
   st::Strategy s = job(true);
   s.parallelism.sequence_parallel = false;

@@ -109,6 +109,21 @@ TEST(Experts, FourAllToAllsPerLayerAndMicroBatch) {
   EXPECT_EQ(t.bytes, layers * micro_batches * (4 * slots * 512 * 2 + 2 * slots * 4));
 }
 
+// A recomputed layer dispatches and combines once more (torch.utils.checkpoint keeps nothing inside); torchtitan's selective
+// policy keeps what all_to_all_single returned (_op_sac_save_list).
+TEST(Experts, FullRecomputationExchangesTokensAgain) {
+  const auto calls = [](const char* profile, Recompute recompute) {
+    Strategy s = job(8, 4);
+    s.data_parallel.kind = DataParallelKind::ddp;
+    s.memory.recompute = recompute;
+    return traffic_of(write_plan(small_mixture(), s, load_profile(profile), 8)).at({CollectiveKind::all_to_all, plan::GroupAxis::expert}).calls;
+  };
+  const int layers = 4, micro_batches = 2;
+  EXPECT_EQ(calls("megatron-core", Recompute::none), layers * micro_batches * (4 + 2));
+  EXPECT_EQ(calls("megatron-core", Recompute::full), layers * micro_batches * (6 + 3));
+  EXPECT_EQ(calls("torchtitan", Recompute::selective), calls("torchtitan", Recompute::none));
+}
+
 // DeepEP sends a token once to each rank, so tokens leave as they are; the network counts the copies.
 TEST(Experts, DeepEpSendsTokensNotSlots) {
   Strategy s = job(8, 4);
