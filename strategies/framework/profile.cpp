@@ -190,6 +190,10 @@ const config::Fields<P>& fields() {
       config::duration("submodule_backward_host", &P::submodule_backward_host, "host time of ZeRO-3's hooks per module of a layer, of backward", config::non_negative),
       config::duration("expert_host", &P::expert_host, "host time per layer of experts beyond its kernels", config::non_negative),
       config::duration("expert_backward_host", &P::expert_backward_host, "host time per layer of experts of backward beyond its kernels", config::non_negative),
+      config::duration("grouped_host", &P::grouped_host, "host time per expert and grouped linear layer beyond its kernels", config::non_negative),
+      config::duration("grouped_backward_host", &P::grouped_backward_host, "host time per expert and grouped linear layer of backward beyond its kernels", config::non_negative),
+      config::duration("grouped_low_host", &P::grouped_low_host, "grouped_host of products in 8 or fewer bits", config::non_negative),
+      config::duration("grouped_low_backward_host", &P::grouped_low_backward_host, "grouped_backward_host of products in 8 or fewer bits", config::non_negative),
       config::duration("step_host", &P::step_host, "host time per step: data, logging, scheduler", config::non_negative),
       config::duration("proxy_stall", &P::proxy_stall, "wait of a layer's collective per rank, while pipeline messages between nodes are outstanding", config::non_negative),
       config::number("collective_sm_factor", &P::collective_sm_factor, "SMs that collectives take from kernels beside them, of what the GPU's file says", config::non_negative),
@@ -279,7 +283,8 @@ FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes t
 
 std::vector<Duration*> issue_times(FrameworkProfile& p) {
   return {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host,
-          &p.submodule_host, &p.submodule_backward_host, &p.adapter_host, &p.expert_host, &p.expert_backward_host};
+          &p.submodule_host, &p.submodule_backward_host, &p.adapter_host, &p.expert_host, &p.expert_backward_host,
+          &p.grouped_host, &p.grouped_backward_host, &p.grouped_low_host, &p.grouped_low_backward_host};
 }
 
 std::vector<std::string> profile_names() { return resource_names(kFolder, ".yaml"); }

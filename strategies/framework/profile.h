@@ -169,6 +169,8 @@ struct FrameworkProfile {
   Duration submodule_host{}, submodule_backward_host{};   // ZeRO-3's hooks, per module of a layer: its parameters are fetched, released, their gradients shared out
   Duration adapter_host{};   // of a linear layer's low-rank adapter in forward, beyond its kernels
   Duration expert_host{}, expert_backward_host{};  // the same of a layer's experts: routing, dispatch, splitting by expert
+  /// Per expert of the rank and grouped linear layer, where each expert's product is a launch: loops over weights, quantizers and gradients.
+  Duration grouped_host{}, grouped_backward_host{}, grouped_low_host{}, grouped_low_backward_host{};   // low: products of at most 8 bits
   Duration step_host{};
   /// Observed while messages between pipeline stages on different nodes are outstanding, and on slow networks: host time of a layer's collective, per
   /// rank of the tensor group. Likely NCCL's proxy threads, which poll the NICs on the cores of the host threads.

@@ -50,7 +50,8 @@ void AutogradGraph::count_reasons() {
       for (TensorId t : saved(n))
         if (!discarded(t)) ++reasons(t);
       if (discards_output(n))
-        for (TensorId t : node.inputs) ++reasons(t);  // to make the output again
+        for (TensorId t : node.inputs)
+          if (!discarded(t)) ++reasons(t);  // to make the output again
       continue;
     }
     // A region keeps what enters it, and what its cached nodes made.

@@ -31,6 +31,8 @@ class AutogradGraph {
   bool kept_in_region(int node) const { return !checkpoint_ && tape_.nodes[static_cast<std::size_t>(node)].cached; }
   /// The node's outputs go after their use in forward and are made again in backward.
   bool discards_output(int node) const { return tape_.nodes[static_cast<std::size_t>(node)].discard_output && active(node); }
+  /// Made by such a node.
+  bool discarded(TensorId t) const;
 
   /// Reasons to keep a storage from forward to backward: nodes that read it, and regions that run again.
   int reasons_to_keep(TensorId root) const { return reasons_[static_cast<std::size_t>(root)]; }
@@ -42,7 +44,6 @@ class AutogradGraph {
   void find_producers();
   void find_active(bool input_gradient);
   void count_reasons();
-  bool discarded(TensorId t) const;
 
   const Tape& tape_;
   bool checkpoint_;                            // the whole tape is one region

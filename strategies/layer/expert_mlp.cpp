@@ -10,6 +10,11 @@ TensorId ExpertLayer::experts(const Slots& in) {
   const std::int64_t width = moe_.ffn_hidden / load_.tensor;
   TensorId h;
   const TensorId x = pads() ? copy(in.tokens, "padding") : in.tokens;
+  if (pads()) {   // the slots' weights are padded alike (TEGroupedMLP.forward)
+    const std::int64_t slots = load_.received * 4;
+    tape_.nodes.back().forward.push_back(op_.kernel("pad weights", slots, slots));
+    tape_.nodes.back().backward.push_back(op_.kernel("pad weights backward", slots, slots));
+  }
   if (c_.model.gated_mlp) {
     h = product(x, "experts gate_up", hidden_, 2 * width, Place::first);
     h = activation(h, in.weights, width);

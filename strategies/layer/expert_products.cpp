@@ -43,10 +43,17 @@ TensorId ExpertLayer::plain_product(TensorId x, const std::string& name, std::in
     node.forward_host = c_.profile.expert_host / 2;
     node.backward_host = c_.profile.expert_backward_host / 2;
   }
+  if (by_expert_ && !adapter) {
+    node.forward_host += (low ? c_.profile.grouped_low_host : c_.profile.grouped_host) * load_.local;
+    node.backward_host += (low ? c_.profile.grouped_low_backward_host : c_.profile.grouped_backward_host) * load_.local;
+  }
+  const bool swizzles = low && by_expert_ && (c_.gemm == DType::mxfp8 || c_.gemm == DType::nvfp4);   // as linear layers (linear.cpp)
   if (low && !(fused_ && place == Place::second)) quantise(node.forward, name + " cast input", load_.received * in);
+  if (swizzles) node.forward.push_back(op.swizzle(name, load_.local * in * out));
   products(node.forward, name, GemmRole::forward, out, in, c_.activation, false, w.quantised);
   if (low && !(fused_ && place == Place::first)) quantise(node.backward, name + " cast gradient", load_.received * out);
   const std::size_t input_from = node.backward.size();
+  if (swizzles) node.backward.push_back(op.swizzle(name, load_.local * in * out));
   products(node.backward, name + " data gradient", GemmRole::data_gradient, in, out, c_.activation, false, w.quantised);
   for (std::size_t i = input_from; i < node.backward.size(); ++i) node.backward[i].for_input = true;
   if (w.trains) weight_gradients(node, in, out, w);
@@ -148,7 +155,11 @@ void ExpertLayer::per_expert(std::vector<Item>& list, const std::string& name, s
 
 /// Operands of 8-bit products, each expert's with scales of its own.
 void ExpertLayer::quantise(std::vector<Item>& list, const std::string& name, std::int64_t elements) const {
-  if (op_.scales_from_tensor()) per_expert(list, name + " maximum", elements * e(), load_.local * 4, KernelKind::reduction);
+  if (op_.scales_from_tensor()) {   // as linear layers (linear.cpp); fused kernels find their scales themselves
+    if (by_expert_) per_expert(list, name + " maximum reset", 0, load_.local * 4);
+    per_expert(list, name + " maximum", elements * e(), load_.local * 4, KernelKind::reduction);
+    if (by_expert_) per_expert(list, name + " scale", load_.local * 4, load_.local * 8);
+  }
   per_expert(list, name, elements * e(), elements * op_.quantised_copies() * bits(c_.gemm) / 8);
 }
 

@@ -69,6 +69,17 @@ TensorId Operators::cast(TensorId x, const std::string& name, std::int64_t eleme
 ///       in fp32, for which cuBLAS's tensor-wide kernel runs with scales of one and its result is scaled afterwards (float8_ops.py).
 ///   torchao's mxfp8        a kernel for each operand and direction (mx_linear.py)
 ///   torchao's nvfp4        the maximum first, then one kernel for both directions (nvfp4_linear.py)
+/// Scales of the blocks of an 8- or 4-bit operand, into the order in which products read them.
+Item Operators::swizzle(const std::string& name, std::int64_t elements) const {
+  const std::int64_t scales = elements / (c_.gemm == DType::nvfp4 ? 16 : 32);
+  return kernel(name + " swizzle weight scales", scales, scales);
+}
+
+bool Operators::made_by_norm(TensorId x) const {
+  const auto made = std::find_if(tape_.nodes.rbegin(), tape_.nodes.rend(), [&](const Node& n) { return std::find(n.outputs.begin(), n.outputs.end(), x) != n.outputs.end(); });
+  return made != tape_.nodes.rend() && made->name.find("norm") != std::string::npos;
+}
+
 Operators::Casts Operators::casts_of(const Product& p) const {
   Casts c;
   if (bits(c_.gemm) > 8) return c;
@@ -94,13 +105,26 @@ Operators::Casts Operators::casts_of(const Product& p) const {
   const bool both_ways = blocks && !engine && c_.gemm == DType::nvfp4, apart = blocks && !engine && !both_ways;
   const std::int64_t input_copies = both_ways || (engine && p.trained && !p.gathers) ? quantised_copies() : 1;
   const std::int64_t gradient_copies = apart ? 1 : engine ? quantised_copies() : 2;
-  const bool maximum = scales_from_tensor() || both_ways;
-  if (maximum) c.before_gather.push_back(kernel(p.name + " input maximum", p.own_rows * p.k * e, 4, KernelKind::reduction));
+  // A scale for the whole tensor: its maximum is set to zero, found (in the pass of the norm that makes the tensor, where there is one) and
+  // made a scale. Source: Transformer Engine common/recipe/current_scaling.cu and pytorch/csrc/extensions/normalization.cpp, FUSED_NORM_AMAX_FP8.
+  const bool scales = scales_from_tensor() && engine, maximum = scales_from_tensor() || both_ways;
+  const auto find_scale = [&](std::vector<Item>& list, const char* what, std::int64_t bytes, bool found) {
+    if (scales) list.push_back(kernel(p.name + " " + what + " maximum reset", 0, 4));
+    if (maximum && !found) list.push_back(kernel(p.name + " " + what + " maximum", bytes, 4, KernelKind::reduction));
+    if (scales) list.push_back(kernel(p.name + " " + what + " scale", 4, 8));
+  };
+  find_scale(c.before_gather, "input", p.own_rows * p.k * e, scales && p.after_norm);
   c.before_gather.push_back(kernel(p.name + " cast input", p.own_rows * p.k * e, narrow(p.own_rows * p.k) * input_copies));
   if (both_ways) c.before_gather.push_back(kernel(p.name + " weight maximum", weight, 4, KernelKind::reduction));
   if (both_ways || apart) c.before_gather.push_back(kernel(p.name + " cast weight", weight, narrow(p.k * p.n) * (both_ways ? 2 : 1)));
-  if (maximum) c.before_gradient_gather.push_back(kernel(p.name + " gradient maximum", p.out_rows * p.n * e, 4, KernelKind::reduction));
+  find_scale(c.before_gradient_gather, "gradient", p.out_rows * p.n * e, false);
   c.before_gradient_gather.push_back(kernel(p.name + " cast gradient", p.out_rows * p.n * e, narrow(p.out_rows * p.n) * gradient_copies));
+  if (blocks && engine) {
+    // Activations are quantised with their scales in the product's order, weights are not: theirs are brought into it for each product.
+    // Source: Transformer Engine 2.12 and later, optimize_for_gemm in module/linear.py; pytorch/csrc/extensions/swizzle.cpp.
+    c.before_product = {swizzle(p.name, p.k * p.n)};
+    c.before_data_gradient = {swizzle(p.name, p.k * p.n)};
+  }
   if (!apart) return c;
   c.before_data_gradient = {columns("weight", weight)};
   if (p.trained) c.before_weight_gradient = {columns("gradient", out), columns("input", in)};
@@ -205,7 +229,7 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   const bool regathers = gather && trained && !keeps_gathered;
   const bool buffers = c_.profile.gathers_into_buffers, gathers_anew = gather && !keeps_gathered && !buffers;
   const RecordStreams records = c_.profile.record_streams;
-  Casts casts = casts_of({.name = name, .m = m, .k = k, .n = n, .own_rows = own_rows, .out_rows = out_rows, .gathers = gather, .trained = trained});
+  Casts casts = casts_of({.name = name, .m = m, .k = k, .n = n, .own_rows = own_rows, .out_rows = out_rows, .gathers = gather, .trained = trained, .after_norm = split != Split::none && made_by_norm(x)});
   const auto append = [](std::vector<Item>& list, std::vector<Item>& items) { list.insert(list.end(), std::make_move_iterator(items.begin()), std::make_move_iterator(items.end())); };
   append(f, casts.before_gather);
   if (gathers_anew) f.push_back(alloc(0, sent_in));

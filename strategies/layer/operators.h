@@ -100,6 +100,7 @@ class Operators {
 
   // Building bricks, also used by head.cpp
   Weight weight(const std::string& name, std::int64_t elements) const;
+  Item swizzle(const std::string& name, std::int64_t elements) const;
   Item kernel(const std::string& name, std::int64_t read, std::int64_t written, model::KernelKind kind = model::KernelKind::elementwise) const;
   Item gemm(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k, DType output, bool accumulate) const;
   Item collective(CollectiveKind kind, const std::string& name, std::int64_t bytes, int sync, plan::GroupAxis axis = plan::GroupAxis::tensor,
@@ -125,6 +126,7 @@ class Operators {
     std::string name;
     std::int64_t m = 0, k = 0, n = 0, own_rows = 0, out_rows = 0;
     bool gathers = false, trained = true;
+    bool after_norm = false;    // one module makes norm and product (latent attention's down projections and routers stand alone)
   };
   /// What runs beside the products of a layer whose operands have fewer than 16 bits, in the order of forward and backward.
   struct Casts {
@@ -132,6 +134,7 @@ class Operators {
     std::vector<Item> before_gradient_gather, before_gradients, before_data_gradient, after_data_gradient, after_input, before_weight_gradient, after_weight_gradient;
   };
   Casts casts_of(const Product& p) const;
+  bool made_by_norm(TensorId x) const;
   TensorId narrow_product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
   TensorId product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
   TensorId scaled_and_shifted(TensorId y, const std::string& name, std::int64_t out, Split split);

@@ -90,7 +90,8 @@ void TapeEmitter::release_saved(int n) {
   const Node& it = node(n);
   for (TensorId t : graph_.saved(n)) --tensor(t).saved;
   if (graph_.discards_output(n) && graph_.region_of(n) < 0)
-    for (TensorId t : it.inputs) --tensor(t).saved;
+    for (TensorId t : it.inputs)
+      if (!graph_.discarded(t)) --tensor(t).saved;
   for (TensorId t : graph_.saved(n)) release_if_unused(t);
   for (TensorId t : it.inputs) release_if_unused(t);
   for (TensorId t : it.outputs) release_if_unused(t);
@@ -152,18 +153,30 @@ void TapeEmitter::require(TensorId t) {
   if (tensor(t).live) return;
   const int maker = graph_.producer(t);
   EXPECTS(maker >= 0, tape_.name + ": " + tape_.tensors[static_cast<std::size_t>(t)].name + " is needed by backward but was not kept");
-  for (TensorId input : node(maker).inputs) require(input);
-  for (TensorId output : node(maker).outputs) allocate(output, Category::temporary);
+  const Node& it = node(maker);
+  for (TensorId input : it.inputs) {
+    require(input);
+    ++tensor(input).saved;   // a discarded one is held until it has been read here
+  }
+  // What the node's own backward reads besides its outputs is made with them; an output in place of an input is there already.
+  std::vector<TensorId> made;
+  for (TensorId output : it.outputs)
+    if (!tensor(output).live) made.push_back(output);
+  for (TensorId i : it.intermediates)
+    if (std::find(graph_.saved(maker).begin(), graph_.saved(maker).end(), i) != graph_.saved(maker).end() && !tensor(i).live) made.push_back(i);
+  for (TensorId m : made) allocate(m, Category::temporary);
   const bool was = std::exchange(in_backward_node_, false);
-  items(node(maker).forward, &node(maker), nullptr);
+  items(it.forward, &it, nullptr);
   in_backward_node_ = was;
+  for (TensorId input : it.inputs) --tensor(input).saved;
   // It stays until the last backward node that reads it has run.
-  for (TensorId output : node(maker).outputs)
-    for (int n = 0; n < node_count(); ++n)
-      if (n <= backward_position_ && graph_.active(n))
+  for (TensorId m : made)
+    for (int n = 0; n <= backward_position_; ++n)
+      if (graph_.active(n))
         for (TensorId s : graph_.saved(n))
-          if (tape_.root(s) == tape_.root(output)) ++tensor(output).saved;
-  for (TensorId output : node(maker).outputs) release_if_unused(output);
+          if (tape_.root(s) == tape_.root(m)) ++tensor(m).saved;
+  for (TensorId m : made) release_if_unused(m);
+  for (TensorId input : it.inputs) release_if_unused(input);
 }
 
 /// A weight gradient that is made later, where backward is split.

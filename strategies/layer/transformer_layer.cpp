@@ -62,7 +62,8 @@ void apply_selective(const LowerContext& c, Tape& tape) {
   for (Node& n : tape.nodes) {
     if (modules.contains("layernorm") && has(n, {"norm"}) && !has(n, {"latent"})) n.discard_output = true;
     if (modules.contains("mlp_act") && begins(n, {"gelu", "swiglu"})) n.discard_output = true;
-    if (modules.contains("moe_act") && n.name == "experts activation") n.discard_output = true;
+    // The clamping before it is in the same checkpoint (megatron/core/transformer/moe/experts.py, TEGroupedMLP: bias_act_func).
+    if (modules.contains("moe_act") && (n.name == "experts activation" || n.name == "experts clamp")) n.discard_output = true;
     if (modules.contains("mla_up_proj") && begins(n, {"q_up", "kv_up", "latent rope"})) n.discard_output = true;
     if (n.region >= 0) n.cached = false;
   }

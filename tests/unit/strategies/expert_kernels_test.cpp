@@ -104,6 +104,64 @@ TEST(ExpertKernels, QuantisedOperandsOfFusedExpertsAreThoseThatEnterOnly) {
   EXPECT_GT(sum_of(fused, "experts down cast gradient").kernels, 0);
 }
 
+/// Transformer Engine's current scaling: the maximum is set to zero, found, made a scale, then the tensor is cast: four launches, of which
+/// the norm's pass takes one (FUSED_NORM_AMAX_FP8). Two layers, four micro-batches, two experts on each rank.
+TEST(ExpertKernels, CurrentScalesTakeFourLaunches) {
+  const model::ModelDescription m = gpt_oss();
+  Strategy s = job(16, Precision::fp8);
+  const plan::Plan plan = write_plan(m, s, load_profile("megatron-bridge"), 8);
+  const int passes = 2 * 4, experts = 2;
+  for (const char* step : {"maximum reset", "scale"}) {
+    EXPECT_EQ(sum_of(plan, std::string("experts down cast input ") + step).kernels, passes * experts) << step;
+    EXPECT_EQ(sum_of(plan, std::string("qkv input ") + step).kernels, passes) << step;
+    EXPECT_EQ(sum_of(plan, std::string("o_proj input ") + step).kernels, passes) << step;
+  }
+  EXPECT_EQ(sum_of(plan, "qkv input maximum").kernels, passes);                  // the reset alone
+  EXPECT_EQ(sum_of(plan, "o_proj input maximum").kernels, 2 * passes);           // reset and pass
+  EXPECT_EQ(sum_of(plan, "experts down cast input maximum").kernels, 2 * passes * experts);
+  EXPECT_EQ(sum_of(write_plan(m, s, load_profile("nemo-2024"), 8), "maximum").kernels, 0);   // delayed scaling
+}
+
+/// Activations are quantised with their scales in order; a weight's are put in order for forward and for the input's gradient, those of
+/// all experts in one launch.
+TEST(ExpertKernels, WeightsScalesArePutInOrderForEachProduct) {
+  const model::ModelDescription m = gpt_oss();
+  const plan::Plan plan = write_plan(m, job(16, Precision::mxfp8), load_profile("megatron-bridge"), 8);
+  const int passes = 2 * 4;
+  for (const char* name : {"qkv", "o_proj", "experts gate_up", "experts down"})
+    EXPECT_EQ(sum_of(plan, std::string(name) + " swizzle weight scales").kernels, 2 * passes) << name;
+  EXPECT_EQ(sum_of(write_plan(m, job(16), load_profile("megatron-bridge"), 8), "swizzle").kernels, 0);
+}
+
+/// The checkpoint around the activation holds the clamping too: both run again in backward, and neither's output is kept.
+TEST(ExpertKernels, ClampingIsMadeAgainWithTheActivation) {
+  const model::ModelDescription m = gpt_oss();
+  const FrameworkProfile profile = load_profile("megatron-bridge");
+  Strategy s = job(16);
+  EXPECT_EQ(sum_of(write_plan(m, s, profile, 8), "join gate and up").kernels, 2 * 4);
+  s.memory.recompute = Recompute::selective;
+  s.memory.recompute_modules = {"moe_act"};
+  const plan::Plan plan = write_plan(m, s, profile, 8);
+  EXPECT_EQ(sum_of(plan, "join gate and up").kernels, 2 * 2 * 4);
+  EXPECT_EQ(sum_of(plan, "clamp gate").kernels, 2 * 2 * 4 + 2 * 4);   // and its backward
+}
+
+TEST(ExpertKernels, EachExpertTakesHostTime) {
+  const model::ModelDescription m = gpt_oss();
+  const FrameworkProfile profile = load_profile("megatron-bridge");
+  const auto host_of = [&](int expert) {
+    double us = 0;
+    const plan::Plan plan = write_plan(m, job(expert), profile, 8);
+    for (const plan::Call& call : plan.classes[0].program.step)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing)
+        if (i.op == plan::Opcode::host) us += static_cast<double>(i.value) * 1e-6;
+    return us;
+  };
+  const double few = host_of(16), many = host_of(4);   // two and eight experts on each rank
+  // Two layers, four micro-batches, two grouped layers, 3 and 5.5 us.
+  EXPECT_NEAR(many - few, 2 * 4 * 2 * (8 - 2) * (3 + 5.5), 1e-6);
+}
+
 TEST(ExpertKernels, RoutersAreNeverInEightBits) {
   const model::ModelDescription m = gpt_oss();
   const plan::Plan plan = write_plan(m, job(8, Precision::mxfp8), load_profile("megatron-bridge"), 8);
