@@ -364,9 +364,9 @@ class Replicated final : public DataParallelWriter {
   }
 
   /// All gradients are copied into the pieces that ranks own, interval by interval of the bucket's size; each interval is
-  /// reduce-scattered from a copy that lies side by side (ProcessGroupNCCL, lists) and averaged; then the intervals are joined,
-  /// then all of them, and a rank's own gradients copied back. Everything stays until the end.
-  /// Source: DeepSpeed runtime/zero/stage1.py of 2020, reduce_scatter_gradients.
+  /// reduce-scattered from a copy that lies side by side (ProcessGroupNCCL, lists) and averaged. Until 2020-11 the intervals are then
+  /// joined, then all of them, and a rank's own gradients copied back. Everything stays until the end.
+  /// Source: DeepSpeed runtime/zero/stage1.py, reduce_scatter_gradients; 08c96a1bc (2020-11-19).
   void scatter_lists() {
     for (const Part part : kParts) {
       const std::int64_t bytes = std::exchange(pending(part), 0);
@@ -394,13 +394,16 @@ class Replicated final : public DataParallelWriter {
           if (stage_.sizes.replicate > 1 && !experts)
             w.collective(builder().collective({CollectiveKind::all_reduce, GroupAxis::data_replicate, Bytes{each / stage_.sizes.shard}, "replica reduction"}), Stream::data_replicate, plan::kAfterCompute | plan::kComputeWaits, profile().collective_host);
           w.free(beside);
-          copy(each, each, "average pieces");
+          const std::int64_t averaged = profile().joins_scattered ? each : each / sharing;
+          copy(averaged, averaged, "average pieces");
         }
-        for (std::int64_t i = 0; i < intervals; ++i) hold(each, "gradients of an interval");
-        copy(bytes, bytes, "join intervals");
-        hold(bytes, "all gradients");
-        copy(bytes, bytes, "join all");
-        copy(bytes / sharing, bytes / sharing, "own gradients back");
+        if (profile().joins_scattered) {
+          for (std::int64_t i = 0; i < intervals; ++i) hold(each, "gradients of an interval");
+          copy(bytes, bytes, "join intervals");
+          hold(bytes, "all gradients");
+          copy(bytes, bytes, "join all");
+          copy(bytes / sharing, bytes / sharing, "own gradients back");
+        }
         for (const std::uint32_t slot : held) w.free(slot);
       });
       std::uint32_t& frame = scatter_frames_[experts];

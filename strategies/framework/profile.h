@@ -153,6 +153,7 @@ struct FrameworkProfile {
   bool accumulates_unsharded = false;     // FSDP1: no_sync for all but the last micro-batch, whose gradients then stay whole on every GPU
   bool reduces_over_all = false;          // buckets are flattened, all-reduced over all replicas at once whoever shares states, and copied back (InternEvo)
   bool scatters_gradients = false;        // ZeRO-1: buckets are reduce-scattered as lists of pieces, which are copies, and parameters gathered into one; false: all-reduced
+  bool joins_scattered = false;           // scatters_gradients: the pieces are joined to all gradients once more (DeepSpeed, 2020-09 to 2020-11)
   bool gathers_by_broadcast = false;      // sharded updates: each rank's share is broadcast, one rank after the other (InternEvo)
   bool reduces_whole = false;             // distributed optimizer: all gradients are one all-reduce once the last backward is over; nothing is bucketed (nanotron)
   bool gathers_through_copies = false;    // sharded updates: each rank's updated share arrives in a buffer of its own, then is copied, weight by weight (nanotron)

@@ -145,22 +145,22 @@ TEST(ModelStates, DeepSpeedMakesGradientBuffersInBackward) {
       }
 }
 
-// stage1.py of 2020: all gradients in pieces, each interval once more while it travels, the intervals joined, then all of them.
+// stage1.py: all gradients in pieces, each interval once more while it travels; in 2020 the intervals joined, then all of them.
 TEST(ModelStates, EarlyZeroOneExchangesCopiesOfAllGradients) {
   const model::ModelDescription model = small_llama(4);
   strategies::Strategy s = small_job(kRanks, 1, 2);
   s.training.precision = strategies::Precision::fp16;
   s.data_parallel.kind = DataParallelKind::zero1;
-  const strategies::FrameworkProfile profile = strategies::with_precision(strategies::load_profile("deepspeed-2020"), s.training.precision);
-  const std::int64_t parameters = strategies::parameters_per_class(model, s, profile)[0];
-  for (const std::int64_t intervals : {1, 4}) {
+  for (const auto& [name, copies, intervals] : {std::tuple{"deepspeed-2020", 4, 1}, {"deepspeed-2020", 4, 4}, {"gpt-neox", 2, 4}}) {
+    const strategies::FrameworkProfile profile = strategies::with_precision(strategies::load_profile(name), s.training.precision);
+    const std::int64_t parameters = strategies::parameters_per_class(model, s, profile)[0];
     s.data_parallel.bucket = Bytes{2 * parameters / intervals};
     const plan::Plan plan = strategies::write_plan(model, s, profile, kRanks);
     const StepBytes bytes = ByteLedger(plan, 0).step();
     EXPECT_TRUE(bytes.mistakes.empty()) << bytes.mistakes.front();
     EXPECT_EQ(bytes.after_step, bytes.persistent);
     EXPECT_EQ(bytes.setup[static_cast<std::size_t>(Category::communication)], 0);
-    EXPECT_EQ(allocated(plan, Category::communication), 4 * 2 * parameters);
+    EXPECT_EQ(allocated(plan, Category::communication), copies * 2 * parameters);
   }
 }
 
