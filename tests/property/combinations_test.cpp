@@ -215,7 +215,7 @@ TEST(Combinations, EveryPairSimulatesOrIsRefusedWithAReason) {
   std::mt19937_64 random(20240611);
   std::set<std::array<std::size_t, 4>> pairs;
   int simulated = 0, refused = 0;
-  for (int run = 0; run < 4500 && !testing::Test::HasFailure(); ++run) {
+  for (int run = 0; run < 5000 && !testing::Test::HasFailure(); ++run) {
     Choice c;
     for (const Dimension& d : dimensions()) c.push_back(random() % d.values.size());
     for (std::size_t i = 0; i < c.size(); ++i)
