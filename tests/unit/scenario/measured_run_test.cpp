@@ -78,7 +78,10 @@ TEST(MeasuredRun, WhatAProfileHasNotIsSimulatedByOneThatHas) {
   EXPECT_TRUE(notes(whole, "taken as Megatron-FSDP"));
   const Scenario qlora = scenario({{"framework", "nemo"}, {"task", "qlora"}, {"precision", "nf4"}});
   EXPECT_EQ(qlora.profile.name, "huggingface");
-  EXPECT_TRUE(notes(qlora, "the profile megatron-bridge has neither"));
+  EXPECT_TRUE(notes(qlora, "4-bit, simulated as huggingface"));
+  const Scenario zero3 = scenario({{"framework", "megatron-lm"}, {"sharding", "zero3"}});
+  EXPECT_EQ(zero3.profile.name, "deepspeed");
+  EXPECT_TRUE(notes(zero3, "the profile megatron-core has none"));
   EXPECT_EQ(run({{"framework", "megatron-lm"}, {"tp", "4"}}).smaller.at(0).strategy.data_parallel.kind, DataParallelKind::distributed_optimizer);
 }
 
