@@ -107,6 +107,7 @@ void StageWriter::setup() {
 void StageWriter::begin_step() {
   Stage& stage = impl_->stage;
   stage.call("step begins", Phase::input, nullptr, [&](plan::BlockWriter& w) {
+    if (stage.profile.waits_after_step) w.host_sync();   // for the step before
     w.host(stage.profile.step_host);
     const std::int64_t ids = impl_->context.tokens * 8 * 2;
     w.kernel(stage.builder.kernel({.kind = model::KernelKind::elementwise, .bytes_read = ids, .bytes_written = ids, .name = "input copy"}), stage.profile.kernel_host);

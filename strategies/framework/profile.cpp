@@ -154,6 +154,7 @@ const config::Fields<P>& fields() {
       config::boolean("overlap_gradient_reduce", &P::overlap_gradient_reduce, "reduction runs under backward"),
       config::boolean("overlap_parameter_gather", &P::overlap_parameter_gather, "gather runs under the next forward"),
       config::boolean("fused_optimizer", &P::fused_optimizer, "one pass over the states; false: foreach"),
+      config::boolean("waits_after_step", &P::waits_after_step, "the host waits for the device when a step is over"),
       config::boolean("blocking_input", &P::blocking_input, "the host waits for the device before each micro-batch, whose copy to it is blocking"),
       config::boolean("reads_loss", &P::reads_loss, "the host waits for each micro-batch's loss"),
       config::boolean("keeps_gradient_sums", &P::keeps_gradient_sums, "optimizer on NVMe: host memory has 16-bit sums of gradients even of one micro-batch"),

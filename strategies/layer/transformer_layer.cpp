@@ -113,7 +113,7 @@ TensorId repacked_attention(const LowerContext& c, Operators& op, Tape& tape, Te
   constexpr int kReordered = 6;   // temporaries before it are the product's
   if (reorders) {
     std::vector<Item>& b = tape.nodes.back().backward;
-    b.insert(b.begin(), {Operators::alloc(kReordered, one), reorder("order gradients by sample")});
+    b.insert(b.begin(), {Operators::alloc(kReordered, one), reorder("order gradients by sample"), {.kind = Item::Kind::release_output_gradients}});
     b.push_back(Operators::free(kReordered));
   }
   if (keeps_copy) {
@@ -122,11 +122,17 @@ TensorId repacked_attention(const LowerContext& c, Operators& op, Tape& tape, Te
     out = copy;
   }
   const TensorId projected = op.linear(out, "o_proj", m.heads * m.head_dim, m.hidden, m.attention_output_bias, Operators::Split::row);
-  if (reorders && !keeps_copy)
-    for (std::vector<Item>* list : {&tape.nodes.back().forward, &tape.nodes.back().backward}) {
-      list->insert(list->begin(), {Operators::alloc(kReordered, one), reorder("order by position")});
-      list->push_back(Operators::free(kReordered));
-    }
+  if (reorders && !keeps_copy) {
+    const auto around = [&](std::vector<Item>& list, Item::Kind product, bool for_weights) {
+      const auto at = std::find_if(list.begin(), list.end(), [&](const Item& i) { return i.kind == product; });
+      if (at == list.end()) return;   // a frozen weight
+      std::vector<Item> copied{Operators::alloc(kReordered, one), reorder("order by position"), *at, Operators::free(kReordered)};
+      for (Item& i : copied) i.for_weights = i.for_weights || for_weights;
+      list.insert(list.erase(at), std::make_move_iterator(copied.begin()), std::make_move_iterator(copied.end()));
+    };
+    around(tape.nodes.back().forward, Item::Kind::kernel, false);
+    around(tape.nodes.back().backward, Item::Kind::weight_gradient, true);
+  }
   tape.nodes.back().holds.push_back(qkv);
   return projected;
 }
