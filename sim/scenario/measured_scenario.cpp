@@ -242,6 +242,8 @@ class RowScenario {
   void apply_recipe(bool recompute_stated) {
     // NeMo and NVIDIA's papers came before cuDNN 9.13.
     if (profile_ == "megatron-bridge" && cell(row_, "framework") != "megatron-bridge") s_.profile.cudnn_attention = model::AttentionKernel::cudnn;
+    // The papers (Nemotron-4, to 2024-06) came before Megatron-Core 0.7, whose buckets were the first to grow with the group.
+    if (profile_ == "megatron-bridge" && cell(row_, "framework") != "megatron-bridge" && !nemo()) s_.profile.bucket_elements_per_rank = 0;
     const auto recipe = recipe_of(s_.strategy.training.global_batch_size);
     if (!recipe) return;
     st::apply(*recipe, !recompute_stated, s_.strategy);

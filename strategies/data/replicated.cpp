@@ -21,7 +21,7 @@ class Replicated final : public DataParallelWriter {
     overlap_reduce_ = dp.overlap_gradient_reduce.value_or(profile().overlap_gradient_reduce);
     overlap_gather_ = dp.overlap_parameter_gather.value_or(profile().overlap_parameter_gather) && shards_states();
     reduce_dtype_ = dp.reduce_dtype.value_or(profile().reduce);
-    bucket_ = dp.bucket ? dp.bucket->value : profile().bucket_elements * reduce_bytes();
+    bucket_ = dp.bucket ? dp.bucket->value : std::max(profile().bucket_elements, profile().bucket_elements_per_rank * stage_.sizes.data) * reduce_bytes();
     if (bucket_ <= 0) bucket_ = INT64_MAX;
     if (lists()) overlap_reduce_ = false;
   }
@@ -67,6 +67,12 @@ class Replicated final : public DataParallelWriter {
     if (!gathers_ahead() || micro_batch != 0) return;
     const std::uint32_t event = gather_event(unit);
     stage_.call("wait parameters " + std::to_string(event), Phase::forward, &stage_.units[unit], [&](plan::BlockWriter& w) { w.wait(Stream::compute, event, plan::Frame::unit); });
+    const std::int64_t left = expert_bytes(unit) - sent_ahead(unit), next = unit + 1 < stage_.units.size() ? sent_ahead(unit + 1) : 0;
+    if (!chained_ || (left <= 0 && next <= 0)) return;
+    stage_.call("gather experts " + std::to_string(left) + " then " + std::to_string(next), Phase::parameter_gather, &stage_.units[unit], [&](plan::BlockWriter& w) {
+      gather(w, Part::experts, left, plan::kComputeWaits);
+      gather(w, Part::experts, next, 0);
+    });
   }
 
   void before_backward(std::size_t, int) override {
@@ -416,11 +422,25 @@ class Replicated final : public DataParallelWriter {
 
   std::uint32_t gather_event(std::size_t unit) const { return static_cast<std::uint32_t>(stage_.units[unit].tape->weights.size()); }
 
+  /// Experts of which a layer has more than its modules' worth of buckets. A bucket is asked for when the one before has been waited for:
+  /// one travels while each of a layer's two grouped modules computes, the others while compute waits.
+  /// Source: megatron/core/distributed/param_and_grad_buffer.py, finish_param_sync (next_param_gather_bucket_group).
+  static constexpr int kExpertModules = 2;
+  std::int64_t expert_bytes(std::size_t unit) const { return stage_.units[unit].tape->trainable_bytes(stored_bytes(), Part::experts); }
+  std::int64_t sent_ahead(std::size_t unit) const { return std::min(expert_bytes(unit), kExpertModules * (bucket_ / reduce_bytes()) * stored_bytes()); }
+  bool chains() const {
+    if (kind_ != DataParallelKind::distributed_optimizer || bucket_ == INT64_MAX || stage_.sizes.sharing(Part::experts) <= 1) return false;
+    for (std::size_t u = 0; u < stage_.units.size(); ++u)
+      if (expert_bytes(u) > sent_ahead(u)) return true;
+    return false;
+  }
+
   /// Updated parameters come back while the forward pass of the next step runs, unit by unit.
   void gather_ahead() {
+    chained_ = chains();
     for (std::size_t u = 0; u < stage_.units.size(); ++u) {
       const Tape& tape = *stage_.units[u].tape;
-      const std::int64_t dense = tape.trainable_bytes(stored_bytes(), Part::dense), experts = tape.trainable_bytes(stored_bytes(), Part::experts);
+      const std::int64_t dense = tape.trainable_bytes(stored_bytes(), Part::dense), experts = !chained_ ? expert_bytes(u) : u == 0 ? sent_ahead(u) : 0;
       const std::uint32_t event = gather_event(u);
       stage_.call("gather parameters " + std::to_string(dense) + " " + std::to_string(experts) + " " + std::to_string(event), Phase::parameter_gather, &stage_.units[u], [&](plan::BlockWriter& w) {
         for (const Part part : kParts) gather(w, part, part == Part::dense ? dense : experts, 0);
@@ -509,6 +529,7 @@ class Replicated final : public DataParallelWriter {
 
   DataParallelKind kind_;
   bool overlap_reduce_ = true, overlap_gather_ = false;
+  bool chained_ = false;        // experts' parameters are gathered bucket after bucket, as they are waited for
   DType reduce_dtype_ = DType::fp32;
   std::int64_t bucket_ = 0;
   std::array<std::int64_t, 2> pending_{};   // bytes to reduce: dense weights, experts
