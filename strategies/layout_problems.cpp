@@ -43,6 +43,15 @@ std::string ways_to_divide(const std::vector<Factor>& factors, int whole) {
   return ways.empty() ? "smaller degrees" : fmt::format("{}", fmt::join(ways, ", or "));
 }
 
+/// The key of the one degree that is more than 1; where several are, they are wrong together.
+std::string key_of_degrees(const std::vector<Factor>& factors) {
+  std::string key = "parallelism";
+  int split = 0;
+  for (const Factor& f : factors)
+    if (f.value > 1 && ++split == 1) key = fmt::format("parallelism.{}", f.name);
+  return split == 1 ? key : "parallelism";
+}
+
 std::string product_of(const std::vector<Factor>& factors) {
   std::vector<std::string> words;
   for (const Factor& f : factors)
@@ -120,7 +129,7 @@ std::vector<Diagnostic> problems_of(const Degrees& d, int world_size, std::strin
   const std::vector<Factor> model{{"tensor", d.tensor}, {"context", d.context}, {"pipeline", d.pipeline}};
   const int per_replica = d.tensor * d.context * d.pipeline;
   if (world_size % per_replica != 0) {
-    out.push_back(problem("parallelism",
+    out.push_back(problem(key_of_degrees(model),
                           fmt::format("{} does not divide {} GPUs", product_of(model), world_size),
                           fmt::format("Use {}.", ways_to_divide(model, world_size))));
   } else if (d.data != world_size / per_replica) {

@@ -1,5 +1,5 @@
 // How many channels NCCL builds for a group and how fast it believes each to be.
-// Leaves out the shrinking of channels for small messages (chunking.h).
+// Leaves out what a message of some size takes on them (tuner.h).
 #pragma once
 
 #include "hwmodels/collective/group.h"

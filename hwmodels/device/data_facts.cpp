@@ -1,8 +1,9 @@
 #include "hwmodels/device/data_facts.h"
-#include "sim/core/suggestion.h"
 
 #include <algorithm>
 #include <array>
+
+#include "sim/core/suggestion.h"
 
 namespace rehearse::hwmodels {
 namespace {

@@ -1,43 +1,74 @@
 #include "hwmodels/memory/device_memory.h"
 
+#include <map>
+#include <string>
+#include <vector>
+
+#include "hwmodels/device/data_facts.h"
+#include "sim/config/document.h"
 #include "sim/core/contract.h"
+#include "sim/core/resources.h"
 
 namespace rehearse::hwmodels {
 namespace {
 
-Bytes context_bytes(const Gpu& gpu, ModuleLoading loading) {
-  if (loading == ModuleLoading::eager) return 942_MiB;  // eager, A100, torch 2.1: 0.92 GiB
-  switch (gpu.compute_capability) {
-    case 80:
-      return 481_MiB;  // lazy, A100, torch 2.1: 0.47 GiB
-    case 86:
-      return 256_MiB;  // RTX 3090, torch 2.7 cu128
-    case 89:
-      return 426_MiB;  // RTX 6000 Ada, torch 2.10 cu130
-    default:
-      return 460_MiB;  // derived: the middle of 0.3-0.5 GiB plus kernels actually loaded
-  }
+constexpr const char* kFile = "hwmodels/data/memory/context.yaml";
+
+/// The data file. Sizes by compute capability, or by what stands for all others.
+struct MemoryFacts {
+  std::map<std::string, Bytes> context, cublas_workspace, transformer_engine_workspace;
+  Bytes misc;
+};
+
+MemoryFacts read_facts() {
+  std::vector<Diagnostic> problems;
+  std::map<std::string, std::string> sources;
+  FactReader file(config::load_document(resource_root() / kFile).root, "", problems, sources);
+  const auto sizes = [&](const std::string& key, const std::vector<std::string>& needed) {
+    std::map<std::string, Bytes> out;
+    const config::Value* map = file.map(key);
+    if (map == nullptr) return out;
+    FactReader reader(*map, key + ".", problems, sources);
+    for (const std::string& name : needed) reader.map(name);  // missing ones are problems
+    for (const std::string& name : reader.keys())
+      if (const auto bytes = reader.size(name, &config::parse_bytes)) out[name] = *bytes;
+    return out;
+  };
+  MemoryFacts out;
+  out.context = sizes("context", {"other"});
+  out.cublas_workspace = sizes("cublas_workspace", {"before_90", "from_90", "cdna3"});
+  out.transformer_engine_workspace = sizes("transformer_engine_workspace", {"before_90", "from_90"});
+  out.misc = file.size("misc", &config::parse_bytes).value_or(Bytes{});
+  file.refuse_the_rest();
+  if (!problems.empty()) throw ConfigError(std::move(problems));
+  return out;
+}
+
+const MemoryFacts& facts() {
+  static const MemoryFacts read = read_facts();  // once per process: our own file
+  return read;
+}
+
+std::string generation(int compute_capability) {
+  EXPECTS(compute_capability > 0);
+  return compute_capability >= 90 ? "from_90" : "before_90";
 }
 
 }  // namespace
 
-Bytes cublas_workspace(int compute_capability) {
-  EXPECTS(compute_capability > 0);
-  // ":4096:2:16:8" reads two buffers of 4096 KiB and eight of 16 KiB.
-  return compute_capability >= 90 ? 32_MiB : 2 * 4096_KiB + 8 * 16_KiB;
-}
+Bytes cublas_workspace(int compute_capability) { return facts().cublas_workspace.at(generation(compute_capability)); }
 
 Bytes transformer_engine_workspace(int compute_capability) {
-  EXPECTS(compute_capability > 0);
-  return compute_capability >= 90 ? 32_MiB : 4_MiB;
+  return facts().transformer_engine_workspace.at(generation(compute_capability));
 }
 
-DeviceOverheads device_overheads(const Gpu& gpu, ModuleLoading loading) {
-  return {.context = context_bytes(gpu, loading),
-          .misc = 102_MiB,  // derived: 0.1 GiB
-          // hipBLAS on gfx94x and gfx95x: 128 MiB (same source as cublas_workspace)
-          .cublas_workspace =
-              gpu.architecture == Architecture::cdna3 ? 128_MiB : cublas_workspace(gpu.compute_capability)};
+DeviceOverheads device_overheads(const Gpu& gpu) {
+  const MemoryFacts& f = facts();
+  const auto own = f.context.find(std::to_string(gpu.compute_capability));
+  return {.context = own != f.context.end() ? own->second : f.context.at("other"),
+          .misc = f.misc,
+          .cublas_workspace = gpu.architecture == Architecture::cdna3 ? f.cublas_workspace.at("cdna3")
+                                                                      : cublas_workspace(gpu.compute_capability)};
 }
 
 }  // namespace rehearse::hwmodels

@@ -7,12 +7,8 @@
 
 namespace rehearse::hwmodels {
 
-/// How CUDA loads kernels into the context: lazy is the default since CUDA 11.7, eager loads every kernel of
-/// every library.
-enum class ModuleLoading : std::uint8_t { lazy, eager };
-
-/// Bytes of one training process besides its tensors. The numbers and their sources:
-/// hwmodels/data/memory/context.yaml.
+/// Bytes of one training process besides its tensors, with kernels loaded when they are first used (CUDA's default since
+/// 11.7). The numbers and their sources: hwmodels/data/memory/context.yaml, read once. Throws ConfigError if that is broken.
 struct DeviceOverheads {
   Bytes context;  // CUDA context with the loaded kernels, outside the allocator
   Bytes misc;     // cuDNN, cuBLAS and CUPTI handles, IPC mappings, outside the allocator
@@ -20,7 +16,7 @@ struct DeviceOverheads {
       cublas_workspace;  // inside the allocator: one block per (handle, stream) that ran a GEMM, never freed
 };
 
-DeviceOverheads device_overheads(const Gpu& gpu, ModuleLoading loading = ModuleLoading::lazy);
+DeviceOverheads device_overheads(const Gpu& gpu);
 
 /// PyTorch's default cuBLAS workspace for an NVIDIA compute capability (80, 90, ...): ":4096:2:16:8", or 32
 /// MiB from Hopper on. Precondition: compute_capability > 0. Source: aten/src/ATen/cuda/CublasHandlePool.cpp;

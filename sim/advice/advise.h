@@ -1,5 +1,5 @@
 // The walk from a scenario to one that fits and is as fast as single changes make it.
-// Leaves out the changes themselves (changes.h) and how it is told (report.h).
+// Leaves out the changes themselves (changes.h) and how it is told (sim/report/advice_writer.h).
 #pragma once
 
 #include <functional>

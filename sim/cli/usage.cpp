@@ -1,10 +1,11 @@
 #include "sim/cli/usage.h"
-#include "sim/core/suggestion.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <optional>
+
+#include "sim/core/suggestion.h"
 
 namespace rehearse::cli {
 namespace {

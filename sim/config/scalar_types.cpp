@@ -1,10 +1,11 @@
 #include "sim/config/scalar_types.h"
-#include "sim/core/suggestion.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>
+
+#include "sim/core/suggestion.h"
 
 namespace rehearse::config {
 

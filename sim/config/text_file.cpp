@@ -1,5 +1,4 @@
 #include "sim/config/text_file.h"
-#include "sim/core/suggestion.h"
 
 #include <fmt/core.h>
 
@@ -8,6 +7,8 @@
 #include <cstdio>
 #include <cstring>
 #include <system_error>
+
+#include "sim/core/suggestion.h"
 
 namespace rehearse::config {
 

@@ -28,6 +28,8 @@ expect 2 run fine.yaml --set model=lama-3-8b; says "llama-3-8b"
 expect 2 run fine.yaml --set data_parallel.kind=fsdp; says "Did you mean fsdp1 or fsdp2?"
 expect 2 run fine.yaml --set cluster.gpu=h100; says "Did you mean h100-96gb-hbm2e, h100-nvl, h100-pcie or h100-sxm?"
 expect 2 run fine.yaml --set training.micro_batch=1; says "Did you mean micro_batch_size?"
+scenario tensor.yaml 's/tensor: 1/tensor: 3/'
+expect 2 run tensor.yaml; says "tensor.yaml:9:23"; says "parallelism.tensor: tensor 3 does not divide 8 GPUs"
 scenario heads.yaml 's/kv_heads: 4/kv_heads: 3/'
 expect 2 run heads.yaml; says "heads.yaml:2:54"; says "model.kv_heads: kv_heads 3 does not divide heads 8"
 expect 2 run fine.yaml --set model.layers=100000; says "model.layers"; says "at most 10000"

@@ -6,7 +6,7 @@
 namespace rehearse::calibrate::nvml_test {
 namespace {
 
-/// The loader hands out a library that is there already for the same name: the made-up driver of fake_nvml.cpp.
+/// The loader hands out a library that is there already for the same name: the made-up driver of tests/fakes/nvml.cpp.
 const bool made_up = ::dlopen(REHEARSE_FAKE_NVML, RTLD_NOW) != nullptr;
 
 /// Bits as in nvml.h: nvmlClocksEventReasonSwPowerCap 4, HwSlowdown 8, SwThermalSlowdown 0x20, HwPowerBrakeSlowdown 0x80.
@@ -20,7 +20,7 @@ TEST(Nvml, ReasonsForLowClocksInWords) {
 
 TEST(Nvml, AnAddressWithoutAGpuIsNone) { EXPECT_EQ(nvml_gpu("ffff:ff:1f.7"), nullptr); }
 
-// fake_nvml.cpp is a driver that no longer has the names that NVML 13 calls deprecated.
+// tests/fakes/nvml.cpp is a driver that no longer has the names that NVML 13 calls deprecated.
 TEST(Nvml, WhatADriverSaysOfAGpu) {
   ASSERT_TRUE(made_up) << ::dlerror();
   const auto gpu = nvml_gpu("0000:1b:00.0");

@@ -138,6 +138,8 @@ TEST(LayoutProblems, SayWhatDoesNotFitAndWhatWould) {
   const auto problems = problems_of({.tensor = 3, .pipeline = 2}, 8);
   ASSERT_EQ(problems.size(), 1u);
   EXPECT_EQ(problems[0].problem, "tensor 3 x pipeline 2 does not divide 8 GPUs");
+  EXPECT_EQ(problems[0].key, "parallelism");
+  EXPECT_EQ(problems_of({.context = 3}, 8).at(0).key, "parallelism.context");  // it alone is wrong
   EXPECT_EQ(problems[0].fix, "Use tensor 2 or 4.");
 
   const auto data = problems_of({.tensor = 2, .data = 3}, 8);

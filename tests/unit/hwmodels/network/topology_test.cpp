@@ -185,6 +185,8 @@ source: test
 }
 
 TEST(Data, EveryNodeAndFabricLoads) {
+  ASSERT_FALSE(node_names().empty());
+  ASSERT_FALSE(fabric_names().empty());
   for (const std::string& name : node_names()) {
     ClusterDescription cluster = load_cluster(name, 2);
     EXPECT_GT(cluster.node.gpus, 0) << name;
