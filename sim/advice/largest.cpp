@@ -55,7 +55,7 @@ Largest largest_model(const Case& job, const std::function<void(int)>& progress)
   const scenario::Scenario s = job.read();
   const strategies::Degrees& d = s.strategy.parallelism.degrees;
   const std::int64_t stages = static_cast<std::int64_t>(d.pipeline) * s.strategy.pipeline.virtual_stages;
-  const std::int64_t unit = std::lcm(std::lcm<std::int64_t>(d.tensor, stages), 4);
+  const std::int64_t unit = std::lcm<std::int64_t>(d.tensor, stages);
   int asked = 0;
   return search(unit, 1024, [&](std::int64_t n) -> std::optional<Sized> {
     if (progress) progress(++asked);

@@ -1,7 +1,7 @@
 # rehearse import: report, scenario, what only the user can say.
 cat >ds.json <<'JSON'
 {
-  "train_batch_size": 64,
+  "train_batch_size": 32,
   "gradient_accumulation_steps": 2,
   "bf16": {"enabled": true},
   "zero_optimization": {"stage": 2, "overlap_comm": true},
@@ -12,8 +12,8 @@ JSON
 expect 2 import ds.json; says "cluster.node"; says "--cluster"; silent_out
 expect 2 import ds.json --cluster dgx-a100; says "--model"; says "--sequence-length"
 expect 0 import ds.json --model llama-2-7b --cluster dgx-a100 --sequence-length 2048
-says "used ("; says "train_batch_size: training.global_batch_size = 64"; says "steps_per_print: "; says "my_own_key: unknown key"
-prints "global_batch_size: 64"; prints "# ds.json:2"; prints "# Not understood: my_own_key"
+says "used ("; says "train_batch_size: training.global_batch_size = 32"; says "steps_per_print: "; says "my_own_key: unknown key"
+prints "global_batch_size: 32"; prints "# ds.json:2"; prints "# Not understood: my_own_key"
 expect 2 import ds.json --model llama-2-7b --cluster dgx-a100 --sequence-length 2048 --strict; says "my_own_key"
 expect 0 import ds.json --model llama-2-7b --cluster dgx-a100 --sequence-length 2048 --strict --without my_own_key -o job.yaml
 prints "used ("; prints "my_own_key: left out, as asked"

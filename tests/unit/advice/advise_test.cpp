@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "hwmodels/device/gpu.h"
 #include "sim/advice/advise.h"
 #include "sim/advice/largest.h"
 #include "sim/config/document.h"
@@ -116,8 +117,9 @@ TEST(Largest, BetterTechniquesTrainLargerModels) {
   EXPECT_GT(sharded, 4 * plain);
 }
 
-// The user's notes, B.13: about 7, 20 and 70 B parameters, and hundreds of billions. States alone are 16 bytes per parameter on
-// one GPU (80 / 16 = 5 B), 3.75 under ZeRO-2 over 8 (40 / 3.75 = 10 B); with the optimizer on the CPU host memory ends it (2 TB / 16).
+// The user's notes, B.13: about 7, 20 and 70 B parameters, and hundreds of billions. States alone are 16 bytes per parameter on one
+// GPU; 4.25 in the update of ZeRO-2 over 8, whose shard of the gradients is widened for it; with the optimizer on the CPU, 16 bytes of
+// host memory end it.
 TEST(Largest, OnTheMachinesOfTheNotes) {
   auto billions = [](const char* name) {
     const std::string path = (source_dir() / "scenarios" / "notes" / (std::string(name) + ".yaml")).string();
@@ -125,12 +127,14 @@ TEST(Largest, OnTheMachinesOfTheNotes) {
     return found.largest ? static_cast<double>(found.tried[*found.largest].answer.parameters) / 1e9 : 0;
   };
   const double one = billions("b13_1xa100"), eight = billions("b13_8xa100_40gb"), offloaded = billions("b13_8xh100_offload"), cluster = billions("b13_fsdp_cluster");
-  EXPECT_GT(one, 4);
-  EXPECT_LT(one, 5);
-  EXPECT_GT(eight, 7);
-  EXPECT_LT(eight, 10.7);
-  EXPECT_GT(offloaded, 70);
-  EXPECT_LT(offloaded, 125);
+  const auto gpu = [](const char* name) { return 1e-9 * static_cast<double>(hwmodels::load_gpu(name).memory.value); };
+  const double one_at_most = gpu("a100-80gb-sxm") / 16, eight_at_most = gpu("a100-40gb-sxm") / 4.25, host_at_most = 2048.0 / 16;
+  EXPECT_LT(one, one_at_most);
+  EXPECT_GT(one, 0.9 * one_at_most);
+  EXPECT_LT(eight, eight_at_most);
+  EXPECT_GT(eight, 0.8 * eight_at_most);   // buckets and activations as well
+  EXPECT_LT(offloaded, host_at_most);
+  EXPECT_GT(offloaded, 0.9 * host_at_most);
   EXPECT_GT(cluster, 200);
 }
 
