@@ -1,0 +1,103 @@
+// Updated parameters on their way to the other ranks: under the next forward, after the update, through copies, by broadcast.
+#include <algorithm>
+#include <string>
+
+#include "strategies/data/replicated.h"
+
+namespace rehearse::strategies {
+
+using model::KernelKind;
+using plan::Category;
+using plan::GroupAxis;
+using plan::Phase;
+using plan::Stream;
+
+bool Replicated::chains() const {
+  if (kind_ != DataParallelKind::distributed_optimizer || bucket_ == INT64_MAX || stage_.sizes.sharing(Part::experts) <= 1) return false;
+  for (std::size_t u = 0; u < stage_.units.size(); ++u)
+    if (expert_bytes(u) > sent_ahead(u)) return true;
+  return false;
+}
+
+/// Updated parameters come back while the forward pass of the next step runs, unit by unit.
+void Replicated::gather_ahead() {
+  chained_ = chains();
+  for (std::size_t u = 0; u < stage_.units.size(); ++u) {
+    const Tape& tape = *stage_.units[u].tape;
+    const std::int64_t dense = tape.trainable_bytes(stored_bytes(), Part::dense), experts = !chained_ ? expert_bytes(u) : u == 0 ? sent_ahead(u) : 0;
+    const std::uint32_t event = gather_event(u);
+    stage_.call("gather parameters " + std::to_string(dense) + " " + std::to_string(experts) + " " + std::to_string(event), Phase::parameter_gather, &stage_.units[u], [&](plan::BlockWriter& w) {
+      for (const Part part : kParts) gather(w, part, part == Part::dense ? dense : experts, 0);
+      w.record(Stream::data_gather, event, plan::Frame::unit);
+    });
+  }
+}
+
+void Replicated::gather(plan::BlockWriter& w, Part part, std::int64_t bytes, int sync) {
+  if (bytes <= 0 || stage_.sizes.sharing(part) <= 1) return;
+  w.collective(builder().collective({CollectiveKind::all_gather, axis_of(part), Bytes{bytes}, "parameter gather"}), Stream::data_gather, plan::kAfterCompute | sync, profile().collective_host);
+}
+
+/// Every rank's share of the weights is joined into a buffer of its own, which the update of that rank then overwrites, beside a copy
+/// of what this rank sends; NCCL gathers into one tensor more and copies from there. Then each piece of each weight is a copy.
+/// Source: nanotron distributed.py, all_gather_coalesced; PyTorch ProcessGroupNCCL.cpp, allgather (newLikeFlat, copy_).
+void Replicated::gather_through_copies() {
+  const std::int64_t bytes = stage_.trainable_bytes(stored_bytes());
+  const auto ranks = static_cast<std::uint32_t>(stage_.sizes.shard);
+  if (bytes <= 0 || ranks <= 1) return;
+  if (gather_frame_ == plan::kNoFrame) gather_frame_ = stage_.frames.acquire(ranks + 3);   // shares, the whole, an event
+  const std::int64_t weights = own_weights();
+  const std::uint32_t block = stage_.block("gather parameters through copies", [&](plan::BlockWriter& w) {
+    const auto copy = [&](const char* name, std::int64_t of, Duration host_time, Stream stream) {
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = of, .bytes_written = of, .name = name}), host_time, stream);
+    };
+    for (std::uint32_t r = 0; r <= ranks; ++r) {
+      w.alloc(w.new_slot("updated share"), bytes / ranks, Category::communication);
+      copy("join share", bytes / ranks, host(), Stream::compute);
+    }
+    const std::uint32_t flat = w.new_slot("all updated shares");
+    w.alloc(flat, bytes, Category::communication);
+    gather(w, Part::all, bytes, 0);
+    for (std::uint32_t r = 0; r < ranks; ++r) copy("share from all", bytes / ranks, host(), Stream::data_gather);
+    const std::uint32_t arrived = w.new_slot();
+    w.record(Stream::data_gather, arrived);
+    w.wait(Stream::compute, arrived);
+    w.free(flat);
+    copy("weights from shares", bytes, host() * (weights * ranks), Stream::compute);
+    for (std::uint32_t r = 0; r <= ranks; ++r) w.free(r);
+  });
+  plan::Call call{.block = block, .phase = Phase::parameter_gather};
+  call.frames[static_cast<std::size_t>(plan::Frame::own)] = gather_frame_;
+  stage_.append(call);
+}
+
+/// Each rank that has any tensors broadcasts them. What a rank updates is taken as the average of these shares.
+/// Source: InternLM/InternEvo internlm/solver/optimizer/hybrid_zero_optim.py, broadcast_params.
+void Replicated::gather_by_broadcast() {
+  stage_.call("broadcast parameters", Phase::parameter_gather, nullptr, [&](plan::BlockWriter& w) {
+    for (const std::int64_t bytes : shares_of_whole_tensors())
+      if (bytes > 0)
+        w.collective(builder().collective({CollectiveKind::broadcast, axis_of(Part::dense), Bytes{bytes}, "parameter broadcast"}), Stream::data_gather, plan::kAfterCompute | plan::kComputeWaits,
+                     profile().collective_host);
+  });
+}
+
+void Replicated::gather_all() {
+  if (profile().gathers_by_broadcast && !trains_experts()) return gather_by_broadcast();
+  if (profile().gathers_through_copies && !trains_experts()) return gather_through_copies();
+  for (const Part part : kParts) {
+    std::int64_t left = stage_.trainable_bytes(stored_bytes(), part);
+    const std::int64_t chunk = std::max<std::int64_t>(1, bucket_ == INT64_MAX ? left : bucket_ / reduce_bytes() * stored_bytes());
+    for (; left > 0; left -= std::min(left, chunk)) {
+      const std::int64_t bytes = std::min(left, chunk);
+      stage_.call((part == Part::experts ? "gather experts at end " : "gather parameters at end ") + std::to_string(bytes), Phase::parameter_gather, nullptr,
+                  [&](plan::BlockWriter& w) {
+                    gather(w, part, bytes, plan::kComputeWaits);
+                    if (profile().scatters_gradients && kind_ == DataParallelKind::zero1)   // all_gather of lists
+                      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "parameters apart"}), host());
+                  });
+    }
+  }
+}
+
+}  // namespace rehearse::strategies
