@@ -348,6 +348,13 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   }
   const DataParallelKind kind = s.data_parallel.kind;
   deferred_head_rules(model, s, profile, rules);
+  if (t.fp8_parameters.value_or(false)) {
+    const char* key = "training.fp8_parameters";
+    rules.forbid(t.precision != Precision::fp8 && t.precision != Precision::mxfp8, key, "no weights have products of 8 bits", "Set training.precision to fp8 or mxfp8, or leave the key out");
+    rules.forbid(!profile.transformer_engine, key, "the framework profile '" + profile.name + "' has no layers of Transformer Engine", "Use a profile that has, as megatron-core, or leave the key out");
+    const DataParallelKind sharded_as = s.data_parallel.kind;
+    rules.forbid(sharded_as != DataParallelKind::none && sharded_as != DataParallelKind::ddp && sharded_as != DataParallelKind::distributed_optimizer, key, "only weights that each rank has whole are simulated in 8 bits", "Use data_parallel.kind distributed-optimizer or ddp, or leave the key out");
+  }
   rules.forbid(t.precision == Precision::fp8_rowwise && profile.transformer_engine, "training.precision", "Transformer Engine's fp8 has no scales per row", "Use fp8 or mxfp8, or framework torchtitan or torchtitan-compile");
   rules.forbid(kind == DataParallelKind::none && d.data > 1, "data_parallel.kind", "none cannot keep " + text(d.data) + " replicas equal", "Use ddp, or parallelism.data 1");
   const bool sharded = kind == DataParallelKind::zero3 || kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2;

@@ -56,7 +56,8 @@ struct Training {
   int first_layers_16bit = 0, last_layers_16bit = 0;  // of 8- and 4-bit precisions: layers at either end whose products stay in 16 bit
   bool in_16bit(int layer, int layers) const { return layer < first_layers_16bit || layer >= layers - last_layers_16bit; }
   bool multi_token_prediction = false;   // the model's further layers that predict later tokens are trained
-  std::optional<LossKind> cross_entropy;            // these three unset: the profile's habit
+  std::optional<LossKind> cross_entropy;            // these four unset: the profile's habit
+  std::optional<bool> fp8_parameters;               // weights of 8-bit products are kept in 8 bits
   std::optional<bool> fused_gradient_accumulation;  // the weight-gradient product adds into the kept gradient
   std::optional<bool> transformer_engine;           // false: the framework's own layers
 };

@@ -117,6 +117,11 @@ class Megatron {
     if (in_.flag("cross_entropy_loss_fusion")) in_.set("training.cross_entropy", loss, "cross_entropy_loss_fusion");
     const char* fusion = in_.has("no_gradient_accumulation_fusion") ? "no_gradient_accumulation_fusion" : "gradient_accumulation_fusion";
     if (in_.flag(fusion)) in_.set("training.fused_gradient_accumulation", layer_.fused_gradient_accumulation ? "true" : "false", fusion);
+    for (const char* key : {"fp8_param_gather", "fp8_param"})
+      if (const auto kept = in_.flag(key)) {
+        if (*kept && (in_.has("fp8_format") || in_.has("fp8"))) in_.set("training.fp8_parameters", "true", key);
+        else in_.use(key, *kept ? "no products of 8 bits" : "weights of 16 bits");
+      }
     if (in_.has("transformer_impl")) in_.set("training.transformer_engine", layer_.local ? "false" : "true", "transformer_impl");
     const bool backend = in_.has("attention_backend"), flash = in_.flag("use_flash_attn").value_or(false);
     const char* by = backend ? "attention_backend" : flash ? "use_flash_attn" : "transformer_impl";

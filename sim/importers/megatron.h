@@ -14,6 +14,7 @@ struct MegatronLayer {
   double hidden_dropout = 0.1, attention_dropout = 0.1;
   enum class Loss { own, own_compiled, transformer_engine } loss = Loss::own;
   bool fused_gradient_accumulation = true;
+  bool fp8_parameters = false;           // --fp8-param-gather, with products of 8 bits
   bool local = false;                    // Megatron's own layers in place of Transformer Engine's
   bool unfused_attention = false;        // scores stand in memory
   bool gated = false, rms_norm = false, qk_norm = false, linear_biases = true, untied = false;

@@ -24,6 +24,7 @@ MegatronLayer megatron_layer(const config::Value& arguments) {
   // "native" is Megatron's own loss through torch.compile, "te" is Transformer Engine's kernel.
   if (flag("cross_entropy_loss_fusion")) layer.loss = word("cross_entropy_fusion_impl") == "te" ? MegatronLayer::Loss::transformer_engine : MegatronLayer::Loss::own_compiled;
   layer.fused_gradient_accumulation = !flag("no_gradient_accumulation_fusion") && flag("gradient_accumulation_fusion", true);
+  layer.fp8_parameters = (flag("fp8_param_gather") || flag("fp8_param")) && !(word("fp8_format").empty() && word("fp8").empty());
   layer.gated = flag("swiglu") || flag("gated_linear_unit");
   layer.local = word("transformer_impl") == "local";
   const std::string backend = word("attention_backend");

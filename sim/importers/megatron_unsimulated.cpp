@@ -39,8 +39,6 @@ constexpr Unsimulated kMegatronUnsimulated[] = {
     {"moe_paged_stash", kNone, "paged activations"},
     {"main_grads_dtype", "fp32|torch.float32", "16-bit main gradients"},
     {"main_params_dtype", "fp32|torch.float32", "16-bit master parameters"},
-    {"fp8_param_gather", kNone, "parameters kept and gathered in 8 bits"},
-    {"fp8_param", kNone, "parameters kept and gathered in 8 bits"},
     {"fp4_param_gather", kNone, "parameters kept and gathered in 4 bits"},
     {"fp4_param", kNone, "parameters kept and gathered in 4 bits"},
     {"reuse_grad_buf_for_mxfp8_param_ag", kNone, "shared buffers"},

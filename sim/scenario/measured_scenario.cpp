@@ -224,6 +224,7 @@ class RowScenario {
     const bool share_open = apply_recompute(row_, s_);
     if (nemo()) apply_nemo(sharding_, release_of(row_), s_.profile, s_.strategy);
     if (contains(lower(note_), "delayed scaling")) s_.profile.current_scaling = false;
+    if ((contains(note_, "fp8 parameters") || contains(note_, "base weights in fp8")) && s_.profile.transformer_engine) s_.profile.fp8_parameters = true;
     if (profile_ == "maxtext") apply_rematerialisation(row_, s_.strategy.memory);
     apply_offload(row_, s_);
     apply_zero_scripts(row_, s_);

@@ -110,6 +110,7 @@ void apply_layer(const importers::MegatronLayer& layer, Scenario& s) {
   if (layer.unfused_attention) t.attention = "unfused";
   t.cross_entropy = layer.loss == Loss::own ? st::LossKind::vocab_parallel : layer.loss == Loss::own_compiled ? st::LossKind::vocab_parallel_compiled : st::LossKind::fused;
   if (layer.local) t.transformer_engine = false;
+  if (layer.fp8_parameters) t.fp8_parameters = true;
   if (!layer.fused_gradient_accumulation) t.fused_gradient_accumulation = false;
   s.profile = st::with_choices(s.profile, s.strategy);
 }

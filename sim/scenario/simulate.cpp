@@ -209,6 +209,9 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   // The products of Blackwell's tensor cores take 8-bit operands in both orientations (cuBLAS: TN, NN and NT from compute
   // capability 10.0 on).
   profile.transposes_fp8 = capability < 100;
+  // Remainders complete bf16 weights to fp32 ones.
+  const st::Precision precision = s.strategy.training.precision;
+  if (profile.fp8_parameters && (precision == st::Precision::fp8 || precision == st::Precision::mxfp8)) profile.parameter_remainders = false;
   // Jobs whose own all-gather over several nodes carried less than half of what it carried within a node have the stall with
   // any kind of parallelism, jobs with a better network do not (tests/accuracy/runs/nanotron_ultrascale_playbook.csv).
   if (const auto& m = s.communication.measured; m && s.cluster.nodes > 1) profile.proxies_always_stall = m->all_gather_world > 0 && m->all_gather_world < m->all_gather_node / 2;

@@ -26,6 +26,9 @@ Replicated::Replicated(Stage& stage) : DataParallelWriter(stage), kind_(stage.st
 void Replicated::setup() {
   persistent("parameters", stage_.parameter_bytes(stored_bytes()) - stage_.bytes_on_host, Category::parameter);
   if (keeps_main_gradients()) persistent("gradients", stage_.trainable_bytes(main_bytes()), Category::gradient);
+  std::int64_t casts = 0;
+  for (const Unit& u : stage_.units) casts += u.tape->cast_bytes();
+  if (casts > 0) persistent("weights in fewer bits", casts, Category::parameter);
   const Share stays = part_of(my_share(), false);
   if (partitions_gradients() && !contiguous()) persistent("gradient partition", stays.gradients, Category::gradient);
   keep_states(stays);
@@ -58,15 +61,9 @@ void Replicated::begin_step() {
 
 void Replicated::before_forward(std::size_t unit, int micro_batch) {
   release_buckets();
-  if (!gathers_ahead() || micro_batch != 0) return;
-  const std::uint32_t event = gather_event(unit);
-  stage_.call("wait parameters " + std::to_string(event), Phase::forward, &stage_.units[unit], [&](plan::BlockWriter& w) { w.wait(Stream::compute, event, plan::Frame::unit); });
-  const std::int64_t left = expert_bytes(unit) - sent_ahead(unit), next = unit + 1 < stage_.units.size() ? sent_ahead(unit + 1) : 0;
-  if (!chained_ || (left <= 0 && next <= 0)) return;
-  stage_.call("gather experts " + std::to_string(left) + " then " + std::to_string(next), Phase::parameter_gather, &stage_.units[unit], [&](plan::BlockWriter& w) {
-    gather(w, Part::experts, left, plan::kComputeWaits);
-    gather(w, Part::experts, next, 0);
-  });
+  if (micro_batch != 0) return;
+  if (gathers_ahead()) wait_for_parameters(unit);
+  cast_weights(stage_.units[unit]);
 }
 
 void Replicated::before_backward(std::size_t, int) {

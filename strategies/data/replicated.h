@@ -71,10 +71,12 @@ class Replicated final : public DataParallelWriter {
 
   // Updated parameters (replicated_gathers.cpp)
   std::uint32_t gather_event(std::size_t unit) const { return static_cast<std::uint32_t>(stage_.units[unit].tape->weights.size()); }
-  std::int64_t expert_bytes(std::size_t unit) const { return stage_.units[unit].tape->trainable_bytes(stored_bytes(), Part::experts); }
+  std::int64_t expert_bytes(std::size_t unit) const { return stage_.units[unit].tape->travel_bytes(stored_bytes(), Part::experts); }
   std::int64_t sent_ahead(std::size_t unit) const { return std::min(expert_bytes(unit), kExpertModules * (bucket_ / reduce_bytes()) * stored_bytes()); }
   bool chains() const;
   void gather_ahead();
+  void wait_for_parameters(std::size_t unit);
+  void cast_weights(const Unit& u);
   void gather(plan::BlockWriter& w, Part part, std::int64_t bytes, int sync);
   void gather_through_copies();
   void gather_by_broadcast();

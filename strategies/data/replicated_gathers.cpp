@@ -24,13 +24,51 @@ void Replicated::gather_ahead() {
   chained_ = chains();
   for (std::size_t u = 0; u < stage_.units.size(); ++u) {
     const Tape& tape = *stage_.units[u].tape;
-    const std::int64_t dense = tape.trainable_bytes(stored_bytes(), Part::dense), experts = !chained_ ? expert_bytes(u) : u == 0 ? sent_ahead(u) : 0;
+    const std::int64_t dense = tape.travel_bytes(stored_bytes(), Part::dense), experts = !chained_ ? expert_bytes(u) : u == 0 ? sent_ahead(u) : 0;
     const std::uint32_t event = gather_event(u);
     stage_.call("gather parameters " + std::to_string(dense) + " " + std::to_string(experts) + " " + std::to_string(event), Phase::parameter_gather, &stage_.units[u], [&](plan::BlockWriter& w) {
       for (const Part part : kParts) gather(w, part, part == Part::dense ? dense : experts, 0);
       w.record(Stream::data_gather, event, plan::Frame::unit);
     });
   }
+}
+
+void Replicated::wait_for_parameters(std::size_t unit) {
+  const std::uint32_t event = gather_event(unit);
+  stage_.call("wait parameters " + std::to_string(event), Phase::forward, &stage_.units[unit], [&](plan::BlockWriter& w) { w.wait(Stream::compute, event, plan::Frame::unit); });
+  const std::int64_t left = expert_bytes(unit) - sent_ahead(unit), next = unit + 1 < stage_.units.size() ? sent_ahead(unit + 1) : 0;
+  if (!chained_ || (left <= 0 && next <= 0)) return;
+  stage_.call("gather experts " + std::to_string(left) + " then " + std::to_string(next), Phase::parameter_gather, &stage_.units[unit], [&](plan::BlockWriter& w) {
+    gather(w, Part::experts, left, plan::kComputeWaits);
+    gather(w, Part::experts, next, 0);
+  });
+}
+
+/// A step's first micro-batch casts the weights of products in fewer than 16 bits; the others find the copies. Weights that are
+/// kept in 8 bits need their columns, or after a gather in 16 bits both orientations.
+/// Source: Transformer Engine pytorch/module/base.py, get_weight_workspace (update_workspace); Megatron-Core extensions/transformer_engine.py,
+/// is_first_microbatch; core/fp8_utils.py, quantize_param_shard, post_all_gather_processing.
+void Replicated::cast_weights(const Unit& u) {
+  struct Cast {
+    std::int64_t tensors = 0, elements = 0, read = 0, written = 0;
+    bool maximum = false;
+  } all;
+  for (const Weight& w : u.tape->weights) {
+    if (w.cast_bytes == 0 || w.parameter_elsewhere) continue;
+    const bool kept = w.packed_bytes >= 0, narrow = kept && w.travel_bytes == w.elements;   // gathered in 8 bits: rows are there
+    if (kept && !w.trainable) continue;   // nothing has changed them
+    const std::int64_t read = narrow ? w.elements : 2 * w.elements, written = narrow ? w.cast_bytes - w.elements : w.cast_bytes;
+    if (written <= 0) continue;
+    all.tensors += w.experts;
+    all.elements += w.elements;
+    all.read += read, all.written += written;
+    all.maximum = all.maximum || (!kept && profile().current_scaling && stage_.strategy.training.precision == Precision::fp8);
+  }
+  if (all.tensors == 0) return;
+  stage_.call("cast weights " + std::to_string(all.read) + " " + std::to_string(all.written) + " " + std::to_string(all.tensors), Phase::forward, nullptr, [&](plan::BlockWriter& w) {
+    if (all.maximum) w.kernel(builder().kernel({.kind = KernelKind::reduction, .bytes_read = 2 * all.elements, .bytes_written = 4 * all.tensors, .name = "weight maxima"}), host() * all.tensors);
+    w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = all.read, .bytes_written = all.written, .name = "cast weights"}), host() * all.tensors);
+  });
 }
 
 void Replicated::gather(plan::BlockWriter& w, Part part, std::int64_t bytes, int sync) {
@@ -86,7 +124,8 @@ void Replicated::gather_all() {
   if (profile().gathers_by_broadcast && !trains_experts()) return gather_by_broadcast();
   if (profile().gathers_through_copies && !trains_experts()) return gather_through_copies();
   for (const Part part : kParts) {
-    std::int64_t left = stage_.trainable_bytes(stored_bytes(), part);
+    std::int64_t left = 0;
+    for (const Unit& u : stage_.units) left += u.tape->travel_bytes(stored_bytes(), part);
     const std::int64_t chunk = std::max<std::int64_t>(1, bucket_ == INT64_MAX ? left : bucket_ / reduce_bytes() * stored_bytes());
     for (; left > 0; left -= std::min(left, chunk)) {
       const std::int64_t bytes = std::min(left, chunk);

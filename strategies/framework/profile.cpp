@@ -132,6 +132,8 @@ const config::Fields<P>& fields() {
       config::boolean("wide_bf16_gradients", &P::wide_bf16_gradients, "bf16 training accumulates and reduces gradients in fp32"),
       format("optimizer_state", &P::optimizer_state, "moments"),
       config::boolean("autocast", &P::autocast, "16-bit copies of fp32 weights are made per use"),
+      config::boolean("keeps_cast_weights", &P::keeps_cast_weights, "copies of weights in fewer bits stay from a step's first micro-batch on"),
+      config::boolean("fp8_parameters", &P::fp8_parameters, "weights of 8-bit products are kept in 8 bits, without 16-bit ones"),
       config::boolean("fused_gradient_accumulation", &P::fused_gradient_accumulation, "weight-gradient products add into the main gradient"),
       config::boolean("dummy_weight_gradients", &P::dummy_weight_gradients, "one 16-bit dummy gradient per weight shape"),
       format("adapter", &P::adapter, "low-rank adapters"),
@@ -306,7 +308,8 @@ FrameworkProfile with_choices(FrameworkProfile p, const Strategy& strategy) {
     p.fused_gradient_accumulation = *fused;
     if (!*fused) p.dummy_weight_gradients = false;
   }
-  if (training.transformer_engine && !*training.transformer_engine) p.transformer_engine = p.dummy_weight_gradients = false;
+  p.fp8_parameters = training.fp8_parameters.value_or(p.fp8_parameters) && p.transformer_engine;
+  if (training.transformer_engine && !*training.transformer_engine) p.transformer_engine = p.fp8_parameters = p.dummy_weight_gradients = false;
   return p;
 }
 

@@ -109,6 +109,8 @@ struct FrameworkProfile {
   bool current_scaling = false;           // fp8 scales come from a pass over the tensor itself before it is quantised; false: from steps before
   bool transposes_fp8 = true;             // fp8 products take operands in one orientation only (before Blackwell): quantised twice. Set by with_workspaces' caller
   bool autocast = false;                  // 16-bit copies of fp32 weights are made per use
+  bool keeps_cast_weights = false;        // Transformer Engine's copies of weights in fewer bits, from a step's first micro-batch on
+  bool fp8_parameters = false;            // weights of 8-bit products are kept in 8 bits, without 16-bit ones (Megatron's --fp8-param-gather)
   bool fused_gradient_accumulation = false;  // weight-gradient GEMM adds into the fp32 gradient
   bool dummy_weight_gradients = false;    // Transformer Engine keeps one 16-bit dummy per weight shape
 

@@ -79,6 +79,7 @@ ExpertLayer::Matrices ExpertLayer::matrices(const std::string& name, std::int64_
     matrix.packed_bytes = quantised_bytes(load_.local * elements, c_.strategy.tuning);
     matrix.wide_bytes = 0;
   }
+  op.cast_by_engine(matrix);
   if (some) {
     Weight others = matrix;
     others.name = name + ".others";

@@ -162,6 +162,7 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   const bool quantised = !trained && quantises(c_.strategy.tuning, c_.profile, name) && !(c_.model.tied_embeddings && name == "lm_head");
   const bool nf4 = quantised && c_.strategy.tuning.format == FourBit::nf4, gptq = quantised && !nf4;
   if (quantised) matrix.packed_bytes = quantised_bytes(k * n, c_.strategy.tuning), matrix.wide_bytes = 0;
+  cast_by_engine(matrix);
   const int w = tape_.weight(std::move(matrix));
   Node node{.name = name, .inputs = {x}, .outputs = {y}};
   const bool keeps_gathered = gather && trained && c_.profile.keeps_gathered_input;

@@ -96,6 +96,10 @@ class Operators {
 
   /// 8-bit operands: whether scales want a pass over the tensor first; copies that are written (rows and columns).
   bool scales_from_tensor() const { return c_.gemm == DType::fp8 && c_.profile.current_scaling; }
+  /// What Transformer Engine's products read of a weight instead of it: rows and, where backward needs them apart, columns. Under
+  /// fp8_parameters these are the weight itself, which ranks gather in 8 bits, or before blocks are scaled in 16
+  /// (Megatron's --fp8-param-gather, --reuse-grad-buf-for-mxfp8-param-ag).
+  void cast_by_engine(Weight& weight) const;
   std::int64_t quantised_copies() const { return c_.gemm != DType::fp8 || c_.profile.transposes_fp8 ? 2 : 1; }
 
   // Building bricks, also used by head.cpp

@@ -26,6 +26,19 @@ std::int64_t Tape::parameter_bytes(const Weight& w, std::int64_t element) {
   return w.copied ? 2 * bytes : bytes;
 }
 
+std::int64_t Tape::travel_bytes(std::int64_t element, Part part) const {
+  std::int64_t n = 0;
+  for (const Weight& w : weights)
+    if (w.in(part) && w.trainable && !w.parameter_elsewhere) n += w.travel_bytes >= 0 ? w.travel_bytes : w.elements * (w.wide_bytes > 0 ? w.wide_bytes : element);
+  return n;
+}
+
+std::int64_t Tape::cast_bytes() const {
+  std::int64_t n = 0;
+  for (const Weight& w : weights) n += w.packed_bytes < 0 ? w.cast_bytes : 0;
+  return n;
+}
+
 std::int64_t Tape::trainable_bytes(std::int64_t element, Part part) const {
   std::int64_t n = 0;
   for (const Weight& w : weights) n += w.in(part) && w.trainable && !w.parameter_elsewhere ? w.elements * (w.wide_bytes > 0 ? w.wide_bytes : element) : 0;

@@ -41,6 +41,8 @@ struct Weight {
   bool adapter = false;              // low-rank: trained beside a frozen weight
   int wide_bytes = 0;                // bytes per element where they differ from what the profile stores; 0: they do not
   std::int64_t packed_bytes = -1;    // all bytes of a quantised weight; -1: not quantised
+  std::int64_t cast_bytes = 0;       // of the 8- or 4-bit copies that Transformer Engine's products read; 0: they read the weight
+  std::int64_t travel_bytes = -1;    // of the weight as its ranks gather it; -1: as it is stored
   bool copied = false;               // the frozen original stays beside the trained copy
   bool one_of_several = false;       // experts of a layer that are trained, beside others that are not
   int node = 0;                      // of the tape that uses it first
@@ -147,6 +149,10 @@ struct Tape {
   std::int64_t parameter_bytes(std::int64_t element, Part part = Part::all) const;
   /// Of one of them, wherever it is stored.
   static std::int64_t parameter_bytes(const Weight& w, std::int64_t element);
+  /// Trained weights as they are gathered after an update.
+  std::int64_t travel_bytes(std::int64_t element, Part part = Part::all) const;
+  /// Copies in fewer bits that are kept beside weights of 16.
+  std::int64_t cast_bytes() const;
   /// The same of something that each trained weight has once (its gradient).
   std::int64_t trainable_bytes(std::int64_t element, Part part = Part::all) const;
 };

@@ -190,6 +190,8 @@ TEST(MegatronDefaults, OfWidthsDropoutAndNorms) {
   EXPECT_EQ(key(read(common), "training.precision"), "fp32");
   EXPECT_EQ(key(read(common + "--bf16 --fp8-format hybrid"), "training.precision"), "fp8");
   EXPECT_EQ(key(read(common + "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8"), "training.precision"), "mxfp8");
+  EXPECT_EQ(key(read(common + "--bf16 --fp8-format hybrid --fp8-param-gather"), "training.fp8_parameters"), "true");
+  EXPECT_EQ(fate(read(common + "--bf16 --fp8-param-gather"), "fp8_param_gather"), "used");
   EXPECT_EQ(key(read(common + "--tokenizer-type GPT2BPETokenizer --vocab-size 7"), "model.vocab"), "7");
   const std::string bare = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --global-batch-size 8";
   EXPECT_TRUE(has(refused(bare), "Set model.vocab"));

@@ -1,0 +1,87 @@
+// What Transformer Engine keeps of weights whose products have 8 bits: copies beside 16-bit weights, or weights in 8 bits alone.
+#include <gtest/gtest.h>
+
+#include "tests/support/byte_ledger.h"
+#include "tests/unit/scenario/small_jobs.h"
+
+namespace rehearse::strategies::weights_in_8_bits_test {
+namespace {
+
+using scenario::small_job;
+using scenario::small_llama;
+
+struct Held {
+  std::int64_t persistent = 0, gathered = 0, cast = 0;   // bytes: for the whole run; of updated parameters; read and written by casts of weights
+};
+
+Held held(Precision precision, bool in_8_bits, bool columns_apart) {
+  Strategy s = small_job(4);
+  s.data_parallel.kind = DataParallelKind::distributed_optimizer;
+  s.training.precision = precision;
+  s.training.fp8_parameters = in_8_bits;
+  FrameworkProfile profile = load_profile("megatron-core");
+  profile.parameter_remainders = false;
+  profile.transposes_fp8 = columns_apart;
+  profile.dummy_weight_gradients = false;
+  const plan::Plan plan = write_plan(small_llama(2), s, with_precision(with_choices(profile, s), precision), 8);
+  Held out{.persistent = test_support::ByteLedger(plan, 0).step().persistent};
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing) {
+      if (i.op == plan::Opcode::collective && plan.collectives[i.index].name == "parameter gather") out.gathered += plan.collectives[i.index].bytes.value;
+      if (i.op == plan::Opcode::kernel && plan.kernels[i.index].name == "cast weights") out.cast += plan.kernels[i.index].bytes_read + plan.kernels[i.index].bytes_written;
+    }
+  return out;
+}
+
+/// Elements of all linear layers but the output layer, which stays in 16 bits.
+std::int64_t linear_elements() {
+  const model::ModelDescription m = small_llama(2);
+  return m.layer_count() * (model::attention_matrix_parameters(m) + model::mlp_parameters(m, m.ffn_hidden));
+}
+
+// Rows and, before Blackwell, columns of every weight stay beside its 16 bits; a step casts them once: 2 read, a byte written for each.
+TEST(WeightsIn8Bits, CopiesStayBesideTheWeights) {
+  const std::int64_t elements = linear_elements();
+  const Held wide = held(Precision::bf16, false, true), hopper = held(Precision::fp8, false, true), blackwell = held(Precision::fp8, false, false), blocks = held(Precision::mxfp8, false, false);
+  EXPECT_EQ(wide.cast, 0);
+  EXPECT_EQ(hopper.persistent - wide.persistent, 2 * elements);
+  EXPECT_EQ(blackwell.persistent - wide.persistent, elements);
+  EXPECT_EQ(blocks.persistent - wide.persistent, 2 * (elements + elements / 32));   // a scale for every 32 along either direction
+  EXPECT_EQ(hopper.cast, 4 * elements);
+  EXPECT_EQ(blackwell.cast, 3 * elements);
+  for (const Held& h : {hopper, blackwell, blocks}) EXPECT_EQ(h.gathered, wide.gathered);
+}
+
+// Without 16-bit weights: fp8 ones are gathered as they are, columns made of them; blocks are gathered in 16 bits and scaled on arrival.
+TEST(WeightsIn8Bits, TakeThePlaceOfTheWeights) {
+  const std::int64_t elements = linear_elements();
+  const Held wide = held(Precision::bf16, false, true), hopper = held(Precision::fp8, true, true), blackwell = held(Precision::fp8, true, false), blocks = held(Precision::mxfp8, true, false);
+  EXPECT_EQ(hopper.persistent, wide.persistent);
+  EXPECT_EQ(blackwell.persistent - wide.persistent, -elements);
+  EXPECT_EQ(blocks.persistent - wide.persistent, 2 * (elements / 32));
+  EXPECT_EQ(wide.gathered - hopper.gathered, elements);
+  EXPECT_EQ(wide.gathered - blackwell.gathered, elements);
+  EXPECT_EQ(wide.gathered, blocks.gathered);
+  EXPECT_EQ(hopper.cast, 2 * elements);
+  EXPECT_EQ(blackwell.cast, 0);
+}
+
+TEST(WeightsIn8Bits, WhatHasNoneRefusesThem) {
+  Strategy s = small_job(4);
+  s.data_parallel.kind = DataParallelKind::distributed_optimizer;
+  s.training.fp8_parameters = true;
+  const auto refused = [&](const char* profile) {
+    for (const auto& d : problems_of(small_llama(2), s, load_profile(profile), 8))
+      if (d.key == "training.fp8_parameters") return true;
+    return false;
+  };
+  EXPECT_TRUE(refused("megatron-core"));   // bf16
+  s.training.precision = Precision::fp8;
+  EXPECT_FALSE(refused("megatron-core"));
+  EXPECT_TRUE(refused("torchtitan"));
+  s.data_parallel.kind = DataParallelKind::fsdp2;
+  EXPECT_TRUE(refused("megatron-core"));
+}
+
+}  // namespace
+}  // namespace rehearse::strategies::weights_in_8_bits_test
