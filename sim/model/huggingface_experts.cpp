@@ -4,15 +4,24 @@
 
 namespace rehearse::model {
 
+namespace {
+
+/// Every layer has experts and no other MLP: the file's MLP width is one expert's.
+void read_experts_alone(ModelFields& fields, ModelDescription& model, std::int64_t count, std::int64_t top_k) {
+  model.experts.experts = fields.integer({"num_local_experts", "num_experts"}, count);
+  model.experts.top_k = fields.integer({"num_experts_per_tok"}, top_k);
+  model.experts.ffn_hidden = model.ffn_hidden;
+  all_layers_moe(model);
+}
+
+}  // namespace
+
 ModelDescription read_mixtral(ModelFields& fields) {
   ModelDescription model = read_llama_like(fields, {14336, 32, 8, 0, 32000});
   model.family = "mixtral";
-  model.experts.experts = fields.integer({"num_local_experts", "num_experts"}, 8);
-  model.experts.top_k = fields.integer({"num_experts_per_tok"}, 2);
-  model.experts.ffn_hidden = model.ffn_hidden;
+  read_experts_alone(fields, model, 8, 2);
   const std::int64_t window = fields.integer_or_zero("sliding_window", 0);
   set_windows(model, window, false, [](std::int64_t) { return true; });
-  all_layers_moe(model);
   return model;
 }
 
@@ -21,10 +30,7 @@ ModelDescription read_olmoe(ModelFields& fields) {
   model.family = "olmoe";
   model.qk_norm = model.joint_qk_norm = true;
   model.qkv_bias = model.attention_output_bias = fields.flag({"attention_bias"}, false);
-  model.experts.experts = fields.integer({"num_experts", "num_local_experts"}, 64);
-  model.experts.top_k = fields.integer({"num_experts_per_tok"}, 8);
-  model.experts.ffn_hidden = model.ffn_hidden;
-  all_layers_moe(model);
+  read_experts_alone(fields, model, 64, 8);
   return model;
 }
 
@@ -32,11 +38,8 @@ ModelDescription read_granitemoe(ModelFields& fields) {
   ModelDescription model = read_llama_like(fields, {11008, 32, 0, 0, 32000});
   model.family = "granitemoe";
   model.qkv_bias = model.attention_output_bias = fields.flag({"attention_bias"}, false);
-  model.experts.experts = fields.integer({"num_local_experts", "num_experts"}, 8);
-  model.experts.top_k = fields.integer({"num_experts_per_tok"}, 2);
-  model.experts.ffn_hidden = model.ffn_hidden;
+  read_experts_alone(fields, model, 8, 2);
   model.experts.shared_ffn_hidden = fields.integer({"shared_intermediate_size"}, 0);
-  all_layers_moe(model);
   return model;
 }
 
@@ -48,12 +51,9 @@ ModelDescription read_phimoe(ModelFields& fields) {
   model.qkv_bias = model.attention_output_bias = fields.flag({"attention_bias"}, false);
   model.head_bias = fields.flag({"lm_head_bias"}, false);
   model.dropout = fields.number({"hidden_dropout"}, 0);
-  model.experts.experts = fields.integer({"num_local_experts", "num_experts"}, 16);
-  model.experts.top_k = fields.integer({"num_experts_per_tok"}, 2);
-  model.experts.ffn_hidden = model.ffn_hidden;
+  read_experts_alone(fields, model, 16, 2);
   const std::int64_t window = fields.integer_or_zero("sliding_window", 0);
   set_windows(model, window, false, [](std::int64_t) { return true; });
-  all_layers_moe(model);
   return model;
 }
 
@@ -62,11 +62,8 @@ ModelDescription read_minimax_m2(ModelFields& fields) {
   model.family = "minimax_m2";
   model.qk_norm = model.joint_qk_norm = true;
   model.rotary_dim = fields.is_present("rotary_dim") ? fields.integer({"rotary_dim"}) : read_rotary_dim(fields, model, 1.0);
-  model.experts.experts = fields.integer({"num_local_experts", "num_experts"}, 256);
-  model.experts.top_k = fields.integer({"num_experts_per_tok"}, 8);
-  model.experts.ffn_hidden = model.ffn_hidden;
+  read_experts_alone(fields, model, 256, 8);
   fields.ignore({"use_mtp", "num_mtp_modules", "mtp_transformer_layers"}, "the published checkpoint has no multi-token-prediction layers");
-  all_layers_moe(model);
   return model;
 }
 

@@ -125,7 +125,7 @@ std::string explain_plan(const Scenario&, const Result& r) {
                                              plan.kernels.size(), plan.collectives.size(), plan.messages.size(), plan.instructions_per_step()));
   std::set<std::uint32_t> used;
   for (const plan::RankClass& c : plan.classes) {
-    text += fmt::format("\n{}: {} GPUs, shown for rank {}; {} slots\n  setup\n{}  step\n{}", c.name, c.ranks, c.representative, c.program.slots, call_list(plan, c.program.setup),
+    text += fmt::format("\n{}: {}, shown for rank {}; {} slots\n  setup\n{}  step\n{}", c.name, counted(c.ranks, "GPU"), c.representative, c.program.slots, call_list(plan, c.program.setup),
                         call_list(plan, c.program.step));
     for (const auto* calls : {&c.program.setup, &c.program.step})
       for (const plan::Call& call : *calls) used.insert(call.block);
