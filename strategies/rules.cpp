@@ -184,6 +184,8 @@ void sequence_chunk_rules(const model::ModelDescription& model, const Strategy& 
   rules.forbid(d.tensor > 1, key, "FPDT knows no tensor-parallel layers", "Set parallelism.tensor: 1 and use parallelism.context");
   rules.forbid(d.pipeline > 1, key, "output layer and loss are one, and pipeline stages may part them", "Set parallelism.pipeline: 1");
   rules.forbid(t.sequence_length % m.sequence_chunk != 0 || t.sequence_length / m.sequence_chunk < 2, key, "a sequence of " + text(t.sequence_length) + " tokens is not two or more chunks of " + text(m.sequence_chunk), "Use a divisor of the sequence");
+  constexpr std::int64_t kMostChunks = 1024;   // every chunk attends to all before it
+  rules.forbid(t.sequence_length / m.sequence_chunk > kMostChunks, key, "more than " + text(kMostChunks) + " chunks are not simulated", "Use a larger chunk");
   rules.forbid(m.sequence_chunk % (64LL * d.context) != 0, key, "each of " + text(d.context) + " ranks cuts its part of a chunk of " + text(m.sequence_chunk) + " tokens into 32 pieces for the loss, 2 for the MLP", "Use a multiple of " + text(64LL * d.context));
   rules.forbid(t.attention.value_or(profile.attention_fused ? "flash" : "unfused") == "unfused", key, "blocks of scores are merged by their log-sum-exp, which fused kernels give", "Set training.attention: flash");
   const bool plain = std::all_of(model.layers.begin(), model.layers.end(), [](const model::Layer& l) { return !l.moe && l.window == 0; });

@@ -234,7 +234,7 @@ class ChunkedAttention {
 
 std::int64_t sequence_chunks(const LowerContext& c) {
   const std::int64_t chunk = c.strategy.memory.sequence_chunk;
-  return chunk > 0 ? c.strategy.training.sequence_length / chunk : 1;
+  return chunk > 0 ? std::max<std::int64_t>(1, c.strategy.training.sequence_length / chunk) : 1;   // (asked of jobs that rules refuse, too)
 }
 
 /// Inputs, queries, keys, values, outputs and their statistics of each layer whose backward is to come; of the one at hand also

@@ -142,6 +142,12 @@ TEST(SequenceChunks, WhatCannotBeCutIsRefused) {
   for (const st::Strategy& s : {ring, alone, parts}) EXPECT_EQ(refused(s), "memory.sequence_chunk");
   tiled.memory.tiled_mlp = true;
   EXPECT_EQ(refused(tiled), "memory.tiled_mlp");
+  // Adapters' problems are looked for in a layer, which must not be cut into no chunks at all.
+  st::Strategy adapters = job(4 * kSequence);
+  adapters.tuning.kind = st::TuningKind::lora;
+  adapters.tuning.targets = {"q_proj"};
+  EXPECT_FALSE(refused(adapters).empty());
+  EXPECT_EQ(refused(job(1024)), "");
 }
 
 }  // namespace
