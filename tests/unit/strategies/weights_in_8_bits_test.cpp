@@ -66,6 +66,20 @@ TEST(WeightsIn8Bits, TakeThePlaceOfTheWeights) {
   EXPECT_EQ(blackwell.cast, 0);
 }
 
+// A profile's habit does not reach weights that are sharded: they are kept and gathered in 16 bits.
+TEST(WeightsIn8Bits, ShardedWeightsHaveNone) {
+  const auto persistent = [](bool habit) {
+    Strategy s = small_job(4);
+    s.data_parallel.kind = DataParallelKind::megatron_fsdp;
+    s.training.precision = Precision::fp8;
+    FrameworkProfile profile = load_profile("megatron-bridge");
+    profile.fp8_parameters = profile.keeps_cast_weights = habit;
+    profile.transposes_fp8 = false;
+    return test_support::ByteLedger(write_plan(small_llama(2), s, with_precision(profile, s.training.precision), 8), 0).step().persistent;
+  };
+  EXPECT_EQ(persistent(true), persistent(false));
+}
+
 TEST(WeightsIn8Bits, WhatHasNoneRefusesThem) {
   Strategy s = small_job(4);
   s.data_parallel.kind = DataParallelKind::distributed_optimizer;
