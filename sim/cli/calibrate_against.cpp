@@ -31,7 +31,7 @@ void add_table(const std::string& file, const CalibrateAgainstOptions& o, std::v
   for (scenario::MeasuredRun& run : scenario::read_measured_runs(file)) {
     if (!run.scenario) ++left_out[run.reason];
     else if (!run.step_time_s) ++left_out["no step time"];
-    else if (!run.clean && !o.unclean) ++left_out["not clean (a degraded network, or a repeat that disagrees)"];
+    else if (!run.clean && !o.unclean) ++left_out["not clean (a degraded network, a repeat that disagrees, or a time composed of parts)"];
     else runs.push_back({run.row_id, std::move(*run.scenario), *run.step_time_s});
   }
 }

@@ -1,7 +1,9 @@
 #include "sim/scenario/measured_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <initializer_list>
 #include <map>
 #include <set>
 
@@ -25,12 +27,12 @@ bool is_clean(const config::CsvRow& row, const MeasuredRun& run) {
   return true;
 }
 
-/// What makes two rows repeats of one configuration; `sharding` aside: jobs that differ in who keeps the optimizer states.
-std::string configuration(const config::CsvRow& row, bool sharding = true) {
+/// What makes two rows repeats of one configuration; all but some columns: jobs that differ in nothing else.
+std::string configuration(const config::CsvRow& row, std::initializer_list<std::string_view> but = {}) {
   std::string key;
   for (const char* column : {"task", "framework", "model", "layers", "hidden", "kv_heads", "ffn_hidden", "seq_len", "gpu", "n_gpus", "tp", "sp", "pp", "vpp", "pp_schedule", "dp", "cp", "ep", "sharding", "micro_batch", "global_batch", "precision",
                              "recompute", "attention", "optimizer", "offload", "lora_rank", "lora_targets", "torch_compile", "cuda_graph", "model_args_json", "env_vars_json"})
-    if (sharding || std::string_view(column) != "sharding") key += cell(row, column) + "|";
+    if (std::find(but.begin(), but.end(), column) == but.end()) key += cell(row, column) + "|";
   if (asynchronous_tensor(row)) key += "asynchronous tensor parallelism";
   if (contains(cell(row, "note"), "rowwise")) key += "a scale per row";
   if (const int group = shard_group(row, static_cast<int>(integer(row, "dp").value_or(0))); group > 0) key += fmt::format("shards of {}", group);
@@ -61,6 +63,34 @@ void mark_repeats(std::vector<MeasuredRun>& runs, const Repeats& repeats, std::o
   }
 }
 
+/// Step times of jobs that differ in their number of layers only, in one file of a source.
+using Depths = std::map<std::string, std::map<std::string, std::vector<std::pair<double, double>>>>;
+
+/// At least three numbers of layers, and times on one straight line to five digits: runs repeat to three digits at best.
+bool composed(const std::vector<std::pair<double, double>>& jobs) {
+  const auto [low, high] = std::minmax_element(jobs.begin(), jobs.end());
+  const bool three = std::any_of(jobs.begin(), jobs.end(), [&](const auto& job) { return job.first > low->first && job.first < high->first; });
+  if (!three) return false;
+  const double slope = (high->second - low->second) / (high->first - low->first);
+  return std::all_of(jobs.begin(), jobs.end(), [&](const auto& job) { return std::abs(low->second + slope * (job.first - low->first) - job.second) < 1e-5 * job.second; });
+}
+
+/// A file whose step times are on straight lines in most of its series was composed of measured parts: no step in it was measured.
+void mark_composed(std::vector<MeasuredRun>& runs, const Depths& depths, const std::map<std::string, std::vector<std::size_t>>& files) {
+  constexpr std::size_t kSeries = 5;   // fewer may be chance
+  for (const auto& [file, series] : depths) {
+    std::size_t long_enough = 0, straight = 0;
+    for (const auto& [key, jobs] : series) {
+      std::set<double> layers;
+      for (const auto& job : jobs) layers.insert(job.first);
+      long_enough += layers.size() >= 3;
+      straight += composed(jobs);
+    }
+    if (straight < kSeries || 2 * straight < long_enough) continue;
+    for (const std::size_t r : files.at(file)) runs[r].clean = false;
+  }
+}
+
 /// A measurement; what was not measured is an empty cell.
 std::optional<double> measured(const config::CsvRow& row, const char* column) {
   const std::optional<double> value = row.number(column);
@@ -84,6 +114,8 @@ std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
   std::vector<MeasuredRun> runs;
   std::set<std::string> known;
   Repeats repeats, sharding_repeats, memory_repeats;
+  Depths depths;
+  std::map<std::string, std::vector<std::size_t>> files;
   for (std::size_t i = 0; i < table.size(); ++i) {
     const config::CsvRow row = table.row(i);
     MeasuredRun run;
@@ -116,14 +148,17 @@ std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
     if (run.step_time_s) repeats[configuration(row) + told(run)].push_back(i);
     // Whoever keeps the optimizer states, gradients are reduced once per step: after many micro-batches that cannot double it.
     const std::string sharding = cell(row, "sharding");
-    if (run.step_time_s && integer(row, "grad_accum").value_or(1) >= 8 && (sharding == "none" || sharding == "zero1")) sharding_repeats[configuration(row, false)].push_back(i);
+    if (run.step_time_s && integer(row, "grad_accum").value_or(1) >= 8 && (sharding == "none" || sharding == "zero1")) sharding_repeats[configuration(row, {"sharding"})].push_back(i);
     // Memory is as good as its arguments: only rows that state all of them are repeats of one another.
     if (run.peak_mem_gib && !cell(row, "model_args_json").empty()) memory_repeats[configuration(row)].push_back(i);
+    files[cell(row, "source")].push_back(i);
+    if (const auto layers = integer(row, "layers"); run.step_time_s && layers) depths[cell(row, "source")][configuration(row, {"layers", "model"})].emplace_back(*layers, *run.step_time_s);
     runs.push_back(std::move(run));
   }
   mark_repeats(runs, repeats, &MeasuredRun::step_time_s, 1.1, true);
   mark_repeats(runs, sharding_repeats, &MeasuredRun::step_time_s, 2, false);
   mark_repeats(runs, memory_repeats, &MeasuredRun::peak_mem_gib, 1.1, true);
+  mark_composed(runs, depths, files);
   return runs;
 }
 

@@ -157,6 +157,9 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   const std::string note = cell(row, "note"), text = lower(note);
   // torchtune's recipes of before August 2024, and tables that compare with them: the whole logits.
   if (profile.name.starts_with("torchtune") && contains(note, "torch.nn.CrossEntropyLoss")) profile.loss = profile.compiled ? LossKind::upcast_compiled : LossKind::upcast;
+  // Rows of the embedding and the head: "vocab padded to multiple of 8".
+  static const std::regex kPadded(R"(vocab(?:ulary)? padded to (?:a )?multiples? of ([0-9]{1,5}))");
+  if (std::smatch found; std::regex_search(text, found, kPadded) && std::stoi(found[1].str()) > 0) profile.vocab_multiple = std::stoi(found[1].str());
   // LitGPT's longest batch is the run's first (finetune/lora.py of 2023, longest_seq_ix): no graph of a micro-batch before it.
   if (contains(note, "memory peak set by longest")) profile.holds_last_graph = false;
   // Qwen-7B's own modeling_qwen.py, apply_rotary_pos_emb, with flash-attn installed.

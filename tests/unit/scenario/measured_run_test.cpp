@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "sim/scenario/measured_run.h"
 #include "strategies/data/catalog.h"
@@ -15,19 +16,33 @@ namespace {
 using strategies::DataParallelKind;
 using Row = std::map<std::string, std::string>;
 
-/// One row of a table, as `validate` would read it. Llama-2-7B on eight H100, unless told otherwise.
-MeasuredRun run(Row cells) {
-  Row row{{"row_id", "r-1"}, {"task", "pretrain"}, {"framework", "various"}, {"model", "Llama-2-7B"}, {"seq_len", "4096"}, {"gpu", "h100-sxm"}, {"n_gpus", "8"},
-          {"micro_batch", "1"}, {"global_batch", "8"}, {"precision", "bf16"}, {"outcome", "ok"}};
-  for (auto& [column, text] : cells) row[column] = text;
+/// A table, as `validate` would read it; rows may leave columns out.
+std::vector<MeasuredRun> table(const std::vector<Row>& rows) {
+  std::set<std::string> columns;
+  for (const Row& row : rows)
+    for (const auto& [column, text] : row) columns.insert(column);
   const std::string path = testing::TempDir() + "measured_run_test.csv";
-  std::string header, values;
-  for (const auto& [column, text] : row) header += (header.empty() ? "" : ",") + column, values += (values.empty() ? "" : ",") + ("\"" + text + "\"");
-  std::ofstream(path) << header << "\n" << values << "\n";
+  std::string lines;
+  for (const std::string& column : columns) lines += (lines.empty() ? "" : ",") + column;
+  for (const Row& row : rows) {
+    lines += "\n";
+    for (const std::string& column : columns) lines += (column == *columns.begin() ? "\"" : ",\"") + (row.contains(column) ? row.at(column) : "") + "\"";
+  }
+  std::ofstream(path) << lines << "\n";
   std::vector<MeasuredRun> runs = read_measured_runs(path);
   std::remove(path.c_str());
-  return runs.at(0);
+  return runs;
 }
+
+/// Llama-2-7B on eight H100, unless told otherwise.
+Row job(const Row& cells) {
+  Row row{{"row_id", "r-1"}, {"task", "pretrain"}, {"framework", "various"}, {"model", "Llama-2-7B"}, {"seq_len", "4096"}, {"gpu", "h100-sxm"}, {"n_gpus", "8"},
+          {"micro_batch", "1"}, {"global_batch", "8"}, {"precision", "bf16"}, {"outcome", "ok"}};
+  for (const auto& [column, text] : cells) row[column] = text;
+  return row;
+}
+
+MeasuredRun run(const Row& cells) { return table({job(cells)}).at(0); }
 
 Scenario scenario(const Row& cells) {
   MeasuredRun r = run(cells);
@@ -289,6 +304,28 @@ TEST(MeasuredRun, CudaGraphsReplayLayers) {
   EXPECT_EQ(scenario({{"framework", "nemo"}, {"model", "Mixtral-8x7B"}, {"ep", "8"}, {"cuda_graph", "y"}}).strategy.training.cuda_graph_modules,
             (std::vector<std::string>{"attn", "moe_router"}));
   EXPECT_TRUE(scenario({{"framework", "nemo"}, {"cuda_graph", "n"}}).strategy.training.cuda_graph_modules.empty());
+}
+
+TEST(MeasuredRun, VocabulariesArePaddedAsTheNoteSays) {
+  EXPECT_EQ(scenario({{"vocab", "50257"}, {"note", "vocab padded to multiple of 8; dropout 0.1"}}).profile.vocab_multiple, 8);
+  EXPECT_EQ(scenario({{"vocab", "50257"}, {"note", "dropout 0.1"}}).profile.vocab_multiple, 1);
+}
+
+// Step times on straight lines over the number of layers, to five digits, were composed; runs that were measured scatter.
+TEST(MeasuredRun, ComposedStepTimesAreNotClean) {
+  const auto runs = [](double scatter, int series) {
+    std::vector<Row> rows;
+    for (int s = 0; s < series; ++s)
+      for (const int layers : {12, 16, 24})
+        rows.push_back(job({{"row_id", std::to_string(s) + "-" + std::to_string(layers)}, {"model", "GPT " + std::to_string(layers)}, {"layers", std::to_string(layers)}, {"hidden", "1024"}, {"heads", "16"},
+                            {"micro_batch", std::to_string(s + 1)}, {"global_batch", std::to_string(8 * (s + 1))}, {"source", "table 1"},
+                            {"step_time_s", std::to_string((0.01 * layers + 0.05) * (layers == 16 ? 1 + scatter : 1))}}));
+    return table(rows);
+  };
+  const auto clean = [](const std::vector<MeasuredRun>& all) { return std::count_if(all.begin(), all.end(), [](const MeasuredRun& r) { return r.clean; }); };
+  EXPECT_EQ(clean(runs(0, 5)), 0);
+  EXPECT_EQ(clean(runs(0.001, 5)), 15);
+  EXPECT_EQ(clean(runs(0, 4)), 12);   // too few to tell
 }
 
 TEST(MeasuredRun, NemoAutomodelHasAProfile) {
