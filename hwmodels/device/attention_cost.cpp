@@ -30,15 +30,6 @@ const AttentionParameters& parameters_of(const KernelParameters& p, AttentionKer
   return p.flash1;
 }
 
-/// At the power limit the clock falls until what the tensor units draw is within it: by the power kClockPerPower of how busy they
-/// are, so that a kernel that keeps them idle enough loses nothing. SimuMax on B200: long products run at 0.74 of the burst clock,
-/// long attention (0.65 as busy) at 0.83. `busy`: of the tensor peak.
-double attention_clock(const DeviceRates& gpu, double busy) {
-  constexpr double kClockPerPower = 0.266;
-  if (gpu.gemm_clock >= 1) return gpu.gemm_clock;
-  return std::min(1.0, gpu.gemm_clock * std::pow(gpu.p.gemm_peak_fraction / busy, kClockPerPower));
-}
-
 /// The width that a kernel computes with: smaller heads are filled up with zeros.
 /// Source: Dao-AILab/flash-attention v0.2.2 csrc/flash_attn/fmha_api.cpp (32, 64, 128), v2.0.0 static_switch.h (steps of 32);
 /// flash_attn_triton.py (powers of two). Other libraries' widths are not known here.
@@ -90,7 +81,7 @@ CostParts attention_cost(const DeviceRates& gpu, const model::KernelSpec& s, boo
   const double products = 2.0 * static_cast<double>(computed_width(s.attention, s.head_dim) + computed_width(s.attention, s.value_head_dim)) * (backward ? kBackwardFlops : 1);
   const double per_score = products + a.softmax_flops;
   const double sm_rate =
-      gpu.peak[static_cast<std::size_t>(s.dtype)] * attention_clock(gpu, fraction * products / per_score) * fraction / gpu.sms;
+      gpu.peak[static_cast<std::size_t>(s.dtype)] * clock_at_power(gpu.gemm_clock, fraction * products / per_score / gpu.p.gemm_peak_fraction) * fraction / gpu.sms;
   const double ramp = a.key_ramp + a.causal_waste * ((s.causal ? 1 : 0) + (s.window > 0 ? 1 : 0));
   const double seen = model::attention_area(s.query_length, s.key_length, s.causal, s.window) / queries;
   const double most = s.window > 0 ? std::min(keys, static_cast<double>(s.causal ? s.window : 2 * s.window)) : keys;

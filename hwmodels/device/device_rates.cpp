@@ -66,6 +66,11 @@ double expected_largest(int n) {
   return n == 1 ? 0 : low;
 }
 
+double clock_at_power(double clock, double power) {
+  constexpr double kClockPerPower = 0.266;
+  return clock >= 1 ? clock : std::min(1.0, clock * std::pow(power, -kClockPerPower));
+}
+
 DeviceRates rates_of(const Gpu& gpu, ClockState clock, int gpus) {
   DeviceRates r;
   r.p = kernel_parameters_from(gpu.kernel_parameters);
@@ -84,7 +89,8 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, int gpus) {
     r.stand_in[index_of(wanted)] = runs_as != wanted;
     r.on_cores[index_of(wanted)] = runs_as == DType::fp32;
     r.peak[index_of(wanted)] = it->second.value;
-    r.gemm_rate[index_of(wanted)] = it->second.value * r.gemm_clock * gemm_fraction(r.p, runs_as);
+    const double power = bits(runs_as) <= 8 ? r.p.gemm_8bit_power : 1;
+    r.gemm_rate[index_of(wanted)] = it->second.value * clock_at_power(r.gemm_clock, power) * gemm_fraction(r.p, runs_as);
   }
   prepare_tiles(r);
   return r;

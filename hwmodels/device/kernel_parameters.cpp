@@ -21,6 +21,7 @@ using P = KernelParameters;
 
 constexpr std::array kFields{
     REHEARSE_FIELD(sustained_clock, true),
+    REHEARSE_FIELD(gemm_8bit_power, true),
     REHEARSE_FIELD(speed_spread, false),
     REHEARSE_FIELD(gemm_peak_fraction, true),
     REHEARSE_FIELD(gemm_fp8_fraction, true),

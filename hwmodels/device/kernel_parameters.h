@@ -23,8 +23,8 @@ struct AttentionParameters {
 
 struct KernelParameters {
   // Clock. Burst: a cold microbenchmark. Sustained: minutes of training at the power limit.
-  double sustained_clock = 1;        // GEMM rate sustained / burst
-
+  double sustained_clock = 1;        // 16-bit GEMM rate sustained / burst
+  double gemm_8bit_power = 1;        // what tensor units draw over products in 8 bits or fewer, of what they draw over 16-bit ones
   double speed_spread = 0;           // standard deviation of the compute speed of GPUs of one type, as a fraction
 
   // GEMM.

@@ -134,6 +134,19 @@ TEST(GemmCost, SmallerFormatsAreFasterAndMissingOnesAreSaid) {
   EXPECT_TRUE(KernelModel(load_gpu("rtx-a6000")).cost(gemm(4096, 4096, 4096)).extrapolated);  // Ampere, but no A100
 }
 
+// At the power limit a draw of three quarters is a clock of 0.75^-0.266 = 1.08 times; where nothing throttles, bits change nothing.
+TEST(GemmCost, ProductsInEightBitsKeepMoreOfTheClock) {
+  const auto kept = [](const char* name, DType type) {
+    const model::KernelSpec s = gemm(16384, 16384, 16384, type);
+    return to_seconds(KernelModel(load_gpu(name), ClockState::burst).cost(s).duration) / to_seconds(KernelModel(load_gpu(name)).cost(s).duration);
+  };
+  EXPECT_NEAR(kept("h100-sxm", DType::fp8) / kept("h100-sxm", DType::bf16), 1.0795, 0.01);
+  EXPECT_NEAR(kept("gb200-nvl72", DType::fp8) / kept("gb200-nvl72", DType::bf16), 1.0795, 0.01);
+  EXPECT_DOUBLE_EQ(kept("h20", DType::fp8), kept("h20", DType::bf16));
+  EXPECT_DOUBLE_EQ(clock_at_power(1, 2), 1);
+  EXPECT_DOUBLE_EQ(clock_at_power(0.9, 0.1), 1);   // never above the burst clock
+}
+
 // A head of 50257 tokens: the forward result's rows are no multiple of 16 bytes, nor are backward's operands. Rows of 50304 are.
 TEST(GemmCost, UnalignedVocabularyIsSlowWhereItIsALeadingDimension) {
   const KernelModel a100(load_gpu("a100-80gb-sxm"));
