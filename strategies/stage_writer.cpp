@@ -94,9 +94,12 @@ void StageWriter::setup() {
   Stage& stage = impl_->stage;
   stage.in_setup = true;
   impl_->data->setup();
-  // Made at the first matrix product and never freed (PyTorch, CublasHandlePool).
+  // Made at the first matrix product of each thread and never freed (PyTorch, CublasHandlePool): the forward's before anything
+  // large has been freed, that of autograd's thread by its own first product (tape_emitter.cpp), in whatever the loss left free.
+  EXPECTS(stage.persistent == 0, "the persistent frame is the program's first");
   stage.call("allocate workspaces", Phase::setup, nullptr, [&](plan::BlockWriter& w) {
-    for (Bytes workspace : stage.profile.workspaces) w.alloc(stage.persistent_slot(), workspace.value, plan::Category::workspace);
+    for (std::size_t i = 0; i < stage.profile.workspaces.size(); ++i)
+      if (i != 1) w.alloc(stage.persistent_slot(), stage.profile.workspaces[i].value, plan::Category::workspace);
     if (stage.profile.gathers_into_buffers && context.sequence_parallel)
       for (int i = 0; i < 2; ++i) w.alloc(stage.persistent_slot(), context.tokens * context.model.hidden * context.element(), plan::Category::workspace);
   });

@@ -98,9 +98,12 @@ class Ledger {
     const plan::Instruction* const first = b.memory.data();
     for (const plan::Instruction& i : b.memory) {
       ++result_.operations;
-      const std::uint32_t frame = call.frames[static_cast<std::size_t>(i.frame)];
+      const std::uint32_t frame = frame_of(call, i);
       MemorySlot& slot = slots_[frame + i.index];
       switch (i.op) {
+        case Opcode::alloc_once:
+          if (slot.bytes != 0) break;
+          [[fallthrough]];
         case Opcode::alloc: {
           if (i.value == 0) break;
           EXPECTS(slot.bytes == 0, b.name + ": a live tensor's slot is allocated again: " + name_of_slot(b, i));
@@ -150,9 +153,12 @@ class Ledger {
           continue;
         }
       const plan::Instruction& i = *o->instruction;
-      const std::uint32_t frame = call.frames[static_cast<std::size_t>(i.frame)];
+      const std::uint32_t frame = frame_of(call, i);
       MemorySlot& slot = slots_[frame + i.index];
       switch (i.op) {
+        case Opcode::alloc_once:
+          if (slot.bytes != 0) break;
+          [[fallthrough]];
         case Opcode::alloc: {
           if (i.value == 0) break;
           EXPECTS(slot.bytes == 0, plan_.blocks[call.block].name + ": a live tensor's slot is allocated again: " + name_of_slot(plan_.blocks[call.block], i));
@@ -228,8 +234,12 @@ class Ledger {
     result_.failed_step = step;
   }
 
+  static std::uint32_t frame_of(const plan::Call& call, const plan::Instruction& i) { return i.op == Opcode::alloc_once ? 0 : call.frames[static_cast<std::size_t>(i.frame)]; }
+
   /// Would running this passage change nothing, not even a peak?
   bool leaves_nothing(const Passage& p) const {
+    for (const std::uint32_t slot : p.once)
+      if (slots_[slot].bytes == 0) return false;
     if (allocator_.statistics().allocated_bytes.current.value + p.rise > peak_) return false;
     for (const Passage::Room& r : p.rooms)
       if (!allocator_.has_room(r.request, r.bytes)) return false;
@@ -270,6 +280,7 @@ class Ledger {
   }
 
   static std::string name_of_slot(const plan::Block& b, const plan::Instruction& i) {
+    if (i.op == Opcode::alloc_once) return "made once";
     return i.frame == plan::Frame::own && i.index < b.slot_names.size() ? b.slot_names[i.index] : "slot " + std::to_string(i.index);
   }
 

@@ -79,8 +79,11 @@ class ByteLedger {
 
   void run(const plan::Call& call) {
     const plan::Block& block = plan_.blocks[call.block];
-    for (const plan::Instruction& i : block.memory) {
-      Slot& slot = slots_.at(call.frames[static_cast<std::size_t>(i.frame)] + i.index);
+    for (plan::Instruction i : block.memory) {
+      const bool once = i.op == plan::Opcode::alloc_once;
+      if (once && slots_.at(i.index).bytes != 0) continue;
+      if (once) i.op = plan::Opcode::alloc;
+      Slot& slot = slots_.at(once ? i.index : call.frames[static_cast<std::size_t>(i.frame)] + i.index);
       if (i.op == plan::Opcode::alloc) {
         const bool counted = workspaces_ || i.flags != static_cast<std::uint8_t>(plan::Category::workspace);
         if (i.value == 0 || !counted) continue;
