@@ -49,6 +49,7 @@ class Ledger {
     result_.peak_allocated = s.allocated_bytes.peak;
     result_.peak_reserved = s.reserved_bytes.peak;
     result_.end_allocated = end_allocated_.value_or(s.allocated_bytes.current);
+    result_.end_reserved = end_reserved_.value_or(s.reserved_bytes.current);
     std::sort(result_.live_at_peak.begin(), result_.live_at_peak.end(), [](const LiveTensor& a, const LiveTensor& b) { return a.bytes > b.bytes; });
     return std::move(result_);
   }
@@ -58,7 +59,7 @@ class Ledger {
   bool calls(const std::vector<plan::Call>& list, int step) {
     const bool last = step == options_.steps - 1;
     const std::int64_t before = result_.operations;
-    const Bytes at_begin = allocator_.statistics().allocated_bytes.current;
+    const Bytes at_begin = allocator_.statistics().allocated_bytes.current, reserved_at_begin = allocator_.statistics().reserved_bytes.current;
     if (periods_) periods_->begin_step();
     if (steps_) steps_->begin(step);
     for (std::size_t i = 0; i < list.size(); ++i) {
@@ -66,6 +67,7 @@ class Ledger {
         if (const std::int64_t rest = steps_->same_rest(i, result_.operations - before, slots_, allocator_); rest > 0) {
           leave_out(rest);
           end_allocated_ = at_begin;
+          end_reserved_ = reserved_at_begin;
           return true;
         }
       if (step >= 0 && periods_) {
@@ -305,7 +307,7 @@ class Ledger {
   StreamUses streams_;
   std::optional<MemoryPeriods> periods_;  // while they may be left out
   std::optional<MemorySteps> steps_;
-  std::optional<Bytes> end_allocated_;    // where the end of the last step was left out
+  std::optional<Bytes> end_allocated_, end_reserved_;    // where the end of the last step was left out
   ClassMemory result_;
 };
 
