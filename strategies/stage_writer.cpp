@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/core.h>
+
 #include "sim/core/contract.h"
 #include "strategies/data/data_parallel.h"
 #include "strategies/layer/blocks.h"
@@ -135,6 +137,13 @@ void StageWriter::message(const Action& action) { impl_->messages.issue(action);
 void StageWriter::wait_for(const Action& action) { impl_->messages.wait_for(action); }
 void StageWriter::synchronise() {
   impl_->stage.call("synchronise after messages", Phase::communication, nullptr, [](plan::BlockWriter& w) { w.host_sync(); });
+}
+
+void StageWriter::sleep(Duration time) {
+  impl_->stage.call(fmt::format("look for messages {}", time.count()), Phase::communication, nullptr, [&](plan::BlockWriter& w) {
+    w.host(time);
+    w.host_sync();   // the last look sees the device there
+  });
 }
 
 void StageWriter::unshard(int chunk) { impl_->data->unshard(impl_->chunks[chunk].first, impl_->chunks[chunk].last); }
