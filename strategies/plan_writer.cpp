@@ -104,7 +104,15 @@ void follow(const PipelineProgram& program, int rank, const FrameworkProfile& pr
         // Messages that travel under the passes are not batched, and only batches are waited for by the host.
         // Source: megatron/core/pipeline_parallel/p2p_communication.py, _communicate (batch_p2p_comm and batch_p2p_sync).
         const bool batched = program.channels == Channels::per_rank;
-        if (a.wait == Wait::at_issue && batched && profile.message_sync && (receives || profile.send_sync)) writer.synchronise();
+        const bool polls = profile.message_poll > Duration{};
+        if (a.wait == Wait::at_issue && batched && profile.message_sync && (receives || profile.send_sync || polls)) writer.synchronise();
+        if (a.wait == Wait::at_issue && batched && polls) {
+          // Two messages announce each tensor (an activation travels with its mask), one after the other: the first look comes half an
+          // interval late on the average, each that follows a whole one. Source: nanotron 67c5ebb6, parallel/pipeline_parallel/p2p.py, _send_meta.
+          int half_looks = 0;
+          for (std::size_t k = i; k < end; ++k) half_looks += actions[k].kind == ActionKind::send_forward || actions[k].kind == ActionKind::recv_forward ? 7 : 3;
+          writer.sleep(profile.message_poll * half_looks / 2);
+        }
         i = end - 1;
         break;
       }

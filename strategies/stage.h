@@ -70,6 +70,7 @@ class Stage {
   std::vector<Unit> units;      // all chunks, in forward order of the chunks
   plan::FrameAllocator frames;
   static constexpr std::uint32_t kPersistentSlots = 256;
+  static constexpr std::uint32_t kBackwardWorkspace = kPersistentSlots - 30;   // counted from the program's first slot, as the frame is its first
   std::uint32_t persistent;     // first slot of this rank's persistent tensors
 
   bool in_setup = false;

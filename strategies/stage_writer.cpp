@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/core.h>
+
 #include "sim/core/contract.h"
 #include "strategies/data/data_parallel.h"
 #include "strategies/layer/blocks.h"
@@ -94,9 +96,12 @@ void StageWriter::setup() {
   Stage& stage = impl_->stage;
   stage.in_setup = true;
   impl_->data->setup();
-  // Made at the first matrix product and never freed (PyTorch, CublasHandlePool).
+  // Made at the first matrix product of each thread and never freed (PyTorch, CublasHandlePool): the forward's before anything
+  // large has been freed, that of autograd's thread by its own first product (tape_emitter.cpp), in whatever the loss left free.
+  EXPECTS(stage.persistent == 0, "the persistent frame is the program's first");
   stage.call("allocate workspaces", Phase::setup, nullptr, [&](plan::BlockWriter& w) {
-    for (Bytes workspace : stage.profile.workspaces) w.alloc(stage.persistent_slot(), workspace.value, plan::Category::workspace);
+    for (std::size_t i = 0; i < stage.profile.workspaces.size(); ++i)
+      if (i != 1) w.alloc(stage.persistent_slot(), stage.profile.workspaces[i].value, plan::Category::workspace);
     if (stage.profile.gathers_into_buffers && context.sequence_parallel)
       for (int i = 0; i < 2; ++i) w.alloc(stage.persistent_slot(), context.tokens * context.model.hidden * context.element(), plan::Category::workspace);
   });
@@ -132,6 +137,13 @@ void StageWriter::message(const Action& action) { impl_->messages.issue(action);
 void StageWriter::wait_for(const Action& action) { impl_->messages.wait_for(action); }
 void StageWriter::synchronise() {
   impl_->stage.call("synchronise after messages", Phase::communication, nullptr, [](plan::BlockWriter& w) { w.host_sync(); });
+}
+
+void StageWriter::sleep(Duration time) {
+  impl_->stage.call(fmt::format("look for messages {}", time.count()), Phase::communication, nullptr, [&](plan::BlockWriter& w) {
+    w.host(time);
+    w.host_sync();   // the last look sees the device there
+  });
 }
 
 void StageWriter::unshard(int chunk) { impl_->data->unshard(impl_->chunks[chunk].first, impl_->chunks[chunk].last); }

@@ -30,6 +30,7 @@ class StageWriter {
   void wait_for(const Action& action);
   /// The host waits until the device has done everything (torch.cuda.synchronize).
   void synchronise();
+  void sleep(Duration time);   // of the host thread
   /// FSDP's actions on a chunk. A schedule that has `reduce_gradient` decides when that is; else it follows the chunk's last
   /// backward.
   void unshard(int chunk);

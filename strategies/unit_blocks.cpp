@@ -83,6 +83,8 @@ TapeBlocks UnitBlocks::emit_unit(const Unit& u, const Variant& variant) {
   options.gradient_element_bytes = data_.gradient_element_bytes();
   options.main_gradient_element_bytes = data_.main_gradient_element_bytes();
   if (stage_.profile.proxies_always_stall || !stage_.rank_class.stage_peers_other_node.empty()) options.collective_wait = stage_.profile.proxy_stall * stage_.sizes.tensor;
+  if (stage_.profile.workspaces.size() > 1) options.backward_workspace = stage_.profile.workspaces[1].value;
+  options.backward_workspace_slot = Stage::kBackwardWorkspace;
   options.split = variant.split;
   options.retains_ends = u.retains;
   options.above_retains = u.above_retains;

@@ -49,6 +49,7 @@ class Ledger {
     result_.peak_allocated = s.allocated_bytes.peak;
     result_.peak_reserved = s.reserved_bytes.peak;
     result_.end_allocated = end_allocated_.value_or(s.allocated_bytes.current);
+    result_.end_reserved = end_reserved_.value_or(s.reserved_bytes.current);
     std::sort(result_.live_at_peak.begin(), result_.live_at_peak.end(), [](const LiveTensor& a, const LiveTensor& b) { return a.bytes > b.bytes; });
     return std::move(result_);
   }
@@ -58,7 +59,7 @@ class Ledger {
   bool calls(const std::vector<plan::Call>& list, int step) {
     const bool last = step == options_.steps - 1;
     const std::int64_t before = result_.operations;
-    const Bytes at_begin = allocator_.statistics().allocated_bytes.current;
+    const Bytes at_begin = allocator_.statistics().allocated_bytes.current, reserved_at_begin = allocator_.statistics().reserved_bytes.current;
     if (periods_) periods_->begin_step();
     if (steps_) steps_->begin(step);
     for (std::size_t i = 0; i < list.size(); ++i) {
@@ -66,6 +67,7 @@ class Ledger {
         if (const std::int64_t rest = steps_->same_rest(i, result_.operations - before, slots_, allocator_); rest > 0) {
           leave_out(rest);
           end_allocated_ = at_begin;
+          end_reserved_ = reserved_at_begin;
           return true;
         }
       if (step >= 0 && periods_) {
@@ -98,9 +100,12 @@ class Ledger {
     const plan::Instruction* const first = b.memory.data();
     for (const plan::Instruction& i : b.memory) {
       ++result_.operations;
-      const std::uint32_t frame = call.frames[static_cast<std::size_t>(i.frame)];
+      const std::uint32_t frame = frame_of(call, i);
       MemorySlot& slot = slots_[frame + i.index];
       switch (i.op) {
+        case Opcode::alloc_once:
+          if (slot.bytes != 0) break;
+          [[fallthrough]];
         case Opcode::alloc: {
           if (i.value == 0) break;
           EXPECTS(slot.bytes == 0, b.name + ": a live tensor's slot is allocated again: " + name_of_slot(b, i));
@@ -150,9 +155,12 @@ class Ledger {
           continue;
         }
       const plan::Instruction& i = *o->instruction;
-      const std::uint32_t frame = call.frames[static_cast<std::size_t>(i.frame)];
+      const std::uint32_t frame = frame_of(call, i);
       MemorySlot& slot = slots_[frame + i.index];
       switch (i.op) {
+        case Opcode::alloc_once:
+          if (slot.bytes != 0) break;
+          [[fallthrough]];
         case Opcode::alloc: {
           if (i.value == 0) break;
           EXPECTS(slot.bytes == 0, plan_.blocks[call.block].name + ": a live tensor's slot is allocated again: " + name_of_slot(plan_.blocks[call.block], i));
@@ -228,8 +236,12 @@ class Ledger {
     result_.failed_step = step;
   }
 
+  static std::uint32_t frame_of(const plan::Call& call, const plan::Instruction& i) { return i.op == Opcode::alloc_once ? 0 : call.frames[static_cast<std::size_t>(i.frame)]; }
+
   /// Would running this passage change nothing, not even a peak?
   bool leaves_nothing(const Passage& p) const {
+    for (const std::uint32_t slot : p.once)
+      if (slots_[slot].bytes == 0) return false;
     if (allocator_.statistics().allocated_bytes.current.value + p.rise > peak_) return false;
     for (const Passage::Room& r : p.rooms)
       if (!allocator_.has_room(r.request, r.bytes)) return false;
@@ -270,6 +282,7 @@ class Ledger {
   }
 
   static std::string name_of_slot(const plan::Block& b, const plan::Instruction& i) {
+    if (i.op == Opcode::alloc_once) return "made once";
     return i.frame == plan::Frame::own && i.index < b.slot_names.size() ? b.slot_names[i.index] : "slot " + std::to_string(i.index);
   }
 
@@ -294,7 +307,7 @@ class Ledger {
   StreamUses streams_;
   std::optional<MemoryPeriods> periods_;  // while they may be left out
   std::optional<MemorySteps> steps_;
-  std::optional<Bytes> end_allocated_;    // where the end of the last step was left out
+  std::optional<Bytes> end_allocated_, end_reserved_;    // where the end of the last step was left out
   ClassMemory result_;
 };
 

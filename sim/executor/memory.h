@@ -32,6 +32,7 @@ struct LiveTensor {
 
 struct ClassMemory {
   Bytes peak_allocated, peak_reserved, end_allocated;
+  Bytes end_reserved;                                      // less than the peak only where cached segments had to be given back
   std::array<std::int64_t, plan::kCategories> at_peak{};   // live bytes by category when allocated was highest
   int peak_step = 0;
   std::int64_t peak_call = -1;                             // index into the step program, -1: in setup

@@ -39,7 +39,9 @@ class Passages {
   void add_to(std::vector<Passage>& out) {
     for (std::size_t i = list_.size(); i-- > 0;) {
       if (ends_[i] == kNowhere) continue;
-      Passage passage{.operations = static_cast<std::uint32_t>(ends_[i] - i), .rise = rise_within(i), .rooms = {}};
+      Passage passage{.operations = static_cast<std::uint32_t>(ends_[i] - i), .rise = rise_within(i), .rooms = {}, .once = {}};
+      for (std::size_t o = i; o < ends_[i]; ++o)
+        if (list_[o].op == Opcode::alloc_once) passage.once.push_back(list_[o].index);
       collect_rooms(i, {}, passage.rooms);
       // What follows finds memory as this one did.
       if (ends_[i] < list_.size() && operations_[ends_[i]].passage != kNoPassage) join(passage, out[operations_[ends_[i]].passage]);
@@ -52,6 +54,7 @@ class Passages {
   static void join(Passage& first, const Passage& second) {
     first.operations += second.operations;
     first.rise = std::max(first.rise, second.rise);
+    first.once.insert(first.once.end(), second.once.begin(), second.once.end());
     for (const Passage::Room& r : second.rooms) {
       Passage::Room& room = room_of(first.rooms, r.request);
       room.bytes = std::max(room.bytes, r.bytes);
@@ -68,6 +71,10 @@ class Passages {
         continue;
       }
       const plan::Instruction& in = list_[i];
+      if (in.op == Opcode::alloc_once) {
+        ++i;
+        continue;
+      }
       const bool belongs = (in.op == Opcode::alloc && in.value > 0) || in.op == Opcode::free;
       if (!belongs || partners_[i] == kNowhere || partners_[i] < first) return kNowhere;
       end = std::max(end, partners_[i] + 1);
@@ -80,6 +87,7 @@ class Passages {
   std::int64_t rise_within(std::size_t first) const {
     std::int64_t live = 0, highest = 0;
     for (std::size_t i = first; i < ends_[first]; ++i) {
+      if (list_[i].op == Opcode::alloc_once) continue;
       const bool is_free = list_[i].op == Opcode::free;
       const Prepared& r = operations_[is_free ? partners_[i] : i].request;
       const std::int64_t at_most = r.size + (r.least_rest - 1) / kGranule * kGranule;   // a smaller rest is not split off
@@ -124,7 +132,7 @@ MemoryOperations::MemoryOperations(const plan::Block& block, hwmodels::CachingAl
   all.reserve(block.memory.size());
   for (const plan::Instruction& i : block.memory) {
     MemoryOperation& o = all.emplace_back(MemoryOperation{.instruction = &i, .request = {}});
-    if (i.op == Opcode::alloc) o.request = allocator.prepare(Bytes{i.value}, {static_cast<std::uint8_t>(i.stream)});
+    if (i.op == Opcode::alloc || i.op == Opcode::alloc_once) o.request = allocator.prepare(Bytes{i.value}, {static_cast<std::uint8_t>(i.stream)});
   }
   for (std::size_t i = 0; i + 1 < all.size(); ++i) {
     const plan::Instruction &a = block.memory[i], &b = block.memory[i + 1];

@@ -20,6 +20,7 @@ struct Passage {
   std::uint32_t operations = 0;
   std::int64_t rise = 0;      // of allocated bytes, at most: a block that is lent whole is larger than was asked for
   std::vector<Room> rooms;    // by pool
+  std::vector<std::uint32_t> once;   // slots of the program that have to be live
 };
 
 constexpr std::uint32_t kNoPassage = UINT32_MAX;

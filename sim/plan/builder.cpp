@@ -16,6 +16,11 @@ void BlockWriter::alloc(std::uint32_t slot, std::int64_t bytes, Category categor
   block_.memory.push_back({Opcode::alloc, stream, frame, static_cast<std::uint8_t>(category), slot, bytes});
 }
 
+void BlockWriter::alloc_once(std::uint32_t slot, std::int64_t bytes, Category category) {
+  EXPECTS(bytes >= 0);
+  block_.memory.push_back({Opcode::alloc_once, Stream::compute, Frame::own, static_cast<std::uint8_t>(category), slot, bytes});
+}
+
 void BlockWriter::free(std::uint32_t slot, Frame frame) {
   block_.memory.push_back({Opcode::free, Stream::compute, frame, 0, slot, 0});
 }

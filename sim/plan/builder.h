@@ -39,6 +39,8 @@ class BlockWriter {
 
   /// Nothing is allocated for 0 bytes, and its free is left out as well.
   void alloc(std::uint32_t slot, std::int64_t bytes, Category category, Frame frame = Frame::own, Stream stream = Stream::compute);
+  /// Unless it is live; `slot` counts from the program's first, not from a frame's.
+  void alloc_once(std::uint32_t slot, std::int64_t bytes, Category category);
   void free(std::uint32_t slot, Frame frame = Frame::own);
   /// Own slot `to` takes over the tensor in slot `from` of `frame`; the old slot is empty afterwards.
   void move(std::uint32_t to, std::uint32_t from, Frame frame);

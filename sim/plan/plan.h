@@ -63,6 +63,7 @@ enum class Opcode : std::uint8_t {
   host_sync,    // the host thread waits for everything issued so far
   // memory
   alloc,        // tensor slot (frame, index), category      value: bytes
+  alloc_once,   // the same of the program's slot `index`, whatever the frame, unless it is live: made where it is first needed
   free,         // tensor slot (frame, index)
   move,         // own slot `index` takes over the tensor of slot `value` of `frame`
   record_stream,// tensor slot is also used on `stream`: its free completes only when that stream has got there

@@ -68,7 +68,7 @@ RowOutcome outcome_of(const scenario::MeasuredRun& run, const AccuracyOptions& o
     const std::size_t which = run.last_stage_memory ? result.classes.size() - 1 : run.first_stage_memory ? 0 : result.fullest_class;
     const scenario::ClassResult& c = result.classes[which];
     out.measured_memory = run.peak_mem_gib;
-    out.predicted_memory = gib(run.peak_mem_kind == "reserved" ? c.memory.peak_reserved : run.peak_mem_kind == "device" ? c.peak_device() : c.memory.peak_allocated);
+    out.predicted_memory = gib(run.peak_mem_kind == "reserved" ? (run.reserved_at_end ? c.memory.end_reserved : c.memory.peak_reserved) : run.peak_mem_kind == "device" ? c.peak_device() : c.memory.peak_allocated);
   }
   if (run.fits) {
     out.measured_fits = run.fits;

@@ -99,6 +99,7 @@ std::string timing_text(const plan::Plan& plan, const plan::Block& b, const plan
 std::string memory_line(const plan::Block& b, const plan::Instruction& i) {
   switch (i.op) {
     case Opcode::alloc: return fmt::format("alloc       {} ({}) {}", bytes_text(i.value), name_of(static_cast<plan::Category>(i.flags)), slot_text(b, i));
+    case Opcode::alloc_once: return fmt::format("alloc once  {} ({}) [{}]", bytes_text(i.value), name_of(static_cast<plan::Category>(i.flags)), i.index);
     case Opcode::free: return "free        " + slot_text(b, i);
     case Opcode::move: return fmt::format("move        slot {} -> {}", i.value, slot_text(b, i));
     default: return fmt::format("mark        {} used on {}", slot_text(b, i), name_of(i.stream));

@@ -136,6 +136,7 @@ std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
       if (contains(cell(row, "note"), average)) run.step_time_s.reset();
     run.last_stage_memory = contains(cell(row, "mem_rank"), "last");
     run.first_stage_memory = run.framework == "nanotron";
+    run.reserved_at_end = run.first_stage_memory;   // log_memory resets the peak before and after each step's passes (nanotron trainer.py, training_step)
     run.fits = ended_well(row);
     run.clean = is_clean(row, run);
     try {

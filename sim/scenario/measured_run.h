@@ -18,6 +18,7 @@ struct MeasuredRun {
   std::optional<bool> fits;                     // from `outcome`
   bool last_stage_memory = false;               // measured on the last pipeline stage (else: first stage or highest)
   bool first_stage_memory = false;
+  bool reserved_at_end = false;   // reserved memory is what was left after a step, not the most there ever was
   bool dense = true;
   bool clean = true;
   std::optional<Scenario> scenario;

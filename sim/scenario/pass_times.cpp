@@ -35,6 +35,7 @@ double kept_for_weights(const plan::Plan& plan, std::size_t c) {
   std::int64_t live = 0, after_forward = 0, after_input = 0;
   for (const plan::Call& call : plan.classes[c].program.step) {
     for (const plan::Instruction& i : plan.blocks[call.block].memory) {
+      if (i.op == plan::Opcode::alloc_once) continue;
       Slot& slot = slots[call.frames[static_cast<std::size_t>(i.frame)] + i.index];
       if (i.op == plan::Opcode::alloc) {
         const auto category = static_cast<plan::Category>(i.flags);

@@ -144,6 +144,7 @@ void simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
           r.memory = std::move(tight);
           continue;
         }
+        if (!tight.out_of_memory) r.memory.end_reserved = tight.end_reserved;
         r.memory.out_of_memory = tight.out_of_memory;
         r.memory.failed_call = tight.failed_call;
         r.memory.failed_step = tight.failed_step;

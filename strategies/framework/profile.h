@@ -150,6 +150,7 @@ struct FrameworkProfile {
   bool overlap_messages = true;           // messages of Megatron's interleaved schedule travel under the passes
   bool message_sync = false;              // the host waits for the device after each blocking exchange between stages
   bool send_sync = true;                  // and after exchanges that only send; false: where something is received (nanotron)
+  Duration message_poll{};                // blocking exchanges: how often the host looks whether one of the two messages that announce a tensor has arrived (nanotron of December 2024)
   bool splits_messages = false;           // tensor parallel without sequence parallel: each rank sends its share of a message, which is gathered on arrival
   bool pipeline_by_cost = false;          // stages are balanced by compute, head included (nanotron); false: by layers
   bool ddp_bucket_copies = false;         // under DDP its 16-bit buckets live beside the fp32 gradients (nanotron)

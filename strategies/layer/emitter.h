@@ -115,6 +115,7 @@ class TapeEmitter {
   int backward_position_ = 1 << 30;
   bool produced_ = false;                      // input gradients of the node at hand
   bool backward_ = false;
+  bool has_workspace_ = false;                 // a matrix product of backward has come
   bool in_backward_node_ = false;
   bool in_cuda_graph_ = false;                 // the node at hand is replayed from a CUDA graph
 };

@@ -227,6 +227,10 @@ void TapeEmitter::outliving(BlockWriter& drop, BlockWriter& last, BlockWriter& k
 
 void TapeEmitter::kernel(std::uint32_t spec, plan::Stream stream, int launches) {
   const Duration one = in_backward_node_ ? profile_.backward_kernel_host : profile_.kernel_host;
+  if (backward_ && options_.backward_workspace > 0 && !has_workspace_ && builder_.plan().kernels[spec].kind == model::KernelKind::gemm) {
+    out_->alloc_once(options_.backward_workspace_slot, options_.backward_workspace, Category::workspace);
+    has_workspace_ = true;
+  }
   out_->kernel(spec, in_cuda_graph_ ? Duration{} : one * launches, stream);
 }
 

@@ -40,6 +40,8 @@ struct EmitOptions {
   bool input_gradient = true;         // false: nothing trainable below
   std::int64_t gradient_element_bytes = 2;   // of a gradient as the weight-gradient kernel writes it
   std::int64_t main_gradient_element_bytes = 4;
+  std::int64_t backward_workspace = 0;   // bytes that the first matrix product of backward makes in `backward_workspace_slot` of the program
+  std::uint32_t backward_workspace_slot = 0;
   Duration collective_wait{};         // host time of a collective beyond the profile's
   SplitBackward split = SplitBackward::none;
   int hooked_submodules = 0;          // modules with hooks before and after each pass (ZeRO-3)

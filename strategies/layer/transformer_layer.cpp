@@ -87,24 +87,35 @@ void apply_capture(const LowerContext& c, Tape& tape) {
   }
 }
 
-/// nanotron's attention (models/llama.py, CausalSelfAttention.forward): q, k and v are permuted into a tensor of their own, keys and
-/// values joined and permuted again, queries rotated into a new tensor, keys in place. The projection's output is a variable
-/// of the caller until the end. With several samples the result is copied into [sequence, batch] for the output product, which keeps
-/// the copy; an asynchronous product makes it in each direction (parallel/tensor_parallel/functional.py,
-/// _RowLinearAsyncCommunication). Gradients of the joined keys and values are views. Kernels as PyTorch dispatched them
-/// for nanotron's own modules.
+/// nanotron's attention (models/llama.py, CausalSelfAttention.forward): q, k and v are permuted into a tensor of their own (with grouped
+/// queries into one each), keys and values joined and permuted again. Both are rotated in place (flash-attn layers/rotary.py,
+/// RotaryEmbedding.forward, `inplace=True`), so what attention keeps of the queries is a view that holds the permuted keys and
+/// values too. The projection's output is a variable of the caller until the end. With several samples the result is copied
+/// into [sequence, batch] for the output product, which keeps the copy; an asynchronous product makes it in each direction
+/// (parallel/tensor_parallel/functional.py, _RowLinearAsyncCommunication). Gradients of the joined keys and values are views.
+/// Kernels as PyTorch dispatched them for nanotron's own modules.
 TensorId repacked_attention(const LowerContext& c, Operators& op, Tape& tape, TensorId qkv, const model::Layer& layer) {
   const auto& m = c.model;
   const std::int64_t per = c.tokens / c.tensor * c.element(), one = per * m.heads * m.head_dim, pair = per * 2 * m.kv_heads * m.head_dim, all = one + pair;
-  const TensorId packed = tape.tensor("permuted qkv", all);
-  tape.nodes.push_back({.name = "permute qkv", .inputs = {qkv}, .outputs = {packed}, .forward = {op.kernel("permute qkv", all, all, model::KernelKind::strided)}, .backward = {op.kernel("permute qkv gradients", all, all, model::KernelKind::strided)}});
-  const TensorId from_q = tape.part("permuted query", packed, one), from_kv = tape.part("permuted keys and values", packed, pair);
-  tape.nodes.push_back({.name = "take apart", .inputs = {packed}, .outputs = {from_q, from_kv}, .backward = {op.kernel("join qkv gradients", all, all)}});
-  const TensorId q = tape.tensor("query", one), kv = tape.tensor("keys and values", pair);
+  const bool together = m.kv_heads == m.heads;
+  TensorId from_q, from_kv;
+  Node permute{.name = "permute qkv", .inputs = {qkv}, .forward = {op.kernel("permute qkv", all, all, model::KernelKind::strided)}, .backward = {op.kernel("permute qkv gradients", all, all, model::KernelKind::strided)}};
+  if (together) {
+    const TensorId packed = tape.tensor("permuted qkv", all);
+    permute.outputs = {packed};
+    tape.nodes.push_back(std::move(permute));
+    from_q = tape.part("permuted query", packed, one), from_kv = tape.part("permuted keys and values", packed, pair);
+    tape.nodes.push_back({.name = "take apart", .inputs = {packed}, .outputs = {from_q, from_kv}, .backward = {op.kernel("join qkv gradients", all, all)}});
+  } else {
+    from_q = tape.tensor("permuted query", one), from_kv = tape.tensor("permuted keys and values", pair);
+    permute.outputs = {from_q, from_kv};
+    tape.nodes.push_back(std::move(permute));
+  }
+  const TensorId q = tape.part("query", from_q, one), kv = tape.tensor("keys and values", pair);
   tape.nodes.push_back({.name = "join kv", .inputs = {from_kv}, .outputs = {kv},
                         .forward = {Operators::alloc(0, pair), op.kernel("join kv", pair, pair), {.kind = Item::Kind::produce_outputs}, op.kernel("permute kv", pair, pair, model::KernelKind::strided), Operators::free(0)},
                         .passed_inputs = 1});
-  tape.nodes.push_back({.name = "rope", .inputs = {from_q}, .outputs = {q}, .forward = {op.kernel("rope", one + pair / 2, one + pair / 2)}, .backward = {op.kernel("rope backward", one + pair / 2, one + pair / 2)}});
+  tape.nodes.push_back({.name = "rope", .inputs = {from_q}, .outputs = {q}, .forward = {op.kernel("rope", one + pair / 2, one + pair / 2)}, .backward = {op.kernel("rope backward", one + pair / 2, one + pair / 2)}, .gradient_in_place = true});
   const TensorId k = tape.part("key", kv, pair / 2), v = tape.part("value", kv, pair / 2);
   tape.nodes.push_back({.name = "split kv", .inputs = {kv}, .outputs = {k, v}, .backward = {op.kernel("join kv gradients", pair, pair)}});
   TensorId out = op.attention(q, k, v, layer);

@@ -35,6 +35,9 @@ class ByteLedger {
     for (const plan::Call& c : program_.setup) run(c);
     for (const plan::Call& c : program_.step)
       if (c.first_step_only) run(c);   // as after a first step
+    for (const plan::Call& c : program_.step)
+      for (const plan::Instruction& i : plan_.blocks[c.block].memory)
+        if (i.op == plan::Opcode::alloc_once) make_once(i);
     setup_ = live_;
     persistent_ = total_;
   }
@@ -77,9 +80,18 @@ class ByteLedger {
     std::uint8_t category = 0;
   };
 
+  void make_once(const plan::Instruction& i) {
+    Slot& slot = slots_.at(i.index);
+    if (!workspaces_ || slot.bytes != 0) return;
+    slot = {i.value, i.flags};
+    total_ += i.value;
+    live_[i.flags] += i.value;
+  }
+
   void run(const plan::Call& call) {
     const plan::Block& block = plan_.blocks[call.block];
     for (const plan::Instruction& i : block.memory) {
+      if (i.op == plan::Opcode::alloc_once) continue;
       Slot& slot = slots_.at(call.frames[static_cast<std::size_t>(i.frame)] + i.index);
       if (i.op == plan::Opcode::alloc) {
         const bool counted = workspaces_ || i.flags != static_cast<std::uint8_t>(plan::Category::workspace);

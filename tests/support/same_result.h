@@ -26,6 +26,7 @@ inline void expect_same(const scenario::Result& a, const scenario::Result& b) {
     EXPECT_EQ(m.peak_allocated, n.peak_allocated);
     EXPECT_EQ(m.peak_reserved, n.peak_reserved);
     EXPECT_EQ(m.end_allocated, n.end_allocated);
+    EXPECT_EQ(m.end_reserved, n.end_reserved);
     EXPECT_EQ(m.at_peak, n.at_peak);
     EXPECT_EQ(m.peak_step, n.peak_step);
     EXPECT_EQ(m.peak_call, n.peak_call);

@@ -49,6 +49,22 @@ TEST(MessageSync, ExposesTheHostOnceAMessage) {
   EXPECT_GT(simulate(s, {.memory = false}).step_time, free);
 }
 
+// Each tensor is announced by two messages, and an activation travels with its mask: looks of 100 ms, the first half of one late. With two
+// stages a micro-batch takes (4 - 1/2) looks on its way up and (2 - 1/2) on its way down, and no other travels meanwhile.
+TEST(MessagePoll, AnnouncesEachTensorInTwoLooks) {
+  const auto step = [](Duration poll, int micro_batches) {
+    Scenario s = eight_stages();
+    s.strategy.parallelism.degrees.data = s.gpus() / 2;
+    s.strategy.parallelism.degrees.pipeline = 2;
+    s.strategy.training.global_batch_size = micro_batches * s.strategy.training.micro_batch_size * s.strategy.parallelism.degrees.data;
+    s.profile.message_sync = true;
+    s.profile.message_poll = poll;
+    return simulate(s, {.memory = false}).step_time;
+  };
+  const auto late = [&](int micro_batches) { return step(std::chrono::milliseconds(100), micro_batches) - step(Duration{}, micro_batches); };
+  EXPECT_NEAR((late(16) - late(8)) / 8, 0.5, 0.05);
+}
+
 // Of one layer's two column-parallel products, the whole input instead of its eighth is kept: tokens x hidden x 2 B x 7/8 each. Long enough that
 // activations make the peak.
 TEST(GatheredInput, IsKeptWhole) {

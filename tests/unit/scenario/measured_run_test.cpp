@@ -70,6 +70,19 @@ TEST(MeasuredRun, AnUnknownFrameworkIsWhatItsDegreesPointTo) {
   EXPECT_EQ(profile({{"n_gpus", "1024"}, {"global_batch", "1024"}}), "megatron-core");
 }
 
+// nanotron's messages of December 2024: what the table of the Ultra-Scale Playbook says of a job, or that it had tensor degree 32.
+TEST(MeasuredRun, NanotronsMessagesWerePolledBeforeTheFix) {
+  const auto poll = [](Row cells) {
+    for (const auto& [column, text] : Row{{"framework", "nanotron"}, {"n_gpus", "64"}, {"pp", "2"}, {"tp", "32"}, {"sp", "y"}, {"global_batch", "64"}, {"source", "huggingface_data/bench_final2_mod_add.csv"}}) cells.emplace(column, text);
+    return scenario(cells).profile.message_poll;
+  };
+  EXPECT_EQ(poll({}), std::chrono::milliseconds(100));
+  EXPECT_EQ(poll({{"source", "elsewhere"}}), Duration{});
+  EXPECT_EQ(poll({{"pp", "1"}}), Duration{});
+  EXPECT_EQ(poll({{"tp", "16"}}), Duration{});
+  EXPECT_EQ(poll({{"tp", "16"}, {"after_pp_fix", "n"}}), std::chrono::milliseconds(100));
+}
+
 TEST(MeasuredRun, MemoryThatTheNamedGpuHasNotPointsToAnother) {
   const Scenario gb200 = scenario({{"gpu", "b200-sxm"}, {"note", "as stated: gpu: B200 (184 GiB class)"}});
   EXPECT_EQ(gb200.cluster.gpu.name, "gb200-nvl72");
