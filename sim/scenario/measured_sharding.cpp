@@ -53,6 +53,8 @@ void apply_rematerialisation(const config::CsvRow& row, st::Memory& memory) {
 void apply_nemo(const std::string& sharding, const std::string& release, st::FrameworkProfile& profile, st::Strategy& strategy) {
   // docs.nvidia.com/nemo-framework, performance summary of 25.04: the first that states factors computed in the current step.
   profile.current_scaling = release.empty() || release >= "25.04";
+  // NVIDIA/NeMo at v2.3.0 (25.04) knows nothing of DeepEP (nemo/lightning/pytorch/callbacks/deepep.py came in v2.4.0, 25.07), and all its models say alltoall.
+  if (!release.empty() && release < "25.07") profile.dispatcher = st::Dispatcher::all_to_all;
   if (sharding != "fsdp" && sharding != "hsdp") return;
   strategy.training.fused_gradient_accumulation = false;
   profile = st::with_choices(profile, strategy);

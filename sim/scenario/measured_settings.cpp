@@ -1,0 +1,63 @@
+#include "sim/scenario/measured_settings.h"
+
+#include <regex>
+#include <string>
+#include <utility>
+
+namespace rehearse::scenario {
+namespace {
+
+namespace st = strategies;
+
+void apply_experts(const config::CsvRow& row, const std::string& note, Scenario& s) {
+  if (s.model.experts.experts == 0) return;
+  if (contains(note, "alltoall dispatcher")) s.strategy.experts.dispatcher = s.profile.dispatcher = st::Dispatcher::all_to_all;
+  if (contains(note, "moe_grouped_gemm false")) s.profile.grouped_experts = false;
+  static const std::regex kCapacity(R"(capacity factor ([0-9.]+)(, padded)?)");
+  std::smatch found;
+  if (std::regex_search(note, found, kCapacity)) {
+    s.strategy.experts.capacity_factor = std::stod(found[1].str());
+    s.strategy.experts.pad_to_capacity = found[2].matched;
+  } else if (contains(cell(row, "model"), "tokendrop")) {
+    s.strategy.experts.capacity_factor = 1;
+    s.strategy.experts.pad_to_capacity = true;
+  }
+}
+
+void apply_stages(const std::string& note, Scenario& s) {
+  const int stages = s.strategy.parallelism.degrees.pipeline;
+  if (stages < 2) return;
+  static const std::regex kDeferred(R"(wgrad_deferral_limit ([0-9]{1,6}))"), kEnds(R"(first stage ([0-9]{1,4}) layers, last ([0-9]{1,4}))");
+  std::smatch found;
+  if (std::regex_search(note, found, kDeferred)) s.strategy.pipeline.deferred_head_gradients = std::stoi(found[1].str());
+  if (!std::regex_search(note, found, kEnds) || stages < 3 || s.strategy.pipeline.virtual_stages > 1) return;
+  const std::int64_t first = std::stoi(found[1].str()), last = std::stoi(found[2].str()), middle = s.model.layer_count() - first - last;
+  if (middle < 0 || middle % (stages - 2) != 0) return;
+  s.strategy.pipeline.layers_per_stage.assign(static_cast<std::size_t>(stages), middle / (stages - 2));
+  s.strategy.pipeline.layers_per_stage.front() = first;
+  s.strategy.pipeline.layers_per_stage.back() = last;
+}
+
+void apply_recomputed_modules(const std::string& note, st::Memory& memory) {
+  static const std::regex kModules(R"(recompute_modules ([a-z_]+(,[a-z_]+)*))");
+  std::smatch found;
+  if (memory.recompute != st::Recompute::selective || !std::regex_search(note, found, kModules)) return;
+  memory.recompute_modules.clear();
+  std::string word;
+  for (const char c : found[1].str() + ",") {
+    if (c != ',') word += c;
+    else memory.recompute_modules.push_back(std::exchange(word, {}));
+  }
+}
+
+}  // namespace
+
+void apply_stated_settings(const config::CsvRow& row, Scenario& s) {
+  const std::string note = cell(row, "note");
+  apply_experts(row, note, s);
+  apply_stages(note, s);
+  apply_recomputed_modules(note, s.strategy.memory);
+  if (contains(note, "no tp_comm_overlap")) s.profile.overlap_tensor = false;
+}
+
+}  // namespace rehearse::scenario
