@@ -46,8 +46,11 @@ void apply_rematerialisation(const config::CsvRow& row, st::Memory& memory) {
   else if (contains(note, "remat_policy=none")) memory.recompute = st::Recompute::none;
   else memory.recompute = st::Recompute::selective;
   if (memory.recompute != st::Recompute::selective) return;
-  if (contains(note, "except_mlp")) memory.recompute_modules = {"attention_products"};
-  if (contains(note, "save_dot_with_no_batch_dim")) memory.recompute_modules = {"weight_products"};   // Paxml's name of JAX's policy
+  if (contains(note, "except_mlp")) memory.recompute_modules = {contains(note, "with_context") ? "attention_products" : "attention_projections"};
+  if (contains(note, "save_qkv_proj")) memory.recompute_modules = {"qkv_products"};
+  // Paxml's names of JAX's policies (praxis/layers/checkpoint_policy.py); a fused attention kernel is no product to them.
+  if (contains(note, "save_dot_with_no_batch_dim") || contains(note, "save_dot_only")) memory.recompute_modules = {"weight_products"};
+  if (contains(note, "save_qkv_out_proj")) memory.recompute_modules = {"attention_projections"};
 }
 
 void apply_nemo(const std::string& sharding, const std::string& release, st::FrameworkProfile& profile, st::Strategy& strategy) {
