@@ -50,6 +50,16 @@ void apply_recomputed_modules(const std::string& note, st::Memory& memory) {
   }
 }
 
+/// NeMo 24.x with Megatron-Core's optimizer in place of Apex's: its buckets (megatron/core/distributed: max(40 M, 1 M x data-parallel
+/// size) parameters) and fp32 copies of the parameters (core 0.9 to 0.10, optimizer/distrib_optimizer.py; no store_param_remainders).
+void apply_megatron_optimizer(st::FrameworkProfile& profile) {
+  const st::FrameworkProfile megatron = st::load_profile("megatron-bridge");
+  profile.bucket_by_layer = megatron.bucket_by_layer;
+  profile.bucket_elements = megatron.bucket_elements;
+  profile.bucket_elements_per_rank = megatron.bucket_elements_per_rank;
+  profile.parameter_remainders = megatron.parameter_remainders;
+}
+
 }  // namespace
 
 void apply_stated_settings(const config::CsvRow& row, Scenario& s) {
@@ -57,6 +67,7 @@ void apply_stated_settings(const config::CsvRow& row, Scenario& s) {
   apply_experts(row, note, s);
   apply_stages(note, s);
   apply_recomputed_modules(note, s.strategy.memory);
+  if (contains(note, "mcore_distributed_optim") && s.profile.name == "nemo-2024") apply_megatron_optimizer(s.profile);
   if (contains(note, "no tp_comm_overlap")) s.profile.overlap_tensor = false;
 }
 

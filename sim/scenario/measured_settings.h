@@ -15,6 +15,7 @@ namespace rehearse::scenario {
 ///   first stage 7 layers, last 6        num_layers_in_first_pipeline_stage, num_layers_in_last_pipeline_stage; others share the rest
 ///   recompute_modules mla_up_proj,moe   of selective recomputation
 ///   wgrad_deferral_limit 22             under pipeline stages
+///   mcore_distributed_optim             NeMo 24.x: Megatron-Core's optimizer, not Apex's
 ///   no tp_comm_overlap                  tensor-parallel collectives run by themselves
 /// Call it once degrees, schedule and recomputation are chosen.
 void apply_stated_settings(const config::CsvRow& row, Scenario& s);

@@ -79,5 +79,18 @@ TEST(MeasuredSettings, RecomputedModulesAndTensorOverlap) {
   EXPECT_TRUE(scenario({}).profile.overlap_tensor);
 }
 
+TEST(MeasuredSettings, MegatronsOptimizerInPlaceOfApexs) {
+  const Row dense{{"model", "llama-3-8b"}, {"ep", ""}, {"source", "NeMo 24.12"}};
+  const Scenario apex = scenario(dense);
+  EXPECT_TRUE(apex.profile.bucket_by_layer);
+  EXPECT_TRUE(apex.profile.parameter_remainders);
+  Row said = dense;
+  said["note"] = "mcore_distributed_optim";
+  const Scenario megatron = scenario(said);
+  EXPECT_FALSE(megatron.profile.bucket_by_layer);
+  EXPECT_EQ(megatron.profile.bucket_elements_per_rank, 1'000'000);
+  EXPECT_FALSE(megatron.profile.parameter_remainders);
+}
+
 }  // namespace
 }  // namespace rehearse::scenario
