@@ -60,6 +60,16 @@ void apply_megatron_optimizer(st::FrameworkProfile& profile) {
   profile.parameter_remainders = megatron.parameter_remainders;
 }
 
+/// NVLink SHARP, as the note has it. NVIDIA's recipes switch it off "to save memory": NeMo-Framework-Launcher launcher_scripts/conf/config.yaml,
+/// NVIDIA/NeMo at v2.0.0 to v2.3.0 (examples/llm/pretrain/default_executor.py, scripts/performance/utils.py), 415 of 431 of Megatron-Bridge's
+/// src/megatron/bridge/perf_recipes; the others are GPT-OSS on Blackwell, and Megatron-FSDP with user buffers. MLPerf's scripts have it both ways.
+void apply_nvls(const config::CsvRow& row, const std::string& note, Scenario& s) {
+  const std::string framework = cell(row, "framework");
+  const bool recipe = (framework == "nemo" || framework == "megatron-bridge") && !contains(cell(row, "source"), "training_results");
+  const bool kept = contains(note, "NCCL_NVLS_ENABLE=1") || s.model.family == "gpt_oss" || s.strategy.data_parallel.kind == st::DataParallelKind::megatron_fsdp;
+  if (contains(note, "NCCL_NVLS_ENABLE=0") || (recipe && !kept)) s.communication.nvls = false;
+}
+
 }  // namespace
 
 void apply_stated_settings(const config::CsvRow& row, Scenario& s) {
@@ -67,6 +77,7 @@ void apply_stated_settings(const config::CsvRow& row, Scenario& s) {
   apply_experts(row, note, s);
   apply_stages(note, s);
   apply_recomputed_modules(note, s.strategy.memory);
+  apply_nvls(row, note, s);
   if (contains(note, "mcore_distributed_optim") && s.profile.name == "nemo-2024") apply_megatron_optimizer(s.profile);
   if (contains(note, "no tp_comm_overlap")) s.profile.overlap_tensor = false;
 }

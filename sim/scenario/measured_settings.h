@@ -17,6 +17,7 @@ namespace rehearse::scenario {
 ///   wgrad_deferral_limit 22             under pipeline stages
 ///   mcore_distributed_optim             NeMo 24.x: Megatron-Core's optimizer, not Apex's
 ///   no tp_comm_overlap                  tensor-parallel collectives run by themselves
+///   NCCL_NVLS_ENABLE=0 (or 1)           NVLink SHARP; where nothing is said it is off under NeMo's and Megatron-Bridge's recipes
 /// Call it once degrees, schedule and recomputation are chosen.
 void apply_stated_settings(const config::CsvRow& row, Scenario& s);
 

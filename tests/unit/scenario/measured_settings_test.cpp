@@ -79,6 +79,18 @@ TEST(MeasuredSettings, RecomputedModulesAndTensorOverlap) {
   EXPECT_TRUE(scenario({}).profile.overlap_tensor);
 }
 
+TEST(MeasuredSettings, NvidiasRecipesHaveNoNvlinkSharp) {
+  const auto nvls = [](const Row& cells) { return scenario(cells).communication.nvls; };
+  EXPECT_FALSE(nvls({}));
+  EXPECT_FALSE(nvls({{"framework", "megatron-bridge"}, {"source", ""}}));
+  EXPECT_TRUE(nvls({{"note", "NCCL_NVLS_ENABLE=1"}}));
+  EXPECT_TRUE(nvls({{"source", "mlcommons/training_results_v4.1, NeMo 24.09"}}));
+  EXPECT_FALSE(nvls({{"source", "mlcommons/training_results_v4.1, NeMo 24.09"}, {"note", "NCCL_NVLS_ENABLE=0"}}));
+  EXPECT_TRUE(nvls({{"framework", "megatron-lm"}, {"source", ""}, {"tp", "1"}}));
+  EXPECT_TRUE(nvls({{"model", "gpt-oss-120b"}, {"tp", "1"}, {"source", "NeMo 25.07"}}));
+  EXPECT_TRUE(nvls({{"model", "llama-3-8b"}, {"tp", ""}, {"ep", ""}, {"sharding", "fsdp"}}));
+}
+
 TEST(MeasuredSettings, MegatronsOptimizerInPlaceOfApexs) {
   const Row dense{{"model", "llama-3-8b"}, {"ep", ""}, {"source", "NeMo 24.12"}};
   const Scenario apex = scenario(dense);
