@@ -32,7 +32,7 @@ class Rules {
 constexpr std::int64_t kMaxMicroBatches = 1 << 16;
 
 /// Parts of a layer that selective recomputation knows (strategies/layer/transformer_layer.cpp).
-constexpr const char* kRecomputedModules[] = {"core_attn", "layernorm", "mlp", "mlp_act", "mla_up_proj", "moe", "moe_act", "shared_experts", "operators", "products", "weight_products", "attention_products"};
+constexpr const char* kRecomputedModules[] = {"core_attn", "layernorm", "mlp", "mlp_act", "mla_up_proj", "moe", "moe_act", "shared_experts", "operators", "products", "weight_products", "attention_products", "attention_projections", "qkv_products"};
 
 /// Bytes of the largest tensor of a micro-batch, on a rank that shares it with nobody: widths beyond 64 bits show in a double.
 double largest_tensor(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile) {

@@ -9,6 +9,7 @@
 #include "sim/scenario/measured_alternatives.h"
 #include "sim/scenario/measured_columns.h"
 #include "sim/scenario/measured_memory.h"
+#include "sim/scenario/measured_settings.h"
 #include "sim/scenario/measured_setup.h"
 #include "sim/scenario/measured_sharding.h"
 #include "sim/scenario/measured_tuning.h"
@@ -38,6 +39,7 @@ class RowScenario {
     choose_batch();
     choose_parallelism();
     choose_memory();
+    apply_stated_settings(row_, s_);
     take_measured_bandwidth();
     choose_alternatives();
     return std::move(s_);
@@ -129,10 +131,6 @@ class RowScenario {
     d.expert = static_cast<int>(integer(row_, "ep").value_or(1));
     // Megatron's experts are split like everything else unless told otherwise (--expert-tensor-parallel-size); its releases' recipes keep them whole.
     d.expert_tensor = static_cast<int>(integer(row_, "etp").value_or(profile_ == "megatron-core" ? d.tensor : 1));
-    if (contains(cell(row_, "model"), "tokendrop")) {
-      s_.strategy.experts.capacity_factor = 1;
-      s_.strategy.experts.pad_to_capacity = true;
-    }
   }
 
   /// The data-parallel degree from the number of GPUs, and the nodes that they fill.

@@ -46,13 +46,18 @@ void apply_rematerialisation(const config::CsvRow& row, st::Memory& memory) {
   else if (contains(note, "remat_policy=none")) memory.recompute = st::Recompute::none;
   else memory.recompute = st::Recompute::selective;
   if (memory.recompute != st::Recompute::selective) return;
-  if (contains(note, "except_mlp")) memory.recompute_modules = {"attention_products"};
-  if (contains(note, "save_dot_with_no_batch_dim")) memory.recompute_modules = {"weight_products"};   // Paxml's name of JAX's policy
+  if (contains(note, "except_mlp")) memory.recompute_modules = {contains(note, "with_context") ? "attention_products" : "attention_projections"};
+  if (contains(note, "save_qkv_proj")) memory.recompute_modules = {"qkv_products"};
+  // Paxml's names of JAX's policies (praxis/layers/checkpoint_policy.py); a fused attention kernel is no product to them.
+  if (contains(note, "save_dot_with_no_batch_dim") || contains(note, "save_dot_only")) memory.recompute_modules = {"weight_products"};
+  if (contains(note, "save_qkv_out_proj")) memory.recompute_modules = {"attention_projections"};
 }
 
 void apply_nemo(const std::string& sharding, const std::string& release, st::FrameworkProfile& profile, st::Strategy& strategy) {
   // docs.nvidia.com/nemo-framework, performance summary of 25.04: the first that states factors computed in the current step.
   profile.current_scaling = release.empty() || release >= "25.04";
+  // NVIDIA/NeMo at v2.3.0 (25.04) knows nothing of DeepEP (nemo/lightning/pytorch/callbacks/deepep.py came in v2.4.0, 25.07), and all its models say alltoall.
+  if (!release.empty() && release < "25.07") profile.dispatcher = st::Dispatcher::all_to_all;
   if (sharding != "fsdp" && sharding != "hsdp") return;
   strategy.training.fused_gradient_accumulation = false;
   profile = st::with_choices(profile, strategy);

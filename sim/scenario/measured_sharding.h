@@ -19,7 +19,7 @@ int shard_group(const config::CsvRow& row, int data);
 /// MLP keep attention's, the rest is made again.
 void apply_rematerialisation(const config::CsvRow& row, strategies::Memory& memory);
 
-/// NeMo before Megatron-Bridge: fp8 scales from steps before until 25.04, and Megatron-FSDP, which has no whole gradients to
+/// NeMo before Megatron-Bridge: fp8 scales from steps before until 25.04, tokens by all-to-all until 25.07, and Megatron-FSDP, which has no whole gradients to
 /// accumulate into. `release`: "25.02"; "": not said, as the latest.
 void apply_nemo(const std::string& sharding, const std::string& release, strategies::FrameworkProfile& profile, strategies::Strategy& strategy);
 

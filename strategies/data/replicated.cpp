@@ -87,6 +87,15 @@ void Replicated::after_backward(std::size_t unit, int, bool first, bool last) {
   if (!reduce_now) return;
   for (const Part part : kParts) pending(part) += stage_.units[unit].tape->trainable_bytes(reduce_bytes(), part);
   if (!overlap_reduce_ || reduces_whole()) return;
+  if (by_layer()) {
+    if (stage_.sizes.pipeline > 1 || stage_.units[unit].layer <= 0) return;
+    for (const Part part : kParts) {
+      const std::int64_t bytes = stage_.units[unit].tape->trainable_bytes(reduce_bytes(), part);
+      reduce(part, bytes);
+      pending(part) -= bytes;
+    }
+    return;
+  }
   // Megatron: only the first pipeline rank's first chunk is bucketed (facts: schedules.md section 5).
   const bool first_stage = stage_.sizes.stage_before < 0 && stage_.units[unit].chunk == 0;
   if (kind_ == DataParallelKind::distributed_optimizer && stage_.sizes.pipeline > 1 && !first_stage) return;
@@ -233,9 +242,9 @@ void Replicated::reduce(Part part, std::int64_t bytes) {
   });
 }
 
-/// What is left goes in buckets; a chunk of Megatron's that has none goes as one.
+/// What is left goes in buckets; a chunk of Megatron's that has none goes as one, as does what belongs to the first layer's bucket.
 void Replicated::reduce_pending() {
-  const bool whole = reduces_whole() || (kind_ == DataParallelKind::distributed_optimizer && stage_.sizes.pipeline > 1 && overlap_reduce_);
+  const bool whole = reduces_whole() || by_layer() || (kind_ == DataParallelKind::distributed_optimizer && stage_.sizes.pipeline > 1 && overlap_reduce_);
   const std::int64_t most = whole ? INT64_MAX : bucket_;
   for (const Part part : kParts)
     for (std::int64_t& left = pending(part); left > 0; left -= std::min(left, most)) reduce(part, std::min(left, most));

@@ -49,6 +49,9 @@ class Replicated final : public DataParallelWriter {
   bool begins_chunk(std::size_t unit) const { return unit == 0 || stage_.units[unit - 1].chunk != stage_.units[unit].chunk; }
   /// DDP reduces copies of the gradients unless they are views of the buckets.
   bool reduces_copies() const { return kind_ == DataParallelKind::ddp && !keeps_main_gradients(); }
+  /// Source: NVIDIA/NeMo at v2.0.0, nlp/models/language_modeling/megatron_gpt_model.py, configure_optimizers (make_parameter_bucket; the last
+  /// bucket, the first layer's, takes every parameter that is in none); Apex's init_params_bucket makes "one effective bucket" of each.
+  bool by_layer() const { return kind_ == DataParallelKind::distributed_optimizer && profile().bucket_by_layer; }
   bool wide_compute() const { return stage_.strategy.training.precision == Precision::fp32 || stage_.strategy.training.precision == Precision::tf32; }
   std::int64_t main_bytes() const { return bits(profile().gradient) / 8; }
   std::int64_t reduce_bytes() const { return bits(reduce_dtype_) / 8; }

@@ -153,6 +153,7 @@ const config::Fields<P>& fields() {
       config::boolean("narrows_tables", &P::narrows_tables, "upcasts_unquantised: embedding and output layer go back to 16 bit"),
       config::integer("bucket_elements", &P::bucket_elements, "gradient bucket; 0: one bucket", config::non_negative),
       config::integer("bucket_elements_per_rank", &P::bucket_elements_per_rank, "buckets have at least this times the data-parallel degree", config::non_negative),
+      config::boolean("bucket_by_layer", &P::bucket_by_layer, "distributed optimizer: a bucket is a layer, under pipeline stages a chunk, whatever its size"),
       config::bytes("replica_bucket", &P::replica_bucket, "sharded parameters: shards whose gradients are summed over replicas in one go; 0: a unit's", config::non_negative),
       config::boolean("overlap_gradient_reduce", &P::overlap_gradient_reduce, "reduction runs under backward"),
       config::boolean("overlap_parameter_gather", &P::overlap_parameter_gather, "gather runs under the next forward"),

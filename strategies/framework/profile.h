@@ -134,6 +134,7 @@ struct FrameworkProfile {
   // Data parallelism and step
   std::int64_t bucket_elements = 0;       // gradient bucket in elements (0: one bucket)
   std::int64_t bucket_elements_per_rank = 0;    // where larger: this times the data-parallel degree (Megatron)
+  bool bucket_by_layer = false;           // distributed optimizer: a bucket is a layer, under pipeline stages a chunk; what is in no layer goes with the first one (NeMo under Apex's Adam)
   Bytes replica_bucket{};                 // sharded parameters: gradients are summed over replicas once so many bytes of shards are there; 0: unit by unit
   bool overlap_gradient_reduce = true;
   bool overlap_parameter_gather = false;

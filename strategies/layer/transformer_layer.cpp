@@ -20,12 +20,14 @@ void apply_selective(const LowerContext& c, Tape& tape) {
   auto has = [&](const Node& n, std::initializer_list<const char*> words) {
     return std::any_of(words.begin(), words.end(), [&](const char* w) { return n.name.find(w) != std::string::npos; });
   };
-  if (modules.contains("operators") || modules.contains("products") || modules.contains("weight_products") || modules.contains("attention_products")) {
+  const bool qkv_only = modules.contains("qkv_products"), projections = qkv_only || modules.contains("attention_projections");
+  if (projections || modules.contains("operators") || modules.contains("products") || modules.contains("weight_products") || modules.contains("attention_products")) {
     // torchtitan: the whole layer is one checkpoint whose matrix products (every second one), attention and exchanges of tokens are
     // kept: aten.mm, which nvfp4's scaled_mm is not, and all_to_all_single (models/llama3 and gpt_oss parallelize.py,
     // _op_sac_save_list; torchao nvfp4_linear.py). MaxText's `minimal_flash` policies keep all products and attention, those
-    // "except_mlp" only attention's (layers/decoders.py, get_remat_policy). jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-    // knows products with weights alone.
+    // "with_context_except_mlp" only attention's; `save_dot_except_mlp` keeps attention's projections but not attention itself,
+    // `save_qkv_proj` the queries, keys and values alone (layers/decoders.py, get_remat_policy).
+    // jax.checkpoint_policies.dots_with_no_batch_dims_saveable knows products with weights alone.
     const bool every_second = modules.contains("operators"), weights_only = modules.contains("weight_products");
     const bool but_mlp = !every_second && !weights_only && !modules.contains("products");
     int products = 0;
@@ -35,8 +37,9 @@ void apply_selective(const LowerContext& c, Tape& tape) {
         return i.kind == Item::Kind::weight_gradient && tape.weights[static_cast<std::size_t>(i.weight)].matrix;
       });
       const bool mlp = has(n, {"fc1", "fc2", "gate_up", "gate_proj", "up_proj", "down_proj"});
-      n.cached = (n.name == "attention" && !weights_only) || (every_second && n.cached) ||
-                 (product && (every_second ? c.gemm != DType::nvfp4 && products++ % 2 == 0 : !(but_mlp && mlp)));
+      const bool left_out = (but_mlp && mlp) || (qkv_only && has(n, {"o_proj"}));
+      n.cached = (n.name == "attention" && !weights_only && !projections) || (every_second && n.cached) ||
+                 (product && (every_second ? c.gemm != DType::nvfp4 && products++ % 2 == 0 : !left_out));
       n.discard_output = false;
     }
     tape.regions = 1;

@@ -133,6 +133,11 @@ TEST(MaxText, MinimalPoliciesKeepEveryProduct) {
   };
   EXPECT_EQ(flops(st::Recompute::selective, {"weight_products"}), none);
   EXPECT_EQ(attentions({"weight_products"}), 2 * attentions({"products"}));
+  // The projections kept: the MLP as above, and attention. Without the output projection, that product too.
+  const double mlp = 2 * 2 * 2.0 * 256 * 512 * 1024;
+  EXPECT_EQ(flops(st::Recompute::selective, {"attention_projections"}) - none, mlp);
+  EXPECT_EQ(flops(st::Recompute::selective, {"qkv_products"}) - none, mlp + 2 * 2.0 * 256 * 512 * 512);
+  for (const char* kept : {"attention_projections", "qkv_products"}) EXPECT_EQ(attentions({kept}), 2 * attentions({"products"})) << kept;
 }
 
 /// A table of one row, as its scenario.
@@ -172,6 +177,13 @@ TEST(MeasuredRows, NameRematerialisationAndClusters) {
   const MeasuredRun dots = row("paxml,llama-2-7b,h100-sxm,16,4096,4,64,fsdp,,bf16,SAVE_DOT_WITH_NO_BATCH_DIM: remat_policy=minimal");
   ASSERT_TRUE(dots.scenario.has_value()) << dots.reason;
   EXPECT_EQ(dots.scenario->strategy.memory.recompute_modules, std::vector<std::string>{"weight_products"});
+  for (const auto& [policy, kept] : {std::pair{"remat_policy=save_dot_except_mlp", "attention_projections"}, std::pair{"remat_policy=custom: save_dot_except_mlpwi", "attention_projections"},
+                                     std::pair{"remat_policy=save_qkv_proj", "qkv_products"}, std::pair{"SAVE_QKV_OUT_PROJ: remat_policy=custom", "attention_projections"},
+                                     std::pair{"SAVE_DOT_ONLY: remat_policy=custom", "weight_products"}}) {
+    const MeasuredRun run = row(std::string("maxtext,llama-2-7b,h100-sxm,16,4096,4,64,fsdp,,bf16,") + policy);
+    ASSERT_TRUE(run.scenario.has_value()) << run.reason;
+    EXPECT_EQ(run.scenario->strategy.memory.recompute_modules, std::vector<std::string>{kept}) << policy;
+  }
   for (const auto& [prose, node] : {std::pair{"A3 (8x H100)", "a3-high"}, std::pair{"GPUDirect-TCPX", "a3-high"}, std::pair{"8x200 Gb/s TCPXO", "a3-mega"}, std::pair{"DGX H100, rail A30", "dgx-h100"}})
     EXPECT_EQ(row(std::string("maxtext,llama-2-7b,h100-sxm,16,4096,4,64,fsdp,") + (std::string(prose).find(',') == std::string::npos ? prose : "\"" + std::string(prose) + "\"") + ",bf16,").scenario->cluster.node.name, node) << prose;
   const MeasuredRun silent = row("maxtext,llama-2-7b,h100-sxm,16,4096,4,64,fsdp,,bf16,");

@@ -1,0 +1,50 @@
+// What a reduction of gradients holds under NeMo with Apex's distributed Adam: a layer, or under pipeline stages a chunk.
+#include <gtest/gtest.h>
+
+#include "tests/unit/scenario/small_jobs.h"
+
+namespace rehearse::scenario::gradient_buckets_test {
+namespace {
+
+namespace st = strategies;
+
+// small_llama: qkv 512 x 1536, o 512 x 512, gate, up and down 512 x 1024, two norms; embedding and output layer 4096 x 512, a last norm.
+constexpr std::int64_t kLayer = 786432 + 262144 + 3 * 524288 + 1024, kTable = 2097152, kNorm = 512;
+
+/// Elements of each reduction on the first stage's ranks, in order; gradients travel in 16 bits.
+std::vector<std::int64_t> reductions(const st::FrameworkProfile& profile, int layers, int pipeline, int chunks) {
+  st::Strategy s = small_job(4, pipeline, 4);
+  s.data_parallel.kind = st::DataParallelKind::distributed_optimizer;
+  if (chunks > 1) s.pipeline.schedule = "interleaved-1f1b", s.pipeline.virtual_stages = chunks;
+  const plan::Plan plan = st::write_plan(small_llama(layers), s, profile, 8);
+  std::vector<std::int64_t> out;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing)
+      if (i.op == plan::Opcode::collective && plan.collectives[i.index].kind == CollectiveKind::reduce_scatter) out.push_back(plan.collectives[i.index].bytes.value / 2);
+  return out;
+}
+
+TEST(GradientBuckets, AreLayersWhereThereAreNoStages) {
+  const st::FrameworkProfile profile = st::load_profile("nemo-2024");
+  // The last bucket is the first layer's and takes what is in no layer.
+  EXPECT_EQ(reductions(profile, 3, 1, 1), (std::vector<std::int64_t>{kLayer, kLayer, kLayer + 2 * kTable + kNorm}));
+}
+
+TEST(GradientBuckets, AreChunksWhereThereAre) {
+  const st::FrameworkProfile profile = st::load_profile("nemo-2024");
+  // The first stage holds layers 0 and 2 of four, and the embedding with the first; its later chunk is through first.
+  EXPECT_EQ(reductions(profile, 4, 2, 2), (std::vector<std::int64_t>{kLayer, kLayer + kTable}));
+}
+
+TEST(GradientBuckets, HaveASizeUnderMegatronsOwnOptimizer) {
+  st::FrameworkProfile profile = st::load_profile("nemo-2024");
+  profile.bucket_by_layer = false;
+  profile.bucket_elements = kLayer + 1;
+  profile.bucket_elements_per_rank = 0;
+  const auto buckets = reductions(profile, 3, 1, 1);
+  ASSERT_FALSE(buckets.empty());
+  for (std::size_t i = 0; i + 1 < buckets.size(); ++i) EXPECT_EQ(buckets[i], kLayer + 1);
+}
+
+}  // namespace
+}  // namespace rehearse::scenario::gradient_buckets_test

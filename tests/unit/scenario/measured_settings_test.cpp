@@ -1,0 +1,108 @@
+// Settings of Megatron and NeMo that a row's note names.
+#include "sim/scenario/measured_settings.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <map>
+
+#include "sim/scenario/measured_run.h"
+
+namespace rehearse::scenario {
+namespace {
+
+using strategies::Dispatcher;
+using Row = std::map<std::string, std::string>;
+
+/// One row of a table, as `validate` would read it: Grok-1 under NeMo on 64 H100, unless told otherwise.
+Scenario scenario(const Row& cells) {
+  Row row{{"row_id", "r-1"}, {"task", "pretrain"}, {"framework", "nemo"}, {"model", "grok-1"}, {"seq_len", "4096"}, {"gpu", "h100-sxm"}, {"n_gpus", "64"}, {"ep", "8"},
+          {"tp", "4"}, {"micro_batch", "1"}, {"global_batch", "64"}, {"precision", "bf16"}, {"outcome", "ok"}, {"source", "NeMo 25.04"}};
+  for (const auto& [column, text] : cells) row[column] = text;
+  const std::string path = testing::TempDir() + "measured_settings_test.csv";
+  std::string header, values;
+  for (const auto& [column, text] : row) header += (header.empty() ? "" : ",") + column, values += (values.empty() ? "" : ",") + ("\"" + text + "\"");
+  std::ofstream(path) << header << "\n" << values << "\n";
+  std::vector<MeasuredRun> runs = read_measured_runs(path);
+  std::remove(path.c_str());
+  EXPECT_TRUE(runs.at(0).scenario.has_value()) << runs.at(0).reason;
+  return runs.at(0).scenario.value_or(Scenario{});
+}
+
+TEST(MeasuredSettings, ExpertsAsTheNoteSays) {
+  const Scenario plain = scenario({{"source", "NeMo 25.07"}});
+  EXPECT_EQ(plain.profile.dispatcher, Dispatcher::deepep);
+  EXPECT_EQ(plain.strategy.experts.capacity_factor, 0);
+  EXPECT_TRUE(plain.profile.grouped_experts);
+  const Scenario said = scenario({{"source", "NeMo 25.07"}, {"note", "alltoall dispatcher; capacity factor 1.25; moe_grouped_gemm false"}});
+  EXPECT_EQ(said.strategy.experts.dispatcher, Dispatcher::all_to_all);
+  EXPECT_EQ(said.strategy.experts.capacity_factor, 1.25);
+  EXPECT_FALSE(said.strategy.experts.pad_to_capacity);
+  EXPECT_FALSE(said.profile.grouped_experts);
+  EXPECT_TRUE(scenario({{"note", "capacity factor 1.0, padded to capacity"}}).strategy.experts.pad_to_capacity);
+  // A dense model has none of it.
+  EXPECT_EQ(scenario({{"model", "llama-3-8b"}, {"ep", ""}, {"note", "capacity factor 1.0, padded"}}).strategy.experts.capacity_factor, 0);
+}
+
+TEST(MeasuredSettings, NemoHasDeepEPFrom2507On) {
+  EXPECT_EQ(scenario({{"source", "NeMo 24.12"}}).profile.dispatcher, Dispatcher::all_to_all);
+  EXPECT_EQ(scenario({{"source", "NeMo 25.04"}}).profile.dispatcher, Dispatcher::all_to_all);
+  EXPECT_EQ(scenario({{"source", "NeMo 25.07"}}).profile.dispatcher, Dispatcher::deepep);
+  // Experts split over a tensor group, which DeepEP's dispatch does not know, are therefore simulated.
+  EXPECT_EQ(scenario({{"source", "NeMo 24.12"}, {"etp", "4"}}).strategy.parallelism.degrees.expert_tensor, 4);
+}
+
+TEST(MeasuredSettings, EndsOfThePipelineWithFewerLayers) {
+  const Row dense{{"model", "llama-3-8b"}, {"ep", ""}, {"tp", "1"}, {"pp", "4"}};
+  const auto layers = [&](const std::string& note, const std::string& chunks) {
+    Row row = dense;
+    row["note"] = note, row["vpp"] = chunks;
+    return scenario(row).strategy.pipeline.layers_per_stage;
+  };
+  // 32 layers: 32 - 7 - 5 = 20 over the two stages between
+  EXPECT_EQ(layers("first stage 7 layers, last 5", ""), (std::vector<std::int64_t>{7, 10, 10, 5}));
+  EXPECT_TRUE(layers("first stage 7 layers, last 6", "").empty());     // 19 are not shared by two
+  EXPECT_TRUE(layers("first stage 7 layers, last 5", "2").empty());    // chunks are another arrangement
+  Row deferred = dense;
+  deferred["note"] = "wgrad_deferral_limit 22";
+  EXPECT_EQ(scenario(deferred).strategy.pipeline.deferred_head_gradients, 22);
+  deferred["pp"] = "1";
+  EXPECT_FALSE(scenario(deferred).strategy.pipeline.deferred_head_gradients.has_value());
+}
+
+TEST(MeasuredSettings, RecomputedModulesAndTensorOverlap) {
+  const Row latent{{"model", "deepseek-v3"}, {"recompute", "selective"}, {"note", "recompute_modules mla_up_proj,moe_act; no tp_comm_overlap"}, {"ep", "64"}};
+  const Scenario s = scenario(latent);
+  EXPECT_EQ(s.strategy.memory.recompute_modules, (std::vector<std::string>{"mla_up_proj", "moe_act"}));
+  EXPECT_FALSE(s.profile.overlap_tensor);
+  EXPECT_TRUE(scenario({}).profile.overlap_tensor);
+}
+
+TEST(MeasuredSettings, NvidiasRecipesHaveNoNvlinkSharp) {
+  const auto nvls = [](const Row& cells) { return scenario(cells).communication.nvls; };
+  EXPECT_FALSE(nvls({}));
+  EXPECT_FALSE(nvls({{"framework", "megatron-bridge"}, {"source", ""}}));
+  EXPECT_TRUE(nvls({{"note", "NCCL_NVLS_ENABLE=1"}}));
+  EXPECT_TRUE(nvls({{"source", "mlcommons/training_results_v4.1, NeMo 24.09"}}));
+  EXPECT_FALSE(nvls({{"source", "mlcommons/training_results_v4.1, NeMo 24.09"}, {"note", "NCCL_NVLS_ENABLE=0"}}));
+  EXPECT_TRUE(nvls({{"framework", "megatron-lm"}, {"source", ""}, {"tp", "1"}}));
+  EXPECT_TRUE(nvls({{"model", "gpt-oss-120b"}, {"tp", "1"}, {"source", "NeMo 25.07"}}));
+  EXPECT_TRUE(nvls({{"model", "llama-3-8b"}, {"tp", ""}, {"ep", ""}, {"sharding", "fsdp"}}));
+}
+
+TEST(MeasuredSettings, MegatronsOptimizerInPlaceOfApexs) {
+  const Row dense{{"model", "llama-3-8b"}, {"ep", ""}, {"source", "NeMo 24.12"}};
+  const Scenario apex = scenario(dense);
+  EXPECT_TRUE(apex.profile.bucket_by_layer);
+  EXPECT_TRUE(apex.profile.parameter_remainders);
+  Row said = dense;
+  said["note"] = "mcore_distributed_optim";
+  const Scenario megatron = scenario(said);
+  EXPECT_FALSE(megatron.profile.bucket_by_layer);
+  EXPECT_EQ(megatron.profile.bucket_elements_per_rank, 1'000'000);
+  EXPECT_FALSE(megatron.profile.parameter_remainders);
+}
+
+}  // namespace
+}  // namespace rehearse::scenario
