@@ -130,6 +130,7 @@ void TapeEmitter::recompute_region(int region) {
       --tensor(t).saved;
       pending_release_.push_back(t);
     }
+  if (keeps_first_graph()) drop_attributes();   // backward runs through the first pass's nodes
 }
 
 /// Non-reentrant checkpoints stop after the last tensor that backward asked for; reentrant ones run to the end.
