@@ -27,7 +27,7 @@ TapeBlocks TapeEmitter::run() {
   out_ = &forward;
   hooks_ = &blocks.forward_hooks;
   out_->reserve_slots(2);
-  out_->host(issued(profile_.layer_host) + profile_.submodule_host * options_.hooked_submodules);
+  out_->host(issued(profile_.layer_host) + profile_.submodule_host * options_.hooked_submodules + (keeps_first_graph() ? issued(profile_.checkpoint_host) : Duration{}));
   emit_forward();
   plan::Block forward_block = forward.take();
 
