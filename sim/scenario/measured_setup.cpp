@@ -181,7 +181,7 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   // Training loops of their own: run.py and train.py take torch.optim.AdamW as it is, foreach, and keep what the model returned while backward
   // runs, the former until the next batch's is there.
   if (plain && contains(source, "MetaMathQA")) profile.holds_output = profile.holds_last_graph = true;
-  if (plain && contains(source, "fsdp_qlora")) profile.holds_output = true;
+  if (plain && contains(source, "fsdp_qlora")) profile.holds_output = profile.checkpoints_in_units = true;
   if (profile.holds_output) profile.fused_optimizer = false;
   // ljm565/universal-llm-trainer src/models: torch.nn.CrossEntropyLoss()(logits[:, :-1].reshape(...)); the output is deleted before backward.
   if (plain && contains(text, "crossentropyloss on 16-bit logits")) {
