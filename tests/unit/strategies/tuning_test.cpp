@@ -415,10 +415,10 @@ TEST(Tuning, CheckpointsTakeHostTime) {
     s.memory.recompute = recompute;
     const plan::Plan plan = write_plan(model, s, profile, 8);
     std::int64_t picoseconds = 0;
-    for (const plan::Block& b : plan.blocks)
-      if (b.name == block)
-        for (const plan::Instruction& i : b.timing)
-          if (i.op == plan::Opcode::host) picoseconds += i.value;
+    const auto found = std::find_if(plan.blocks.begin(), plan.blocks.end(), [&](const plan::Block& b) { return b.name == block; });
+    EXPECT_NE(found, plan.blocks.end()) << block;
+    for (const plan::Instruction& i : found->timing)
+      if (i.op == plan::Opcode::host) picoseconds += i.value;
     return Duration{picoseconds};
   };
   EXPECT_GT(profile.checkpoint_host, Duration{});
