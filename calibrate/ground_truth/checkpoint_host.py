@@ -65,7 +65,8 @@ def main():
     for variant in VARIANTS:
         forward, backward = (1e6 * (low((variant, MANY), w) - low((variant, FEW), w)) / (MANY - FEW) for w in (0, 1))
         unit = unit or forward
-        print(f"{variant[0]}, checkpoints: {variant[1]}: forward {forward:.0f} ({forward / unit:.2f}), backward {backward:.0f} ({backward / unit:.2f}), both {(forward + backward) / unit:.2f}")
+        words = [f"{name} {us:.0f} ({us / unit:.2f})" for name, us in (("forward", forward), ("backward", backward), ("both", forward + backward))]
+        print(f"{variant[0]}, checkpoints: {variant[1]}: {', '.join(words)}")
 
 
 if __name__ == "__main__":
