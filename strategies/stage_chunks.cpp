@@ -102,13 +102,13 @@ class ChunkBuilder {
 
 /// PyTorch's FSDP1 watches the inputs of units that train nothing, to know when their backward is over. Where a checkpoint enters
 /// such a unit anew within backward, its hook holds the leaf that the input becomes there, and with it the input and its
-/// gradient, until all of backward is over.
+/// gradient, until all of backward is over. A checkpoint inside a unit enters its modules anew, not the unit.
 /// Source: torch/distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook (torch 2.1 to 2.13); torch.autograd.graph,
 /// register_multi_grad_hook: the hook's closure holds the leaf's gradient accumulator. Seen: tests/oracles/torch_fsdp_frozen.py.
 void mark_retained(Stage& stage) {
   const TuningKind tuning = stage.strategy.tuning.kind;
   const bool wrapped = stage.profile.wraps_adapters && (tuning == TuningKind::lora || tuning == TuningKind::qlora);
-  if (!stage.profile.reentrant_checkpoint || stage.strategy.data_parallel.kind != DataParallelKind::fsdp1 || stage.sizes.shard <= 1 || stage.evaluates()) return;
+  if (!stage.profile.reentrant_checkpoint || stage.profile.checkpoints_in_units || stage.strategy.data_parallel.kind != DataParallelKind::fsdp1 || stage.sizes.shard <= 1 || stage.evaluates()) return;
   for (std::size_t u = 1; u < stage.units.size(); ++u) {
     Unit &unit = stage.units[u], &below = stage.units[u - 1];
     const bool trains = std::any_of(unit.tape->weights.begin(), unit.tape->weights.end(), [&](const Weight& w) { return w.trainable && !(w.adapter && wrapped); });

@@ -9,7 +9,7 @@ namespace rehearse::strategies {
 UnitBlocks::UnitBlocks(Stage& stage, const DataParallelWriter& data) : stage_(stage), data_(data), taking_turns_(stage.profile), variants_(stage.units.size()) {
   // Threads of one process hold Python's lock in turn; backward is launched by autograd's threads, which need no lock.
   taking_turns_.kernel_host *= stage.sizes.data;
-  taking_turns_.layer_host *= stage.sizes.data;
+  for (Duration FrameworkProfile::*host : {&FrameworkProfile::layer_host, &FrameworkProfile::checkpoint_host, &FrameworkProfile::recompute_host, &FrameworkProfile::reentrant_host}) taking_turns_.*host *= stage.sizes.data;
   for (const Unit& u : stage.units) {
     const auto alike = std::find_if(stage.units.begin(), stage.units.end(), [&](const Unit& other) { return other.runs_like(u); });
     first_alike_.push_back(static_cast<std::size_t>(alike - stage.units.begin()));

@@ -244,7 +244,7 @@ Value tuning_section(const st::Tuning& t) {
   if (!t.targets.empty()) out.add_list("targets", t.targets);
   if (!t.trainable.empty()) out.add_list("trainable", t.trainable);
   if (t.kind != st::TuningKind::full) out.add("quantized", t.four_bit());
-  if (t.four_bit()) out.add("format", t.format == st::FourBit::gptq ? "gptq" : "nf4");
+  if (t.four_bit()) out.add("format", std::string(t.format == st::FourBit::gptq ? "gptq" : "nf4"));
   out.add("double_quantization", t.double_quantization);
   if (t.kind != st::TuningKind::full) out.add("decomposed", t.decomposed);
   return out.take();

@@ -181,9 +181,19 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   // huggingface/peft method_comparison: use_amp is off, adapters are computed in fp32.
   const std::string source = cell(row, "source");
   if (plain && (contains(source, "method_comparison") || contains(text, "no autocast"))) profile.adapter_autocast = false;
+  // Training loops of their own: run.py and train.py take torch.optim.AdamW as it is, foreach, and keep what the model returned while backward
+  // runs, the former until the next batch's is there.
+  if (plain && contains(source, "MetaMathQA")) profile.holds_output = profile.holds_last_graph = true;
+  if (plain && contains(source, "fsdp_qlora")) profile.holds_output = profile.checkpoints_in_units = true;
+  if (profile.holds_output) profile.fused_optimizer = false;
+  // ljm565/universal-llm-trainer src/models: torch.nn.CrossEntropyLoss()(logits[:, :-1].reshape(...)); the output is deleted before backward.
+  if (plain && contains(text, "crossentropyloss on 16-bit logits")) {
+    profile.loss = LossKind::native;
+    profile.copies_shifted_logits = true;
+  }
   if (contains(text, "not upcast")) profile.upcasts_unquantised = false;
   if (const auto transformers = release_after(source, "transformers ")) {
-    profile.copies_shifted_logits = *transformers < Release{4, 49, 0};   // loss/loss_utils.py, ForCausalLMLoss
+    profile.copies_shifted_logits = *transformers < Release{4, 49, 0} || profile.loss == LossKind::native;   // loss/loss_utils.py, ForCausalLMLoss
     profile.reentrant_checkpoint = *transformers < Release{5, 0, 0};     // modeling_utils.py, gradient_checkpointing_enable
     profile.early_stop_recompute = !profile.reentrant_checkpoint;
   }

@@ -75,8 +75,10 @@ RowTuning tuning_of(const config::CsvRow& row) {
   // bitsandbytes "-dq" names double quantisation.
   if (quantised) t.double_quantization = !contains(note, "bnb.nf4") || contains(note, "bnb.nf4-dq");
   const bool qwen = contains(source, "QwenLM/Qwen@"), litgpt = cell(row, "framework") == "litgpt";
-  // Dropout: QwenLM/Qwen finetune.py and LitGPT's recipes have 0.05, fms-acceleration's scripts/benchmarks/scenarios.yaml 0.1, PEFT's default is 0.
-  t.dropout = qwen || litgpt ? 0.05 : contains(source, "fms-acceleration") ? 0.1 : 0;
+  // Dropout: QwenLM/Qwen finetune.py, LitGPT's recipes, ms-swift's SftArguments and universal-llm-trainer's config_lora have 0.05, fms-acceleration's
+  // scripts/benchmarks/scenarios.yaml and fsdp_qlora's train.py 0.1, PEFT's default is 0.
+  const bool small = qwen || litgpt || contains(source, "modelscope/ms-swift") || contains(source, "universal-llm-trainer");
+  t.dropout = small ? 0.05 : contains(source, "fms-acceleration") || contains(source, "fsdp_qlora") ? 0.1 : 0;
 
   if (const auto stated = row.find("lora_rank") ? row.number("lora_rank") : std::nullopt) t.rank = static_cast<std::int64_t>(*stated);
   else if (const auto said = number_after(note, {"LoRA r=", "LoRA default r=", "LoRA rank "})) t.rank = *said;

@@ -148,6 +148,8 @@ const config::Fields<P>& fields() {
       config::boolean("keeps_quantised_inputs", &P::keeps_quantised_inputs, "4-bit weights: a product's node holds its input until the graph goes"),
       config::boolean("quantised_from_fp16", &P::quantised_from_fp16, "4-bit weights come back in fp16 and are cast to the format of the product"),
       config::boolean("holds_last_graph", &P::holds_last_graph, "the graph of a micro-batch lives until the next one's loss"),
+      config::boolean("holds_output", &P::holds_output, "the model's output, logits with it, lives as long as the graph"),
+      config::boolean("checkpoints_in_units", &P::checkpoints_in_units, "FSDP1: checkpoints are inside units; false: around them"),
       config::boolean("wraps_adapters", &P::wraps_adapters, "FSDP1: adapters are units of their own; false: what is frozen beside them is reduced as zeros"),
       config::boolean("upcasts_unquantised", &P::upcasts_unquantised, "4-bit weights: what stays 16 bit becomes fp32"),
       config::boolean("narrows_tables", &P::narrows_tables, "upcasts_unquantised: embedding and output layer go back to 16 bit"),
@@ -192,6 +194,9 @@ const config::Fields<P>& fields() {
       config::duration("collective_host", &P::collective_host, "host time to issue one collective", config::non_negative),
       config::duration("layer_host", &P::layer_host, "host time per layer beyond its kernels", config::non_negative),
       config::duration("layer_backward_host", &P::layer_backward_host, "host time per layer of backward beyond its kernels", config::non_negative),
+      config::duration("checkpoint_host", &P::checkpoint_host, "host time of a checkpoint that is not reentrant, per layer of forward", config::non_negative),
+      config::duration("recompute_host", &P::recompute_host, "the same per recomputed layer, beyond a forward", config::non_negative),
+      config::duration("reentrant_host", &P::reentrant_host, "host time of a reentrant checkpoint per recomputed layer, beyond a forward", config::non_negative),
       config::duration("adapter_host", &P::adapter_host, "host time of a low-rank adapter's forward, beyond its kernels", config::non_negative),
       config::duration("submodule_host", &P::submodule_host, "host time of ZeRO-3's hooks per module of a layer", config::non_negative),
       config::duration("submodule_backward_host", &P::submodule_backward_host, "host time of ZeRO-3's hooks per module of a layer, of backward", config::non_negative),
@@ -289,7 +294,7 @@ FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes t
 }
 
 std::vector<Duration*> issue_times(FrameworkProfile& p) {
-  return {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host,
+  return {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host, &p.checkpoint_host, &p.recompute_host, &p.reentrant_host,
           &p.submodule_host, &p.submodule_backward_host, &p.adapter_host, &p.expert_host, &p.expert_backward_host,
           &p.grouped_host, &p.grouped_backward_host, &p.grouped_low_host, &p.grouped_low_backward_host};
 }

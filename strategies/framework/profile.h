@@ -127,6 +127,8 @@ struct FrameworkProfile {
   bool keeps_quantised_inputs = false;    // 4-bit weights: a product's node holds its input (bitsandbytes before 0.43.2)
   bool quantised_from_fp16 = false;       // 4-bit weights: they come back in fp16 and are cast for the product (Lightning Fabric)
   bool holds_last_graph = false;          // the loss is a variable of the training loop: the graph of a micro-batch lives until the next one's loss
+  bool holds_output = false;              // the model's output, logits with it, is a variable of the training loop: it lives as long as the graph
+  bool checkpoints_in_units = false;      // FSDP1: checkpoints are inside its units (apply_activation_checkpointing after wrapping); false: around them, whose forward then runs again
   bool wraps_adapters = false;            // FSDP1: adapters are units of their own, so that frozen weights have no gradient (PEFT's wrapping policy)
   bool upcasts_unquantised = false;       // 4-bit weights: what stays 16 bit becomes fp32 (prepare_model_for_kbit_training)
   bool narrows_tables = false;            // and embedding and output layer go back to 16 bit (TRL, peft_module_casting_to_bf16)
@@ -173,6 +175,9 @@ struct FrameworkProfile {
   // Host thread (per call, on the issuing thread)
   Duration kernel_host{}, backward_kernel_host{}, collective_host{};
   Duration layer_host{}, layer_backward_host{};   // per layer and micro-batch, beyond its kernels: modules, hooks, autograd
+  /// Per recomputed layer, beyond its passes. Other checkpoints than reentrant ones pack what is saved through Python hooks, in forward
+  /// (checkpoint_host) and again while it is made anew (recompute_host); reentrant ones run an autograd engine within backward (reentrant_host).
+  Duration checkpoint_host{}, recompute_host{}, reentrant_host{};
   Duration submodule_host{}, submodule_backward_host{};   // ZeRO-3's hooks, per module of a layer: its parameters are fetched, released, their gradients shared out
   Duration adapter_host{};   // of a linear layer's low-rank adapter in forward, beyond its kernels
   Duration expert_host{}, expert_backward_host{};  // the same of a layer's experts: routing, dispatch, splitting by expert

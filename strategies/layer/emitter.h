@@ -32,6 +32,11 @@ class TapeEmitter {
     std::uint32_t slot = 0;
     int refs = 0;
   };
+  /// What a node of a checkpoint's first pass holds as an attribute.
+  struct FirstGraph {
+    std::uint32_t slot = 0;
+    std::int64_t bytes = 0;
+  };
   /// What a node leaves to the weight-gradient block, and what is kept for it.
   struct Left {
     const Node* node = nullptr;
@@ -58,6 +63,7 @@ class TapeEmitter {
   void release_if_unused(TensorId t);
   void hold_attributes(int n);
   void drop_attributes();
+  void set_attributes_aside();
   void outliving(plan::BlockWriter& drop, plan::BlockWriter& last, plan::BlockWriter& keep);
   void kernel(std::uint32_t spec, plan::Stream stream = plan::Stream::compute, int launches = 1);
   void enter(const Node& node);
@@ -74,6 +80,8 @@ class TapeEmitter {
   void require(TensorId t);
   /// torch/utils/checkpoint.py, CheckpointFunction: input, output and the output's gradient are its variables until its backward is over.
   bool reentrant() const { return profile_.reentrant_checkpoint && options_.checkpoint && tape_.input != kNoTensor && tape_.output != kNoTensor; }
+  /// Other checkpoints have their graph from the first pass on. What it saves is made again (saved_tensors_hooks); what its nodes hold as attributes stays.
+  bool keeps_first_graph() const { return options_.checkpoint && !profile_.reentrant_checkpoint; }
   bool split() const { return options_.split != SplitBackward::none; }
   bool waits(const Item& item) const;
   bool waits(const Node& node) const;
@@ -108,6 +116,7 @@ class TapeEmitter {
   std::vector<TensorId> pending_release_;      // what a region kept, until the node at hand is done
   std::vector<Left> left_;                     // in the order of backward
   std::vector<TensorId> attributes_;           // held by recorded nodes
+  std::vector<FirstGraph> first_graph_;
   std::vector<HookPoint>* hooks_ = nullptr;    // of the block at hand
   std::vector<int> gradients_;                 // made since the last of them
   bool reentered_ = false;                     // a reentrant checkpoint's variables are held

@@ -18,7 +18,7 @@ class Loss {
       case LossKind::upcast:
       case LossKind::upcast_compiled:
       case LossKind::upcast_fused: return upcast();
-      case LossKind::native: return log_softmax_and_nll(logits_, narrow_, {logits_});
+      case LossKind::native: return native();
       case LossKind::chunked: return chunked();
       case LossKind::chunked_output: return c_.profile.compiled ? compiled_pieces() : pieces();
       case LossKind::vocab_parallel: return vocabulary_parallel();
@@ -48,13 +48,29 @@ class Loss {
     for (int i = 0; i < reductions; ++i) n.forward.push_back(op_.collective(CollectiveKind::all_reduce, "loss statistics", row_, plan::kAfterCompute | plan::kComputeWaits));
   }
 
-  /// torch.nn.functional.cross_entropy, eager. `bytes`: of the logits; `held`: variables of the loss function, and of its caller.
-  void log_softmax_and_nll(TensorId logits, std::int64_t bytes, std::vector<TensorId> held) {
+  /// torch.nn.functional.cross_entropy, eager. `bytes`: of the logits; `held`: variables of the loss function, and of its caller; `output`: the logits
+  /// that the model hands out.
+  void log_softmax_and_nll(TensorId logits, std::int64_t bytes, std::vector<TensorId> held, TensorId output) {
     const TensorId log_softmax = tape_.tensor("log softmax", bytes);
     tape_.nodes.push_back({.name = "log softmax", .inputs = {logits}, .outputs = {log_softmax}, .saved = {log_softmax},
                            .forward = {op_.kernel("log softmax", bytes, bytes, KernelKind::softmax)}, .backward = {op_.kernel("log softmax backward", 2 * bytes, bytes, KernelKind::softmax)}});
     tape_.nodes.push_back({.name = "nll loss", .inputs = {log_softmax}, .saved = {log_softmax, rows_}, .intermediates = {rows_}, .holds = std::move(held),
                            .forward = {op_.kernel("nll loss", row_, row_)}, .backward = {op_.kernel("zero fill", 0, bytes, KernelKind::memset), op_.kernel("nll loss backward", row_, row_)}});
+    if (c_.profile.holds_output) tape_.nodes.back().attributes = {output};
+  }
+
+  void native() {
+    TensorId in = logits_;
+    std::int64_t bytes = narrow_;
+    std::vector<TensorId> held{logits_};
+    if (c_.profile.copies_shifted_logits && c_.batch > 1) {   // logits[:, :-1].reshape(-1, columns): a view of one sample, a copy of several
+      bytes -= c_.batch * columns_ * c_.element();
+      in = tape_.tensor("shifted logits", bytes);
+      tape_.nodes.push_back({.name = "shift logits", .inputs = {logits_}, .outputs = {in}, .forward = {op_.kernel("reshape", bytes, bytes)},
+                             .backward = {op_.kernel("zero fill", 0, narrow_, KernelKind::memset), op_.kernel("slice backward", bytes, bytes)}});
+      held.push_back(in);
+    }
+    log_softmax_and_nll(in, bytes, std::move(held), logits_);
   }
 
   void upcast() {
@@ -66,6 +82,7 @@ class Loss {
       if (c_.profile.keeps_logits) held = {hidden_, logits_};
     }
     held.push_back(in);
+    const TensorId held_output = in;
     if (c_.profile.copies_shifted_logits) {
       // logits[..., :-1, :].contiguous(): transformers before 4.49, loss/loss_utils.py, ForCausalLMLoss.
       bytes -= c_.batch * columns_ * 4;
@@ -75,7 +92,8 @@ class Loss {
       in = shifted;
       held.push_back(in);
     }
-    if (c_.profile.loss == LossKind::upcast) return log_softmax_and_nll(in, bytes, std::move(held));
+    // Until 4.45 the modelling code made the fp32 copy, which is what it hands out; since then its loss function does (loss/loss_utils.py).
+    if (c_.profile.loss == LossKind::upcast) return log_softmax_and_nll(in, bytes, std::move(held), c_.profile.copies_shifted_logits ? held_output : logits_);
     if (c_.profile.loss == LossKind::upcast_compiled) return compiled(in, bytes);
     tape_.nodes.push_back({.name = "fused loss", .inputs = {in}, .saved = {in, rows_}, .intermediates = {rows_}, .holds = std::move(held), .forward = {op_.kernel("cross entropy", bytes, row_, kCrossEntropy)},
                            .backward = {op_.kernel("cross entropy backward", bytes, bytes, kCrossEntropy)}, .gradient_in_place = true});

@@ -119,7 +119,7 @@ void TapeEmitter::recompute_region(int region) {
       for (const auto* list : {&node(n).inputs, &node(n).holds})
         for (TensorId t : *list) ++tensor(t).uses;
   const bool was = std::exchange(in_backward_node_, false);
-  if (options_.checkpoint) out_->host(issued(profile_.layer_host) + profile_.submodule_host * options_.hooked_submodules);
+  if (options_.checkpoint) out_->host(issued(profile_.layer_host + (keeps_first_graph() ? profile_.recompute_host : profile_.reentrant_host)) + profile_.submodule_host * options_.hooked_submodules);
   for (int n : members) {
     if (n > last_needed || graph_.kept_in_region(n)) continue;
     forward_node(n, true);
@@ -130,6 +130,7 @@ void TapeEmitter::recompute_region(int region) {
       --tensor(t).saved;
       pending_release_.push_back(t);
     }
+  if (keeps_first_graph()) drop_attributes();   // backward runs through the first pass's nodes
 }
 
 /// Non-reentrant checkpoints stop after the last tensor that backward asked for; reentrant ones run to the end.

@@ -17,7 +17,7 @@ TapeEmitter::TapeEmitter(const Tape& tape, const EmitOptions& options, const Fra
   if (tape_.output != kNoTensor) tensor(tape_.output).slot = kOutputSlot;
   for (std::size_t t = 0; t < tensors_.size(); ++t) tensors_[t].saved = graph_.reasons_to_keep(static_cast<TensorId>(t));
   for (int n = 0; n < node_count(); ++n)
-    if (graph_.region_of(n) < 0 && graph_.active(n)) hold_attributes(n);
+    if ((graph_.region_of(n) < 0 || keeps_first_graph()) && graph_.active(n)) hold_attributes(n);
   if (options_.retains_ends) ++tensor(tape_.input).saved;
 }
 
@@ -27,7 +27,7 @@ TapeBlocks TapeEmitter::run() {
   out_ = &forward;
   hooks_ = &blocks.forward_hooks;
   out_->reserve_slots(2);
-  out_->host(issued(profile_.layer_host) + profile_.submodule_host * options_.hooked_submodules);
+  out_->host(issued(profile_.layer_host) + profile_.submodule_host * options_.hooked_submodules + (keeps_first_graph() ? issued(profile_.checkpoint_host) : Duration{}));
   emit_forward();
   plan::Block forward_block = forward.take();
 
@@ -72,6 +72,7 @@ void TapeEmitter::emit_forward() {
     for (const auto* list : {&node(n).inputs, &node(n).holds})
       for (TensorId t : *list) ++tensor(t).uses;
   for (int n = 0; n < node_count(); ++n) forward_node(n, graph_.region_of(n) < 0 || graph_.kept_in_region(n));
+  if (keeps_first_graph()) set_attributes_aside();
 }
 
 void TapeEmitter::forward_node(int n, bool keep_outputs) {
@@ -80,7 +81,8 @@ void TapeEmitter::forward_node(int n, bool keep_outputs) {
   // What the layer hands on is kept by the layer above: a checkpoint's input, if nothing else.
   const bool hands_on = options_.recorded && !backward_ && tape_.output != kNoTensor && std::any_of(it.outputs.begin(), it.outputs.end(), [&](TensorId t) { return tape_.root(t) == tape_.root(tape_.output); });
   hook(n, true);
-  output_category_ = keep_outputs || hands_on ? Category::activation : Category::temporary;
+  const bool held = !backward_ && !attributes_.empty() && std::any_of(it.outputs.begin(), it.outputs.end(), [&](TensorId t) { return tensor(t).saved > 0; });
+  output_category_ = keep_outputs || hands_on || held ? Category::activation : Category::temporary;
   if (std::none_of(it.forward.begin(), it.forward.end(), later))
     for (TensorId t : it.outputs) allocate(t, output_category_);
   for (TensorId t : it.intermediates) allocate(t, keep_outputs ? Category::activation : Category::temporary);
@@ -210,9 +212,26 @@ void TapeEmitter::drop_attributes() {
   attributes_.clear();
 }
 
+/// Recomputation makes tensors of the same names beside them.
+void TapeEmitter::set_attributes_aside() {
+  for (TensorId t : std::exchange(attributes_, {})) {
+    Tensor& state = tensor(t);
+    --state.saved;
+    if (!std::exchange(state.live, false)) continue;
+    const TapeTensor& info = tape_.tensors[static_cast<std::size_t>(tape_.root(t))];
+    first_graph_.push_back({.slot = new_slot(info.name + " of the first pass"), .bytes = info.bytes});
+    out_->move(first_graph_.back().slot, state.slot, state.frame);
+  }
+}
+
 /// What stays behind when all blocks of the tape have run: what lets go of it, makes it, takes it over.
 void TapeEmitter::outliving(BlockWriter& drop, BlockWriter& last, BlockWriter& keep) {
   for (BlockWriter* w : {&drop, &last, &keep}) w->reserve_slots(2);
+  for (const FirstGraph& held : first_graph_) {
+    drop.free(held.slot);
+    last.alloc(held.slot, held.bytes, Category::activation);
+    keep.move(held.slot, held.slot, Frame::below);
+  }
   for (TensorId t : std::exchange(attributes_, {})) {
     Tensor& state = tensor(t);
     if (!std::exchange(state.live, false)) continue;

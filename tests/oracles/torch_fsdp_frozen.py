@@ -1,7 +1,7 @@
 """Asks PyTorch's FSDP1 what outlives a recomputed layer's backward; writes data/torch_fsdp_frozen.json.
 
 Layers with a frozen base and a trained adapter, wrapped as huggingface/peft's policy wraps them (each adapter a unit of
-its own), recomputed by torch.utils.checkpoint; two processes, gloo, CPU.  When a layer's output gradient arrives: how
+its own), recomputed by torch.utils.checkpoint, around a layer's unit or inside it; two processes, gloo, CPU.  When a layer's output gradient arrives: how
 many layer inputs and how many output gradients of layers above it still live.
 """
 
@@ -36,16 +36,27 @@ class Layer(nn.Module):
         return y
 
 
-class Model(nn.Module):
-    def __init__(self, layers, reentrant):
+class Checkpointed(nn.Module):
+    """As checkpoint_wrapper makes it."""
+
+    def __init__(self, layer, reentrant):
         super().__init__()
-        self.layers, self.reentrant, self.inputs = nn.ModuleList(layers), reentrant, []
+        self.layer, self.reentrant = layer, reentrant
+
+    def forward(self, x):
+        return checkpoint(self.layer, x, use_reentrant=self.reentrant)
+
+
+class Model(nn.Module):
+    def __init__(self, layers, reentrant, inside):
+        super().__init__()
+        self.layers, self.reentrant, self.inside, self.inputs = nn.ModuleList(layers), reentrant, inside, []
 
     def forward(self, x):
         self.inputs = []
         for layer in self.layers:
             self.inputs.append(weakref.ref(x.untyped_storage()))
-            x = checkpoint(layer, x, use_reentrant=self.reentrant)
+            x = layer(x) if self.inside else checkpoint(layer, x, use_reentrant=self.reentrant)
         return x
 
 
@@ -58,7 +69,7 @@ def rank(number, store, cases, file):
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=number, world_size=RANKS)
     gc.disable()  # what only Python's collector would find is there until it happens to run
     rows = []
-    for sharded, frozen, reentrant in cases:
+    for sharded, frozen, reentrant, inside in cases:
 
         def wrap(module):
             device = torch.device("cpu")
@@ -67,7 +78,7 @@ def rank(number, store, cases, file):
         layers = [Layer(frozen) for _ in range(LAYERS)]
         for layer in layers:
             layer.down, layer.up = wrap(layer.down), wrap(layer.up)
-        model = Model([wrap(layer) for layer in layers], reentrant)
+        model = Model([wrap(Checkpointed(layer, reentrant) if inside else layer) for layer in layers], reentrant, inside)
         whole = wrap(model)
         for _ in range(2):  # the second step counts
             gradients, inputs_alive, gradients_alive = [], [], []
@@ -83,7 +94,7 @@ def rank(number, store, cases, file):
             whole.zero_grad()
         rows.append(
             dict(
-                sharded=sharded, frozen=frozen, reentrant=reentrant, layers=LAYERS,
+                sharded=sharded, frozen=frozen, reentrant=reentrant, inside=inside, layers=LAYERS,
                 inputs_alive=inputs_alive, gradients_alive=gradients_alive, inputs_alive_after=alive(model.inputs[1:]),
             )  # fmt: skip
         )
@@ -93,7 +104,7 @@ def rank(number, store, cases, file):
 
 
 def main():
-    cases = [(False, True, True), (True, True, True), (True, False, True), (True, True, False)]
+    cases = [(False, True, True, False), (True, True, True, False), (True, False, True, False), (True, True, False, False), (True, True, True, True)]
     with tempfile.TemporaryDirectory() as folder:
         arguments = (os.path.join(folder, "store"), cases, "torch_fsdp_frozen.json")
         torch.multiprocessing.spawn(rank, args=arguments, nprocs=RANKS)

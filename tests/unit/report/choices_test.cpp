@@ -20,5 +20,15 @@ TEST(EffectiveConfig, KeepsChoicesWithinAProfile) {
   EXPECT_EQ(hash_of(again), hash_of(s));
 }
 
+TEST(EffectiveConfig, KeepsTheFormatOfFourBitWeights) {
+  for (const char* format : {"nf4", "gptq"}) {
+    const std::string job = std::string("model: llama-2-7b\ncluster: {node: dgx-a100, gpus_per_node: 1}\ntraining: {sequence_length: 512, global_batch_size: 1, framework: huggingface}\ntuning: {kind: qlora, format: ") + format + "}\n";
+    const scenario::Scenario s = scenario::read_scenario(config::parse_document(job, "job.yaml").root, "job.yaml");
+    const scenario::Scenario again = scenario::read_scenario(config::parse_document(config::to_yaml(effective_config(s)), "again.yaml").root, "again.yaml");
+    EXPECT_EQ(again.strategy.tuning.format, s.strategy.tuning.format) << format;
+    EXPECT_EQ(hash_of(again), hash_of(s));
+  }
+}
+
 }  // namespace
 }  // namespace rehearse::report::choices_test

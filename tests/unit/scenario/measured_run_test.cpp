@@ -215,6 +215,25 @@ TEST(MeasuredRun, HuggingFaceOfThatTime) {
   EXPECT_EQ(fms.strategy.tuning.dropout, 0.1);
 }
 
+// Training loops that are no Trainer: foreach AdamW, outputs that live on, checkpoints inside FSDP's units, losses of their own.
+TEST(MeasuredRun, FineTuningScriptsOfTheirOwn) {
+  const auto of = [](const std::string& source, const std::string& note) {
+    return scenario({{"framework", "hf"}, {"task", "lora"}, {"n_gpus", "1"}, {"global_batch", "1"}, {"optimizer", "AdamW"}, {"source", source}, {"note", note}});
+  };
+  const strategies::FrameworkProfile trainer = of("somebody's table", "").profile;
+  EXPECT_TRUE(trainer.fused_optimizer && !trainer.holds_output && !trainer.checkpoints_in_units);
+  const strategies::FrameworkProfile peft = of("huggingface/peft method_comparison/MetaMathQA/results/a.json", "").profile;
+  EXPECT_TRUE(!peft.fused_optimizer && peft.holds_output && peft.holds_last_graph && !peft.adapter_autocast);
+  const Scenario qlora = of("AnswerDotAI/fsdp_qlora train.py; transformers 4.38", "no autocast");
+  EXPECT_TRUE(!qlora.profile.fused_optimizer && qlora.profile.holds_output && !qlora.profile.holds_last_graph && qlora.profile.checkpoints_in_units);
+  EXPECT_EQ(qlora.strategy.tuning.dropout, 0.1);
+  const Scenario universal = of("ljm565/universal-llm-trainer; transformers 4.49.0", "torch.nn.CrossEntropyLoss on 16-bit logits");
+  EXPECT_EQ(universal.profile.loss, strategies::LossKind::native);
+  EXPECT_TRUE(universal.profile.copies_shifted_logits);
+  EXPECT_EQ(universal.strategy.tuning.dropout, 0.05);
+  EXPECT_EQ(of("modelscope/ms-swift docs", "").strategy.tuning.dropout, 0.05);
+}
+
 // NeMo's releases came before cuDNN 9.13, whether or not we have the model as a preset.
 TEST(MeasuredRun, CudnnIsThatOfTheRelease) {
   for (const char* model : {"Llama-2-7B", "GPT3-20B"}) {

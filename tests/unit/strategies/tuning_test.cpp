@@ -374,6 +374,60 @@ TEST(Tuning, InputsOfQuantisedProductsLiveAsLongAsTheGraph) {
   EXPECT_EQ(four_bit_step(profile).persistent, dropped.persistent);
 }
 
+// A checkpoint that is not reentrant has its graph from the first pass on: what its nodes hold as attributes lives from then until
+// the graph is dropped, and is made again beside that. Inputs of 4-bit products: queries, keys and values (the norm), output projection,
+// gate and up (the norm), down; the output layer stays in 16 bits. A reentrant one runs its first pass without a graph.
+TEST(Tuning, TheFirstPassOfACheckpointHoldsInputsOfQuantisedProducts) {
+  FrameworkProfile profile = load_profile("huggingface");
+  profile.upcasts_unquantised = false;
+  Strategy s = one_gpu_job(TuningKind::qlora);
+  s.memory.recompute = Recompute::full;
+  const model::ModelDescription model = llama_like(2, 4096, 32, 32, 11008, 32000);
+  const auto step = [&](bool keeps, bool reentrant, std::int64_t micro_batches) {
+    profile.keeps_quantised_inputs = keeps;
+    profile.reentrant_checkpoint = reentrant;
+    s.training.global_batch_size = micro_batches;
+    const plan::Plan plan = write_plan(model, s, profile, 8);
+    ByteLedger ledger(plan, 0);
+    ledger.step();
+    return ledger.step();
+  };
+  constexpr std::int64_t kInputs = 512LL * 2 * 2 * (4096 + 4096 + 4096 + 11008);
+  for (const std::int64_t micro_batches : {1, 2}) {
+    const StepBytes without = step(false, false, micro_batches), held = step(true, false, micro_batches);
+    EXPECT_TRUE(held.mistakes.empty()) << held.mistakes.front();
+    EXPECT_EQ(held.after_forward - without.after_forward, kInputs);
+    EXPECT_EQ(held.after_step, without.after_step);
+    const StepBytes reentrant = step(true, true, micro_batches);
+    EXPECT_TRUE(reentrant.mistakes.empty()) << reentrant.mistakes.front();
+    EXPECT_EQ(reentrant.after_forward, step(false, true, micro_batches).after_forward);
+  }
+}
+
+// What calibrate/ground_truth/checkpoint_host.py measures: other checkpoints cost the host more than reentrant ones, in both passes.
+TEST(Tuning, CheckpointsTakeHostTime) {
+  FrameworkProfile profile = load_profile("huggingface");
+  profile.early_stop_recompute = false;
+  Strategy s = one_gpu_job(TuningKind::lora);
+  const model::ModelDescription model = llama_like(1, 1024, 8, 8, 2048, 1024);
+  const auto host_of = [&](const std::string& block, bool reentrant, Recompute recompute) {
+    profile.reentrant_checkpoint = reentrant;
+    s.memory.recompute = recompute;
+    const plan::Plan plan = write_plan(model, s, profile, 8);
+    std::int64_t picoseconds = 0;
+    const auto found = std::find_if(plan.blocks.begin(), plan.blocks.end(), [&](const plan::Block& b) { return b.name == block; });
+    EXPECT_NE(found, plan.blocks.end()) << block;
+    for (const plan::Instruction& i : found->timing)
+      if (i.op == plan::Opcode::host) picoseconds += i.value;
+    return Duration{picoseconds};
+  };
+  EXPECT_GT(profile.checkpoint_host, Duration{});
+  EXPECT_GT(profile.recompute_host, profile.reentrant_host);
+  EXPECT_EQ(host_of("layer forward", true, Recompute::full), host_of("layer forward", true, Recompute::none));
+  EXPECT_EQ(host_of("layer forward", false, Recompute::full) - host_of("layer forward", true, Recompute::full), profile.checkpoint_host);
+  EXPECT_EQ(host_of("layer backward", false, Recompute::full) - host_of("layer backward", true, Recompute::full), profile.recompute_host - profile.reentrant_host);
+}
+
 // Lightning Fabric quantises from fp16: the largest product, the head's, has its weight in fp16 and in bf16 at once.
 TEST(Tuning, WeightsQuantisedFromFp16ComeBackTwice) {
   plan::PlanBuilder builder;
@@ -443,6 +497,48 @@ TEST(Tuning, ShiftedLogitsAreCopied) {
   EXPECT_EQ(peak() - shifted, -511 * 128000LL * 4);
 }
 
+// outputs = model(...) in a loop of one's own: the logits that the model hands out live as long as the graph. Until 4.45 transformers made the fp32
+// copy in the model, since then in the loss function.
+TEST(Tuning, TrainingLoopsHoldTheModelsOutput) {
+  const model::ModelDescription model = llama_like(1, 1024, 8, 8, 2048, 128000);
+  Strategy s = one_gpu_job(TuningKind::lora);
+  FrameworkProfile profile = load_profile("huggingface");
+  const auto step = [&] {
+    const plan::Plan plan = write_plan(model, s, profile, 8);
+    ByteLedger ledger(plan, 0);
+    ledger.step();
+    return ledger.step();
+  };
+  for (const bool old : {false, true}) {
+    profile.copies_shifted_logits = old;
+    profile.holds_output = profile.holds_last_graph = false;
+    const StepBytes deleted = step();
+    profile.holds_output = true;
+    const StepBytes held = step();
+    EXPECT_TRUE(held.mistakes.empty()) << held.mistakes.front();
+    EXPECT_EQ(held.after_forward - deleted.after_forward, 512 * 128000LL * (old ? 4 : 2));
+    EXPECT_EQ(held.after_step, deleted.after_step);
+    profile.holds_last_graph = true;   // and nothing lets go of it before the next one is there
+    EXPECT_EQ(step().after_step - deleted.after_step, 512 * 128000LL * (old ? 4 : 2));
+  }
+}
+
+// A loss of one's own on 16-bit logits[:, :-1]: the cut is a view of one sample and a copy of several, beside logits and log-softmax.
+TEST(Tuning, LossesOn16BitLogitsCopyWhatTheyCut) {
+  const model::ModelDescription model = llama_like(1, 1024, 8, 8, 2048, 128000);
+  FrameworkProfile profile = load_profile("huggingface");
+  profile.loss = LossKind::native;
+  for (const std::int64_t samples : {1, 2}) {
+    Strategy s = one_gpu_job(TuningKind::lora);
+    s.training.global_batch_size = s.training.micro_batch_size = samples;
+    const auto peak = [&](bool cut) {
+      profile.copies_shifted_logits = cut;
+      return ByteLedger(write_plan(model, s, profile, 8), 0).step().forward_peak;
+    };
+    EXPECT_EQ(peak(true) - peak(false), samples == 1 ? 0 : samples * (511 + 511 - 512) * 128000LL * 2);
+  }
+}
+
 // What outlives a frozen layer's recomputation beside FSDP1, as PyTorch was seen to do it (tests/oracles/torch_fsdp_frozen.py).
 TEST(Tuning, FrozenUnitsOfFsdpHoldTheEndsOfTheirCheckpoints) {
   const model::ModelDescription model = llama_like(6, 64, 4, 4, 128, 256);
@@ -460,6 +556,7 @@ TEST(Tuning, FrozenUnitsOfFsdpHoldTheEndsOfTheirCheckpoints) {
     FrameworkProfile profile = load_profile("huggingface");
     profile.reentrant_checkpoint = row["reentrant"].get<bool>();
     profile.early_stop_recompute = !profile.reentrant_checkpoint;
+    profile.checkpoints_in_units = row["inside"].get<bool>();
     ASSERT_TRUE(problems_of(model, s, profile, 8).empty());
     const plan::Plan plan = write_plan(model, s, profile, 8);
     EXPECT_TRUE(ByteLedger(plan, 0).step().mistakes.empty());
@@ -493,7 +590,7 @@ TEST(Tuning, FrozenUnitsOfFsdpHoldTheEndsOfTheirCheckpoints) {
     EXPECT_EQ(gradients_alive, expected);
     ++rows;
   }
-  EXPECT_EQ(rows, 4);
+  EXPECT_EQ(rows, 5);
 }
 
 }  // namespace
