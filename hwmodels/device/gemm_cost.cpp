@@ -93,7 +93,7 @@ double waves_of(double w, double q) { return std::max(1.0, w + q * (rounded_up(w
 CostParts gemm_cost(const DeviceRates& gpu, const model::KernelSpec& s) {
   EXPECTS(s.batch >= 0 && s.m >= 0 && s.n >= 0 && s.k >= 0, "GEMM " + s.name);
   const KernelParameters& p = gpu.p;
-  const bool grouped = s.kind == model::KernelKind::grouped_gemm;
+  const bool native = s.kind == model::KernelKind::native_grouped_gemm, grouped = native || s.kind == model::KernelKind::grouped_gemm;
   const auto batch = static_cast<double>(s.batch), m = static_cast<double>(s.m), n = static_cast<double>(s.n),
              k = static_cast<double>(s.k);
   const double launch = p.gemm_launch_us * 1e-6 + (grouped ? batch * p.grouped_group_us * 1e-6 : 0);
@@ -105,6 +105,7 @@ CostParts gemm_cost(const DeviceRates& gpu, const model::KernelSpec& s) {
   const double operand = bits(s.dtype) / 8.0, result = bits(s.output_dtype) / 8.0 * (s.accumulate ? 2 : 1);
   double rate = gpu.gemm_rate[static_cast<std::size_t>(s.dtype)] / gpu.sms * fraction_of_role(p, s.role);
   if (grouped) rate *= p.grouped_fraction;
+  if (native && bits(s.dtype) == 16) rate *= p.native_grouped_fraction;
   const bool cores = gpu.on_cores[static_cast<std::size_t>(s.dtype)];
   if (!cores && unaligned(s)) rate *= p.gemm_unaligned_fraction;
   const double per_flop = 1 / rate, per_byte = 1 / (gpu.hbm * p.gemm_hbm_fraction);

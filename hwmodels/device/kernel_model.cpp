@@ -18,6 +18,7 @@ bool fitted(const KernelParameters& p, const model::KernelSpec& s) {
   switch (s.kind) {
     case KernelKind::gemm:
     case KernelKind::grouped_gemm:
+    case KernelKind::native_grouped_gemm:
       return p.fitted_gemm_rows > 0 &&
              within(static_cast<double>(std::min({s.m, s.n, s.k})), p.fitted_gemm_minimum, p.fitted_gemm_maximum) &&
              within(static_cast<double>(std::max({s.m, s.n, s.k})), p.fitted_gemm_minimum, p.fitted_gemm_maximum);
@@ -36,6 +37,7 @@ CostParts parametric(const DeviceRates& rates, const model::KernelSpec& s, bool&
   switch (s.kind) {
     case KernelKind::gemm:
     case KernelKind::grouped_gemm:
+    case KernelKind::native_grouped_gemm:
       stand_in = rates.stand_in[static_cast<std::size_t>(s.dtype)];
       return gemm_cost(rates, s);
     case KernelKind::attention_forward:

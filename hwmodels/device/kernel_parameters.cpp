@@ -39,6 +39,7 @@ constexpr std::array kFields{
     REHEARSE_FIELD(l2_share, true),
     REHEARSE_FIELD(grouped_fraction, true),
     REHEARSE_FIELD(grouped_group_us, false),
+    REHEARSE_FIELD(native_grouped_fraction, true),
     REHEARSE_ATTENTION(flash1),
     REHEARSE_ATTENTION(flash2),
     REHEARSE_ATTENTION(flash3),

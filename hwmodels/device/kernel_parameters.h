@@ -44,6 +44,7 @@ struct KernelParameters {
   double l2_share = 0.5;                    // of the L2 that data survives in
   double grouped_fraction = 1;              // factor on gemm_peak_fraction
   double grouped_group_us = 0;              // per group: descriptors, pointers, the streams' hand-over
+  double native_grouped_fraction = 1;       // of that, what PyTorch's own kernel reaches on 16-bit operands
 
   AttentionParameters flash1, flash2, flash3, cudnn, cudnn_9_13;
   double triton_forward_share = 0, triton_backward_share = 0;  // of flash2's speed; 0: not measured there

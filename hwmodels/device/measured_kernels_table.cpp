@@ -100,7 +100,7 @@ MeasuredKernel read_row(const config::CsvRow& row, std::vector<Diagnostic>& prob
   s.output_dtype = in.format("output_dtype", s.dtype);
   s.accumulate = in.flag("accumulate");
   s.causal = in.flag("causal");
-  if (s.kind == KernelKind::gemm || s.kind == KernelKind::grouped_gemm) {
+  if (model::is_product(s.kind)) {
     s.batch = in.size("batch", 1, 1), s.m = in.size("m", 1), s.n = in.size("n", 1), s.k = in.size("k", 1);
   } else if (s.kind == KernelKind::attention_forward || s.kind == KernelKind::attention_backward) {
     s.batch = in.size("batch", 1), s.heads = in.size("heads", 1), s.kv_heads = in.size("kv_heads", 1, s.heads);

@@ -14,7 +14,7 @@ using model::KernelSpec;
 
 constexpr double kNoCorrection = 0.02;  // weight of "as the parameters say": 1 % at half the reach of a single point
 
-bool product(KernelKind k) { return k == KernelKind::gemm || k == KernelKind::grouped_gemm; }
+bool product(KernelKind k) { return model::is_product(k); }
 bool attention(KernelKind k) { return k == KernelKind::attention_forward || k == KernelKind::attention_backward; }
 
 std::string class_of(const KernelSpec& s) {

@@ -86,7 +86,9 @@ CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation
   for (const model::KernelSpec& spec : plan.kernels) {
     const hwmodels::KernelCost cost = hardware.kernels.cost(spec);
     table.kernel_costs.push_back(cost);
-    const bool product = spec.kind == model::KernelKind::gemm || spec.kind == model::KernelKind::grouped_gemm;
+    // A grouped product that is not one kernel is products on several streams (Transformer Engine, multi_stream_cublas_gemm: four): while one's late tiles
+    // run, the next one's fill the other SMs, so it loses no more than the SMs that are held.
+    const bool product = model::is_product(spec.kind) && spec.kind != model::KernelKind::grouped_gemm;
     table.kernels.push_back(!ablation.kernels ? Priced{} : product ? interference.product_of(cost) : interference.kernel_of(cost));
   }
   CollectivePrices collective_prices(plan, hardware.network);

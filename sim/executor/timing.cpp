@@ -14,7 +14,8 @@ namespace {
 Cause cause_of(const model::KernelSpec& k) {
   switch (k.kind) {
     case model::KernelKind::gemm:
-    case model::KernelKind::grouped_gemm: return Cause::gemm;
+    case model::KernelKind::grouped_gemm:
+    case model::KernelKind::native_grouped_gemm: return Cause::gemm;
     case model::KernelKind::attention_forward:
     case model::KernelKind::attention_backward: return Cause::attention;
     case model::KernelKind::optimizer: return Cause::optimizer;

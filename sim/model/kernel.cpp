@@ -20,6 +20,7 @@ Flops flops_of(const KernelSpec& s) {
   switch (s.kind) {
     case KernelKind::gemm:
     case KernelKind::grouped_gemm:
+    case KernelKind::native_grouped_gemm:
       return Flops{2.0 * static_cast<double>(s.batch) * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k)};
     case KernelKind::attention_forward:
     case KernelKind::attention_backward: {
@@ -36,7 +37,8 @@ Flops flops_of(const KernelSpec& s) {
 Bytes traffic_of(const KernelSpec& s) {
   switch (s.kind) {
     case KernelKind::gemm:
-    case KernelKind::grouped_gemm: {
+    case KernelKind::grouped_gemm:
+    case KernelKind::native_grouped_gemm: {
       const std::int64_t in = byte_size(s.dtype, s.batch * (s.m * s.k + s.k * s.n));
       const std::int64_t out = byte_size(s.output_dtype, s.batch * s.m * s.n);
       return Bytes{in + out * (s.accumulate ? 2 : 1)};
@@ -58,6 +60,7 @@ std::string_view name_of(KernelKind kind) {
   switch (kind) {
     case KernelKind::gemm: return "gemm";
     case KernelKind::grouped_gemm: return "grouped_gemm";
+    case KernelKind::native_grouped_gemm: return "native_grouped_gemm";
     case KernelKind::attention_forward: return "attention_forward";
     case KernelKind::attention_backward: return "attention_backward";
     case KernelKind::elementwise: return "elementwise";

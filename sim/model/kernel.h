@@ -13,6 +13,7 @@ namespace rehearse::model {
 enum class KernelKind : std::uint8_t {
   gemm,               // C[b,m,n] (+)= A[b,m,k] * B[b,k,n]
   grouped_gemm,       // `batch` independent GEMMs of mean size m x n x k (experts)
+  native_grouped_gemm, // the same by PyTorch's own kernel (torch._grouped_mm)
   attention_forward,  // fused (flash / cuDNN) attention
   attention_backward,
   elementwise,        // add, copy, cast, activation, dropout, rope: reads and writes streams
@@ -37,7 +38,7 @@ enum class GemmRole : std::uint8_t { forward, data_gradient, weight_gradient };
 enum class AttentionKernel : std::uint8_t { flash1, flash2, flash3, cudnn, cudnn_9_13, sdpa_math, mem_efficient, triton };
 
 /// Shapes and traffic of one kernel launch. Sizes are of one rank.
-///   gemm / grouped_gemm    batch, m, n, k; dtype = operands, output_dtype = C; accumulate: C is also read
+///   products               batch, m, n, k; dtype = operands, output_dtype = C; accumulate: C is also read
 ///   attention              batch, heads, kv_heads, query_length, key_length, head_dim, value_head_dim, causal, window
 ///   everything else        bytes_read, bytes_written (HBM traffic if nothing stays in L2), flops
 struct KernelSpec {
@@ -56,6 +57,9 @@ struct KernelSpec {
 
   friend bool operator==(const KernelSpec&, const KernelSpec&) = default;
 };
+
+/// A matrix product, of one matrix or of several.
+constexpr bool is_product(KernelKind k) { return k == KernelKind::gemm || k == KernelKind::grouped_gemm || k == KernelKind::native_grouped_gemm; }
 
 /// Operations the kernel executes: GEMM 2*batch*m*n*k; attention forward 2*batch*heads*area*(d+dv), where area is the
 /// number of (query, key) pairs that are computed (half for causal, less with a window); backward 2.5 times that when

@@ -18,7 +18,8 @@ std::string shape_text(const model::KernelSpec& k) {
   const std::string batch = k.batch > 1 ? fmt::format("{} x ", k.batch) : "";
   switch (k.kind) {
     case KernelKind::gemm:
-    case KernelKind::grouped_gemm: return fmt::format("{}{}x{}x{}{}", batch, k.m, k.n, k.k, k.accumulate ? " +=" : "");
+    case KernelKind::grouped_gemm:
+    case KernelKind::native_grouped_gemm: return fmt::format("{}{}x{}x{}{}", batch, k.m, k.n, k.k, k.accumulate ? " +=" : "");
     case KernelKind::attention_forward:
     case KernelKind::attention_backward: return fmt::format("{}{}h/{} {}x{} d{}", batch, k.heads, k.kv_heads, k.query_length, k.key_length, k.head_dim);
     default: return bytes_text(model::traffic_of(k).value);

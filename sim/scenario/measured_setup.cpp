@@ -170,7 +170,9 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   if (attention == "flash1") profile.attention = model::AttentionKernel::flash1;
   if (attention == "flash2") profile.attention = model::AttentionKernel::flash2;
   if (attention == "cudnn") profile.attention = model::AttentionKernel::cudnn;
-  if (attention == "flash1" || attention == "flash2" || attention == "cudnn") profile.cudnn_attention_from = 0;
+  if (attention == "cudnn-9.13") profile.attention = model::AttentionKernel::cudnn_9_13;
+  if (attention == "flash1" || attention == "flash2" || attention.starts_with("cudnn")) profile.cudnn_attention_from = 0;
+  if (contains(text, "dispatcher: deepep")) profile.dispatcher = strategies::Dispatcher::deepep;
   if (contains(text, "cp_comm_type a2a")) profile.context = strategies::ContextKind::ulysses;
   if (contains(text, "+ rms kernel")) profile.norm = Fusion::fused;
   const bool plain = profile.name == "huggingface";

@@ -52,7 +52,8 @@ void apply_experts(const Arguments& a, Scenario& s) {
   model::Experts& experts = s.model.experts;
   s.profile.grouped_experts = a.flag("moe-grouped-gemm");
   const std::string dispatcher = a.word("moe-token-dispatcher-type");
-  s.profile.dispatcher = dispatcher.empty() || dispatcher == "allgather" ? st::Dispatcher::all_gather : dispatcher == "alltoall" ? st::Dispatcher::all_to_all : st::Dispatcher::deepep;
+  const bool hybridep = a.word("moe-flex-dispatcher-backend") == "hybridep";
+  s.profile.dispatcher = dispatcher.empty() || dispatcher == "allgather" ? st::Dispatcher::all_gather : dispatcher == "alltoall" ? st::Dispatcher::all_to_all : hybridep ? st::Dispatcher::hybridep : st::Dispatcher::deepep;
   s.profile.overlap_shared_experts = a.flag("moe-shared-expert-overlap");
   s.strategy.experts.capacity_factor = a.number("moe-expert-capacity-factor", 0);
   s.strategy.experts.pad_to_capacity = a.flag("moe-pad-expert-input-to-capacity");
@@ -73,13 +74,15 @@ void apply_latent_attention(const Arguments& a, model::ModelDescription& m) {
   m.qk_norm = false;   // its norms are those of the latent vectors
 }
 
-/// --recompute-modules, as a list or as words.
-void apply_recompute_modules(const Arguments& a, Scenario& s) {
+/// Names of modules, as a list or as words.
+std::vector<std::string> modules_in(const std::string& text) {
+  std::vector<std::string> out;
   std::string word;
-  for (const char c : a.word("recompute-modules") + " ") {
+  for (const char c : text + " ") {
     if ((c >= 'a' && c <= 'z') || c == '_') word += c;
-    else if (!word.empty()) s.strategy.memory.recompute_modules.push_back(std::exchange(word, {}));
+    else if (!word.empty()) out.push_back(std::exchange(word, {}));
   }
+  return out;
 }
 
 /// Megatron-FSDP's formats of gradients; "auto" is the format of the parameters.
@@ -125,7 +128,9 @@ std::optional<std::string> apply_megatron_arguments(const std::string& arguments
   apply_latent_attention(a, s.model);
   s.model.mtp_layers = static_cast<std::int64_t>(a.number("mtp-num-layers", 0));
   s.strategy.training.multi_token_prediction = s.model.mtp_layers > 0;
-  apply_recompute_modules(a, s);
+  s.strategy.memory.recompute_modules = modules_in(a.word("recompute-modules"));
+  // --cuda-graph-scope, --cuda-graph-modules from core 0.17 on.
+  s.strategy.training.cuda_graph_modules = modules_in(a.word("cuda-graph-scope") + " " + a.word("cuda-graph-modules"));
   if (a.flag("no-rope-fusion")) s.profile.rope = st::Fusion::eager;
   if (s.model.experts.experts > 0) {
     apply_experts(a, s);
@@ -154,10 +159,14 @@ void apply_megatron_layout(const std::string& arguments, Scenario& s) {
     const std::size_t digit = sizes.find_first_of("0123456789");
     if (digit != std::string::npos) d.context_ulysses = static_cast<int>(std::strtol(sizes.c_str() + digit, nullptr, 10));
   }
+  // Of several stages it merges a forward and a backward under the interleaved schedule only.
+  s.strategy.experts.overlap_exchange = a.flag("overlap-moe-expert-parallel-comm") && (d.pipeline == 1 || s.strategy.pipeline.virtual_stages > 1);
   if (a.flag("defer-embedding-wgrad-compute")) s.strategy.pipeline.deferred_head_gradients = static_cast<std::int64_t>(a.number("wgrad-deferral-limit", 0));
   const bool first = !a.word("decoder-first-pipeline-num-layers").empty(), last = !a.word("decoder-last-pipeline-num-layers").empty();
-  if (!first && !last) return;
   st::PartitionRequest request{.layers = static_cast<int>(s.model.layer_count()), .stages = d.pipeline, .chunks = s.strategy.pipeline.virtual_stages};
+  request.embedding_counts_as_layer = a.flag("account-for-embedding-in-pipeline-split");
+  request.head_counts_as_layer = a.flag("account-for-loss-in-pipeline-split");
+  if (d.pipeline < 2 || (!first && !last && !request.embedding_counts_as_layer && !request.head_counts_as_layer)) return;
   if (first) request.first_rank_layers = static_cast<int>(a.number("decoder-first-pipeline-num-layers", 0));
   if (last) request.last_rank_layers = static_cast<int>(a.number("decoder-last-pipeline-num-layers", 0));
   if (!st::problems_of(request).empty()) return;  // problems_of(Scenario) says what is wrong with the split

@@ -49,7 +49,7 @@ FlopCount count_flops(const Scenario& s, const plan::Plan& plan) {
     for (const plan::Instruction& i : b.timing)
       if (i.op == plan::Opcode::kernel) {
         const model::KernelSpec& k = plan.kernels[i.index];
-        const bool counted = k.kind == model::KernelKind::gemm || k.kind == model::KernelKind::grouped_gemm || k.kind == model::KernelKind::attention_forward || k.kind == model::KernelKind::attention_backward;
+        const bool counted = model::is_product(k.kind) || k.kind == model::KernelKind::attention_forward || k.kind == model::KernelKind::attention_backward;
         if (counted) sum += model::flops_of(k).value;
       }
     by_block.push_back(sum);

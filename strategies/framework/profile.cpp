@@ -118,6 +118,7 @@ const config::Fields<P>& fields() {
       config::boolean("dropout", &P::dropout, "trains with dropout"),
       config::boolean("grouped_experts", &P::grouped_experts, "one grouped product for all experts of a rank; false: a loop"),
       config::boolean("fused_expert_mlp", &P::fused_expert_mlp, "activation, biases and quantisation of grouped experts happen inside their products"),
+      config::boolean("native_grouped", &P::native_grouped, "grouped products are PyTorch's own kernel, torch._grouped_mm"),
       config::boolean("expert_launches", &P::expert_launches, "each expert's product and quantisation is a launch of its own"),
       config::boolean("separate_expert_bias", &P::separate_expert_bias, "the bias after the experts is added expert by expert in fp32; clamping is operators of its own"),
       config::boolean("current_scaling", &P::current_scaling, "fp8 scales come from a pass over the tensor itself"),

@@ -90,6 +90,7 @@ struct FrameworkProfile {
   bool dropout = false;                   // trains with dropout masks by default
   bool grouped_experts = true;            // one grouped product for all experts of a rank; false: a loop over experts
   bool fused_expert_mlp = false;          // grouped: activation, biases and quantisation inside the products
+  bool native_grouped = false;            // grouped: by torch._grouped_mm
   bool expert_launches = false;           // grouped: each expert's product, and its operands' quantisation, is a launch of its own, on a few streams
   bool separate_expert_bias = false;      // the second product's bias, times the router's weight, is added expert by expert, in fp32; clamping is operators of its own
   Dispatcher dispatcher = Dispatcher::all_to_all;

@@ -141,7 +141,7 @@ void ExpertLayer::products(std::vector<Item>& out, const std::string& name, Gemm
     if (loops()) out.push_back(op_.gemm(name, role, rows, columns, depth, result, accumulate));
     else out.push_back({.kind = Item::Kind::kernel,
                         // Fused kernels schedule the tiles of all experts as one product; others hand over from expert to expert.
-                        .spec = c_.builder.kernel({.kind = fused_ ? KernelKind::gemm : KernelKind::grouped_gemm, .role = role, .dtype = c_.gemm, .output_dtype = result, .accumulate = accumulate, .batch = load_.local,
+                        .spec = c_.builder.kernel({.kind = fused_ ? KernelKind::gemm : c_.profile.native_grouped ? KernelKind::native_grouped_gemm : KernelKind::grouped_gemm, .role = role, .dtype = c_.gemm, .output_dtype = result, .accumulate = accumulate, .batch = load_.local,
                                                    .m = rows, .n = columns, .k = depth, .name = name}),
                         .launches = by_expert_ ? static_cast<int>(load_.local) : 1});
     if (quantised) out.push_back(Operators::free(9));

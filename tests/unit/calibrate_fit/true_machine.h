@@ -27,7 +27,7 @@ class TrueMachine final : public Device {
     cluster = hwmodels::load_cluster("dgx-h100", 2);
     cluster.gpu = true_gpu();
     auto& p = cluster.gpu.kernel_parameters;
-    p["softmax_fraction"] = 0.5, p["cross_entropy_fraction"] = 0.45, p["reduction_fraction"] = 0.7, p["memset_fraction"] = 0.75, p["gemm_fp32_fraction"] = 0.7, p["gemm_unaligned_fraction"] = 0.4;
+    p["softmax_fraction"] = 0.5, p["cross_entropy_fraction"] = 0.45, p["reduction_fraction"] = 0.7, p["memset_fraction"] = 0.75, p["permute_fraction"] = 0.45, p["gemm_fp32_fraction"] = 0.7, p["gemm_unaligned_fraction"] = 0.4;
     p["gemm_late_tiles"] = 0.8, p["shared_hbm_fraction"] = 0.8, p["collective_beside_kernels"] = 0.75, p["copy_beside_kernels"] = 0.85;
     cluster.gpu.host_to_device = BytesPerSecond{48e9}, cluster.gpu.device_to_host = BytesPerSecond{44e9};
     auto constants = std::make_shared<hwmodels::CollectiveParameters>(hwmodels::collective_parameters());

@@ -5,6 +5,9 @@
 
 #include <vector>
 
+#include "hwmodels/topology/cluster.h"
+#include "sim/executor/costs.h"
+
 namespace rehearse::executor::contention_test {
 namespace {
 
@@ -44,6 +47,17 @@ TEST(Contention, TilesDealtOutBeforehandAreLateWhereSmsAreHeld) {
   EXPECT_FALSE(tiles_are_late(kernel(1, 0), 0.25));
   product.load.sm = 0.7f;   // there are free SMs enough
   EXPECT_FALSE(tiles_are_late(product, 0.25));
+}
+
+// Experts' products run on several streams: one's late tiles run beside the next one.
+TEST(Contention, GroupedProductsHaveNoLateTiles) {
+  const hwmodels::KernelModel h100(hwmodels::load_gpu("h100-sxm"));
+  const auto network = hwmodels::make_network(hwmodels::load_cluster("dgx-h100", 1, "rail-fat-tree", "h100-sxm"), {});
+  plan::Plan plan;
+  plan.kernels = {{.kind = model::KernelKind::gemm, .m = 4096, .n = 4096, .k = 4096}, {.kind = model::KernelKind::grouped_gemm, .batch = 8, .m = 4096, .n = 4096, .k = 4096}};
+  const CostTable table = price(plan, {h100, *network});
+  EXPECT_GT(table.kernels[0].late_tiles, 0);
+  EXPECT_EQ(table.kernels[1].late_tiles, 0);
 }
 
 // NVLink: A 1, B 1 -> level 1/2. NIC: B 1, C 0.5: at B's 1/2 there is room for C at rate 1.

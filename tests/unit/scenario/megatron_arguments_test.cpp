@@ -70,5 +70,40 @@ TEST(MegatronLayout, FirstAndLastStageMayHoldFewerLayers) {
   EXPECT_EQ(s.strategy.pipeline.layers_per_stage, (std::vector<std::int64_t>{2, 4, 4, 2}));
 }
 
+// 6 layers, embedding and loss: one for each of 8 chunks, none left for the first and the last.
+TEST(MegatronLayout, EmbeddingAndLossMayCountAsLayers) {
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  s.model = small_llama(6);
+  s.strategy = small_job(1, 4, 4);
+  s.strategy.pipeline.virtual_stages = 2;
+  apply_megatron_layout(R"({"account-for-embedding-in-pipeline-split": true, "account-for-loss-in-pipeline-split": true})", s);
+  EXPECT_EQ(s.strategy.pipeline.layers_per_stage, (std::vector<std::int64_t>{0, 1, 1, 1, 1, 1, 1, 0}));
+}
+
+// Megatron merges a forward and a backward of one stage, or of interleaved ones.
+TEST(MegatronLayout, TheExchangeOfExpertsOverlapsWhereMegatronCan) {
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  const char* arguments = R"({"overlap-moe-expert-parallel-comm": true})";
+  apply_megatron_layout(arguments, s);
+  EXPECT_TRUE(s.strategy.experts.overlap_exchange);
+  s.strategy = small_job(1, 4, 4);
+  apply_megatron_layout(arguments, s);
+  EXPECT_FALSE(s.strategy.experts.overlap_exchange);
+  s.strategy.pipeline.virtual_stages = 2;
+  apply_megatron_layout(arguments, s);
+  EXPECT_TRUE(s.strategy.experts.overlap_exchange);
+}
+
+TEST(MegatronArguments, NameDispatchersAndGraphs) {
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  s.model.experts.experts = 8;
+  ASSERT_FALSE(apply_megatron_arguments(R"({"moe-token-dispatcher-type": "flex", "moe-flex-dispatcher-backend": "hybridep", "cuda-graph-scope": "[attn moe_router]", "recompute-modules": "moe_act layernorm"})", "", s));
+  EXPECT_EQ(s.profile.dispatcher, strategies::Dispatcher::hybridep);
+  EXPECT_EQ(s.strategy.training.cuda_graph_modules, (std::vector<std::string>{"attn", "moe_router"}));
+  EXPECT_EQ(s.strategy.memory.recompute_modules, (std::vector<std::string>{"moe_act", "layernorm"}));
+  ASSERT_FALSE(apply_megatron_arguments(R"({"moe-token-dispatcher-type": "flex"})", "", s));
+  EXPECT_EQ(s.profile.dispatcher, strategies::Dispatcher::deepep);
+}
+
 }  // namespace
 }  // namespace rehearse::scenario::megatron_arguments_test

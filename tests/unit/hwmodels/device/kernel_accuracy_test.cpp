@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <tuple>
 
 #include "hwmodels/device/kernel_model.h"
 #include "kernel_tables.h"
@@ -76,6 +77,47 @@ TEST(KernelAccuracy, Gemms) { report(test::measured_gemms(), 0.12); }
 TEST(KernelAccuracy, Attention) { report(test::measured_attention(), 0.14); }
 TEST(KernelAccuracy, MemoryBoundKernels) { report(test::measured_memory_kernels(), 0.14); }
 TEST(KernelAccuracy, ChainsOfPyTorchsOwnKernels) { report(test::measured_eager_chains(), 0.14); }
+
+// Tokens put in the order of experts and back by vLLM's kernels on an H200, where there are enough of them: all together, as a
+// layer runs both. An H100 has the same SMs, and they are the bound.
+TEST(KernelAccuracy, PermutesTakeWhatTheyDoOnAnH200) {
+  const KernelModel h200(load_gpu("h200-sxm")), h100(load_gpu("h100-sxm"));
+  double measured = 0, predicted = 0, on_h100 = 0;
+  for (const test::CsvRow& r : test::read_table("permute_tileops")) {
+    if (!r.at("kernel").starts_with("vllm") || std::stoll(r.at("tokens")) < 2048) continue;
+    model::KernelSpec s;
+    s.kind = model::KernelKind::permute;
+    s.bytes_read = std::stoll(r.at("tokens")) * std::stoll(r.at("hidden")) * 2;
+    s.bytes_written = s.bytes_read * std::stoll(r.at("choices"));
+    const double bytes = static_cast<double>(s.bytes_read + s.bytes_written);
+    measured += r.at("milliseconds").empty() ? bytes / (std::stod(r.at("terabytes_per_s")) * 1e12) : std::stod(r.at("milliseconds")) * 1e-3;
+    predicted += to_seconds(h200.cost(s).duration);
+    on_h100 += to_seconds(h100.cost(s).duration);
+  }
+  std::printf("  permutes on an H200: %.3f ms measured, %.3f ms predicted\n", measured * 1e3, predicted * 1e3);
+  EXPECT_NEAR(predicted / measured, 1, 0.15);
+  EXPECT_NEAR(on_h100 / predicted, 1, 0.02);
+}
+
+// torch._grouped_mm on a B200, forward and both gradients of one product: each shape within a sixth, all together within 5 %.
+TEST(KernelAccuracy, PyTorchsOwnGroupedProductsAreSlowerThanCublas) {
+  const KernelModel b200(load_gpu("b200-sxm"));
+  double measured = 0, predicted = 0;
+  for (const test::CsvRow& r : test::read_table("grouped_torchao")) {
+    const std::int64_t groups = std::stoll(r.at("groups")), rows = std::stoll(r.at("rows")) / groups, n = std::stoll(r.at("n")), k = std::stoll(r.at("k"));
+    double us = 0;
+    for (const auto& [role, m, columns, depth] : {std::tuple{model::GemmRole::forward, rows, n, k}, {model::GemmRole::data_gradient, rows, k, n}, {model::GemmRole::weight_gradient, n, k, rows}}) {
+      model::KernelSpec s;
+      s.kind = model::KernelKind::native_grouped_gemm, s.role = role, s.batch = groups, s.m = m, s.n = columns, s.k = depth;
+      us += to_seconds(b200.cost(s).duration) * 1e6;
+    }
+    const double stated = std::stod(r.at("bf16_us"));
+    std::printf("  grouped %lld x %lld x %lld, %lld groups: %.0f us measured, %+5.1f %%\n", static_cast<long long>(rows), static_cast<long long>(n), static_cast<long long>(k), static_cast<long long>(groups), stated, 100 * (us / stated - 1));
+    EXPECT_NEAR(us / stated, 1, 1.0 / 6);
+    measured += stated, predicted += us;
+  }
+  EXPECT_NEAR(predicted / measured, 1, 0.05);
+}
 
 // Large GEMMs of training steps reach 0.70-0.82 of the A100's peak, 0.62-0.74 of the H100's and 0.45-0.60 of the B200's
 // (published steps; the 500 W H100 less).
