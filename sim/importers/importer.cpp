@@ -21,6 +21,13 @@ std::string shown(const Value& value) {
   return "'" + value.text().substr(0, 60) + "'";
 }
 
+/// What to do about a number that cannot be read: a variable that comes from outside of a script cannot be guessed.
+std::string way_out(const Value& value, std::string_view key, const std::string& fix) {
+  if (!value.is_scalar()) return {};
+  if (value.text().find('$') == std::string::npos) return fix;
+  return fmt::format("The script does not set it: write its value there, or leave it out with training.without: [{}] and state what it stands for in the scenario", key);
+}
+
 bool matches(std::string_view pattern, std::string_view key) {
   if (pattern.ends_with('*')) return key.starts_with(pattern.substr(0, pattern.size() - 1));
   return pattern == key;
@@ -109,7 +116,7 @@ std::optional<std::int64_t> Importer::integer(std::string_view key, const config
   const auto parsed = value->is_scalar() ? config::parse_integer(value->text()) : config::Reading<std::int64_t>{};
   const auto fits = [&](double x) { return (!limits.minimum || x > *limits.minimum || (x == *limits.minimum && !limits.above_minimum)) && (!limits.maximum || x <= *limits.maximum); };
   if (!parsed) {
-    complain(key, fmt::format("needs a whole number, not {}", shown(*value)), value->is_scalar() ? parsed.fix : "");
+    complain(key, fmt::format("needs a whole number, not {}", shown(*value)), way_out(*value, key, parsed.fix));
   } else if (!fits(static_cast<double>(*parsed.value))) {
     complain(key, fmt::format("{} is out of range ({} needs a whole number {})", *parsed.value, vocabulary_.needs, config::words_of(limits)));
   } else {
@@ -122,7 +129,7 @@ std::optional<double> Importer::number(std::string_view key) {
   const Value* value = find(key);
   if (value == nullptr) return std::nullopt;
   const auto parsed = value->is_scalar() ? config::parse_number(value->text()) : config::Reading<double>{};
-  if (!parsed) complain(key, fmt::format("needs a number, not {}", shown(*value)), value->is_scalar() ? parsed.fix : "");
+  if (!parsed) complain(key, fmt::format("needs a number, not {}", shown(*value)), way_out(*value, key, parsed.fix));
   return parsed.value;
 }
 

@@ -85,7 +85,22 @@ TEST(MegatronScript, PlacesAreThoseOfTheScript) {
 }
 
 TEST(MegatronScript, VariablesThatTheScriptDoesNotSetAreNamed) {
-  EXPECT_TRUE(has(refused("pretrain_gpt.py --num-layers $LAYERS --hidden-size 64 --num-attention-heads 4 --global-batch-size 8 --seq-length 32"), "num_layers: needs a whole number, not '$LAYERS'"));
+  const std::string text = refused("pretrain_gpt.py --num-layers $LAYERS --hidden-size 64 --num-attention-heads 4 --global-batch-size 8 --seq-length 32");
+  EXPECT_TRUE(has(text, "num_layers: needs a whole number, not '$LAYERS'")) << text;
+  EXPECT_TRUE(has(text, "The script does not set it")) << text;
+  EXPECT_TRUE(has(text, "training.without: [num_layers]")) << text;
+}
+
+// A launcher and the program on one line: the program is not a value of the launcher's last argument.
+TEST(MegatronScript, TheProgramEndsTheLaunchersArguments) {
+  const std::string rest = " --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --micro-batch-size 1 --global-batch-size 64 --vocab-size 50304";
+  for (const char* launcher : {"torchrun --nnodes 2 --nproc_per_node 8 pretrain_gpt.py", "torchrun --nproc-per-node 8 --nnodes 2 ../../pretrain_gpt.py",
+                               "python -m torch.distributed.launch --nproc_per_node=8 --nnodes 2 /opt/megatron/pretrain_gpt.py", "deepspeed --num_nodes 2 --num_gpus 8 pretrain_gpt.py"}) {
+    const Imported i = read(launcher + rest);
+    EXPECT_EQ(key(i, "cluster.nodes"), "2") << launcher;
+    EXPECT_EQ(key(i, "cluster.gpus_per_node"), "8") << launcher;
+    EXPECT_TRUE(i.report.not_understood.empty()) << launcher;
+  }
 }
 
 // What Megatron prints at start-up, behind a launcher's prefix.
