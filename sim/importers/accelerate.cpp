@@ -2,8 +2,6 @@
 // commands/launch.py, utils/dataclasses.py.
 #include <fmt/core.h>
 
-#include <filesystem>
-
 #include "sim/config/document.h"
 #include "sim/config/layers.h"
 #include "sim/config/units.h"
@@ -160,22 +158,10 @@ class Accelerate {
   void read_deepspeed_section() {
     const char* file = "deepspeed_config.deepspeed_config_file";
     if (!in_.has(file)) return read_inline_deepspeed();
-    std::filesystem::path path = in_.word(file).value_or("");
-    if (path.is_relative()) path = std::filesystem::path(in_.context().beside) / path;
     Context inside = in_.context();
     inside.scenario = config::merged(in_.fragment().tree(in_.root().place()), inside.scenario);
     inside.gpus = world_;
-    Imported other;
-    try {
-      other = import_file(path, "deepspeed", inside);
-    } catch (const ConfigError& e) {
-      // A file that is missing is mended where it is named.
-      if (e.diagnostics().front().at.line != 0 || !e.diagnostics().front().key.empty()) throw;
-      return in_.complain(file, fmt::format("{}: {}", path.string(), e.diagnostics().front().problem), e.diagnostics().front().fix);
-    }
-    in_.use(file, "imported too");
-    in_.add(other);
-    deepspeed_batch_ = true;
+    deepspeed_batch_ = in_.add_file(file, "deepspeed", inside);
   }
 
   void read_inline_deepspeed() {

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <tuple>
 
 #include "sim/config/units.h"
@@ -228,6 +229,25 @@ void Importer::add(const Imported& other) {
   append(report_.ignored, other.report.ignored);
   append(report_.not_understood, other.report.not_understood);
   append(unsimulated_, other.unsimulated);
+}
+
+bool Importer::add_file(std::string_view key, const std::string& format, const Context& inside) {
+  const std::string name = word(key).value_or("");
+  std::filesystem::path path = name;
+  if (path.is_relative()) path = std::filesystem::path(context_.beside) / path;
+  try {
+    add(import_file(path, format, inside));
+  } catch (const ConfigError& e) {
+    // A file that is missing is mended where it is named.
+    const Diagnostic& first = e.diagnostics().front();
+    if (first.at.line != 0 || !first.key.empty()) throw;
+    const bool made_later = name.find('$') != std::string::npos;
+    const std::string fix = made_later ? "The script writes it when it runs: name a file that is there" : first.fix;
+    complain(key, fmt::format("{}: {}", path.string(), first.problem), fmt::format("{}, or leave it out with training.without: [{}]", fix, key));
+    return false;
+  }
+  use(key, "imported too");
+  return true;
 }
 
 std::optional<std::string> Importer::near_key(const std::string& key, std::size_t before) {

@@ -103,6 +103,18 @@ TEST(MegatronScript, TheProgramEndsTheLaunchersArguments) {
   }
 }
 
+// BigScience's scripts write DeepSpeed's file when they run: it is not there yet, and the argument that names it is the place to mend.
+TEST(MegatronScript, ADeepSpeedFileThatIsMissingIsMendedWhereItIsNamed) {
+  Context c = eight_gpus();
+  c.beside = "/nowhere";
+  const std::string rest = " --num-layers 4 --hidden-size 64 --num-attention-heads 4 --global-batch-size 8 --micro-batch-size 1 --seq-length 32 --vocab-size 512";
+  const std::string later = refused("pretrain_gpt.py --deepspeed_config ./ds_config.$SLURM_JOB_ID.json" + rest, c);
+  EXPECT_TRUE(has(later, "job.sh:1:36: deepspeed_config: /nowhere/./ds_config.$SLURM_JOB_ID.json: no such file")) << later;
+  EXPECT_TRUE(has(later, "The script writes it when it runs")) << later;
+  EXPECT_TRUE(has(later, "training.without: [deepspeed_config]")) << later;
+  EXPECT_FALSE(has(refused("pretrain_gpt.py --deepspeed_config ds.json" + rest, c), "The script writes it"));
+}
+
 // What Megatron prints at start-up, behind a launcher's prefix.
 const char* const kLog = R"(some launcher speaks
 0: ------------------------ arguments ------------------------
