@@ -110,7 +110,10 @@ class Accelerate {
   }
 
   void read_fsdp() {
-    in_.assume("training.framework", "huggingface", "accelerate with Hugging Face's models");
+    // Frozen weights stay as they were loaded; trained ones are kept in fp32. Source: accelerator.py, prepare_model.
+    const bool trains_all = in_.stated("tuning.kind").value_or("full") == "full", mixed = !precision_.empty() && precision_ != "fp32";
+    if (trains_all && mixed) in_.assume("training.framework", "huggingface-mixed", "accelerate keeps trained weights in fp32 under mixed precision and FSDP");
+    else in_.assume("training.framework", "huggingface", "accelerate with Hugging Face's models");
     const auto version = in_.integer("fsdp_config.fsdp_version", between(1, 2));
     if (version) in_.set("data_parallel.kind", fmt::format("fsdp{}", *version), "fsdp_config.fsdp_version");
     else in_.assume("data_parallel.kind", "fsdp1", "fsdp_version is 1 unless given");
@@ -221,7 +224,8 @@ class Accelerate {
   }
 
   void read_plain() {
-    in_.assume("training.framework", "huggingface", "accelerate with Hugging Face's models");
+    const bool mixed = !precision_.empty() && precision_ != "fp32";
+    in_.assume("training.framework", "huggingface", mixed ? "accelerate with Hugging Face's models, loaded in 16 bits; where the script loads them in fp32: huggingface-mixed" : "accelerate with Hugging Face's models");
     if (type_ == "MULTI_GPU") in_.assume("data_parallel.kind", "ddp", "distributed_type is MULTI_GPU");
   }
 
