@@ -26,6 +26,7 @@ struct Answer {
   double step_time = 0, tokens_per_second = 0, mfu = 0;
   std::int64_t peak_device = 0, headroom = 0;
   std::int64_t parameters = 0;         // of the whole model
+  std::string lacks = {};              // what else than the GPUs' memory is too small: "host memory", "NVMe"
 };
 
 /// A scenario as written, to which changes are added.
