@@ -38,8 +38,8 @@ class Case {
   scenario::Scenario read(const std::vector<std::string>& more = {}) const;
   /// Simulates it; nothing when a rule forbids it, with the reason in `reason` if that is given.
   std::optional<Answer> ask(const std::vector<std::string>& more = {}, std::string* reason = nullptr) const;
-  /// Whether it fits, without asking for the time: nothing when a rule forbids it.
-  std::optional<bool> fits(const std::vector<std::string>& more) const;
+  /// Whether it fits, without asking for the time: nothing when a rule forbids it, with the reason as in `ask`.
+  std::optional<bool> fits(const std::vector<std::string>& more, std::string* reason = nullptr) const;
   /// The same case with a change made for good.
   Case with(const Change& change) const;
   const std::vector<std::string>& settings() const { return settings_; }

@@ -89,6 +89,7 @@ std::string write_advice_json(const advice::Advice& advice) {
 }
 
 std::string write_largest(const advice::Largest& largest, const std::string& what) {
+  if (largest.tried.empty()) return wrapped("", fmt::format("Not even the smallest {} can be simulated: {}", what, largest.refusal));
   const bool models = what == "model";
   Table table(models ? std::vector<std::string>{"model", "parameters", "verdict", "GiB used", "GiB left", "step", "tokens/s", "MFU"}
                      : std::vector<std::string>{what, "verdict", "GiB used", "GiB left", "step", "tokens/s", "MFU"});
@@ -117,7 +118,7 @@ std::string write_largest_json(const advice::Largest& largest, const std::string
     if (!s.shape.empty()) entry["shape"] = s.shape;
     tried.push_back(std::move(entry));
   }
-  nlohmann::ordered_json out{{"schema_version", 1}, {"what", what}, {"tried", std::move(tried)}, {"bounded", largest.bounded}};
+  nlohmann::ordered_json out{{"schema_version", 1}, {"what", what}, {"tried", std::move(tried)}, {"bounded", largest.bounded}, {"refusal", largest.refusal}};
   out["largest"] = largest.largest ? nlohmann::ordered_json(*largest.largest) : nlohmann::ordered_json(nullptr);
   out["fastest"] = largest.fastest ? nlohmann::ordered_json(*largest.fastest) : nlohmann::ordered_json(nullptr);
   return out.dump(2) + "\n";

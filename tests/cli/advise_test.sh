@@ -14,3 +14,5 @@ expect 1 run tight.yaml; prints "Cheapest change that fits: "; narrow out
 # What is short may be the host's memory, not the GPUs'.
 expect 0 max-model job.yaml -q --set training.framework=deepspeed --set data_parallel.kind=zero3 --set memory.offload.optimizer=cpu --set memory.offload.parameters=cpu --set training.sequence_length=128 --set memory.recompute=full
 prints "host is full"; narrow out
+# Where not even the smallest can be simulated, the reason is told: the models have no experts.
+expect 1 max-model job.yaml -q --set model=mixtral-8x7b --set parallelism.expert=8; prints "can be simulated: parallelism.expert"; narrow out
