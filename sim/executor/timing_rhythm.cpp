@@ -147,18 +147,21 @@ TimingRun::Moment TimingRun::moment(std::int64_t now) const {
       stream.searched = i - s.head;
     }
   }
-  for (const auto& [key, meeting] : messages_)
-    for (const auto* side : {&meeting.senders, &meeting.receivers}) {
-      add(static_cast<std::int64_t>(side->size()));
-      for (const auto& [rank, stream] : *side) add(static_cast<std::int64_t>(rank) << 8 | stream);
-    }
-  for (const auto& waiting : meetings_) {
-    add(static_cast<std::int64_t>(waiting.size()));
-    for (const auto& [rank, stream] : waiting) add(static_cast<std::int64_t>(rank) << 8 | stream);
-  }
+  add_meetings(m);
   m.instructions = instructions_;
   m.in_step = notes_uses_ && add_hosts(m);
   return m;
+}
+
+/// Adds who waits for whom.
+void TimingRun::add_meetings(Moment& m) const {
+  const auto add = [&](const auto& waiting) {
+    m.state.push_back(static_cast<std::int64_t>(waiting.size()));
+    for (const auto& [rank, stream] : waiting) m.state.push_back(static_cast<std::int64_t>(rank) << 8 | stream);
+  };
+  for (const auto& [key, meeting] : messages_)
+    for (const auto* side : {&meeting.senders, &meeting.receivers}) add(*side);
+  for (const auto& waiting : meetings_) add(waiting);
 }
 
 bool TimingRun::goes_on(std::size_t r, std::size_t stream, const Moment& a, const Moment& b) const {

@@ -189,6 +189,7 @@ class TimingRun {
   /// The first rank has come on: if all stand as they stood before, jumps as far as the queues are the same.
   void look_for_rhythm(std::int64_t now);
   Moment moment(std::int64_t now) const;
+  void add_meetings(Moment& m) const;
   std::optional<Stride> stride(std::size_t r, const Moment& a, const Moment& b) const;
   bool jump(const Moment& a, const Moment& b);
   std::optional<std::vector<std::uint32_t>> repeated_events(std::size_t r, const Moment& a, const Moment& b, const Stride& stride, std::size_t times) const;
