@@ -25,18 +25,35 @@ struct Shape {
 void settle(const Case& job, Shape& shape) {
   for (const Change& change : shape.by_recomputation) {
     std::string why;
-    const std::optional<Answer> answer = job.ask(change.settings, &why);
+    const std::optional<bool> fits = job.fits(change.settings, &why);   // memory is sooner known than time
     ++shape.tried;
-    if (answer && answer->fits) {
+    shape.reason = fits ? "out of memory" : why;
+    if (!fits.value_or(false)) continue;
+    if (const std::optional<Answer> answer = job.ask(change.settings, &why); answer && answer->fits) {
       shape.fits = Trial{change, *answer};
       return;
     }
-    shape.reason = answer ? "out of memory" : why;
   }
 }
 
 Case on(const Case& job, const Machines& m) {
   return job.with({m.node, {fmt::format("cluster.node={}", m.node), fmt::format("cluster.nodes={}", m.nodes), "parallelism.data=auto"}, false});
+}
+
+/// The scenario's own arrangement, where these GPUs can have it: its schedule, stages and recomputation may be none of ours.
+std::optional<Shape> as_it_is(const scenario::Scenario& s, int gpus) {
+  const st::Degrees& d = s.strategy.parallelism.degrees;
+  const std::int64_t parts = std::int64_t{d.tensor} * d.pipeline * d.context, data = gpus / parts, micro = s.strategy.training.micro_batch_size;
+  if (gpus % parts != 0 || data == 0 || s.strategy.training.global_batch_size % (data * micro) != 0) return std::nullopt;
+  Shape shape;
+  shape.by_recomputation.push_back({fmt::format("TP {} PP {}{} DP {} MB {} own", d.tensor, d.pipeline, s.strategy.pipeline.virtual_stages > 1 ? fmt::format("x{}", s.strategy.pipeline.virtual_stages) : "", data, micro), {}, false});
+  return shape;
+}
+
+/// Do so many chunks of equally many layers leave few places empty?
+bool nearly_divides(std::int64_t chunks, std::int64_t layers) {
+  const std::int64_t places = (layers + chunks - 1) / chunks * chunks;
+  return chunks <= layers && 10 * (places - layers) <= places;
 }
 
 /// Arrangements that differ in recomputation only lie side by side.
@@ -61,10 +78,10 @@ std::vector<Change> arrangements(const scenario::Scenario& scenario, int gpus, i
   for (int tensor = 1; tensor <= per_node; tensor *= 2)
     for (int pipeline = 1; pipeline <= std::min<std::int64_t>(layers, 64); pipeline *= 2) {
       const int parts = tensor * pipeline * d.context;
-      if (parts > gpus || gpus % parts != 0 || layers % pipeline != 0) continue;
+      if (parts > gpus || gpus % parts != 0 || !nearly_divides(pipeline, layers)) continue;
       const std::int64_t data = gpus / parts;
       for (int chunks = 1; chunks <= (pipeline > 2 ? 4 : 1); chunks *= 2) {
-        if (layers % (static_cast<std::int64_t>(pipeline) * chunks) != 0) break;
+        if (!nearly_divides(static_cast<std::int64_t>(pipeline) * chunks, layers)) break;
         for (std::int64_t micro = 1; micro <= 8 && global % (micro * data) == 0; micro *= 2) {
           std::vector<std::string> settings{fmt::format("parallelism.tensor={}", tensor), fmt::format("parallelism.pipeline={}", pipeline),
                                             fmt::format("parallelism.sequence_parallel={}", tensor > 1), fmt::format("training.micro_batch_size={}", micro),
@@ -95,6 +112,7 @@ std::vector<Offer> plan_capacity(const Case& job, const std::vector<Machines>& m
     const hwmodels::ClusterDescription cluster = hwmodels::load_cluster(m.node, m.nodes, "rail-fat-tree");
     offer.gpus = cluster.gpus_per_node * m.nodes;
     place.shapes = shapes_of(arrangements(as_written, offer.gpus, cluster.gpus_per_node));
+    if (std::optional<Shape> own = as_it_is(as_written, offer.gpus)) place.shapes.push_back(std::move(*own));
     if (place.shapes.empty()) offer.reason = fmt::format("no arrangement of {} GPUs divides the global batch of {}", offer.gpus, as_written.strategy.training.global_batch_size);
     for (std::size_t i = 0; i < place.shapes.size(); ++i) work.emplace_back(places.size(), i);
     offers.push_back(std::move(offer));

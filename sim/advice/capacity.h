@@ -35,11 +35,12 @@ struct Offer {
 };
 
 /// How the job may be laid on `gpus` GPUs with `per_node` on a node: tensor degrees inside a node, pipeline stages that
-/// divide the layers, interleaved chunks, micro-batches up to 8, recomputation. Context and expert degrees, data-parallel
-/// strategy and global batch stay the scenario's. Some may be refused by the rules.
+/// divide the layers or nearly do (at most a tenth of the places for layers stay empty), interleaved chunks, micro-batches up
+/// to 8, recomputation. Context and expert degrees, data-parallel strategy and global batch stay the scenario's. Some may be
+/// refused by the rules.
 std::vector<Change> arrangements(const scenario::Scenario& scenario, int gpus, int per_node);
 
-/// One offer per entry of `machines`, in their order. Every arrangement is simulated, on `threads` threads (0: all cores);
+/// One offer per entry of `machines`, in their order. Every arrangement, and the scenario's own, is simulated, on `threads` threads (0: all cores);
 /// the answer does not depend on them. `progress` is told the number of simulations so far.
 std::vector<Offer> plan_capacity(const Case& job, const std::vector<Machines>& machines, const Goal& goal, int threads = 0, const std::function<void(int)>& progress = {});
 

@@ -45,7 +45,11 @@ class Near {
   void micro_batches() {
     const std::int64_t now = job_.training.micro_batch_size;
     for (const std::int64_t micro : {now * 2, now / 2})
-      if (micro >= 1 && micro != now) add(fmt::format("micro-batch {}", micro), {fmt::format("training.micro_batch_size={}", micro), global_batch(micro, d_.data)});
+      if (micro >= 1 && micro != now) {
+        std::vector<std::string> settings{fmt::format("training.micro_batch_size={}", micro)};
+        if (job_.training.global_batch_size % (micro * d_.data) != 0) settings.push_back(global_batch(micro, d_.data));
+        add(fmt::format("micro-batch {}", micro), std::move(settings));
+      }
   }
 
   /// Megatron's optimizers come with its layers, which add gradients into whole buffers; DeepSpeed's and PyTorch's shards come
@@ -66,10 +70,19 @@ class Near {
     auto split = [&](int tensor, int pipeline) {
       const int parts = tensor * pipeline * d_.context;
       if (tensor < 1 || pipeline < 1 || gpus % parts != 0 || tensor > s_.cluster.gpus_per_node) return;
-      std::vector<std::string> settings{fmt::format("parallelism.tensor={}", tensor), fmt::format("parallelism.pipeline={}", pipeline), "parallelism.data=auto",
-                                        fmt::format("parallelism.sequence_parallel={}", tensor > 1), global_batch(job_.training.micro_batch_size, gpus / parts)};
-      if (pipeline > 1 && d_.pipeline == 1) settings.push_back("pipeline.schedule=1f1b");
-      if (pipeline == 1) settings.push_back("pipeline.virtual_stages=1");
+      // Only what becomes different is set, so that the advice is short; the data degree may be written out.
+      std::vector<std::string> settings;
+      const auto set = [&](bool differs, std::string setting) {
+        if (differs) settings.push_back(std::move(setting));
+      };
+      set(tensor != d_.tensor, fmt::format("parallelism.tensor={}", tensor));
+      set(pipeline != d_.pipeline, fmt::format("parallelism.pipeline={}", pipeline));
+      set(true, "parallelism.data=auto");
+      set((tensor > 1) != job_.parallelism.sequence_parallel, fmt::format("parallelism.sequence_parallel={}", tensor > 1));
+      const std::string batch = global_batch(job_.training.micro_batch_size, gpus / parts);
+      set(batch != fmt::format("training.global_batch_size={}", job_.training.global_batch_size), batch);
+      set(pipeline > 1 && d_.pipeline == 1, "pipeline.schedule=1f1b");
+      set(pipeline == 1 && job_.pipeline.virtual_stages > 1, "pipeline.virtual_stages=1");
       add(fmt::format("tensor {} pipeline {}", tensor, pipeline), std::move(settings));
     };
     if (gpus == 1) return;

@@ -8,12 +8,14 @@
 namespace rehearse::advice {
 namespace {
 
-/// Monotone search: `ask` says what a size gives; sizes are multiples of `unit` up to `most`.
-Largest search(std::int64_t unit, std::int64_t most, const std::function<std::optional<Sized>(std::int64_t)>& ask) {
+/// Monotone search: `ask` says what a size gives, or why nothing; sizes are multiples of `unit` up to `most`.
+Largest search(std::int64_t unit, std::int64_t most, const std::function<std::optional<Sized>(std::int64_t, std::string&)>& ask) {
   Largest out;
   auto fits = [&](std::int64_t size) {
-    const std::optional<Sized> got = ask(size);
+    std::string why;
+    const std::optional<Sized> got = ask(size, why);
     if (got) out.tried.push_back(*got);
+    else if (size == unit) out.refusal = why;
     return got && got->answer.fits;
   };
   // `low` fits, `high` does not (or is past the end).
@@ -43,9 +45,9 @@ Largest largest_micro_batch(const Case& job, const std::function<void(int)>& pro
   const scenario::Scenario s = job.read();
   const std::int64_t accumulation = s.strategy.micro_batches(), data = s.strategy.parallelism.degrees.data;
   int asked = 0;
-  return search(1, 1 << 16, [&](std::int64_t micro) -> std::optional<Sized> {
+  return search(1, 1 << 16, [&](std::int64_t micro, std::string& why) -> std::optional<Sized> {
     if (progress) progress(++asked);
-    const auto answer = job.ask({fmt::format("training.micro_batch_size={}", micro), fmt::format("training.global_batch_size={}", micro * data * accumulation)});
+    const auto answer = job.ask({fmt::format("training.micro_batch_size={}", micro), fmt::format("training.global_batch_size={}", micro * data * accumulation)}, &why);
     if (!answer) return std::nullopt;
     return Sized{micro, "", *answer};
   });
@@ -57,10 +59,10 @@ Largest largest_model(const Case& job, const std::function<void(int)>& progress)
   const std::int64_t stages = static_cast<std::int64_t>(d.pipeline) * s.strategy.pipeline.virtual_stages;
   const std::int64_t unit = std::lcm<std::int64_t>(d.tensor, stages);
   int asked = 0;
-  return search(unit, 1024, [&](std::int64_t n) -> std::optional<Sized> {
+  return search(unit, 1024, [&](std::int64_t n, std::string& why) -> std::optional<Sized> {
     if (progress) progress(++asked);
     const std::int64_t hidden = 128 * n, mlp = (8 * hidden / 3 + 255) / 256 * 256;
-    const auto answer = job.ask({fmt::format("model={{layers: {}, hidden: {}, heads: {}, ffn_hidden: {}, vocab: {}}}", n, hidden, n, mlp, s.model.vocab)});
+    const auto answer = job.ask({fmt::format("model={{layers: {}, hidden: {}, heads: {}, ffn_hidden: {}, vocab: {}}}", n, hidden, n, mlp, s.model.vocab)}, &why);
     if (!answer) return std::nullopt;
     return Sized{n, fmt::format("{} layers, hidden {}", n, hidden), *answer};
   });

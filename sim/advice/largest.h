@@ -18,6 +18,7 @@ struct Largest {
   std::optional<std::size_t> largest;   // index of the largest that fits; none: not even the smallest does
   std::optional<std::size_t> fastest;   // index of the one with the highest tokens/s among those that fit
   bool bounded = true;                  // false: the search ended before anything stopped fitting
+  std::string refusal;                  // why not even the smallest can be simulated; empty: it can
 };
 
 /// Doubles the micro-batch until it no longer fits, then halves the gap. Accumulation steps stay as many as they were, so the

@@ -12,6 +12,15 @@ std::string Change::text() const {
   return out;
 }
 
+namespace {
+
+std::string reason_of(const ConfigError& error) {
+  const Diagnostic& first = error.diagnostics().front();
+  return first.key.empty() ? first.problem : first.key + ": " + first.problem;
+}
+
+}  // namespace
+
 scenario::Scenario Case::read(const std::vector<std::string>& more) const {
   std::vector<std::string> all = settings_;
   all.insert(all.end(), more.begin(), more.end());
@@ -23,18 +32,21 @@ std::optional<Answer> Case::ask(const std::vector<std::string>& more, std::strin
     const scenario::Scenario s = read(more);
     const scenario::Result r = simulate(s, {.memory_cache = memory_.get()});
     const scenario::ClassResult& fullest = r.classes[r.fullest_class];
+    const auto& node = s.cluster.node;
+    const char* lacks = r.host.ram() > node.cpu.memory ? "host memory" : r.host.nvme > node.nvme.capacity ? "NVMe" : "";
     return Answer{.fits = r.fits && r.deadlock.empty(), .step_time = r.step_time, .tokens_per_second = r.tokens_per_second, .mfu = r.mfu(), .peak_device = fullest.peak_device().value,
-                  .headroom = s.cluster.gpu.memory.value - fullest.peak_device().value, .parameters = model::count_parameters(s.model).total};
+                  .headroom = s.cluster.gpu.memory.value - fullest.peak_device().value, .parameters = model::count_parameters(s.model).total, .lacks = lacks};
   } catch (const ConfigError& error) {
-    if (reason != nullptr) *reason = error.diagnostics().front().problem;
+    if (reason != nullptr) *reason = reason_of(error);
     return std::nullopt;
   }
 }
 
-std::optional<bool> Case::fits(const std::vector<std::string>& more) const {
+std::optional<bool> Case::fits(const std::vector<std::string>& more, std::string* reason) const {
   try {
     return simulate(read(more), {.time = false, .memory_cache = memory_.get()}).fits;
-  } catch (const ConfigError&) {
+  } catch (const ConfigError& error) {
+    if (reason != nullptr) *reason = reason_of(error);
     return std::nullopt;
   }
 }

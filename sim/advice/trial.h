@@ -26,6 +26,7 @@ struct Answer {
   double step_time = 0, tokens_per_second = 0, mfu = 0;
   std::int64_t peak_device = 0, headroom = 0;
   std::int64_t parameters = 0;         // of the whole model
+  std::string lacks = {};              // what else than the GPUs' memory is too small: "host memory", "NVMe"
 };
 
 /// A scenario as written, to which changes are added.
@@ -37,8 +38,8 @@ class Case {
   scenario::Scenario read(const std::vector<std::string>& more = {}) const;
   /// Simulates it; nothing when a rule forbids it, with the reason in `reason` if that is given.
   std::optional<Answer> ask(const std::vector<std::string>& more = {}, std::string* reason = nullptr) const;
-  /// Whether it fits, without asking for the time: nothing when a rule forbids it.
-  std::optional<bool> fits(const std::vector<std::string>& more) const;
+  /// Whether it fits, without asking for the time: nothing when a rule forbids it, with the reason as in `ask`.
+  std::optional<bool> fits(const std::vector<std::string>& more, std::string* reason = nullptr) const;
   /// The same case with a change made for good.
   Case with(const Change& change) const;
   const std::vector<std::string>& settings() const { return settings_; }

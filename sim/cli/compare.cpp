@@ -2,6 +2,7 @@
 #include "sim/cli/output.h"
 #include "sim/cli/scenario_arguments.h"
 #include "sim/cli/subcommand.h"
+#include "sim/config/layers.h"
 #include "sim/report/comparison.h"
 
 namespace rehearse::cli {
@@ -16,10 +17,9 @@ struct CompareOptions {
 int run(const CompareOptions& o) {
   if (o.b.empty() && o.only_b.empty())
     throw ConfigError(Diagnostic{{}, "", "compare needs something to compare with", "Name a second scenario, or change the first: rehearse compare A.yaml --set-b parallelism.tensor=4", ""});
-  std::vector<std::string> overrides = o.both;
-  const scenario::Scenario a = scenario::load_scenario(o.a, overrides);
-  overrides.insert(overrides.end(), o.only_b.begin(), o.only_b.end());
-  const scenario::Scenario b = scenario::load_scenario(o.b.empty() ? o.a : o.b, overrides);
+  const std::string& file_b = o.b.empty() ? o.a : o.b;
+  const scenario::Scenario a = scenario::load_scenario(o.a, o.both);
+  const scenario::Scenario b = scenario::read_scenario(config::apply_overrides(config::apply_overrides(config::load_layered(file_b), o.both), o.only_b, "--set-b"), file_b);
   const scenario::Result ra = simulate(a), rb = simulate(b);
   print(o.json ? report::write_comparison_json({a, ra}, {b, rb}) : report::write_comparison({a, ra}, {b, rb}));
   return kYes;

@@ -34,7 +34,8 @@ int show_framework(const std::string& name) {
     const config::Value* source = sources == nullptr ? nullptr : sources->find(e.key);
     table.add({"  " + e.key, value, source == nullptr ? "" : source->text()});
   }
-  print(text + table.text(0) + "Keys that are not named have their defaults.\n");
+  const config::Value* base = data.root.find("extends");
+  print(text + table.text(0) + (base == nullptr ? std::string("Keys that are not named have their defaults.\n") : "Keys that are not named are those of " + base->text() + ".\n"));
   return kYes;
 }
 

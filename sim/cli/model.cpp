@@ -44,11 +44,11 @@ std::string show_file(const std::filesystem::path& path) {
 
 int show_model(const std::string& name) {
   std::error_code ignored;
-  if (name.find('/') != std::string::npos || std::filesystem::exists(name, ignored) || name.ends_with(".json") || name.ends_with(".yaml")) {
+  const auto preset = model::preset_for(name);   // "meta-llama/Llama-2-7b-hf", too
+  if (std::filesystem::exists(name, ignored) || name.ends_with(".json") || name.ends_with(".yaml") || (!preset && name.find('/') != std::string::npos)) {
     print(show_file(name));
     return kYes;
   }
-  const auto preset = model::preset_for(name);
   const model::ModelDescription m = model::load_preset(preset.value_or(name));
   std::string text = lines(model::describe(m));
   if (preset) text += report::wrapped("source          ", model::preset_facts(*preset).source);

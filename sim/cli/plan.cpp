@@ -125,8 +125,9 @@ Run add_plan(CLI::App& app) {
   app.add_option("-j,--jobs", o->jobs, "threads; 0: one per core")->capture_default_str()->check(CLI::Range(0, 4096));
   app.add_flag("--json", o->json, "as JSON");
   app.add_flag("-q,--quiet", o->quiet, "no progress");
-  app.footer("For each set of machines, tensor and pipeline degrees, chunks, micro-batches and recomputation are tried by simulation; global batch,\n"
-             "sequence, data-parallel strategy, context and expert degrees stay the scenario's. Exit code 1: nothing on offer meets the goal.\n"
+  app.footer("For each set of machines the scenario's own arrangement is tried by simulation, and others: tensor and pipeline degrees, chunks,\n"
+             "micro-batches, recomputation. Global batch, sequence, data-parallel strategy, context and expert degrees stay the scenario's.\n"
+             "Exit code 1: nothing on offer meets the goal.\n"
              "Example:\n  rehearse plan job.yaml --tokens 2T --within 30d --machines dgx-h100:16,32,64 --machines dgx-b200:8,16 --price dgx-h100=2.5 --price dgx-b200=4.5");
   return [o] { return run(*o); };
 }

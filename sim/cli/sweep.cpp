@@ -176,7 +176,7 @@ int run(const SweepOptions& o) {
 
   // When nothing could be read at all, the mistake is in the file, not in the combinations: say it with its place.
   const auto is = [&](Outcome outcome) { return std::any_of(rows.begin(), rows.end(), [&](const Row& r) { return r.outcome == outcome; }); };
-  if (!is(Outcome::fits) && !is(Outcome::does_not_fit) && !is(Outcome::failed)) scenario::read_scenario(config::apply_overrides(root, grid.overrides(0)), o.scenario.file);
+  if (!is(Outcome::fits) && !is(Outcome::does_not_fit) && !is(Outcome::failed)) scenario::read_scenario(config::apply_overrides(root, grid.overrides(0), o.over.empty() ? "sweep:" : "--over"), o.scenario.file);
 
   const auto text = [&](Format f) { return f == Format::csv ? to_csv(grid, rows) : f == Format::json_lines ? to_json_lines(grid, rows) : to_ranking(grid, rows, o.top); };
   if (!o.output.empty()) write_file(o.output, text(file_format));

@@ -27,11 +27,11 @@ Value load_layered(const std::filesystem::path& path);
 
 /// Sets one value: "training.micro_batch_size=4", "stages[1].layers=10", "sweep={memory.recompute: [none,
 /// full]}". The right side is YAML. Maps on the way are created; an existing key that itself holds dots is
-/// found. The new value's place is "--set <key>". Throws ConfigError when the text has no '=' or the way is
+/// found. The new value's place is "<option> <key>". Throws ConfigError when the text has no '=' or the way is
 /// blocked.
-Value apply_override(const Value& root, std::string_view assignment);
+Value apply_override(const Value& root, std::string_view assignment, std::string_view option = "--set");
 
 /// All of them in order; throws ConfigError with the mistakes of all.
-Value apply_overrides(Value root, const std::vector<std::string>& assignments);
+Value apply_overrides(Value root, const std::vector<std::string>& assignments, std::string_view option = "--set");
 
 }  // namespace rehearse::config

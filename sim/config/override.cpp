@@ -88,10 +88,10 @@ std::string trimmed(std::string_view text) {
 
 }  // namespace
 
-Value apply_override(const Value& root, std::string_view assignment) {
+Value apply_override(const Value& root, std::string_view assignment, std::string_view option) {
   const std::size_t equals = assignment.find('=');
   const std::string key = trimmed(assignment.substr(0, equals));
-  const std::string origin = "--set " + key;
+  const std::string origin = std::string(option) + " " + key;
   const Place place{std::make_shared<const SourceText>(origin, std::string(assignment)), 0, 0};
   if (equals == std::string_view::npos || key.empty())
     throw ConfigError(Diagnostic{place.location(), "", "needs a key and a value",
@@ -105,11 +105,11 @@ Value apply_override(const Value& root, std::string_view assignment) {
   return Override(key, std::move(value), place).set(root, key);
 }
 
-Value apply_overrides(Value root, const std::vector<std::string>& assignments) {
+Value apply_overrides(Value root, const std::vector<std::string>& assignments, std::string_view option) {
   std::vector<Diagnostic> diagnostics;
   for (const std::string& assignment : assignments) {
     try {
-      root = apply_override(root, assignment);
+      root = apply_override(root, assignment, option);
     } catch (const ConfigError& error) {
       diagnostics.insert(diagnostics.end(), error.diagnostics().begin(), error.diagnostics().end());
     }

@@ -101,7 +101,7 @@ std::string read_text_file(const fs::path& path, std::size_t limit) {
     refuse("", "a file name holds a NUL byte", "Check the path");
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (status.type() == fs::file_type::not_found) refuse(path, "no such file", near_file_name(path));
+  if (status.type() == fs::file_type::not_found) refuse(path, "no such file", path == "-" ? "Name /dev/stdin to read from standard input" : near_file_name(path));
   if (fs::is_directory(status)) refuse(path, "is a folder, not a file", "Name a file in it");
   const std::unique_ptr<std::FILE, Closer> file(std::fopen(path.c_str(), "rb"));
   if (!file) refuse(path, fmt::format("cannot be read ({})", std::strerror(errno)), "");

@@ -17,6 +17,7 @@ std::string_view name_of(Cause c) {
     case Cause::pipeline_message: return "exposed pipeline messages";
     case Cause::bubble: return "pipeline bubble";
     case Cause::host: return "host-bound";
+    case Cause::host_work: return "optimizer on the CPU";
     case Cause::copy: return "exposed copies";
     case Cause::idle: return "idle";
     case Cause::count_: break;

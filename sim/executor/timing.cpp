@@ -86,6 +86,11 @@ TimingResult TimingRun::finish() {
     // One that came to the second step before the others, and no longer at its end, has a longer step of its own.
     rank.result.step = std::max(result.step, sum);
     rank.result.time[static_cast<std::size_t>(Cause::idle)] += rank.result.step - sum;
+    std::erase_if(rank.result.host_works, [&](const HostSlice& work) { return work.end <= before; });
+    for (HostSlice& work : rank.result.host_works) {
+      work.start -= before;
+      work.end -= before;
+    }
     for (auto& done : rank.result.done) done.erase(done.begin(), done.end() - static_cast<std::ptrdiff_t>(done.size() / static_cast<std::size_t>(options_.steps)));
     result.classes.push_back(std::move(rank.result));
   }

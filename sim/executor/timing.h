@@ -16,6 +16,7 @@ enum class Cause : std::uint8_t {
   tensor, context, expert, data, pipeline_message,              // exposed communication
   bubble,                                                       // waited for another stage to get there
   host,                                                         // waited for the host thread to issue
+  host_work,                                                    // the same, while that was at work itself: the optimizer on the CPU
   copy, idle,                                                   // waited for a copy; nothing left to do
   count_
 };
@@ -32,10 +33,18 @@ struct Slice {
   std::int64_t start, end;  // picoseconds since the start of the traced step
 };
 
+/// Work of the host thread itself (plan::HostSpec), for traces.
+struct HostSlice {
+  std::uint32_t spec;       // index into the plan's host_works
+  std::uint32_t call;       // index into the class's step program
+  std::int64_t start, end;  // picoseconds since the start of the reported step
+};
+
 struct ClassTiming {
   std::int64_t step = 0;                        // picoseconds, last step
   std::array<std::int64_t, kCauses> time{};     // sums to `step` (property test)
   std::array<std::int64_t, plan::kStreams> busy{};
+  std::vector<HostSlice> host_works;            // of the last step
   std::vector<std::int64_t> call_host;          // host clock at the start of each call of the last step
   // Only if asked for (progress), of the last step:
   std::vector<std::int64_t> call_device;        // when the compute stream was through with each call; 0: it had no part in it

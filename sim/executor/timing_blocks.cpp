@@ -115,7 +115,7 @@ void TimingRun::meet_whole(std::size_t r) {
       s.pop();
       s.ready = start + b.ready[k];
       s.last = b.last[k];
-      s.last_met = 0;
+      s.last_issued = s.last_met = 0;
       if (k > 0 && options_.progress)
         for (const std::int64_t done : b.done[k]) rank.result.done[k].push_back(start + done);
     }

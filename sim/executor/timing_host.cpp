@@ -51,6 +51,7 @@ void TimingRun::issue(std::size_t r) {
           rank.host += i.value;
           break;
         case Opcode::host_work:
+          rank.result.host_works.push_back({i.index, static_cast<std::uint32_t>(rank.call), rank.host, rank.host + costs_.host_works[i.index]});
           rank.host += costs_.host_works[i.index];
           break;
         case Opcode::record: {
@@ -112,6 +113,18 @@ void TimingRun::settle(std::size_t r) {
     issue(r);
     for (const int k : used_) poll(r, k);
   }
+}
+
+void TimingRun::account_host(RankState& rank, std::int64_t from, std::int64_t to) {
+  const std::vector<HostSlice>& works = rank.result.host_works;
+  while (rank.past_host_works < works.size() && works[rank.past_host_works].end <= from) ++rank.past_host_works;
+  for (std::size_t i = rank.past_host_works; i < works.size() && works[i].start < to; ++i) {
+    const std::int64_t begin = std::max(from, works[i].start), end = std::min(to, works[i].end);
+    account(rank, Cause::host, from, begin);
+    account(rank, Cause::host_work, begin, end);
+    from = end;
+  }
+  account(rank, Cause::host, from, to);
 }
 
 void TimingRun::end_of_step(std::size_t r, StreamState& compute, int step) {

@@ -41,6 +41,7 @@ bool TimingRun::add_hosts(Moment& m) const {
       if (event.time <= ready) return;
       add(event.time - m.time);
       add(static_cast<std::int64_t>(event.cause));
+      add(event.issued == 0 ? INT64_MIN : event.issued - m.time);
       add(event.met == 0 ? INT64_MIN : event.met - m.time);
     };
     const auto add_item = [&](const Item& item, std::int64_t ready) {
@@ -61,7 +62,8 @@ bool TimingRun::add_hosts(Moment& m) const {
         if (!add_item(s.fifo[i], s.ready)) return false;
     }
     for (const std::int64_t word : {static_cast<std::int64_t>(rank.step), static_cast<std::int64_t>(rank.position), static_cast<std::int64_t>(program(r).step[rank.call].block), rank.host - m.time,
-                                    static_cast<std::int64_t>(rank.host_syncs)})
+                                    static_cast<std::int64_t>(rank.host_syncs),
+                                    rank.result.host_works.empty() ? 0 : std::max<std::int64_t>(0, rank.result.host_works.back().end - rank.streams[0].ready)})
       add(word);
     if (rank.host_waits == UINT32_MAX) add(-1);
     else add_event(rank.host_waits, rank.host);
@@ -120,7 +122,7 @@ bool TimingRun::jump_in_step(const Moment& a, const Moment& b) {
 /// How many strides after `b` a rank has the same blocks to call, 0 where it does not stand as it stood at `a`.
 std::size_t TimingRun::strides_of_same_calls(std::size_t r, const Moment& a, const Moment& b) const {
   const Moment::Rank &was = a.ranks[r], &is = b.ranks[r];
-  if (is.call <= was.call) return 0;
+  if (is.call <= was.call || was.host_works != is.host_works) return 0;   // waits for a host at work are told by when it was
   for (std::size_t k = 0; k < is.streams.size(); ++k) {
     if (!goes_on(r, k, a, b)) return 0;
     // A host that waits for all streams may find this one last: it is not, if that has been past before.
@@ -182,7 +184,7 @@ std::optional<TimingRun::Strides> TimingRun::use_events(std::size_t r, const Mom
     if (event.time == kUnset) return false;
     const std::int64_t past = use.kind == EventUse::Kind::host_wait ? a.ranks[r].host : a.ranks[r].streams[static_cast<std::size_t>(use.stream)].ready;
     if (event.time <= past + by && example.time <= past + by) return true;
-    return event.time == example.time && event.cause == example.cause && event.met == example.met;
+    return event.time == example.time && event.cause == example.cause && event.issued == example.issued && event.met == example.met;
   };
   std::vector<std::array<std::uint32_t, kToCome>> given(count);   // events of the last strides
   for (std::size_t j = 1; j <= times; ++j)

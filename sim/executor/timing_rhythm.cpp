@@ -34,10 +34,7 @@ bool same_work(const Item& a, const Item& b, std::uint32_t events, std::int64_t 
 void TimingRun::expect_rhythm() {
   rhythm_.emplace(program(0));
   const Repeat& stretch = rhythm_->stretch();
-  if (!stretch.any()) {
-    rhythm_.reset();
-    return;
-  }
+  if (!stretch.any()) return rhythm_.reset();
   for (std::size_t c = stretch.first; c < stretch.first + stretch.period && !notes_uses_; ++c)
     for (const plan::Instruction& i : plan_.blocks[program(0).step[c].block].timing) notes_uses_ = notes_uses_ || i.op == Opcode::host_sync || i.op == Opcode::host_wait;
   if (notes_uses_) uses_.resize(classes());
@@ -84,6 +81,7 @@ TimingRun::Moment TimingRun::moment(std::int64_t now) const {
     Moment::Rank& mine = m.ranks.emplace_back();
     mine.time = rank.result.time;
     mine.busy = rank.result.busy;
+    mine.host_works = rank.result.host_works.size();
     add(static_cast<std::int64_t>(rank.step_end.size()));
     // An event as a stream that will wait for it sees it.
     const auto add_event = [&](std::uint32_t e, std::int64_t ready) {
@@ -91,6 +89,7 @@ TimingRun::Moment TimingRun::moment(std::int64_t now) const {
       if (event.time == kUnset || event.time <= ready) return add(event.time == kUnset ? kNothing : kNothing + 1);
       add(event.time - now);
       add(static_cast<std::int64_t>(event.cause));
+      since(event.issued, 0);
       since(event.met, 0);
     };
     std::vector<std::uint32_t> opened;   // events of opened blocks, in the order of appearance
@@ -100,6 +99,7 @@ TimingRun::Moment TimingRun::moment(std::int64_t now) const {
       stream.head = s.head;
       stream.ready = s.ready;
       stream.last = s.last;
+      stream.last_issued = s.last_issued;
       stream.last_met = s.last_met;
       stream.rests = s.idle() && s.left == 0 && s.opened_head == s.opened.size();
       stream.earliest = s.running ? std::min(s.ready, s.began) : s.ready;
@@ -108,6 +108,7 @@ TimingRun::Moment TimingRun::moment(std::int64_t now) const {
       since(s.arrival, kUnset);
       if (s.running) {
         for (const std::int64_t t : {s.began, s.finish, s.updated}) add(t - now);
+        since(k > 0 && s.front().issue >= s.ready ? s.front().issue : 0, 0);
         add(std::bit_cast<std::int64_t>(s.remaining));
         add(s.late);
         add(std::bit_cast<std::int64_t>(s.rate));
@@ -146,18 +147,21 @@ TimingRun::Moment TimingRun::moment(std::int64_t now) const {
       stream.searched = i - s.head;
     }
   }
-  for (const auto& [key, meeting] : messages_)
-    for (const auto* side : {&meeting.senders, &meeting.receivers}) {
-      add(static_cast<std::int64_t>(side->size()));
-      for (const auto& [rank, stream] : *side) add(static_cast<std::int64_t>(rank) << 8 | stream);
-    }
-  for (const auto& waiting : meetings_) {
-    add(static_cast<std::int64_t>(waiting.size()));
-    for (const auto& [rank, stream] : waiting) add(static_cast<std::int64_t>(rank) << 8 | stream);
-  }
+  add_meetings(m);
   m.instructions = instructions_;
   m.in_step = notes_uses_ && add_hosts(m);
   return m;
+}
+
+/// Adds who waits for whom.
+void TimingRun::add_meetings(Moment& m) const {
+  const auto add = [&](const auto& waiting) {
+    m.state.push_back(static_cast<std::int64_t>(waiting.size()));
+    for (const auto& [rank, stream] : waiting) m.state.push_back(static_cast<std::int64_t>(rank) << 8 | stream);
+  };
+  for (const auto& [key, meeting] : messages_)
+    for (const auto* side : {&meeting.senders, &meeting.receivers}) add(*side);
+  for (const auto& waiting : meetings_) add(waiting);
 }
 
 bool TimingRun::goes_on(std::size_t r, std::size_t stream, const Moment& a, const Moment& b) const {
@@ -165,9 +169,9 @@ bool TimingRun::goes_on(std::size_t r, std::size_t stream, const Moment& a, cons
   const std::int64_t passed = b.time - a.time, measured_from = ranks_[r].measured_from;
   if (before.last != now.last) return false;
   // One that takes no part does nothing, and time does not matter to it.
-  if (now.head == before.head) return now.rests && before.ready == now.ready && before.last_met == now.last_met;
-  if (now.ready - before.ready != passed || (before.last_met == 0) != (now.last_met == 0)) return false;
-  if (now.last_met != 0 && now.last_met - before.last_met != passed) return false;
+  if (now.head == before.head) return now.rests && before.ready == now.ready && before.last_issued == now.last_issued && before.last_met == now.last_met;
+  const auto came_along = [&](std::int64_t was, std::int64_t is) { return (was == 0) == (is == 0) && (is == 0 || is - was == passed); };
+  if (now.ready - before.ready != passed || !came_along(before.last_issued, now.last_issued) || !came_along(before.last_met, now.last_met)) return false;
   return measured_from == kNever || before.earliest >= measured_from;   // accounts must not be cut off within the stretch
 }
 
@@ -179,7 +183,7 @@ std::optional<TimingRun::Stride> TimingRun::stride(std::size_t r, const Moment& 
   Stride out;
   const StreamState& compute = rank.streams[0];
   const std::size_t from = was.streams[0].head, to = is.streams[0].head;
-  if (from == to || to >= compute.fifo.size()) return std::nullopt;
+  if (from == to || to >= compute.fifo.size() || was.host_works != is.host_works) return std::nullopt;
   out.issue = compute.fifo[to].issue - compute.fifo[from].issue;
   out.calls = compute.fifo[to].call - compute.fifo[from].call;
   if (out.issue > passed) return std::nullopt;   // the host falls back
@@ -267,6 +271,7 @@ void TimingRun::move_on(std::size_t r, const Moment& a, const Moment& b, std::si
     s.ready += by;
     if (s.start != kNever) s.start += by;
     if (s.arrival != kUnset) s.arrival += by;
+    if (s.last_issued != 0) s.last_issued += by;
     if (s.last_met != 0) s.last_met += by;
     if (s.running)
       for (std::int64_t* t : {&s.began, &s.finish, &s.updated}) *t += by;

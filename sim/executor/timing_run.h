@@ -159,7 +159,7 @@ class TimingRun {
     std::vector<std::int64_t> state;
     struct Stream {
       std::size_t head = 0;
-      std::int64_t ready = 0, last_met = 0;
+      std::int64_t ready = 0, last_issued = 0, last_met = 0;
       std::int64_t earliest = 0;                      // beginning of what is not accounted for yet
       std::size_t last_event = 0, searched = 0;       // queue entries ahead: the last that waits for what is recorded; all
       Cause last = Cause::idle;
@@ -170,6 +170,7 @@ class TimingRun {
       std::vector<std::uint32_t> opened_events;       // that opened blocks record for others
       std::array<std::int64_t, kCauses> time{};
       std::array<std::int64_t, plan::kStreams> busy{};
+      std::size_t host_works = 0;
       std::size_t call = 0, position = 0;             // of the host thread
       std::int64_t host = 0;
       std::size_t uses = 0;                           // of events, until now
@@ -188,6 +189,7 @@ class TimingRun {
   /// The first rank has come on: if all stand as they stood before, jumps as far as the queues are the same.
   void look_for_rhythm(std::int64_t now);
   Moment moment(std::int64_t now) const;
+  void add_meetings(Moment& m) const;
   std::optional<Stride> stride(std::size_t r, const Moment& a, const Moment& b) const;
   bool jump(const Moment& a, const Moment& b);
   std::optional<std::vector<std::uint32_t>> repeated_events(std::size_t r, const Moment& a, const Moment& b, const Stride& stride, std::size_t times) const;
@@ -222,9 +224,12 @@ class TimingRun {
     return rank.measured_from == kNever ? 0 : std::max<std::int64_t>(0, to - std::max(from, rank.measured_from));
   }
   static void account(RankState& rank, Cause c, std::int64_t from, std::int64_t to) { rank.result.time[static_cast<std::size_t>(c)] += in_window(rank, from, to); }
+  /// The compute stream waited for the host thread: for its own work as far as that went on meanwhile, else for it to issue.
+  static void account_host(RankState& rank, std::int64_t from, std::int64_t to);
   /// Waits have been accounted for where they happened; what is left before a start is the host's.
   void account_gap(RankState& rank, const StreamState& s, std::int64_t start, const Item& item) {
-    account(rank, item.issue >= start ? Cause::host : Cause::bubble, s.ready, start);
+    if (item.issue >= start) account_host(rank, s.ready, start);
+    else account(rank, Cause::bubble, s.ready, start);
   }
 
   TimingResult finish();

@@ -26,12 +26,14 @@ struct Event {
   plan::Stream recorder = plan::Stream::compute;
   Cause cause = Cause::idle;   // what the recording stream was doing before
   bool of_opened = false;      // between instructions of an opened block; made when that was opened, not when it was issued
+  std::int64_t issued = 0;     // when the host had issued that, if the stream had to wait for the host
   std::int64_t met = 0;        // when the peers for that were there, if it had to wait for them
 };
 
 /// The same event in a stretch that comes `by` picoseconds later. Precondition: it has happened.
 inline Event later(Event e, std::int64_t by) {
   e.time += by;
+  if (e.issued != 0) e.issued += by;
   if (e.met != 0) e.met += by;
   return e;
 }
@@ -53,6 +55,7 @@ struct StreamState {
   bool late = false;             // SMs of the running kernel are held by others: their tiles have not begun
   const Priced* work = nullptr;
   Cause last = Cause::idle;      // what the last work was, for those who wait for it
+  std::int64_t last_issued = 0;  // when the host had issued it, if this stream had to wait for the host; not kept of the compute stream
   std::int64_t last_met = 0;     // when its peers were there, if it had to wait for them
 
   bool empty() const { return left == 0 && head == fifo.size(); }
@@ -87,6 +90,7 @@ struct RankState {
   std::vector<std::int64_t> step_end;
   ClassTiming result;
   std::int64_t measured_from = kNever;
+  std::size_t past_host_works = 0;         // of result.host_works: those that are over before whatever the compute stream waits for next
 };
 
 }  // namespace rehearse::executor

@@ -27,6 +27,7 @@ void TimingRun::poll(std::size_t r, int stream) {
         Event& e = rank.events[item.index];
         e.time = ready_and_issued(s, item);
         e.cause = s.ready > item.issue ? s.last : Cause::host;
+        e.issued = s.ready > item.issue ? s.last_issued : 0;
         e.met = s.ready > item.issue ? s.last_met : 0;
         s.pop();
         for (const int other : used_)
@@ -38,9 +39,10 @@ void TimingRun::poll(std::size_t r, int stream) {
         if (e.time == kUnset) return;
         if (e.time > s.ready) {
           if (stream == 0) {
-            // Waiting for a peer is not the message's own time.
-            const std::int64_t met = std::clamp(e.met, s.ready, e.time);
-            account(rank, Cause::bubble, s.ready, met);
+            // Waiting for the host, and for a peer, is not the message's own time.
+            const std::int64_t issued = e.cause == Cause::host ? e.time : std::clamp(e.issued, s.ready, e.time), met = std::clamp(e.met, issued, e.time);
+            account_host(rank, s.ready, issued);
+            account(rank, Cause::bubble, issued, met);
             account(rank, e.cause, met, e.time);
           }
           s.ready = e.time;

@@ -101,6 +101,7 @@ void TimingRun::complete(std::size_t r, int stream, std::int64_t now) {
   s.last = cause(item);
   if (stream == 0) account(rank, s.last, s.began, now);
   rank.result.busy[static_cast<std::size_t>(stream)] += in_window(rank, s.began, now);
+  s.last_issued = stream > 0 && item.issue >= s.ready ? item.issue : 0;
   s.last_met = s.arrival != kUnset && s.began > s.arrival ? s.began : 0;
   s.arrival = kUnset;
   trace(r, item, s.began, now);

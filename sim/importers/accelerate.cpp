@@ -2,8 +2,6 @@
 // commands/launch.py, utils/dataclasses.py.
 #include <fmt/core.h>
 
-#include <filesystem>
-
 #include "sim/config/document.h"
 #include "sim/config/layers.h"
 #include "sim/config/units.h"
@@ -112,7 +110,10 @@ class Accelerate {
   }
 
   void read_fsdp() {
-    in_.assume("training.framework", "huggingface", "accelerate with Hugging Face's models");
+    // Frozen weights stay as they were loaded; trained ones are kept in fp32. Source: accelerator.py, prepare_model.
+    const bool trains_all = in_.stated("tuning.kind").value_or("full") == "full", mixed = !precision_.empty() && precision_ != "fp32";
+    if (trains_all && mixed) in_.assume("training.framework", "huggingface-mixed", "accelerate keeps trained weights in fp32 under mixed precision and FSDP");
+    else in_.assume("training.framework", "huggingface", "accelerate with Hugging Face's models");
     const auto version = in_.integer("fsdp_config.fsdp_version", between(1, 2));
     if (version) in_.set("data_parallel.kind", fmt::format("fsdp{}", *version), "fsdp_config.fsdp_version");
     else in_.assume("data_parallel.kind", "fsdp1", "fsdp_version is 1 unless given");
@@ -160,22 +161,10 @@ class Accelerate {
   void read_deepspeed_section() {
     const char* file = "deepspeed_config.deepspeed_config_file";
     if (!in_.has(file)) return read_inline_deepspeed();
-    std::filesystem::path path = in_.word(file).value_or("");
-    if (path.is_relative()) path = std::filesystem::path(in_.context().beside) / path;
     Context inside = in_.context();
     inside.scenario = config::merged(in_.fragment().tree(in_.root().place()), inside.scenario);
     inside.gpus = world_;
-    Imported other;
-    try {
-      other = import_file(path, "deepspeed", inside);
-    } catch (const ConfigError& e) {
-      // A file that is missing is mended where it is named.
-      if (e.diagnostics().front().at.line != 0 || !e.diagnostics().front().key.empty()) throw;
-      return in_.complain(file, fmt::format("{}: {}", path.string(), e.diagnostics().front().problem), e.diagnostics().front().fix);
-    }
-    in_.use(file, "imported too");
-    in_.add(other);
-    deepspeed_batch_ = true;
+    deepspeed_batch_ = in_.add_file(file, "deepspeed", inside);
   }
 
   void read_inline_deepspeed() {
@@ -235,7 +224,8 @@ class Accelerate {
   }
 
   void read_plain() {
-    in_.assume("training.framework", "huggingface", "accelerate with Hugging Face's models");
+    const bool mixed = !precision_.empty() && precision_ != "fp32";
+    in_.assume("training.framework", "huggingface", mixed ? "accelerate with Hugging Face's models, loaded in 16 bits; where the script loads them in fp32: huggingface-mixed" : "accelerate with Hugging Face's models");
     if (type_ == "MULTI_GPU") in_.assume("data_parallel.kind", "ddp", "distributed_type is MULTI_GPU");
   }
 

@@ -45,6 +45,9 @@ bool is_flag(const ShellWord& w) { return w.text.size() > 2 && w.text.starts_wit
 /// `-x` of another program; a negative number is a value.
 bool is_short_flag(const ShellWord& w) { return w.text.size() > 1 && w.text[0] == '-' && ((w.text[1] >= 'a' && w.text[1] <= 'z') || (w.text[1] >= 'A' && w.text[1] <= 'Z')); }
 
+/// The program that a launcher starts stands behind the launcher's last value: torchrun --nproc_per_node 8 pretrain_gpt.py
+bool is_program(const ShellWord& w) { return w.text.ends_with(".py"); }
+
 bool is_name_character(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
 
 constexpr std::string_view kBegin = " arguments ---", kEnd = " end of arguments ---";
@@ -64,7 +67,8 @@ Value parse_command_line(const std::string& text, const std::string& file_name) 
       values.push_back(Value::scalar(flag.substr(equals + 1), false, at, ""));
       flag.resize(equals);
     } else {
-      for (; i + 1 < words.size() && !is_flag(words[i + 1]) && !is_short_flag(words[i + 1]) && words[i + 1].same_line && !words[i + 1].ends_list; ++i)
+      const auto is_value = [](const ShellWord& w) { return w.same_line && !w.ends_list && !is_flag(w) && !is_short_flag(w) && !is_program(w); };
+      for (; i + 1 < words.size() && is_value(words[i + 1]); ++i)
         values.push_back(Value::scalar(words[i + 1].text, false, {source, words[i + 1].line, words[i + 1].column}, ""));
     }
     const std::string name = argument_name(flag);

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <tuple>
 
 #include "sim/config/units.h"
@@ -19,6 +20,13 @@ std::string shown(const Value& value) {
   if (value.is_map()) return "a map";
   if (value.is_null()) return "nothing";
   return "'" + value.text().substr(0, 60) + "'";
+}
+
+/// What to do about a number that cannot be read: a variable that comes from outside of a script cannot be guessed.
+std::string way_out(const Value& value, std::string_view key, const std::string& fix) {
+  if (!value.is_scalar()) return {};
+  if (value.text().find('$') == std::string::npos) return fix;
+  return fmt::format("The script does not set it: write its value there, or leave it out with training.without: [{}] and state what it stands for in the scenario", key);
 }
 
 bool matches(std::string_view pattern, std::string_view key) {
@@ -109,7 +117,7 @@ std::optional<std::int64_t> Importer::integer(std::string_view key, const config
   const auto parsed = value->is_scalar() ? config::parse_integer(value->text()) : config::Reading<std::int64_t>{};
   const auto fits = [&](double x) { return (!limits.minimum || x > *limits.minimum || (x == *limits.minimum && !limits.above_minimum)) && (!limits.maximum || x <= *limits.maximum); };
   if (!parsed) {
-    complain(key, fmt::format("needs a whole number, not {}", shown(*value)), value->is_scalar() ? parsed.fix : "");
+    complain(key, fmt::format("needs a whole number, not {}", shown(*value)), way_out(*value, key, parsed.fix));
   } else if (!fits(static_cast<double>(*parsed.value))) {
     complain(key, fmt::format("{} is out of range ({} needs a whole number {})", *parsed.value, vocabulary_.needs, config::words_of(limits)));
   } else {
@@ -122,7 +130,7 @@ std::optional<double> Importer::number(std::string_view key) {
   const Value* value = find(key);
   if (value == nullptr) return std::nullopt;
   const auto parsed = value->is_scalar() ? config::parse_number(value->text()) : config::Reading<double>{};
-  if (!parsed) complain(key, fmt::format("needs a number, not {}", shown(*value)), value->is_scalar() ? parsed.fix : "");
+  if (!parsed) complain(key, fmt::format("needs a number, not {}", shown(*value)), way_out(*value, key, parsed.fix));
   return parsed.value;
 }
 
@@ -221,6 +229,25 @@ void Importer::add(const Imported& other) {
   append(report_.ignored, other.report.ignored);
   append(report_.not_understood, other.report.not_understood);
   append(unsimulated_, other.unsimulated);
+}
+
+bool Importer::add_file(std::string_view key, const std::string& format, const Context& inside) {
+  const std::string name = word(key).value_or("");
+  std::filesystem::path path = name;
+  if (path.is_relative()) path = std::filesystem::path(context_.beside) / path;
+  try {
+    add(import_file(path, format, inside));
+  } catch (const ConfigError& e) {
+    // A file that is missing is mended where it is named.
+    const Diagnostic& first = e.diagnostics().front();
+    if (first.at.line != 0 || !first.key.empty()) throw;
+    const bool made_later = name.find('$') != std::string::npos;
+    const std::string fix = made_later ? "The script writes it when it runs: name a file that is there" : first.fix;
+    complain(key, fmt::format("{}: {}", path.string(), first.problem), fmt::format("{}, or leave it out with training.without: [{}]", fix, key));
+    return false;
+  }
+  use(key, "imported too");
+  return true;
 }
 
 std::optional<std::string> Importer::near_key(const std::string& key, std::size_t before) {

@@ -76,6 +76,9 @@ class Importer {
 
   /// Takes over another import whose keys lie below this one's: own keys win.
   void add(const Imported& other);
+  /// Takes over the file in `format` that `key` names; relative names begin where context().beside says. A file that cannot be
+  /// read is a mistake of `key` (false); mistakes inside it are thrown (ConfigError), as import_file throws them.
+  bool add_file(std::string_view key, const std::string& format, const Context& inside);
   Fragment& fragment() { return fragment_; }
 
   /// Sorts what is left into ignored, not simulated and not understood. Throws ConfigError with the mistakes.

@@ -3,8 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <filesystem>
-
 #include "sim/config/document.h"
 #include "sim/config/units.h"
 #include "sim/importers/argument_text.h"
@@ -169,13 +167,7 @@ class Megatron {
 
   /// Megatron-DeepSpeed: a DeepSpeed file stands beside the arguments.
   void add_deepspeed() {
-    const std::string name = in_.word("deepspeed_config").value_or("");
-    std::filesystem::path path = name;
-    if (path.is_relative()) path = std::filesystem::path(in_.context().beside) / path;
-    Context inside = in_.context();
-    in_.add(import_file(path, "deepspeed", inside));
-    in_.fragment().set("training.framework", "megatron-deepspeed", {});
-    in_.use("deepspeed_config", "imported too");
+    if (in_.add_file("deepspeed_config", "deepspeed", in_.context())) in_.fragment().set("training.framework", "megatron-deepspeed", {});
   }
 
   MegatronLayer layer_;

@@ -78,11 +78,12 @@ void read_stages(Importer& in, std::int64_t stages) {
   if (stages > 1) read_uneven_stages(in, stages, chunks, layers);
 }
 
-/// torchrun's arguments, or the world size of a dump on nodes as large as the scenario's.
+/// Arguments of torchrun or of DeepSpeed's launcher, or the world size of a dump on nodes as large as the scenario's.
 void read_machines(Importer& in) {
-  const auto nodes = in.integer("nnodes", between(1, 100000)), per_node = in.integer("nproc_per_node", between(1, 72));
-  if (nodes) in.set("cluster.nodes", std::to_string(*nodes), "nnodes");
-  if (per_node) in.set("cluster.gpus_per_node", std::to_string(*per_node), "nproc_per_node");
+  for (const char* name : {"nnodes", "num_nodes"})
+    if (const auto nodes = in.integer(name, between(1, 100000))) in.set("cluster.nodes", std::to_string(*nodes), name);
+  for (const char* name : {"nproc_per_node", "num_gpus"})
+    if (const auto per_node = in.integer(name, between(1, 72))) in.set("cluster.gpus_per_node", std::to_string(*per_node), name);
   const auto world = in.integer("world_size", between(1, 1 << 24));
   if (!world) return;
   if (in.stated("cluster.nodes") || in.stated("cluster.gpus_per_node")) {

@@ -83,6 +83,25 @@ const Library& library() {
   return all;
 }
 
+/// The presets of a family that is all that was named: "Known: qwen3-0.6b, ... ". Empty when none or very many are.
+std::string family_of(const std::string& name) {
+  const auto letters = [](const std::string& text) {
+    std::string out;
+    for (const char c : text)
+      if (std::isalnum(static_cast<unsigned char>(c)) != 0) out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return out;
+  };
+  constexpr std::size_t kLeast = 3, kMost = 16;   // letters; names
+  const std::string start = letters(name);
+  std::vector<std::string> family;
+  for (const std::string& preset : preset_names())
+    if (start.size() >= kLeast && letters(preset).starts_with(start)) family.push_back(preset);
+  if (family.empty() || family.size() > kMost) return {};
+  std::string text = "Known:";
+  for (const std::string& member : family) text += (text.ends_with(':') ? " " : ", ") + member;
+  return text + ". ";
+}
+
 const config::Value& model_named(const std::string& name) {
   const auto exact = library().models.find(name);
   if (exact != library().models.end()) return exact->second;
@@ -92,7 +111,7 @@ const config::Value& model_named(const std::string& name) {
       {},
       "model",
       fmt::format("there is no preset \"{}\"", name),
-      did_you_mean(name, preset_names(), "`model list` shows all"),
+      did_you_mean(name, preset_names(), family_of(name) + "`model list` shows all"),
       ""});
 }
 

@@ -58,6 +58,7 @@ std::string key_of(executor::Cause cause) {
     case Cause::pipeline_message: return "exposed_pipeline";
     case Cause::bubble: return "bubble";
     case Cause::host: return "host";
+    case Cause::host_work: return "cpu_optimizer";
     case Cause::copy: return "exposed_copy";
     case Cause::idle: return "idle";
     case Cause::count_: break;

@@ -18,8 +18,13 @@ std::string change_of(double before, double after) {
   return signed_text(100 * (after / before - 1)) + " %";
 }
 
+std::string verdict_of(const Answer& a) {
+  if (a.fits) return "fits";
+  return a.lacks.empty() ? "does not fit" : a.lacks == "NVMe" ? "NVMe is full" : "host is full";   // as wide as "does not fit"
+}
+
 std::vector<std::string> cells_of(const Answer& a, const Answer& before) {
-  return {a.fits ? "fits" : "does not fit", gib_text(Bytes{a.peak_device}), signed_text(static_cast<double>(a.peak_device - before.peak_device) / (1LL << 30), 2),
+  return {verdict_of(a), gib_text(Bytes{a.peak_device}), signed_text(static_cast<double>(a.peak_device - before.peak_device) / (1LL << 30), 2),
           seconds_text(a.step_time), number_text(a.tokens_per_second), change_of(before.tokens_per_second, a.tokens_per_second), percent_text(a.mfu)};
 }
 
@@ -30,12 +35,12 @@ Table trial_table() {
 }
 
 std::string state_of(const Answer& a) {
-  return fmt::format("{}, {} GiB used, {} a step, {} tokens/s, MFU {}", a.fits ? "fits" : "does not fit", gib_text(Bytes{a.peak_device}), seconds_text(a.step_time),
+  return fmt::format("{}, {} GiB used, {} a step, {} tokens/s, MFU {}", verdict_of(a), gib_text(Bytes{a.peak_device}), seconds_text(a.step_time),
                      number_text(a.tokens_per_second), percent_text(a.mfu));
 }
 
 nlohmann::ordered_json json_of(const Answer& a) {
-  return {{"fits", a.fits}, {"step_time_s", a.step_time}, {"tokens_per_s", a.tokens_per_second}, {"mfu", a.mfu}, {"peak_device_bytes", a.peak_device}, {"headroom_bytes", a.headroom}, {"parameters", a.parameters}};
+  return {{"fits", a.fits}, {"step_time_s", a.step_time}, {"tokens_per_s", a.tokens_per_second}, {"mfu", a.mfu}, {"peak_device_bytes", a.peak_device}, {"headroom_bytes", a.headroom}, {"parameters", a.parameters}, {"lacks", a.lacks}};
 }
 
 nlohmann::ordered_json json_of(const std::vector<Trial>& trials) {
@@ -84,6 +89,7 @@ std::string write_advice_json(const advice::Advice& advice) {
 }
 
 std::string write_largest(const advice::Largest& largest, const std::string& what) {
+  if (largest.tried.empty()) return wrapped("", fmt::format("Not even the smallest {} can be simulated: {}", what, largest.refusal));
   const bool models = what == "model";
   Table table(models ? std::vector<std::string>{"model", "parameters", "verdict", "GiB used", "GiB left", "step", "tokens/s", "MFU"}
                      : std::vector<std::string>{what, "verdict", "GiB used", "GiB left", "step", "tokens/s", "MFU"});
@@ -92,7 +98,7 @@ std::string write_largest(const advice::Largest& largest, const std::string& wha
     const Answer& a = s.answer;
     std::vector<std::string> row{models ? s.shape : std::to_string(s.size)};
     if (models) row.push_back(model::human_count(a.parameters));
-    row.insert(row.end(), {a.fits ? "fits" : "does not fit", gib_text(Bytes{a.peak_device}), gib_text(Bytes{a.headroom}), seconds_text(a.step_time), number_text(a.tokens_per_second), percent_text(a.mfu)});
+    row.insert(row.end(), {verdict_of(a), gib_text(Bytes{a.peak_device}), gib_text(Bytes{a.headroom}), seconds_text(a.step_time), number_text(a.tokens_per_second), percent_text(a.mfu)});
     table.add(std::move(row));
   }
   std::string text = table.text(2);
@@ -112,7 +118,7 @@ std::string write_largest_json(const advice::Largest& largest, const std::string
     if (!s.shape.empty()) entry["shape"] = s.shape;
     tried.push_back(std::move(entry));
   }
-  nlohmann::ordered_json out{{"schema_version", 1}, {"what", what}, {"tried", std::move(tried)}, {"bounded", largest.bounded}};
+  nlohmann::ordered_json out{{"schema_version", 1}, {"what", what}, {"tried", std::move(tried)}, {"bounded", largest.bounded}, {"refusal", largest.refusal}};
   out["largest"] = largest.largest ? nlohmann::ordered_json(*largest.largest) : nlohmann::ordered_json(nullptr);
   out["fastest"] = largest.fastest ? nlohmann::ordered_json(*largest.fastest) : nlohmann::ordered_json(nullptr);
   return out.dump(2) + "\n";

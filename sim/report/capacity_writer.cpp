@@ -46,7 +46,7 @@ std::string write_capacity(const std::vector<Offer>& offers, const advice::Goal&
   }
   std::string text = fmt::format("To train on {} tokens{}{}:\n", count_text(goal.tokens), goal.within ? " within " + time_text(*goal.within) : "", goal.budget ? " for at most " + count_text(*goal.budget) : "");
   text += table.text(2);
-  text += wrapped("  ", fmt::format("*: no other line is both sooner and {}. TP tensor, PP pipeline x chunks, DP data, MB micro-batch; selective, full: recomputation. "
+  text += wrapped("  ", fmt::format("*: no other line is both sooner and {}. TP tensor, PP pipeline x chunks, DP data, MB micro-batch; own: as the scenario has it; selective, full: recomputation. "
                                      "Restarts, checkpoints and failures are not counted.", priced ? "cheaper" : "fewer GPU-hours"));
   if (const Offer* best = advice::chosen(offers)) {
     text += fmt::format("\n{}: {} x {}, {}, {}. To see it:\n  rehearse run {}", goal.within || goal.budget ? "Meets the goal at the least cost" : "The least cost", best->machines.nodes, best->machines.node,

@@ -13,15 +13,16 @@
 namespace rehearse::report {
 namespace {
 
+/// The operands' format matters to products; the others are as long as their bytes.
 std::string shape_text(const model::KernelSpec& k) {
   using model::KernelKind;
   const std::string batch = k.batch > 1 ? fmt::format("{} x ", k.batch) : "";
   switch (k.kind) {
     case KernelKind::gemm:
     case KernelKind::grouped_gemm:
-    case KernelKind::native_grouped_gemm: return fmt::format("{}{}x{}x{}{}", batch, k.m, k.n, k.k, k.accumulate ? " +=" : "");
+    case KernelKind::native_grouped_gemm: return fmt::format("{}{}x{}x{}{} {}", batch, k.m, k.n, k.k, k.accumulate ? " +=" : "", name_of(k.dtype));
     case KernelKind::attention_forward:
-    case KernelKind::attention_backward: return fmt::format("{}{}h/{} {}x{} d{}", batch, k.heads, k.kv_heads, k.query_length, k.key_length, k.head_dim);
+    case KernelKind::attention_backward: return fmt::format("{}{}h/{} {}x{} d{} {}", batch, k.heads, k.kv_heads, k.query_length, k.key_length, k.head_dim, name_of(k.dtype));
     default: return bytes_text(model::traffic_of(k).value);
   }
 }
@@ -58,7 +59,7 @@ std::string kernels_text(const plan::Plan& plan, const executor::CostTable& cost
     const double flops = model::flops_of(spec).value, bytes = static_cast<double>(model::traffic_of(spec).value);
     const bool products = spec.m > 0 || spec.query_length > 0;
     const std::string achieved = each <= 0 ? "" : products ? si_text(flops / each, "FLOPS") : si_text(bytes / each, "B/s");
-    table.add({"  " + spec.name, fmt::format("{} {}", shape_text(spec), name_of(spec.dtype)), std::to_string(counts.kernels[k]), seconds_text(each), picoseconds_text(time(k) * counts.kernels[k]), achieved,
+    table.add({"  " + spec.name, shape_text(spec), std::to_string(counts.kernels[k]), seconds_text(each), picoseconds_text(time(k) * counts.kernels[k]), achieved,
                std::string(word_of(costs.kernel_costs[k].bound)) + (costs.kernel_costs[k].measured ? " m" : costs.kernel_costs[k].extrapolated ? " *" : "")});
     sum += time(k) * counts.kernels[k];
   }

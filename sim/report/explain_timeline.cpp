@@ -13,18 +13,23 @@ namespace {
 
 constexpr int kColumns = 70;
 
-/// One character per time slot of a stream: how much of it the stream worked: '#' nearly all, '+' half, '.' little.
-std::string strip(const std::vector<executor::Slice>& slices, std::size_t rank_class, int stream, std::int64_t from, std::int64_t length) {
+/// One character per time slot of a step: how much of it these pieces of work fill: '#' nearly all, '+' half, '.' little.
+template <typename Slices, typename Chosen>
+std::string strip(const Slices& slices, std::int64_t length, Chosen chosen) {
   std::vector<double> busy(kColumns, 0);
-  for (const executor::Slice& s : slices) {
-    if (s.rank_class != rank_class || static_cast<int>(s.stream) != stream || length <= 0) continue;
+  for (const auto& s : slices) {
+    if (!chosen(s) || length <= 0) continue;
     const double scale = static_cast<double>(kColumns) / static_cast<double>(length);
-    const double a = static_cast<double>(s.start - from) * scale, b = static_cast<double>(s.end - from) * scale;
+    const double a = static_cast<double>(s.start) * scale, b = static_cast<double>(s.end) * scale;
     for (int c = std::max(0, static_cast<int>(a)); c < kColumns && c < b; ++c) busy[static_cast<std::size_t>(c)] += std::min<double>(c + 1, b) - std::max<double>(c, a);
   }
   std::string text;
   for (const double b : busy) text += b >= 0.9 ? '#' : b >= 0.4 ? '+' : b > 0.001 ? '.' : ' ';
   return text;
+}
+
+std::string row(std::string_view name, const std::string& strip, std::int64_t busy, std::int64_t step) {
+  return fmt::format("  {:<20}|{}|{:>5.1f}%\n", name, strip, 100.0 * static_cast<double>(busy) / static_cast<double>(std::max<std::int64_t>(1, step)));
 }
 
 std::string phases(const Result& r, std::size_t rank_class) {
@@ -56,8 +61,12 @@ std::string explain_timeline(const Scenario&, const Result& r) {
     for (int k = 0; k < plan::kStreams; ++k) {
       const std::int64_t busy = t.busy[static_cast<std::size_t>(k)];
       if (busy == 0) continue;
-      text += fmt::format("  {:<19}|{}|{:>5.1f}%\n", name_of(static_cast<plan::Stream>(k)), strip(r.trace, c, k, 0, t.step), 100.0 * static_cast<double>(busy) / static_cast<double>(std::max<std::int64_t>(1, t.step)));
+      const auto mine = [&](const executor::Slice& s) { return s.rank_class == c && static_cast<int>(s.stream) == k; };
+      text += row(name_of(static_cast<plan::Stream>(k)), strip(r.trace, t.step, mine), busy, t.step);
     }
+    std::int64_t on_host = 0;
+    for (const executor::HostSlice& work : t.host_works) on_host += work.end - work.start;
+    if (on_host > 0) text += row("optimizer on the CPU", strip(t.host_works, t.step, [](const executor::HostSlice&) { return true; }), on_host, t.step);
     text += phases(r, c);
     Table table({"Compute stream", "time", ""});
     for (int k = 0; k < executor::kCauses; ++k)

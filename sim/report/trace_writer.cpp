@@ -38,7 +38,7 @@ class Writer {
     out_ << "\"displayTimeUnit\": \"ms\",\n\"traceName\": " << json_text(s_.title.empty() ? s_.file : s_.title) << ",\n\"traceEvents\": [\n";
     metadata();
     steps();
-    collect_counters();
+    collect_lines();
     slices_and_flows();
     out_ << "\n]\n}\n";
   }
@@ -76,13 +76,14 @@ class Writer {
     for (std::size_t c = 0; c < r_.plan.classes.size(); ++c) {
       if (!shows(c)) continue;
       event(fmt::format(R"({{"ph": "M", "name": "thread_name", "pid": {}, "tid": {}, "ts": 0, "args": {{"name": "host"}}}})", pid(c), plan::kStreams));
+      if (!r_.classes[c].timing.host_works.empty()) event(fmt::format(R"({{"ph": "M", "name": "thread_name", "pid": {}, "tid": {}, "ts": 0, "args": {{"name": "optimizer on the CPU"}}}})", pid(c), plan::kStreams + 1));
       event(fmt::format(R"({{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": {}, "tid": {}, "ts": 0.000, "dur": {}, "args": {{}}}})", pid(c), plan::kStreams,
                         microseconds_text(nanoseconds(static_cast<std::int64_t>(r_.step_time * 1e12) - origin_))));
     }
   }
 
-  /// Memory after each call, at the moment its first work starts on the device.
-  void collect_counters() {
+  /// Memory after each call, at the moment its first work starts on the device; and work of the hosts.
+  void collect_lines() {
     for (std::size_t c = 0; c < r_.classes.size(); ++c) {
       if (!shows(c)) continue;
       std::map<std::uint32_t, std::int64_t> begins;
@@ -91,11 +92,12 @@ class Writer {
       for (const executor::MemorySample& m : r_.classes[c].memory.timeline) {
         const auto at = begins.find(m.call);
         if (at == begins.end()) continue;
-        counters_.push_back({at->second, fmt::format(R"({{"ph": "C", "name": "memory", "pid": {}, "ts": {}, "args": {{"allocated_bytes": {}, "reserved_bytes": {}}}}})", pid(c),
+        lines_.push_back({at->second, fmt::format(R"({{"ph": "C", "name": "memory", "pid": {}, "ts": {}, "args": {{"allocated_bytes": {}, "reserved_bytes": {}}}}})", pid(c),
                                                         ts(at->second), m.allocated, m.reserved)});
       }
+      for (const executor::HostSlice& work : r_.classes[c].timing.host_works) lines_.push_back({std::max(work.start, origin_), host_work(c, work)});
     }
-    std::stable_sort(counters_.begin(), counters_.end(), [](const Line& a, const Line& b) { return a.start < b.start; });
+    std::stable_sort(lines_.begin(), lines_.end(), [](const Line& a, const Line& b) { return a.start < b.start; });
   }
 
   std::string ts(std::int64_t ps) const { return microseconds_text(nanoseconds(ps - origin_)); }
@@ -154,19 +156,28 @@ class Writer {
                       static_cast<int>(s.stream), name_of(call.phase), where, spec_args(s)));
   }
 
+  /// What the host itself worked on, on a thread of its own: it may reach beyond the step's mark.
+  std::string host_work(std::size_t rank_class, const executor::HostSlice& work) const {
+    const plan::HostSpec& spec = r_.plan.host_works[work.spec];
+    const std::int64_t from = nanoseconds(std::max(work.start, origin_) - origin_), to = nanoseconds(work.end - origin_);
+    return fmt::format(R"({{"ph": "X", "cat": "cpu_op", "name": {}, "pid": {}, "tid": {}, "ts": {}, "dur": {}, "args": {{"phase": "{}", "memory_bytes": {}, "read_bytes": {}, "written_bytes": {}}}}})", json_text(spec.name),
+                      pid(rank_class), plan::kStreams + 1, microseconds_text(from), microseconds_text(to - from), name_of(r_.plan.classes[rank_class].program.step[work.call].phase), spec.dram.value,
+                      spec.disk_read.value, spec.disk_write.value);
+  }
+
   struct Line {
     std::int64_t start;
     std::string text;
   };
 
-  /// Slices in order of time, counters between them. The two sides of a message start together: that is how they are
+  /// Slices in order of time, counters and the hosts' work between them. The two sides of a message start together: that is how they are
   /// matched, so a message whose other side lies outside the traced step gets no arrow.
   void slices_and_flows() {
     std::map<std::tuple<int, int, int, std::int64_t>, const Slice*> open;  // from, to, channel, start
     std::int64_t id = 0;
     std::size_t line = 0;
     for (const Slice& s : slices_) {
-      for (; line < counters_.size() && counters_[line].start <= s.start; ++line) event(counters_[line].text);
+      for (; line < lines_.size() && lines_[line].start <= s.start; ++line) event(lines_[line].text);
       slice(s);
       if (s.op != Opcode::send && s.op != Opcode::recv) continue;
       const plan::MessageSpec& m = r_.plan.messages[s.spec];
@@ -177,7 +188,7 @@ class Writer {
       flow("f", id++, sending ? *it->second : s, R"(, "bp": "e")");
       open.erase(it);
     }
-    for (; line < counters_.size(); ++line) event(counters_[line].text);
+    for (; line < lines_.size(); ++line) event(lines_[line].text);
   }
 
   void flow(const char* phase, std::int64_t id, const Slice& at, const char* more) {
@@ -191,7 +202,7 @@ class Writer {
   std::optional<std::size_t> only_;
   std::int64_t origin_ = 0;
   bool first_ = true;
-  std::vector<Line> counters_;
+  std::vector<Line> lines_;
   std::map<std::tuple<int, std::uint32_t, std::uint16_t>, std::string> args_;
 };
 

@@ -67,6 +67,8 @@ hwmodels::ClusterDescription resolve_cluster(const ClusterSection& c, const conf
       throw ConfigError(given.diagnostic("cluster.gpus_per_node", fmt::format("{} GPUs, but a {} has {}", *c.gpus_per_node, c.node, cluster.node.gpus), fmt::format("Use at most {}", cluster.node.gpus)));
     cluster.gpus_per_node = static_cast<int>(*c.gpus_per_node);
   }
+  if (c.nodes > 1 && cluster.node.nic.count == 0 && cluster.gpus_per_node * c.nodes > cluster.node.domain)
+    throw ConfigError(given.diagnostic("cluster.nodes", fmt::format("{} nodes, but a {} has no network card", c.nodes, c.node), "Use 1, or a design with network cards (hardware list)"));
   cluster.oversubscription = c.oversubscription;
   cluster.nic_efficiency = c.nic_efficiency;
   return cluster;

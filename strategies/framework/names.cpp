@@ -21,7 +21,7 @@ const std::vector<Names>& all_names() {
       {{"megatron", "megatron-lm", "mcore", "megatron-core-moe"}, {"megatron-core", "megatron-bridge", "megatron-deepspeed", "megatron-2021"}, ""},
       {{"nemo", "nemo2", "bridge", "megatron-hub"}, {"megatron-bridge", "nemo-2024"}, ""},
       {{"automodel"}, {"nemo-automodel"}, ""},
-      {{"hf", "transformers", "hugging-face", "trainer", "accelerate", "trl", "peft", "axolotl", "llama-factory", "unsloth", "swift", "ms-swift"}, {"huggingface", "deepspeed"}, ""},
+      {{"hf", "transformers", "hugging-face", "trainer", "accelerate", "trl", "peft", "axolotl", "llama-factory", "unsloth", "swift", "ms-swift"}, {"huggingface", "huggingface-mixed", "deepspeed"}, ""},
       {{"zero", "zero1", "zero2", "zero3", "deepspeed-zero", "ds"}, {"deepspeed", "megatron-deepspeed"}, "ZeRO is data_parallel.kind: zero1, zero2 or zero3. "},
       {{"fsdp", "fsdp1", "pytorch-fsdp"}, {"llm-foundry", "fms-fsdp", "huggingface"}, "FSDP is data_parallel.kind: fsdp1 or fsdp2. "},
       {{"fsdp2"}, {"torchtitan", "torchtune", "huggingface"}, "FSDP2 is data_parallel.kind: fsdp2. "},

@@ -11,3 +11,8 @@ expect 1 advise huge.yaml -q; prints "Nothing near it fits"
 # Out of memory names the cheapest change that fits.
 scenario tight.yaml 's/layers: 4, hidden: 1024, heads: 8, kv_heads: 4, ffn_hidden: 2816/layers: 32, hidden: 4096, heads: 32, kv_heads: 8, ffn_hidden: 14336/; s/sequence_length: 1024/sequence_length: 16384/'
 expect 1 run tight.yaml; prints "Cheapest change that fits: "; narrow out
+# What is short may be the host's memory, not the GPUs'.
+expect 0 max-model job.yaml -q --set training.framework=deepspeed --set data_parallel.kind=zero3 --set memory.offload.optimizer=cpu --set memory.offload.parameters=cpu --set training.sequence_length=128 --set memory.recompute=full
+prints "host is full"; narrow out
+# Where not even the smallest can be simulated, the reason is told: the models have no experts.
+expect 1 max-model job.yaml -q --set model=mixtral-8x7b --set parallelism.expert=8; prints "can be simulated: parallelism.expert"; narrow out

@@ -23,7 +23,7 @@ expect 0 sweep small.yaml --over memory.recompute=none,full -o points.jsonl; pri
 checks=$((checks + 1)); [ "$(wc -l <points.jsonl)" -eq 2 ] || complain "points.jsonl has not 2 lines"
 expect 1 sweep small.yaml --over data_parallel.kind=ddp --set model=llama-3-70b; prints "0 fit"
 expect 2 sweep small.yaml; says "nothing to vary"
-expect 2 sweep small.yaml --over no.such.key=1,2; says "unknown key"
+expect 2 sweep small.yaml --over no.such.key=1,2; says "unknown key"; says "--> --over no"
 expect 2 sweep small.yaml --over memory.recompute=; says "needs a key and values"
 expect 2 sweep small.yaml --over memory.recompute=none -o points.xlsx; says "csv or jsonl"
 printf 'sweep:\n  memory.recompute: [none, full]\n  parallelism.tensor: [1, 2]\n' >>small.yaml
@@ -36,10 +36,12 @@ expect 0 hardware show dgx-h100; prints "8 x h100-sxm"
 expect 0 model list; prints "llama-3-8b"
 expect 0 model show llama-3-8b; prints "8030261248"
 expect 0 model show Llama-3-8B; prints "8030261248"
+expect 0 model show meta-llama/Meta-Llama-3-8B; prints "8030261248"
 printf '{"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 16, "intermediate_size": 5632, "vocab_size": 32000}' >config.json
 expect 0 model show config.json; prints "hidden          2048"
 expect 0 framework list; prints "torchtitan"
 expect 0 framework show megatron-core; prints "kernel_host"
+expect 0 framework show huggingface-mixed; prints "Keys that are not named are those of huggingface."
 expect 0 schema; prints '"$schema"'
 expect 0 reference; prints "| \`sequence_length\` |"
 expect 0 doctor; prints "all is well"; prints "scenarios           $(find "$scenarios" -name '*.yaml' | wc -l) of"

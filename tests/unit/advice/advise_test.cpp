@@ -52,6 +52,17 @@ TEST(Advice, StepsNeverLoseWhatTheyHave) {
   EXPECT_TRUE(fitted);
 }
 
+// One stage, 64 samples a step, no sequence parallelism: a change that leaves them as they are does not name them.
+TEST(Advice, NamesOnlyWhatBecomesDifferent) {
+  bool halved = false;
+  for (const Change& change : changes_near(job(kPlain).read()))
+    for (const std::string& setting : change.settings) {
+      halved = halved || setting == "parallelism.tensor=2";
+      for (const char* as_it_was : {"parallelism.tensor=1", "parallelism.pipeline=1", "parallelism.sequence_parallel=false", "pipeline.virtual_stages=1", "training.global_batch_size=64"}) EXPECT_NE(setting, as_it_was) << change.name;
+    }
+  EXPECT_TRUE(halved);
+}
+
 // Megatron's optimizers are no advice for DeepSpeed's users, nor ZeRO for Megatron's.
 TEST(Advice, StaysWithinWhatTheFrameworkHas) {
   const auto offered = [&](const std::string& framework) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "sim/advice/capacity.h"
 #include "sim/config/document.h"
@@ -34,6 +35,36 @@ TEST(Capacity, TheBestIsTheFastestArrangementThatFits) {
     if (const auto other = there.ask(change.settings); other && other->fits) {
       EXPECT_LE(other->tokens_per_second, again->tokens_per_second) << change.text();
     }
+}
+
+// Five layers of 1.5 B parameters and 45 heads: no tensor degree divides the heads, 2 and 4 stages do not divide the layers, and
+// all five at 18 bytes a parameter are more than a GPU has. What the scenario says, two layers on the first of four stages, fits.
+TEST(Capacity, TheScenariosOwnArrangementIsAmongThoseTried) {
+  const char* text =
+      "model: {layers: 5, hidden: 5760, heads: 45, ffn_hidden: 80000, vocab: 32000}\n"
+      "cluster: {node: dgx-h100, nodes: 1}\n"
+      "training: {sequence_length: 1024, global_batch_size: 64, micro_batch_size: 1, precision: bf16, framework: megatron-core}\n"
+      "parallelism: {pipeline: 4}\n"
+      "pipeline: {layers_per_stage: [2, 1, 1, 1]}\n"
+      "data_parallel: {kind: ddp}\n";
+  const Case uneven(config::parse_document(text, "job.yaml").root, "job.yaml");
+  const auto own = uneven.ask();
+  ASSERT_TRUE(own && own->fits);
+  const std::vector<Offer> offers = plan_capacity(uneven, {{"dgx-h100", 1}, {"dgx-h100", 2}}, {.tokens = 1e9});
+  ASSERT_TRUE(offers[0].best && offers[1].best) << offers[0].reason;
+  EXPECT_EQ(offers[0].best->answer.tokens_per_second, own->tokens_per_second);
+  EXPECT_EQ(offers[0].best->change.name, "TP 1 PP 4 DP 2 MB 1 own");
+  EXPECT_TRUE(offers[0].best->change.settings.empty());
+}
+
+// Qwen3-235B has 94 layers: 8 stages of 12 have two places left, 64 stages of 2 would have 34.
+TEST(Capacity, StagesThatNearlyDivideTheLayersAreTried) {
+  const Case qwen(config::parse_document("model: {layers: 94, hidden: 1024, heads: 8, ffn_hidden: 2816, vocab: 32000}\n"
+                                         "cluster: {node: dgx-h100, nodes: 64}\n"
+                                         "training: {sequence_length: 1024, global_batch_size: 512, micro_batch_size: 1, precision: bf16, framework: megatron-core}\n", "job.yaml").root, "job.yaml");
+  std::set<std::string> stages;
+  for (const Change& c : arrangements(qwen.read(), 512, 8)) stages.insert(c.settings[1]);
+  EXPECT_EQ(stages, (std::set<std::string>{"parallelism.pipeline=1", "parallelism.pipeline=2", "parallelism.pipeline=4", "parallelism.pipeline=8", "parallelism.pipeline=16", "parallelism.pipeline=32"}));
 }
 
 TEST(Capacity, TimeHoursAndCostFollowFromTheSpeed) {

@@ -100,6 +100,56 @@ TEST(Timing, CommunicationIsExposedWhereNothingHidesIt) {
   expect_whole(r);
 }
 
+// The host is busy for 25 before it issues an all-gather of 30, and kernel b waits for that: a 0-10, all-gather 25-55, b 55-60.
+// From 10 to 25 the host was what compute waited for, not the network; so too where the all-gather itself comes after compute.
+TEST(Timing, CommunicationIssuedLateIsTheHosts) {
+  for (const int flags : {+plan::kComputeWaits, plan::kAfterCompute | plan::kComputeWaits}) {
+    Job job(1);
+    job.program(0, [&](BlockWriter& w) {
+      const std::uint32_t gather = job.builder.collective({CollectiveKind::all_gather, plan::GroupAxis::data, Bytes{8}, "gather"});
+      w.kernel(job.kernel("a"), Duration{});
+      w.host(Duration{25});
+      w.collective(gather, Stream::data_gather, flags, Duration{});
+      w.kernel(job.kernel("b"), Duration{});
+    });
+    const TimingResult r = job.run({{"a", 10}, {"b", 5}}, 30);
+    EXPECT_EQ(r.step, 60);
+    EXPECT_EQ(share(r, Cause::host), 15);
+    EXPECT_EQ(share(r, Cause::data), 30);
+    expect_whole(r);
+  }
+}
+
+// The optimizer runs on the CPU from 5 to 105, then the all-gather of 30 is issued: a 0-10, all-gather 105-135, b 135-140. Of
+// what compute waited, 10-105 is the CPU's work; and of a wait that lies half before it, only what lies in it.
+TEST(Timing, AnOptimizerOnTheCpuIsAccountedForAsSuch) {
+  Job job(1);
+  job.program(0, [&](BlockWriter& w) {
+    const std::uint32_t gather = job.builder.collective({CollectiveKind::all_gather, plan::GroupAxis::data, Bytes{8}, "gather"});
+    w.kernel(job.kernel("a"), Duration{});
+    w.host(Duration{5});
+    w.host_work(job.builder.host_work({"CPU optimizer", Bytes{1}, Bytes{0}, Bytes{0}, false}));
+    w.collective(gather, Stream::data_gather, plan::kComputeWaits, Duration{});
+    w.kernel(job.kernel("b"), Duration{});
+    w.host(Duration{45});
+    w.host_work(job.builder.host_work({"CPU optimizer", Bytes{1}, Bytes{0}, Bytes{0}, false}));
+    w.kernel(job.kernel("b"), Duration{});
+  });
+  CostTable costs = test_support::hand_costs(job.builder.plan(), {{"a", 10}, {"b", 5}});
+  costs.host_works = {100};
+  costs.collectives[0][0].duration = 30;
+  const TimingResult r = run_timing(job.builder.plan(), costs, {.steps = 1});
+  // b ends at 140; the host comes to the second work at 150 and issues the last kernel at 250.
+  EXPECT_EQ(r.step, 255);
+  EXPECT_EQ(share(r, Cause::host_work), 95 + 100);
+  EXPECT_EQ(share(r, Cause::host), 10);
+  EXPECT_EQ(share(r, Cause::data), 30);
+  ASSERT_EQ(r.classes[0].host_works.size(), 2u);
+  EXPECT_EQ(r.classes[0].host_works[1].start, 150);
+  EXPECT_EQ(r.classes[0].host_works[1].end, 250);
+  expect_whole(r);
+}
+
 // Kernel a runs 0-10; then an all-reduce that holds SMs and product b (20, tiles dealt out beforehand, those of held SMs take
 // 10) begin together. All-reduce of 5: the late tiles run 15-25, under the others, which end at 30. Of 15: 25-35. Of 30: the
 // others end first, late tiles 30-40. Of 15, but with room for all of b's tiles: 30.

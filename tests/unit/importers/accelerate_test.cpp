@@ -32,7 +32,7 @@ const std::string kFsdp = kHead + "distributed_type: FSDP\ndowncast_bf16: 'no'\n
 TEST(AccelerateFsdp, ReadsTheFirstVersion) {
   const Imported i = read(kFsdp);
   EXPECT_EQ(i.framework, "accelerate");
-  EXPECT_EQ(key(i, "training.framework"), "huggingface");
+  EXPECT_EQ(key(i, "training.framework"), "huggingface-mixed");  // trained weights are kept in fp32 under mixed precision
   EXPECT_EQ(key(i, "training.precision"), "bf16");
   EXPECT_EQ(key(i, "cluster.nodes"), "2");
   EXPECT_EQ(key(i, "cluster.gpus_per_node"), "8");
@@ -84,6 +84,20 @@ TEST(AccelerateFsdp, ContextAndSequenceParallelism) {
   EXPECT_EQ(key(ulysses, "parallelism.context"), "2");
   EXPECT_EQ(key(ulysses, "parallelism.context_kind"), "ulysses");
   EXPECT_TRUE(has(error_of([&] { with("  parallelism_config_cp_size: 2\n  parallelism_config_sp_size: 2\n"); }), "context and sequence parallelism together"));
+}
+
+// accelerator.py, prepare_model: FSDP's trained parameters are upcast, frozen ones are not, and without mixed precision none are.
+TEST(AccelerateFsdp, TrainedWeightsAreKeptInFp32UnderMixedPrecision) {
+  Context adapters = only_batch();
+  Fragment stated;
+  stated.set("training.micro_batch_size", "2", {});
+  stated.set("tuning.kind", "lora", {});
+  adapters.scenario = stated.tree({});
+  EXPECT_EQ(key(read(kFsdp, adapters), "training.framework"), "huggingface");
+  std::string whole = kFsdp;
+  whole.replace(whole.find("mixed_precision: bf16"), 21, "mixed_precision: 'no'");
+  EXPECT_EQ(key(read(whole), "training.framework"), "huggingface");
+  EXPECT_EQ(key(read(kHead + "distributed_type: MULTI_GPU\n"), "training.framework"), "huggingface");
 }
 
 TEST(AccelerateDeepSpeed, ReadsTheFileThatItNames) {

@@ -85,7 +85,34 @@ TEST(MegatronScript, PlacesAreThoseOfTheScript) {
 }
 
 TEST(MegatronScript, VariablesThatTheScriptDoesNotSetAreNamed) {
-  EXPECT_TRUE(has(refused("pretrain_gpt.py --num-layers $LAYERS --hidden-size 64 --num-attention-heads 4 --global-batch-size 8 --seq-length 32"), "num_layers: needs a whole number, not '$LAYERS'"));
+  const std::string text = refused("pretrain_gpt.py --num-layers $LAYERS --hidden-size 64 --num-attention-heads 4 --global-batch-size 8 --seq-length 32");
+  EXPECT_TRUE(has(text, "num_layers: needs a whole number, not '$LAYERS'")) << text;
+  EXPECT_TRUE(has(text, "The script does not set it")) << text;
+  EXPECT_TRUE(has(text, "training.without: [num_layers]")) << text;
+}
+
+// A launcher and the program on one line: the program is not a value of the launcher's last argument.
+TEST(MegatronScript, TheProgramEndsTheLaunchersArguments) {
+  const std::string rest = " --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --micro-batch-size 1 --global-batch-size 64 --vocab-size 50304";
+  for (const char* launcher : {"torchrun --nnodes 2 --nproc_per_node 8 pretrain_gpt.py", "torchrun --nproc-per-node 8 --nnodes 2 ../../pretrain_gpt.py",
+                               "python -m torch.distributed.launch --nproc_per_node=8 --nnodes 2 /opt/megatron/pretrain_gpt.py", "deepspeed --num_nodes 2 --num_gpus 8 pretrain_gpt.py"}) {
+    const Imported i = read(launcher + rest);
+    EXPECT_EQ(key(i, "cluster.nodes"), "2") << launcher;
+    EXPECT_EQ(key(i, "cluster.gpus_per_node"), "8") << launcher;
+    EXPECT_TRUE(i.report.not_understood.empty()) << launcher;
+  }
+}
+
+// BigScience's scripts write DeepSpeed's file when they run: it is not there yet, and the argument that names it is the place to mend.
+TEST(MegatronScript, ADeepSpeedFileThatIsMissingIsMendedWhereItIsNamed) {
+  Context c = eight_gpus();
+  c.beside = "/nowhere";
+  const std::string rest = " --num-layers 4 --hidden-size 64 --num-attention-heads 4 --global-batch-size 8 --micro-batch-size 1 --seq-length 32 --vocab-size 512";
+  const std::string later = refused("pretrain_gpt.py --deepspeed_config ./ds_config.$SLURM_JOB_ID.json" + rest, c);
+  EXPECT_TRUE(has(later, "job.sh:1:36: deepspeed_config: /nowhere/./ds_config.$SLURM_JOB_ID.json: no such file")) << later;
+  EXPECT_TRUE(has(later, "The script writes it when it runs")) << later;
+  EXPECT_TRUE(has(later, "training.without: [deepspeed_config]")) << later;
+  EXPECT_FALSE(has(refused("pretrain_gpt.py --deepspeed_config ds.json" + rest, c), "The script writes it"));
 }
 
 // What Megatron prints at start-up, behind a launcher's prefix.

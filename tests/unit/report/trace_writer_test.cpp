@@ -24,7 +24,7 @@ Json trace_of(const scenario::Scenario& scenario) {
 std::int64_t ns(const Json& us) { return std::llround(us.get<double>() * 1000); }
 
 TEST(TraceWriter, SlicesOfOneStreamNeverOverlapAndTimeOnlyGrows) {
-  for (const auto& scenario : {small_scenario(), pipelined_scenario()}) {
+  for (const auto& scenario : {small_scenario(), pipelined_scenario(), small_scenario({"training.framework=deepspeed", "data_parallel.kind=zero2", "memory.offload.optimizer=cpu"})}) {
     const Json trace = trace_of(scenario);
     std::map<std::pair<int, int>, std::int64_t> end;
     std::int64_t last = 0;
@@ -43,6 +43,29 @@ TEST(TraceWriter, SlicesOfOneStreamNeverOverlapAndTimeOnlyGrows) {
     }
     EXPECT_GT(slices, 100);
   }
+}
+
+// ZeRO-2 with its optimizer on the CPU: the host's work is there, lies within the time of the step, and takes what the account says.
+TEST(TraceWriter, WorkOfTheHostHasAThreadOfItsOwn) {
+  const scenario::Scenario scenario = small_scenario({"training.framework=deepspeed", "data_parallel.kind=zero2", "memory.offload.optimizer=cpu"});
+  const scenario::Result result = simulated(scenario);
+  std::ostringstream out;
+  write_trace(scenario, result, out);
+  double worked = 0;
+  bool named = false;
+  const Json trace = Json::parse(out.str());
+  for (const Json& e : trace["traceEvents"]) {
+    if (e["cat"] == "cpu_op") {
+      EXPECT_EQ(e["name"], "CPU optimizer");
+      EXPECT_EQ(e["args"]["phase"], "optimizer");
+      EXPECT_GT(e["args"]["memory_bytes"], 0);
+      worked += e["dur"].get<double>() * 1e-6;
+    }
+    named = named || (e["name"] == "thread_name" && e["args"]["name"] == "optimizer on the CPU");
+  }
+  EXPECT_TRUE(named);
+  EXPECT_GT(worked, 0);
+  EXPECT_NEAR(worked, static_cast<double>(result.classes[0].timing.time[static_cast<std::size_t>(executor::Cause::host_work)]) * 1e-12, 0.2 * worked);
 }
 
 // What HolisticTraceAnalysis and PyTorch's own tools go by.

@@ -80,6 +80,14 @@ TEST(Refusals, PartsThatNobodyRecomputes) {
   EXPECT_NE(mistakes("memory={recompute: selective, recompute_modules: [mlp_act, atention]}").find("'atention' is no part of a layer"), std::string::npos);
 }
 
+// Two workstations without a network card have nothing to talk over; four GB200 trays of a rack talk over NVLink, whatever their cards.
+TEST(Refusals, NodesWithoutANetworkBetweenThem) {
+  const std::string text = mistakes("cluster={node: single-gpu, nodes: 4}");
+  EXPECT_NE(text.find("cluster.nodes: 4 nodes, but a single-gpu has no network card"), std::string::npos) << text;
+  EXPECT_EQ(mistakes("cluster={node: single-gpu, nodes: 1}", "parallelism.pipeline=1"), "");
+  EXPECT_EQ(mistakes("cluster={node: gb200-nvl72, nodes: 4}"), "");
+}
+
 TEST(Refusals, AnUnknownFabricHasItsPlace) {
   EXPECT_NE(mistakes("cluster.fabric=rail-fat-tre").find("--set cluster.fabric"), std::string::npos);
   EXPECT_NE(mistakes("cluster.fabric=rail-fat-tre").find("Did you mean rail-fat-tree"), std::string::npos);
