@@ -28,6 +28,7 @@ const std::vector<Rule>& rules() {
       {{"RTX 6000 Ada"}, "rtx-6000-ada"},  {{"5090"}, "rtx-5090"},            {{"MI325X"}, "mi325x"},
       {{"A10G"}, "a10g"},                  {{"4090"}, "rtx-4090"},            {{"3090"}, "rtx-3090"},
       {{"4070 Ti SUPER"}, "rtx-4070-ti-super"}, {{"RTX A6000"}, "rtx-a6000"}, {{"MI300X"}, "mi300x"},
+      {{"MI350X"}, "mi350x"}, {{"MI355X"}, "mi355x"},
   };
   return list;
 }
@@ -42,9 +43,9 @@ std::optional<std::string> gpu_of(const std::string& name) {
 
 std::string node_of(const std::string& gpu, int gpus_per_node) {
   if (gpus_per_node <= 1) return "single-gpu";
-  static const std::array<std::pair<const char*, const char*>, 13> usual{{{"h100-sxm", "dgx-h100"}, {"h100-96gb-hbm2e", "grand-teton-h100"}, {"h200-sxm", "dgx-h200"}, {"h800-sxm", "h800-8nic"}, {"a800-sxm", "a800-4nic"},
+  static const std::array<std::pair<const char*, const char*>, 16> usual{{{"h100-sxm", "dgx-h100"}, {"h100-96gb-hbm2e", "grand-teton-h100"}, {"h200-sxm", "dgx-h200"}, {"h800-sxm", "h800-8nic"}, {"a800-sxm", "a800-4nic"},
                                                                         {"a100-80gb-sxm", "dgx-a100"}, {"a100-40gb-sxm", "dgx-a100"}, {"b200-sxm", "dgx-b200"}, {"b300-sxm", "dgx-b300"}, {"gb200-nvl72", "gb200-nvl72"},
-                                                                        {"gb300-nvl72", "gb300-nvl72"}, {"v100-32gb-sxm2", "dgx-1v"}, {"mi300x", "mi300x-8"}}};
+                                                                        {"gb300-nvl72", "gb300-nvl72"}, {"v100-32gb-sxm2", "dgx-1v"}, {"mi300x", "mi300x-8"}, {"mi325x", "mi300x-8"}, {"mi350x", "mi355x-8"}, {"mi355x", "mi355x-8"}}};
   for (const auto& [name, node] : usual)
     if (gpu == name) return node;
   if (gpu == "l40s") return "l40s-8";

@@ -29,11 +29,18 @@ double nccl_pcie_bandwidth(int pcie_generation) {
   }
 }
 
+namespace {
+
+/// What check sums and the protocol leave of an xGMI link: 48 of 64 GB/s.
+/// Source: rocm.blogs.amd.com, Understanding RCCL Bandwidth and xGMI Performance on AMD Instinct MI300X (2025-03).
+constexpr double kXgmiUsable = 0.75;
+
+}  // namespace
+
 double nccl_link_bandwidth(const Gpu& gpu) {
   if (gpu.nvlink_links == 0 || gpu.nvlink_bandwidth.value == 0)
     return nccl_pcie_bandwidth(gpu.pcie_generation);
-  if (gpu.architecture == Architecture::cdna3)
-    return gpu.nvlink_bandwidth.value * 0.75e-9;  // RCCL: xGMI 48 of 64 GB/s
+  if (is_cdna(gpu.architecture)) return gpu.nvlink_bandwidth.value * kXgmiUsable * 1e-9;
   double per_link = 20;
   if (gpu.compute_capability == 86 || gpu.compute_capability == 89)
     per_link = 12;
@@ -48,6 +55,7 @@ namespace {
 
 const char* timing_name(const Gpu& gpu, bool nvlink) {
   if (gpu.architecture == Architecture::cdna3) return "cdna3";
+  if (gpu.architecture == Architecture::cdna4) return "cdna4";
   if (!nvlink) return "pcie";
   switch (generation_of(gpu.compute_capability)) {
     case Generation::volta:
@@ -121,6 +129,8 @@ Group make_group(const ClusterDescription& cluster, const GroupShape& shape,
     group.direct_link =
         usable_link(cluster, group.local, shape.stride, group.link, node.pcie.all_to_all_across);
   }
+  // Measured on two MI300X (47.7 GB/s of their one link's 48); V100's small groups on a mesh are not, and stay as they were.
+  group.copy_link = is_cdna(cluster.gpu.architecture) ? group.link : group.ring_link;
   group.nvls = node.nvls && node.scale_up == ScaleUp::nvswitch;
 
   // NICs within reach: those beside the members, at least one; a rack counts the NICs of all its trays.

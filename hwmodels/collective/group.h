@@ -25,6 +25,7 @@ struct Group {
   bool sharp = false;  // reduction in the fabric's switches
   double link = 0;  // GB/s per GPU and direction, NCCL's constant (20 per A100 link, 20.6 per H100 link, ...)
   double ring_link = 0;  // the part of it that a ring over these members can use (mesh, PCIe across sockets)
+  double copy_link = 0;  // what a copy within a GPU's memory is counted against: a mesh's few links to a smaller group do not slow it
   double direct_link = 0;  // the part that an all-to-all over them can use
   int nics = 0;            // NICs of a node that this group can drive
   double nic = 0;          // line rate of one

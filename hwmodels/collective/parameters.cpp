@@ -100,7 +100,7 @@ CollectiveParameters load_collective_parameters(const std::string& file) {
   CollectiveParameters own = read(document.root, parameter_fields(), wrong);
   for (const auto& [name, timing] : own.generations)
     if (!collective_parameters().generations.contains(name))
-      wrong.push_back(document.root.find("generations")->find(name)->diagnostic("there is no such generation", "Known: volta, ampere, hopper, blackwell, cdna3, pcie"));
+      wrong.push_back(document.root.find("generations")->find(name)->diagnostic("there is no such generation", "Known: volta, ampere, hopper, blackwell, cdna3, cdna4, pcie"));
   throw_if_any(std::move(wrong));
   // What the user did not measure stays as it was.
   CollectiveParameters merged = collective_parameters();

@@ -68,7 +68,7 @@ struct HostBackendTiming {
 };
 
 struct CollectiveParameters {
-  std::map<std::string, GenerationTiming> generations;  // volta, ampere, hopper, blackwell, cdna3, pcie
+  std::map<std::string, GenerationTiming> generations;  // volta, ampere, hopper, blackwell, cdna3, cdna4, pcie
   std::map<std::string, NetworkTiming> networks;        // by the name that a node design gives
   std::map<std::string, HostBackendTiming> backends;    // gloo, mpi
   std::string file;

@@ -28,10 +28,9 @@ namespace {
 constexpr double kOwnPiece = 0.45;
 constexpr int kReferenceRanks = 8;
 
-double own_piece_share(CollectiveKind kind, int ranks) {
-  const auto sent = [kind](int n) { return static_cast<double>(steps_of(kind, n)); };
-  const auto share = [](double pieces) { return pieces / (pieces + kOwnPiece); };
-  return share(sent(ranks)) / share(sent(kReferenceRanks));
+double own_piece_share(const Group& group, CollectiveKind kind) {
+  const auto share = [kind](int ranks, double own) { return steps_of(kind, ranks) / (steps_of(kind, ranks) + own); };
+  return share(group.ranks, kOwnPiece * group.ring_link / group.copy_link) / share(kReferenceRanks, kOwnPiece);
 }
 
 class Ring final : public CollectiveAlgorithm {
@@ -85,7 +84,7 @@ class Ring final : public CollectiveAlgorithm {
     int across = group.nodes == 1 ? 0 : (kind == CollectiveKind::all_reduce ? 2 : 1) * (group.nodes - 1);
     double efficiency = kind == CollectiveKind::all_reduce ? t.ring_efficiency : t.gather_efficiency;
     double bus = group.local > 1 ? group.ring_link * efficiency : 1e9;
-    if (group.nodes == 1 && group.nvlink) bus *= own_piece_share(kind, group.ranks);
+    if (group.nodes == 1 && group.nvlink) bus *= own_piece_share(group, kind);
     if (protocol == Protocol::ll) bus = std::min(bus, t.ll_bandwidth);
     if (protocol == Protocol::ll128) bus *= 0.94;  // 120 of 128 bytes are data
     if (group.nodes > 1)

@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kGpuFolder = "hwmodels/data/gpu";
 constexpr const char* kKernelFolder = "hwmodels/data/kernel";
 
-constexpr std::array<std::pair<Architecture, std::string_view>, 7> kArchitectures{{
+constexpr std::array<std::pair<Architecture, std::string_view>, 8> kArchitectures{{
     {Architecture::volta, "volta"},
     {Architecture::turing, "turing"},
     {Architecture::ampere, "ampere"},
@@ -27,6 +27,7 @@ constexpr std::array<std::pair<Architecture, std::string_view>, 7> kArchitecture
     {Architecture::hopper, "hopper"},
     {Architecture::blackwell, "blackwell"},
     {Architecture::cdna3, "cdna3"},
+    {Architecture::cdna4, "cdna4"},
 }};
 
 std::string joined(const std::vector<std::string>& names) {
@@ -99,7 +100,7 @@ Gpu read_gpu(const config::Document& document, std::vector<Diagnostic>& problems
   if (const auto known = architecture_named(architecture)) {
     out.architecture = *known;
   } else if (const Value* at = document.root.find("architecture")) {
-    reader.complain(*at, "unknown architecture " + architecture, "Write volta, ampere, ada, hopper, blackwell or cdna3.");
+    reader.complain(*at, "unknown architecture " + architecture, "Write volta, ampere, ada, hopper, blackwell, cdna3 or cdna4.");
   }
   if (const Value* cc = reader.map("compute_capability")) {
     const auto capability = parse_at(cc, &parse_integer, problems);

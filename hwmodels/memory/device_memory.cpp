@@ -36,8 +36,8 @@ MemoryFacts read_facts() {
   };
   MemoryFacts out;
   out.context = sizes("context", {"other"});
-  out.cublas_workspace = sizes("cublas_workspace", {"before_90", "from_90", "cdna3"});
-  out.transformer_engine_workspace = sizes("transformer_engine_workspace", {"before_90", "from_90"});
+  out.cublas_workspace = sizes("cublas_workspace", {"before_90", "from_90", "cdna"});
+  out.transformer_engine_workspace = sizes("transformer_engine_workspace", {"before_90", "from_90", "cdna"});
   out.misc = file.size("misc", &config::parse_bytes).value_or(Bytes{});
   file.refuse_the_rest();
   if (!problems.empty()) throw ConfigError(std::move(problems));
@@ -58,8 +58,8 @@ std::string generation(int compute_capability) {
 
 Bytes cublas_workspace(int compute_capability) { return facts().cublas_workspace.at(generation(compute_capability)); }
 
-Bytes transformer_engine_workspace(int compute_capability) {
-  return facts().transformer_engine_workspace.at(generation(compute_capability));
+Bytes transformer_engine_workspace(const Gpu& gpu) {
+  return facts().transformer_engine_workspace.at(is_cdna(gpu.architecture) ? "cdna" : generation(gpu.compute_capability));
 }
 
 DeviceOverheads device_overheads(const Gpu& gpu) {
@@ -67,8 +67,7 @@ DeviceOverheads device_overheads(const Gpu& gpu) {
   const auto own = f.context.find(std::to_string(gpu.compute_capability));
   return {.context = own != f.context.end() ? own->second : f.context.at("other"),
           .misc = f.misc,
-          .cublas_workspace = gpu.architecture == Architecture::cdna3 ? f.cublas_workspace.at("cdna3")
-                                                                      : cublas_workspace(gpu.compute_capability)};
+          .cublas_workspace = is_cdna(gpu.architecture) ? f.cublas_workspace.at("cdna") : cublas_workspace(gpu.compute_capability)};
 }
 
 }  // namespace rehearse::hwmodels

@@ -24,7 +24,7 @@ DeviceOverheads device_overheads(const Gpu& gpu);
 Bytes cublas_workspace(int compute_capability);
 
 /// What Transformer Engine keeps per device (several of them when tensor-parallel communication overlaps GEMMs): 32 MiB
-/// from Hopper on, 4 MiB before. Source: transformer_engine/pytorch/module/base.py, get_cublas_workspace_size_bytes.
-Bytes transformer_engine_workspace(int compute_capability);
+/// from Hopper on, 4 MiB before, 512 MiB in AMD's. Source: transformer_engine/pytorch/module/base.py, get_cublas_workspace_size_bytes.
+Bytes transformer_engine_workspace(const Gpu& gpu);
 
 }  // namespace rehearse::hwmodels

@@ -1,5 +1,7 @@
 #include "sim/scenario/measured_memory.h"
 
+#include <regex>
+
 namespace rehearse::scenario {
 
 namespace st = strategies;
@@ -8,6 +10,15 @@ bool apply_recompute(const config::CsvRow& row, Scenario& s) {
   const std::string stated = cell(row, "recompute");
   st::Memory& memory = s.strategy.memory;
   memory.recompute = stated.empty() ? s.profile.default_recompute : stated == "full" ? st::Recompute::full : stated == "selective" ? st::Recompute::selective : st::Recompute::none;
+  // "21 of 80 layers are recomputed": Megatron's block method.
+  static const std::regex kLayers(R"(([0-9]+) of [0-9]+ layers are recomputed)");
+  const std::string note = cell(row, "note");
+  std::smatch layers;
+  if (std::regex_search(note, layers, kLayers)) {
+    memory.recompute = st::Recompute::full;
+    memory.recompute_layers = std::stoi(layers[1]);
+    return false;
+  }
   // fms-fsdp checkpoints a share of whole blocks, evenly spread (fms_fsdp/policies/ac_handler.py).
   if (memory.recompute == st::Recompute::selective && s.profile.name.starts_with("fms-fsdp")) {
     memory.recompute = st::Recompute::full;

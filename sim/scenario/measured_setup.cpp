@@ -226,7 +226,7 @@ std::string gpu_of(const config::CsvRow& row) {
   const auto has = [&](const char* word) { return contains(text, word); };
   // The first that is in the text; longer names before those they hold.
   static const std::pair<const char*, const char*> kChips[] = {{"gb300", "gb300-nvl72"}, {"gb200", "gb200-nvl72"}, {"b300", "b300-sxm"}, {"b200", "b200-sxm"}, {"h200", "h200-sxm"},
-                                                               {"h800", "h800-sxm"}, {"a800", "a800-sxm"}, {"a6000", "rtx-a6000"}, {"mi300x", "mi300x"}, {"mi325x", "mi325x"}, {"4090", "rtx-4090"}, {"5090", "rtx-5090"}, {"4070tisuper", "rtx-4070-ti-super"},
+                                                               {"h800", "h800-sxm"}, {"a800", "a800-sxm"}, {"a6000", "rtx-a6000"}, {"mi300x", "mi300x"}, {"mi325x", "mi325x"}, {"mi350x", "mi350x"}, {"mi355x", "mi355x"}, {"4090", "rtx-4090"}, {"5090", "rtx-5090"}, {"4070tisuper", "rtx-4070-ti-super"},
                                                                {"3090", "rtx-3090"}, {"l40s", "l40s"}, {"a10g", "a10g"}};
   for (const auto& [word, name] : kChips)
     if (has(word) && !has("6000ada")) return name;
@@ -260,7 +260,7 @@ std::string node_of(const config::CsvRow& row, const std::string& gpu) {
       {"a100-80gb-sxm", "dgx-a100"}, {"a100-40gb-sxm", "dgx-a100"}, {"a100-80gb-pcie", "pcie-8"}, {"a100-40gb-pcie", "pcie-8"}, {"a800-sxm", "a800-4nic"},
       {"b200-sxm", "dgx-b200"}, {"b300-sxm", "dgx-b300"}, {"gb200-nvl72", "gb200-nvl72"}, {"gb300-nvl72", "gb300-nvl72"}, {"mi300x", "mi300x-8"},
       {"l40s", "l40s-8"}, {"l4", "l40s-8"}, {"a10g", "g5"}, {"rtx-a6000", "pcie-8"}, {"rtx-4090", "rtx-4090-8"}, {"rtx-3090", "rtx-4090-8"}, {"rtx-4070-ti-super", "rtx-4090-8"},
-      {"a40", "pcie-8"}, {"a30", "pcie-8"}, {"l40", "l40s-8"}, {"rtx-6000-ada", "pcie-8"}, {"rtx-5090", "rtx-4090-8"}, {"mi325x", "mi300x-8"},
+      {"a40", "pcie-8"}, {"a30", "pcie-8"}, {"l40", "l40s-8"}, {"rtx-6000-ada", "pcie-8"}, {"rtx-5090", "rtx-4090-8"}, {"mi325x", "mi300x-8"}, {"mi350x", "mi355x-8"}, {"mi355x", "mi355x-8"},
       {"v100-32gb-sxm2", "dgx-1v"}, {"v100-16gb-sxm2", "jean-zay-v100"}, {"v100-pcie", "pcie-8"}};
   // One card needs no others beside it; machines that only hold eight of a kind keep their own host.
   static const char* const kDesktops[] = {"a10g", "a30", "a40", "rtx-a6000", "rtx-3090", "rtx-4070-ti-super", "rtx-5090", "rtx-6000-ada", "l4", "l40", "h100-pcie", "h100-nvl", "a100-40gb-pcie", "v100-pcie", "h800-sxm", "h20"};

@@ -205,7 +205,7 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   Result result;
   result.notes = s.notes;
   const int capability = s.cluster.gpu.compute_capability;
-  st::FrameworkProfile profile = st::with_workspaces(s.profile, hwmodels::device_overheads(s.cluster.gpu).cublas_workspace, hwmodels::transformer_engine_workspace(capability));
+  st::FrameworkProfile profile = st::with_workspaces(s.profile, hwmodels::device_overheads(s.cluster.gpu).cublas_workspace, hwmodels::transformer_engine_workspace(s.cluster.gpu));
   if (profile.cudnn_attention_from > 0 && capability >= profile.cudnn_attention_from) profile.attention = profile.cudnn_attention;
   // The products of Blackwell's tensor cores take 8-bit operands in both orientations (cuBLAS: TN, NN and NT from compute
   // capability 10.0 on).

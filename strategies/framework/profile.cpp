@@ -134,6 +134,7 @@ const config::Fields<P>& fields() {
       format("optimizer_state", &P::optimizer_state, "moments"),
       config::boolean("autocast", &P::autocast, "16-bit copies of fp32 weights are made per use"),
       config::boolean("keeps_cast_weights", &P::keeps_cast_weights, "copies of weights in fewer bits stay from a step's first micro-batch on"),
+      config::boolean("keeps_transposed_weights", &P::keeps_transposed_weights, "fp8 weights in both orientations stay from use to use"),
       config::boolean("fp8_parameters", &P::fp8_parameters, "weights of 8-bit products are kept in 8 bits, without 16-bit ones"),
       config::boolean("fused_gradient_accumulation", &P::fused_gradient_accumulation, "weight-gradient products add into the main gradient"),
       config::boolean("dummy_weight_gradients", &P::dummy_weight_gradients, "one 16-bit dummy gradient per weight shape"),

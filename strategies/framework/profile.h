@@ -113,6 +113,7 @@ struct FrameworkProfile {
   bool keeps_cast_weights = false;        // Transformer Engine's copies of weights in fewer bits, from a step's first micro-batch on
   bool fp8_parameters = false;            // weights of 8-bit products are kept in 8 bits, without 16-bit ones (Megatron's --fp8-param-gather)
   bool fused_gradient_accumulation = false;  // weight-gradient GEMM adds into the fp32 gradient
+  bool keeps_transposed_weights = true;   // fp8 weights in both orientations stay from use to use; false: the second is made for each backward (ROCm/TransformerEngine keep_fp8_weight_transpose_cache)
   bool dummy_weight_gradients = false;    // Transformer Engine keeps one 16-bit dummy per weight shape
 
   // Tuning

@@ -125,6 +125,11 @@ Operators::Casts Operators::casts_of(const Product& p) const {
     c.before_product = {swizzle(p.name, p.k * p.n)};
     c.before_data_gradient = {swizzle(p.name, p.k * p.n)};
   }
+  if (transposes_weights()) {
+    const std::int64_t bytes = narrow(p.k * p.n);
+    c.before_data_gradient = {alloc(13, bytes), kernel(p.name + " transpose weight", bytes, bytes, KernelKind::permute)};
+    c.after_data_gradient = {free(13)};
+  }
   if (!apart) return c;
   c.before_data_gradient = {columns("weight", weight)};
   if (p.trained) c.before_weight_gradient = {columns("gradient", out), columns("input", in)};

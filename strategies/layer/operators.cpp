@@ -80,7 +80,7 @@ void Operators::cast_by_engine(Weight& w) const {
   const bool alone = c_.profile.fp8_parameters && c_.gemm != DType::nvfp4;
   if (bits(c_.gemm) > 8 || !c_.profile.transformer_engine || w.packed_bytes >= 0 || !(alone || c_.profile.keeps_cast_weights)) return;
   const std::int64_t scales = c_.gemm == DType::fp8 ? 0 : w.elements / (c_.gemm == DType::nvfp4 ? 16 : 32);
-  w.cast_bytes = quantised_copies() * (w.elements * bits(c_.gemm) / 8 + scales);
+  w.cast_bytes = (transposes_weights() ? 1 : quantised_copies()) * (w.elements * bits(c_.gemm) / 8 + scales);
   if (!alone) return;
   w.packed_bytes = w.cast_bytes;
   w.travel_bytes = w.elements * (c_.gemm == DType::fp8 ? 1 : 2);

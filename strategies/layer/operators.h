@@ -100,6 +100,8 @@ class Operators {
   /// fp8_parameters these are the weight itself, which ranks gather in 8 bits, or before blocks are scaled in 16
   /// (Megatron's --fp8-param-gather, --reuse-grad-buf-for-mxfp8-param-ag).
   void cast_by_engine(Weight& weight) const;
+  /// The second orientation of an fp8 weight is made for each backward.
+  bool transposes_weights() const { return c_.gemm == DType::fp8 && c_.profile.transposes_fp8 && c_.profile.transformer_engine && !c_.profile.keeps_transposed_weights; }
   std::int64_t quantised_copies() const { return c_.gemm != DType::fp8 || c_.profile.transposes_fp8 ? 2 : 1; }
 
   // Building bricks, also used by head.cpp

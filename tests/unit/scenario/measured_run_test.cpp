@@ -83,6 +83,36 @@ TEST(MeasuredRun, NanotronsMessagesWerePolledBeforeTheFix) {
   EXPECT_EQ(poll({{"tp", "16"}, {"after_pp_fix", "n"}}), std::chrono::milliseconds(100));
 }
 
+// MLPerf's submissions on AMD's GPUs (tests/accuracy/runs/mlperf_amd.csv): what columns have no room for stands in the note.
+TEST(MeasuredRun, NotesTellHowManyLayersAreRecomputedAndThatNothingIsTransposed) {
+  const Row lora{{"task", "lora"}, {"framework", "nemo"}, {"model", "Llama-2-70B"}, {"gpu", "mi300x"}, {"precision", "fp8"}, {"sharding", "zero1"}, {"lora_rank", "16"}};
+  const auto with = [&](const std::string& note) {
+    Row row = lora;
+    row["note"] = note;
+    return scenario(row);
+  };
+  const Scenario plain = with("base weights in fp8");
+  EXPECT_EQ(plain.strategy.memory.recompute, strategies::Recompute::none);
+  EXPECT_TRUE(plain.profile.keeps_transposed_weights);
+  const Scenario told = with("base weights in fp8; 21 of 80 layers are recomputed; no transposed weights kept (disable_parameter_transpose_cache)");
+  EXPECT_EQ(told.strategy.memory.recompute, strategies::Recompute::full);
+  EXPECT_EQ(told.strategy.memory.recompute_layers, 21);
+  EXPECT_FALSE(told.profile.keeps_transposed_weights);
+  EXPECT_FALSE(notes(told, "recomputation not stated"));
+}
+
+TEST(MeasuredRun, AmdsMachines) {
+  const auto machine = [](const char* gpu) {
+    const Scenario s = scenario({{"framework", "megatron-lm"}, {"gpu", gpu}});
+    return std::pair{s.cluster.gpu.name, s.cluster.node.name};
+  };
+  using Pair = std::pair<std::string, std::string>;
+  EXPECT_EQ(machine("MI300X"), (Pair{"mi300x", "mi300x-8"}));
+  EXPECT_EQ(machine("AMD Instinct MI325X"), (Pair{"mi325x", "mi300x-8"}));
+  EXPECT_EQ(machine("mi350x"), (Pair{"mi350x", "mi355x-8"}));
+  EXPECT_EQ(machine("MI355X 288 GB"), (Pair{"mi355x", "mi355x-8"}));
+}
+
 TEST(MeasuredRun, MemoryThatTheNamedGpuHasNotPointsToAnother) {
   const Scenario gb200 = scenario({{"gpu", "b200-sxm"}, {"note", "as stated: gpu: B200 (184 GiB class)"}});
   EXPECT_EQ(gb200.cluster.gpu.name, "gb200-nvl72");

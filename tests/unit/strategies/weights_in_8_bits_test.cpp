@@ -66,6 +66,31 @@ TEST(WeightsIn8Bits, TakeThePlaceOfTheWeights) {
   EXPECT_EQ(blackwell.cast, 0);
 }
 
+// AMD's recipes keep no transposed weights: a byte per element less, and one read and one written in every backward pass.
+TEST(WeightsIn8Bits, TransposedOnesMayBeMadeForEachBackward) {
+  constexpr int kMicroBatches = 3;
+  const auto of = [](bool kept) {
+    Strategy s = small_job(4, 1, kMicroBatches);
+    s.data_parallel.kind = DataParallelKind::distributed_optimizer;
+    s.training.precision = Precision::fp8;
+    s.training.fp8_parameters = true;
+    FrameworkProfile profile = load_profile("megatron-core");
+    profile.parameter_remainders = profile.dummy_weight_gradients = false;
+    profile.keeps_transposed_weights = kept;
+    const plan::Plan plan = write_plan(small_llama(2), s, with_precision(with_choices(profile, s), s.training.precision), 8);
+    std::int64_t moved = 0;
+    for (const plan::Call& call : plan.classes[0].program.step)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing)
+        if (i.op == plan::Opcode::kernel && plan.kernels[i.index].name.ends_with("transpose weight")) moved += plan.kernels[i.index].bytes_read + plan.kernels[i.index].bytes_written;
+    return std::pair{test_support::ByteLedger(plan, 0).step().persistent, moved};
+  };
+  const auto [kept, none] = of(true);
+  const auto [freed, moved] = of(false);
+  EXPECT_EQ(none, 0);
+  EXPECT_EQ(kept - freed, linear_elements());
+  EXPECT_EQ(moved, kMicroBatches * 2 * linear_elements());
+}
+
 // A profile's habit does not reach weights that are sharded: they are kept and gathered in 16 bits.
 TEST(WeightsIn8Bits, ShardedWeightsHaveNone) {
   const auto persistent = [](bool habit) {

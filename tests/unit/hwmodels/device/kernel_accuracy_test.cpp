@@ -142,6 +142,22 @@ TEST(KernelAccuracy, LargeGemmsInTrainingReachPublishedFractions) {
   }
 }
 
+// MI300X and MI325X are the same chip at 750 and 1000 W: the best products that the same search found are 668 and 785 TFLOPS
+// (stas00/ml-engineering). MI350X and MI355X, at 1000 and 1400 W: real work differs by about 20 % (SemiAccurate, 2025-06).
+TEST(KernelAccuracy, OneChipAtTwoPowerLimits) {
+  const auto rate = [](const char* name) {
+    const KernelModel gpu(load_gpu(name));
+    model::KernelSpec s;
+    s.kind = model::KernelKind::gemm;
+    s.m = 10240, s.n = 15360, s.k = 8192;
+    return model::flops_of(s).value / to_seconds(gpu.cost(s).duration) * 1e-12;
+  };
+  EXPECT_NEAR(rate("mi300x"), 668, 0.03 * 668);
+  EXPECT_NEAR(rate("mi325x"), 785, 0.03 * 785);
+  EXPECT_NEAR(rate("mi355x"), 1565, 0.03 * 1565);
+  EXPECT_NEAR(rate("mi355x") / rate("mi350x"), 1.2, 0.02);
+}
+
 // One layer of GPT-22B on 8 A100s (tensor parallel 8, micro-batch 4, 2048 tokens, hidden 6144, 64 heads): the compute of
 // the forward pass must leave room for two all-reduces of 100.7 MB (about 1.5 ms of the published 7.7 ms).
 TEST(KernelAccuracy, ForwardOfAMegatronLayerLeavesRoomForItsAllReduces) {

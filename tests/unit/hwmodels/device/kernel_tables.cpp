@@ -67,6 +67,8 @@ std::string gpu_named(const std::string& title) {
       {"B300 SXM", "b300-sxm"},            {"B300-SXM", "b300-sxm"},        {"GB300", "gb300-nvl72"},
       {"GB200", "gb200-nvl72"},        {"GB200 SXM", "gb200-nvl72"},
       {"L40S", "l40s"},                    {"AMD MI300X", "mi300x"},            {"MI300X", "mi300x"},
+      {"AMD MI325X", "mi325x"},            {"MI325X", "mi325x"},
+      {"AMD MI355X", "mi355x"},            {"MI355X", "mi355x"},
       {"V100-SXM2 (DGX-1)", "v100-16gb-sxm2"}};
   const auto it = names.find(title);
   return it == names.end() ? "" : it->second;
@@ -137,6 +139,17 @@ void add_deepbench_gemms(std::vector<MeasuredKernel>& out) {
   }
 }
 
+/// In bf16 the host's launch is in the time: long ones only.
+void add_hipkittens_gemms(std::vector<MeasuredKernel>& out) {
+  for (CsvRow& r : read_table("gemm_hipkittens")) {
+    const std::int64_t n = std::stoll(r["n"]);
+    if (r["dtype"] != "fp8" && n < 8192) continue;
+    KernelSpec s = gemm(1, n, n, n, *dtype_named(r["dtype"]));
+    s.output_dtype = DType::bf16;
+    out.push_back({"hipkittens", gpu_named(r["gpu"]), "gemm " + r["dtype"], {s}, std::stod(r["time_us"]), Harness::burst, 0});
+  }
+}
+
 void add_other_gemms(std::vector<MeasuredKernel>& out) {
   std::set<std::string> seen;  // one source repeats the other's tables
   for (CsvRow& r : read_table("kernels_gemm_attention")) {
@@ -162,8 +175,9 @@ void add_other_gemms(std::vector<MeasuredKernel>& out) {
     if (table == "azure") std::swap(s.m, s.n);  // cuBLASLt's matrices are stored by columns: m is the length of the result's rows in memory
     if (!seen.insert(table + gpu + op + r["dtype"] + r["shape"] + r["tflops"]).second) continue;
     const double us = model::flops_of(s).value / std::stod(r["tflops"]) * 1e-6;
-    out.push_back({table, gpu, (grouped ? "grouped_gemm " : "gemm ") + std::string(name_of(type)), {s}, us,
-                   best || deep ? Harness::burst : Harness::sustained, 0});
+    // The MI325X is the same chip at 1000 W: that the MI300X is 0.85 as fast here is its limit of 750 W.
+    const bool burst = (best && gpu != "mi300x") || deep;
+    out.push_back({table, gpu, (grouped ? "grouped_gemm " : "gemm ") + std::string(name_of(type)), {s}, us, burst ? Harness::burst : Harness::sustained, 0});
   }
 }
 
@@ -209,6 +223,7 @@ std::vector<MeasuredKernel> measured_gemms() {
   add_aiconfigurator_gemms(out);
   add_nvfp4_gemms(out);
   add_deepbench_gemms(out);
+  add_hipkittens_gemms(out);
   add_other_gemms(out);
   return out;
 }
@@ -273,6 +288,13 @@ std::vector<MeasuredKernel> measured_attention() {
                                 std::string(later ? "cudnn 9.13" : "cudnn") + " head " + r["head_dim"] + (spec.window > 0 ? ", window " + r["window"] : ""),
                                 r["direction"], spec, std::stod(r["time_us"])));
   }
+  for (CsvRow& r : read_table("attention_aiter")) {  // what AMD's recipes take: fp32 atomics on MI300X, 16-bit ones on MI355X
+    if (r["direction"] == "bwd" && r["dq_accumulation"] != (r["gpu"] == "MI300X" ? "fp32" : "fp16")) continue;
+    const std::int64_t d = std::stoll(r["head_dim"]);
+    KernelSpec spec = heads(std::stoll(r["batch"]), std::stoll(r["heads"]), std::stoll(r["kv_heads"]), std::stoll(r["seq_len"]), d, d);
+    spec.causal = r["causal"] == "y";
+    out.push_back(attention_row("aiter", gpu_named(r["gpu"]), AttentionKernel::flash2, "flash2", r["direction"], spec, std::stod(r["time_us"])));
+  }
   return out;
 }
 
@@ -306,6 +328,14 @@ std::vector<MeasuredKernel> measured_memory_kernels() {
     s.bytes_read = static_cast<std::int64_t>(bytes);
     out.push_back({"liger", gpu_named(r["gpu"]), std::string(name_of(s.kind)), {s}, 1e3 * std::stod(r["median"]),
                    Harness::burst, 3});  // 3 us of event timing and a cold cache
+  }
+  for (CsvRow& r : read_table("memory_hipkittens")) {  // long ones: the host's launch is in the time
+    const bool norm = r["kernel"] != "rotary embedding";
+    if (std::stoll(r["seq_len"]) < 4096 || r["impl"] != (norm ? "torch.compile" : "HipKittens")) continue;
+    KernelSpec s;
+    s.kind = norm ? KernelKind::normalization : KernelKind::elementwise;
+    s.bytes_read = std::stoll(r["batch"]) * std::stoll(r["seq_len"]) * std::stoll(r["width"]) * std::stoll(r["bytes_per_element"]);
+    out.push_back({"hipkittens", gpu_named(r["gpu"]), std::string(name_of(s.kind)), {s}, std::stod(r["time_us"]), Harness::burst, 0});
   }
   return out;
 }

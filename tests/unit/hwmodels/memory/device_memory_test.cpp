@@ -16,9 +16,11 @@ TEST(CublasWorkspace, FollowsTheComputeCapability) {
 }
 
 TEST(TransformerEngineWorkspace, GrewWithHopper) {
-  EXPECT_EQ(transformer_engine_workspace(80), 4_MiB);
-  EXPECT_EQ(transformer_engine_workspace(90), 32_MiB);
-  EXPECT_EQ(transformer_engine_workspace(100), 32_MiB);
+  EXPECT_EQ(transformer_engine_workspace(load_gpu("a100-80gb-sxm")), 4_MiB);
+  EXPECT_EQ(transformer_engine_workspace(load_gpu("h100-sxm")), 32_MiB);
+  EXPECT_EQ(transformer_engine_workspace(load_gpu("b200-sxm")), 32_MiB);
+  EXPECT_EQ(transformer_engine_workspace(load_gpu("mi300x")), 512_MiB);
+  EXPECT_EQ(transformer_engine_workspace(load_gpu("mi355x")), 512_MiB);
 }
 
 TEST(DeviceOverheads, AreMeasuredWhereSomeoneMeasured) {
@@ -30,8 +32,10 @@ TEST(DeviceOverheads, AreMeasuredWhereSomeoneMeasured) {
   gpu.compute_capability = 90;
   EXPECT_NEAR(gib(device_overheads(gpu).context), 0.45, 0.001);
   EXPECT_EQ(device_overheads(gpu).cublas_workspace, 32_MiB);
-  gpu.architecture = Architecture::cdna3;
-  EXPECT_EQ(device_overheads(gpu).cublas_workspace, 128_MiB);
+  for (const char* name : {"mi300x", "mi355x"}) {  // ROCm's code objects, larger than CUDA's
+    EXPECT_EQ(device_overheads(load_gpu(name)).cublas_workspace, 128_MiB) << name;
+    EXPECT_EQ(device_overheads(load_gpu(name)).context, 850_MiB) << name;
+  }
 }
 
 }  // namespace

@@ -74,6 +74,7 @@ inline std::pair<std::string, std::string> machine_of(const std::string& gpu, co
   if (gpu == "GB200") return {"gb200-nvl72-8nic", "gb200-nvl72"};
   if (gpu == "GB200 NVL72") return {"gb200-nvl72", "gb200-nvl72"};
   if (gpu == "MI300X") return {"mi300x-8", "mi300x"};
+  if (gpu == "MI355X") return {"mi355x-8", "mi355x"};
   return {};
 }
 
