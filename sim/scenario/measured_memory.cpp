@@ -11,7 +11,7 @@ bool apply_recompute(const config::CsvRow& row, Scenario& s) {
   st::Memory& memory = s.strategy.memory;
   memory.recompute = stated.empty() ? s.profile.default_recompute : stated == "full" ? st::Recompute::full : stated == "selective" ? st::Recompute::selective : st::Recompute::none;
   // "21 of 80 layers are recomputed": Megatron's block method.
-  static const std::regex kLayers(R"(([0-9]+) of [0-9]+ layers are recomputed)");
+  static const std::regex kLayers(R"(\b([0-9]{1,4}) of [0-9]{1,4} layers are recomputed)");
   const std::string note = cell(row, "note");
   std::smatch layers;
   if (std::regex_search(note, layers, kLayers)) {

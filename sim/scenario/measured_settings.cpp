@@ -13,7 +13,7 @@ void apply_experts(const config::CsvRow& row, const std::string& note, Scenario&
   if (s.model.experts.experts == 0) return;
   if (contains(note, "alltoall dispatcher")) s.strategy.experts.dispatcher = s.profile.dispatcher = st::Dispatcher::all_to_all;
   if (contains(note, "moe_grouped_gemm false")) s.profile.grouped_experts = false;
-  static const std::regex kCapacity(R"(capacity factor ([0-9.]+)(, padded)?)");
+  static const std::regex kCapacity(R"(capacity factor ([0-9]{1,4}(?:\.[0-9]{1,6})?)(, padded)?)");
   std::smatch found;
   if (std::regex_search(note, found, kCapacity)) {
     s.strategy.experts.capacity_factor = std::stod(found[1].str());

@@ -45,6 +45,12 @@ TEST(MeasuredSettings, ExpertsAsTheNoteSays) {
   EXPECT_EQ(scenario({{"model", "llama-3-8b"}, {"ep", ""}, {"note", "capacity factor 1.0, padded"}}).strategy.experts.capacity_factor, 0);
 }
 
+// Numbers that are none, or that no integer holds, say nothing.
+TEST(MeasuredSettings, WordsThatOnlyLookLikeSettings) {
+  EXPECT_EQ(scenario({{"source", "NeMo 25.07"}, {"note", "capacity factor ..., see text"}}).strategy.experts.capacity_factor, 0);
+  EXPECT_EQ(scenario({{"source", "NeMo 25.07"}, {"note", "99999999999999999999 of 80 layers are recomputed"}}).strategy.memory.recompute_layers, 0);
+}
+
 TEST(MeasuredSettings, NemoHasDeepEPFrom2507On) {
   EXPECT_EQ(scenario({{"source", "NeMo 24.12"}}).profile.dispatcher, Dispatcher::all_to_all);
   EXPECT_EQ(scenario({{"source", "NeMo 25.04"}}).profile.dispatcher, Dispatcher::all_to_all);
