@@ -70,7 +70,7 @@ std::string named_in(const std::string& text) {
       {"Megatron-LLaMA", "megatron-core"}, {"Parallel Folding", "megatron-core"}, {"Megatron-Core", "megatron-core"}, {"Megatron Core", "megatron-core"},
       {"Pythia", "gpt-neox"}, {"NeoX", "gpt-neox"},
       {"Megatron", "megatron-2021"}, {"MT-NLG", "megatron-2021"}, {"BLOOM", "megatron-2021"}, {"bigscience", "megatron-2021"}, {"GLM-130B", "megatron-2021"}, {"SC21", "megatron-2021"},
-      {"ZeRO", "deepspeed"}, {"DeepSpeed", "deepspeed"}, {"BMTrain", "deepspeed"},
+      {"DeepSpeed", "deepspeed"}, {"BMTrain", "deepspeed"},
       {"fms-fsdp", "fms-fsdp"}, {"torchtune", "torchtune"}, {"nanotron", "nanotron"}, {"litgpt", "litgpt"}, {"lit-gpt", "litgpt"}, {"llm-foundry", "llm-foundry"},
       {"peft", "huggingface"}, {"transformers", "huggingface"}, {"axolotl", "huggingface"}, {"huggingface/trl", "huggingface"}, {"LLaMA-Factory", "huggingface"}, {"fms-acceleration", "huggingface"}};
   for (const auto& [word, profile] : kWords)

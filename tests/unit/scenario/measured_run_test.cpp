@@ -113,6 +113,14 @@ TEST(MeasuredRun, AmdsMachines) {
   EXPECT_EQ(machine("MI355X 288 GB"), (Pair{"mi355x", "mi355x-8"}));
 }
 
+// Words for how the optimizer is sharded name no framework: ZeRO-1 beside stages is Megatron's distributed optimizer.
+TEST(MeasuredRun, ZeroOneBesideStagesIsMegatrons) {
+  Row row{{"framework", "various"}, {"pp", "4"}, {"n_gpus", "64"}, {"global_batch", "64"}, {"sharding", "zero1"}, {"note", "as stated: sharding: ZeRO-1"}};
+  EXPECT_EQ(scenario(row).profile.name, "megatron-core");
+  row["pp"] = "1", row["note"] = "DeepSpeed's ZeRO-1";
+  EXPECT_EQ(scenario(row).profile.name, "deepspeed");
+}
+
 TEST(MeasuredRun, MemoryThatTheNamedGpuHasNotPointsToAnother) {
   const Scenario gb200 = scenario({{"gpu", "b200-sxm"}, {"note", "as stated: gpu: B200 (184 GiB class)"}});
   EXPECT_EQ(gb200.cluster.gpu.name, "gb200-nvl72");
