@@ -79,16 +79,6 @@ Priced Interference::collective_of(const hwmodels::CommunicationCost& cost) cons
 // PCIe is full duplex: a copy fills one direction.
 Priced Interference::copy_of(std::int64_t picoseconds) const { return {picoseconds, {.pcie = 0.5f}, true, static_cast<float>(copy)}; }
 
-namespace {
-
-/// A copy engine's work: does not disturb kernels, nor they it.
-void beside_all(Priced& p) {
-  p.load.sm = p.load.hbm = 0;
-  p.beside_kernels = 1;
-}
-
-}  // namespace
-
 CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation& ablation) {
   CostTable table;
   const hwmodels::Gpu& gpu = hardware.kernels.gpu();
@@ -111,14 +101,14 @@ CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation
     for (std::size_t i = 0; i < plan.collectives.size(); ++i) {
       costs.push_back(collective_prices.of(i, c.groups[static_cast<std::size_t>(plan.collectives[i].axis)]));
       loads.push_back(ablation.communication ? interference.collective_of(costs.back()) : Priced{});
-      if (plan.collectives[i].by_copy_engines) beside_all(loads.back());
     }
     auto& messages = table.messages.emplace_back();
     for (const plan::MessageSpec& spec : plan.messages) {
       const bool remote = other_node(c, spec.peer);
       const int together = std::max(1, c.groups[static_cast<std::size_t>(plan::GroupAxis::pipeline)].groups_per_node);
       Priced p = ablation.communication ? interference.collective_of(message_prices.of(spec.bytes, !remote, together)) : Priced{};
-      beside_all(p);
+      p.load.sm = p.load.hbm = 0;  // a copy engine's worth: does not disturb kernels, nor they it
+      p.beside_kernels = 1;
       p.load.nic *= 0.5f;          // one direction of a full-duplex card; collectives use both
       messages.push_back(p);
     }

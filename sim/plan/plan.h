@@ -100,7 +100,6 @@ struct CollectiveSpec {
   // Where members differ in what they move (all-to-all-v): as `bytes`, of the member that moves most; it ends for all when it
   // ends for that one. 0: members are equal.
   Bytes fullest;
-  bool by_copy_engines = false;   // moved by copy engines: no SM is held, and kernels run beside it as if alone
   friend bool operator==(const CollectiveSpec&, const CollectiveSpec&) = default;
 };
 

@@ -110,7 +110,6 @@ class Writer {
       case Opcode::kernel: return r_.plan.kernels[s.spec].name;
       case Opcode::collective: {
         const plan::CollectiveSpec& c = r_.plan.collectives[s.spec];
-        if (c.by_copy_engines) return "Memcpy PtoP: " + c.name;
         std::string kind;
         bool begins = true;
         for (const char letter : std::string(name_of(c.kind))) {

@@ -212,12 +212,7 @@ TensorId Operators::product(TensorId x, const std::string& name, std::int64_t in
   const auto product_of = [&](const std::string& what, model::GemmRole role, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
     return gemm(what, role, rows, columns, depth, c_.activation, false);
   };
-  // Ring exchanges are copies between GPUs (Transformer Engine module/base.py, initialize_ub: use_ce; torch's asynchronous tensor
-  // parallelism: distributed/_symmetric_memory).
-  const auto step = [&](const std::string& what, std::int64_t bytes, int sync) {
-    return Item{.kind = Item::Kind::collective, .stream = plan::Stream::tensor, .sync = sync,
-                .spec = c_.builder.collective({.kind = CollectiveKind::send_recv, .axis = plan::GroupAxis::tensor, .bytes = Bytes{bytes}, .name = what, .by_copy_engines = true})};
-  };
+  const auto step = [&](const std::string& what, std::int64_t bytes, int sync) { return collective(CollectiveKind::send_recv, what, bytes, sync); };
   // Each rank's rows are multiplied while the next rank's travel round the ring.
   const auto gathered_product = [&](std::vector<Item>& list, const std::string& what, const std::string& travels, std::int64_t bytes, model::GemmRole role,
                                     std::int64_t columns, std::int64_t depth) {

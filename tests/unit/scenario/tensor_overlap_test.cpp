@@ -1,10 +1,6 @@
 // Tensor-parallel collectives in pieces under their products: the same bytes and FLOPs, and what was exposed is hidden.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdint>
-#include <limits>
-
 #include "sim/config/document.h"
 #include "sim/config/layers.h"
 #include "sim/scenario/scenario.h"
@@ -84,26 +80,6 @@ TEST(TensorOverlap, HidesMostOfWhatWasExposed) {
   const double whole = seconds_of("parallelism.overlap_tensor=false"), pieces = seconds_of("parallelism.overlap_tensor=true");
   EXPECT_LT(pieces, 0.98 * whole);
   EXPECT_GT(pieces, 0.8 * whole);   // the products take no less for it
-}
-
-// Copy engines hold no SM: beside them every product takes as long as alone, so pieces with a copy beside them take no longer than the last one.
-TEST(TensorOverlap, CopyEnginesLeaveProductsAlone) {
-  const char* job =
-      "model: llama-3-70b\n"
-      "cluster: {node: dgx-h100, nodes: 1}\n"
-      "training: {sequence_length: 8192, global_batch_size: 1, micro_batch_size: 1, precision: bf16, framework: megatron-core}\n"
-      "parallelism: {tensor: 8, sequence_parallel: true, overlap_tensor: true}\n";
-  const Result r = simulate(read_scenario(config::parse_document(job, "copies.yaml").root, "copies.yaml"), {.trace = true});
-  std::int64_t shortest = std::numeric_limits<std::int64_t>::max(), longest = 0;
-  int pieces = 0, copies = 0;
-  for (const executor::Slice& s : r.trace) {
-    if (s.op == plan::Opcode::collective) copies += r.plan.collectives[s.spec].by_copy_engines;
-    if (s.op != plan::Opcode::kernel || r.plan.kernels[s.spec].name != "down_proj data gradient") continue;
-    ++pieces, shortest = std::min(shortest, s.end - s.start), longest = std::max(longest, s.end - s.start);
-  }
-  ASSERT_EQ(pieces, 80 * 8);
-  EXPECT_GT(copies, pieces);   // of every product with one collective
-  EXPECT_LT(static_cast<double>(longest), 1.001 * static_cast<double>(shortest));   // the last piece of eight has nothing beside it
 }
 
 /// Bytes on the wire of the tensor group and seconds of a step, of a profile with one habit changed.
