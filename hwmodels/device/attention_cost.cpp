@@ -81,7 +81,7 @@ CostParts attention_cost(const DeviceRates& gpu, const model::KernelSpec& s, boo
   const double products = 2.0 * static_cast<double>(computed_width(s.attention, s.head_dim) + computed_width(s.attention, s.value_head_dim)) * (backward ? kBackwardFlops : 1);
   const double per_score = products + a.softmax_flops;
   const double sm_rate =
-      gpu.peak[static_cast<std::size_t>(s.dtype)] * clock_at_power(gpu.gemm_clock, fraction * products / per_score / gpu.p.gemm_peak_fraction) * fraction / gpu.sms;
+      gpu.peak[static_cast<std::size_t>(s.dtype)] * clock_at_power(gpu.attention_clock, fraction * products / per_score / gpu.p.gemm_peak_fraction, gpu.highest_clock) * fraction / gpu.sms;
   const double ramp = a.key_ramp + a.causal_waste * ((s.causal ? 1 : 0) + (s.window > 0 ? 1 : 0));
   const double seen = model::attention_area(s.query_length, s.key_length, s.causal, s.window) / queries;
   const double most = s.window > 0 ? std::min(keys, static_cast<double>(s.causal ? s.window : 2 * s.window)) : keys;

@@ -66,9 +66,9 @@ double expected_largest(int n) {
   return n == 1 ? 0 : low;
 }
 
-double clock_at_power(double clock, double power) {
+double clock_at_power(double clock, double power, double highest) {
   constexpr double kClockPerPower = 0.266;
-  return clock >= 1 ? clock : std::min(1.0, clock * std::pow(power, -kClockPerPower));
+  return clock >= 1 ? highest : std::min(highest, clock * std::pow(power, -kClockPerPower));
 }
 
 DeviceRates rates_of(const Gpu& gpu, ClockState clock, int gpus) {
@@ -76,10 +76,12 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, int gpus) {
   r.p = kernel_parameters_from(gpu.kernel_parameters);
   r.sms = gpu.sms;
   r.hbm = gpu.hbm_bandwidth.value;
-  r.strided = r.p.strided_bytes_per_clock * gpu.sms * gpu.boost_clock_mhz * 1e6;
+  if (gpu.locked_clock_mhz > 0) r.highest_clock = gpu.locked_clock_mhz / gpu.max_clock_mhz;
+  r.strided = r.p.strided_bytes_per_clock * gpu.sms * gpu.boost_clock_mhz * 1e6 * r.highest_clock;
   r.l2_bytes = static_cast<double>(gpu.l2.value) * r.p.l2_share;
   const double slowest = 1 - r.p.speed_spread * expected_largest(gpus);
   r.gemm_clock = (clock == ClockState::burst ? 1.0 : r.p.sustained_clock) * slowest;
+  r.attention_clock = (clock == ClockState::burst ? 1.0 : std::min(1.0, r.p.sustained_clock * r.p.attention_clock_ratio)) * slowest;
   for (std::size_t i = 0; i < kDTypes; ++i) {
     const DType wanted = static_cast<DType>(i);
     DType runs_as = wanted;
@@ -90,7 +92,7 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, int gpus) {
     r.on_cores[index_of(wanted)] = runs_as == DType::fp32;
     r.peak[index_of(wanted)] = it->second.value;
     const double power = bits(runs_as) <= 8 ? r.p.gemm_8bit_power : 1;
-    r.gemm_rate[index_of(wanted)] = it->second.value * clock_at_power(r.gemm_clock, power) * gemm_fraction(r.p, runs_as);
+    r.gemm_rate[index_of(wanted)] = it->second.value * clock_at_power(r.gemm_clock, power, r.highest_clock) * gemm_fraction(r.p, runs_as);
   }
   prepare_tiles(r);
   return r;

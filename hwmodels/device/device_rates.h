@@ -36,7 +36,9 @@ struct DeviceRates {
   double hbm = 0;                          // datasheet bytes/s
   double strided = 0;                      // bytes/s of pointwise kernels that load their elements one by one
   double l2_bytes = 0;                     // the share of the L2 that data survives in
+  double highest_clock = 1;                // of the burst clock: less than 1 where clocks are locked
   double gemm_clock = 1;                   // of the burst clock, with 16-bit matrix products running
+  double attention_clock = 1;              // what attention would have if it kept tensor units as busy as those products
   std::array<double, kDTypes> peak{};      // datasheet FLOP/s by operand type, where one exists or can stand in
   std::array<double, kDTypes> gemm_rate{}; // FLOP/s of the reference tile on all SMs at this clock
   TileRates<kGemmTiles.size()> tiles;      // on tensor units
@@ -48,8 +50,8 @@ struct DeviceRates {
 
 /// The clock, of the burst clock, while tensor units draw `power` of what 16-bit products at `clock` draw. At the power limit the clock
 /// falls until the draw is within it: by the 0.266th power. SimuMax on B200: long products run at 0.74 of the burst clock, long attention,
-/// 0.65 as busy, at 0.83. Azure's and others' products in 8 bits: hwmodels/data/kernel/README.md, "Clocks".
-double clock_at_power(double clock, double power);
+/// 0.65 as busy, at 0.83. No clock is above `highest`. Azure's and others' products in 8 bits: hwmodels/data/kernel/README.md, "Clocks".
+double clock_at_power(double clock, double power, double highest = 1);
 
 /// Types without units of their own run on the next wider ones: mxfp8 -> fp8 -> bf16, nvfp4 -> mxfp8,
 /// bf16 <-> fp16 -> fp32, tf32 -> fp32.

@@ -111,6 +111,7 @@ Gpu read_gpu(const config::Document& document, std::vector<Diagnostic>& problems
   if (sms && *sms > 10'000) reader.complain(*document.root.find("sms"), "are more multiprocessors than a GPU has", "Write a number up to 10000.");
   keep(out.sms, sms);
   if (const auto hertz = reader.size("boost_clock", &parse_frequency)) out.boost_clock_mhz = *hertz / 1e6;
+  if (const auto hertz = reader.size("max_clock", &parse_frequency, false)) out.max_clock_mhz = *hertz / 1e6;
   keep(out.tdp_watts, reader.size("tdp", &parse_power));
   keep(out.memory, reader.size("memory", &parse_bytes));
   keep(out.hbm_bandwidth, reader.size("hbm_bandwidth", &parse_rate));

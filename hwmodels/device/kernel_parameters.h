@@ -46,6 +46,7 @@ struct KernelParameters {
   double grouped_group_us = 0;              // per group: descriptors, pointers, the streams' hand-over
   double native_grouped_fraction = 1;       // of that, what PyTorch's own kernel reaches on 16-bit operands
 
+  double attention_clock_ratio = 1;         // attention keeps more of the clock at the power limit than products of training steps as busy do
   AttentionParameters flash1, flash2, flash3, cudnn, cudnn_9_13;
   double triton_forward_share = 0, triton_backward_share = 0;  // of flash2's speed; 0: not measured there
   double wide_head_backward_fraction = 1;  // factor on backward when head_dim > 128 (registers spill)

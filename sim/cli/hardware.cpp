@@ -65,6 +65,7 @@ std::string gpu_text(const hwmodels::Gpu& g) {
   row("architecture", std::string(name_of(g.architecture)));
   row("sms", std::to_string(g.sms));
   row("boost_clock", report::number_text(g.boost_clock_mhz) + " MHz");
+  if (g.max_clock_mhz > 0) row("max_clock", report::number_text(g.max_clock_mhz) + " MHz");
   row("tdp", report::number_text(g.tdp_watts) + " W");
   row("memory", report::bytes_text(g.memory.value));
   row("hbm_bandwidth", report::si_text(g.hbm_bandwidth.value, "B/s"), g.measured_hbm_bandwidth ? report::si_text(g.measured_hbm_bandwidth->value, "B/s") : "");

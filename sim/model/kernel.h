@@ -34,7 +34,7 @@ enum class GemmRole : std::uint8_t { forward, data_gradient, weight_gradient };
 
 /// Which implementation of fused attention runs.
 /// triton: FlashAttention of 2022 as Triton kernels (llm-foundry's attn_impl).
-/// cudnn: before 9.13 (September 2025), whose kernels are a fifth slower than those of cudnn_9_13 and later.
+/// cudnn: 9.4 (September 2024) to 9.12, a tenth slower backward on Hopper and a fifth on Blackwell than cudnn_9_13 and later.
 enum class AttentionKernel : std::uint8_t { flash1, flash2, flash3, cudnn, cudnn_9_13, sdpa_math, mem_efficient, triton };
 
 /// Shapes and traffic of one kernel launch. Sizes are of one rank.

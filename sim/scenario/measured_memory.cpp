@@ -86,6 +86,7 @@ void apply_optimizer(const config::CsvRow& row, Scenario& s) {
   }
   // torchtune's recipes clip only where they are told to (clip_grad_norm).
   if (s.profile.name.starts_with("torchtune")) t.clip_gradients = false;
+  if (contains(note, "no gradient clipping")) t.clip_gradients = false;
   if (contains(note, "optimizer_in_bwd") || contains(note, "optimizer in backward") || contains(note, "optimizer step into backward")) {
     t.clip_gradients = false;
     s.strategy.memory.optimizer_in_backward = true;

@@ -171,7 +171,8 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   if (attention == "flash2") profile.attention = model::AttentionKernel::flash2;
   if (attention == "cudnn") profile.attention = model::AttentionKernel::cudnn;
   if (attention == "cudnn-9.13") profile.attention = model::AttentionKernel::cudnn_9_13;
-  if (attention == "flash1" || attention == "flash2" || attention.starts_with("cudnn")) profile.cudnn_attention_from = 0;
+  if (attention == "mem-efficient") profile.attention = model::AttentionKernel::mem_efficient;
+  if (attention == "flash1" || attention == "flash2" || attention == "mem-efficient" || attention.starts_with("cudnn")) profile.cudnn_attention_from = 0;
   if (contains(text, "dispatcher: deepep")) profile.dispatcher = strategies::Dispatcher::deepep;
   if (contains(text, "cp_comm_type a2a")) profile.context = strategies::ContextKind::ulysses;
   if (contains(text, "+ rms kernel")) profile.norm = Fusion::fused;
@@ -187,11 +188,12 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   // runs, the former until the next batch's is there.
   if (plain && contains(source, "MetaMathQA")) profile.holds_output = profile.holds_last_graph = true;
   if (plain && contains(source, "fsdp_qlora")) profile.holds_output = profile.checkpoints_in_units = true;
+  if (plain && contains(text, "the output held")) profile.holds_output = true;
   if (profile.holds_output) profile.fused_optimizer = false;
   // ljm565/universal-llm-trainer src/models: torch.nn.CrossEntropyLoss()(logits[:, :-1].reshape(...)); the output is deleted before backward.
   if (plain && contains(text, "crossentropyloss on 16-bit logits")) {
     profile.loss = LossKind::native;
-    profile.copies_shifted_logits = true;
+    profile.copies_shifted_logits = !contains(text, "unshifted");
   }
   if (contains(text, "not upcast")) profile.upcasts_unquantised = false;
   if (const auto transformers = release_after(source, "transformers ")) {

@@ -21,7 +21,7 @@ struct ClusterSection {
   std::string fabric = "rail-fat-tree";
   std::optional<std::string> gpu;
   std::optional<std::int64_t> gpus_per_node;
-  std::optional<double> oversubscription, nic_efficiency;
+  std::optional<double> oversubscription, nic_efficiency, gpu_clock;
   std::string collectives = "nccl";
   bool nvls = true;
   std::string backend = "nccl";

@@ -208,13 +208,11 @@ void DataParallelWriter::update(const Share& mine) {
   const std::int64_t elements = mine.elements;
   const std::int64_t read = mine.gradients + mine.states + (mine.master ? 0 : mine.stored);
   const std::int64_t written = mine.states + mine.stored;
-  if (!profile().fused_optimizer) foreach_temporaries(mine.stored, true);
+  const Optimizer optimizer = stage_.strategy.training.optimizer;
+  const bool keeps_temporaries = !profile().fused_optimizer && optimizer == Optimizer::adamw;
+  if (keeps_temporaries) foreach_temporaries(mine.stored, true);
   stage_.call("optimizer step " + std::to_string(elements) + " " + std::to_string(mine.gradients), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
-    // One fused pass reads p, g, m, v and writes p, m, v: 7 streams. torch.optim's foreach AdamW is eight operations: mul p (2),
-    // lerp m (3), mul v (2), addcmul v (3), sqrt (2), div (2), add eps (2), addcdiv p (4): 20 streams.
-    const Optimizer optimizer = stage_.strategy.training.optimizer;
-    const bool by_hand = optimizer > Optimizer::adamw;  // one kernel of their own
-    const double passes = profile().fused_optimizer || by_hand ? 1.0 : 20.0 / 7.0;
+    const double passes = profile().fused_optimizer ? 1.0 : foreach_passes(optimizer);
     if (optimizer == Optimizer::muon) orthogonalise(w);
     const ExtraTraffic more = extra_traffic(optimizer);
     std::int64_t largest = 0;
@@ -227,7 +225,7 @@ void DataParallelWriter::update(const Share& mine) {
              host());
     w.free(working);
   });
-  if (!profile().fused_optimizer) foreach_temporaries(mine.stored, false);
+  if (keeps_temporaries) foreach_temporaries(mine.stored, false);
 }
 
 /// torch.optim's foreach form makes a temporary of each weight before it goes on to the next operation (optim/adam.py,

@@ -59,8 +59,8 @@ void DataParallelWriter::update_weights(const Unit& u, std::int64_t gradient, pl
   const bool moves = index < evicted.size() && evicted[index];
   const Optimizer optimizer = stage_.strategy.training.optimizer;
   // torch.optim's foreach kernels on one weight (data_parallel.cpp, update); bitsandbytes has a kernel of its own.
-  const bool foreach = !profile().fused_optimizer && !stage_.strategy.memory.paged_optimizer && optimizer <= Optimizer::adamw;
-  const auto traffic = [&](std::int64_t bytes) { return foreach ? static_cast<std::int64_t>(static_cast<double>(bytes) * 20.0 / 7.0) : bytes; };
+  const double passes = profile().fused_optimizer || stage_.strategy.memory.paged_optimizer ? 1.0 : foreach_passes(optimizer);
+  const auto traffic = [&](std::int64_t bytes) { return static_cast<std::int64_t>(static_cast<double>(bytes) * passes); };
   for (const Weight& whole : u.tape->weights) {
     if (!whole.trainable || whole.parameter_elsewhere) continue;
     const Weight w = own_part(whole);

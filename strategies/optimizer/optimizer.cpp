@@ -56,6 +56,17 @@ int state_tensors(const Weight& w, Optimizer optimizer) {
   }
 }
 
+double foreach_passes(Optimizer optimizer) {
+  switch (optimizer) {
+    // One fused pass reads p, g, m, v and writes p, m, v: 7 streams. AdamW is eight operations (optim/adam.py): mul p (2), lerp m (3),
+    // mul v (2), addcmul v (3), sqrt (2), div (2), add eps (2), addcdiv p (4).
+    case Optimizer::adamw: return 20.0 / 7.0;
+    // 5 streams, and three operations (optim/sgd.py): mul m (2), add g to m (3), add m to p (3). Without momentum: add g to p (3).
+    case Optimizer::momentum: return 8.0 / 5.0;
+    default: return 1;
+  }
+}
+
 ExtraTraffic extra_traffic(Optimizer optimizer) {
   // Operators of transformers' Adafactor.step beyond reading the gradient and writing the parameter, fp32: gradient cast (w 4),
   // square (r 4, w 4), row and column means (r 8), factors' product (w 4), times gradient (r 8, w 4), clip (r 8, w 4), rate

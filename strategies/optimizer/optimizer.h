@@ -28,6 +28,9 @@ int state_tensors(const Weight& weight, Optimizer optimizer);
 /// Muon: matrices of layers are orthogonalised, the rest has Adam.
 bool is_orthogonalised(const Weight& weight);
 
+/// What torch.optim's foreach form moves of what one fused pass does; 1 for optimizers that are one kernel of their own.
+double foreach_passes(Optimizer optimizer);
+
 /// Passes over memory of one step, bytes per element: read and written beyond what `elementwise` optimizers move.
 struct ExtraTraffic {
   std::int64_t read = 0, written = 0;

@@ -114,8 +114,7 @@ def nvfp4_rows():
 def attention_rows():
     """Fused and unfused attention: dicts with table, gpu, impl, direction, b, h, hkv, s, d, dv, causal, window, us."""
     out = []
-    names = {"FlashAttention-1": "flash1", "FlashAttention-2": "flash2", "FlashAttention-3": "flash3", "cuDNN": "cudnn",
-             "PyTorch unfused": "math"}
+    names = {"FlashAttention-1": "flash1", "FlashAttention-2": "flash2", "FlashAttention-3": "flash3", "PyTorch unfused": "math"}
     for r in read("kernels_gemm_attention"):
         if r["op"] != "attention" or r["impl"] not in names or not r["tflops"] or not r["heads"]:
             continue
@@ -148,6 +147,13 @@ def attention_rows():
                             direction=r["direction"], b=int(r["batch"]), h=int(r["heads"]), hkv=int(r["kv_heads"]), s=int(r["seq_len"]),
                             d=int(r["head_dim"]), dv=int(r["value_head_dim"]), causal=r["causal"] == "y", window=int(r["window"]),
                             us=float(r["time_us"])))
+    for r in read("attention_sdpa_loops"):  # 30 at once: under 6 ms each the power limit has no time to act
+        if r["cudnn"] != "9.1.0" or r["implementation"] != "cudnn":  # parameters are of 9.4 and later
+            if float(r["time_us"]) < 6e3:
+                d = int(r["head_dim"])
+                out.append(dict(table="sdpa loops", gpu=GPU[r["gpu"]], impl=r["implementation"], direction=r["direction"], b=int(r["batch"]),
+                                h=int(r["heads"]), hkv=int(r["kv_heads"]), s=int(r["seq_len"]), d=d, dv=d, causal=r["causal"] == "y",
+                                window=0, us=float(r["time_us"])))
     for r in read("attention_aiter"):  # what AMD's recipes take: fp32 atomics on MI300X (fp16 ones overflow there), 16-bit ones on MI355X
         if r["dq_accumulation"] in ("", "fp32" if r["gpu"] == "MI300X" else "fp16"):
             d = int(r["head_dim"])

@@ -48,6 +48,25 @@ TEST(Optimizers, StatesOfAModelAreTheSumOverItsWeights) {
   EXPECT_EQ(states(Optimizer::adamw_8bit), 2 * (matrices + tables) * 260 / 256 + 8 * norms);
 }
 
+// torch.optim's foreach form, where it is several operations: SGD without momentum is one (p -= lr * g), and keeps no temporaries.
+TEST(Optimizers, ForeachMovesMoreThanOnePass) {
+  const auto moved = [](Optimizer optimizer, bool fused) {
+    st::Strategy s = small_job(1);
+    s.training.optimizer = optimizer;
+    st::FrameworkProfile profile = st::load_profile("plain");
+    profile.fused_optimizer = fused;
+    const plan::Plan plan = st::write_plan(small_llama(4), s, profile, 8);
+    double bytes = 0;
+    for (const model::KernelSpec& k : plan.kernels)
+      if (k.name == "optimizer step") bytes += static_cast<double>(k.bytes_read + k.bytes_written);
+    return bytes;
+  };
+  EXPECT_GT(moved(Optimizer::sgd, true), 0);
+  EXPECT_EQ(moved(Optimizer::sgd, false), moved(Optimizer::sgd, true));
+  EXPECT_NEAR(moved(Optimizer::momentum, false) / moved(Optimizer::momentum, true), 8.0 / 5.0, 1e-6);
+  EXPECT_NEAR(moved(Optimizer::adamw, false) / moved(Optimizer::adamw, true), 20.0 / 7.0, 1e-6);
+}
+
 TEST(Optimizers, MomentsInSixteenBitsHalve) {
   st::Strategy s = small_job(1);
   st::FrameworkProfile profile = st::load_profile("plain");

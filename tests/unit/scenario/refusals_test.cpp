@@ -88,6 +88,13 @@ TEST(Refusals, NodesWithoutANetworkBetweenThem) {
   EXPECT_EQ(mistakes("cluster={node: gb200-nvl72, nodes: 4}"), "");
 }
 
+TEST(Refusals, ClocksThatTheGpuHasNot) {
+  EXPECT_EQ(mistakes("cluster={node: dgx-h100, nodes: 4, gpu_clock: 1500 MHz}"), "");
+  EXPECT_NE(mistakes("cluster={node: dgx-h100, nodes: 4, gpu_clock: 2.5 GHz}").find("cluster.gpu_clock: 2500 MHz, but a h100-sxm runs at 1980 MHz at most"), std::string::npos);
+  EXPECT_NE(mistakes("cluster={node: dgx-a100, nodes: 4, gpu_clock: 1200 MHz}").find("the highest clock of a a100-80gb-sxm is not known"), std::string::npos);
+  EXPECT_NE(mistakes("cluster={node: dgx-h100, nodes: 4, gpu_clock: 1500}").find("cluster.gpu_clock"), std::string::npos);
+}
+
 TEST(Refusals, AnUnknownFabricHasItsPlace) {
   EXPECT_NE(mistakes("cluster.fabric=rail-fat-tre").find("--set cluster.fabric"), std::string::npos);
   EXPECT_NE(mistakes("cluster.fabric=rail-fat-tre").find("Did you mean rail-fat-tree"), std::string::npos);

@@ -112,7 +112,7 @@ TEST(AttentionCost, NewerKernelsAreFasterAndMissingOnesAreSaid) {
 
 // Products lose a quarter of the clock in training; FlashAttention 2, which leaves more than half of Hopper's tensor units idle, hardly any.
 TEST(AttentionCost, LosesClockByThePowerThatTheTensorUnitsDraw) {
-  const KernelModel hot(load_gpu("h100-sxm")), cold(load_gpu("h100-sxm"), ClockState::burst);
+  const KernelModel hot(load_gpu("h200-sxm")), cold(load_gpu("h200-sxm"), ClockState::burst);
   const KernelParameters& p = hot.rates().p;
   const auto kept = [&](AttentionKernel kernel) {
     model::KernelSpec s = attention(1, 32, 65536);
@@ -121,12 +121,13 @@ TEST(AttentionCost, LosesClockByThePowerThatTheTensorUnitsDraw) {
   };
   const auto expected = [&](const AttentionParameters& a) {  // 4 * 128 FLOPs of products per score, beside its softmax
     const double busy = a.forward_fraction * 512 / (512 + a.softmax_flops);
-    return std::min(1.0, p.sustained_clock * std::pow(p.gemm_peak_fraction / busy, 0.266));
+    return std::min(1.0, p.sustained_clock * p.attention_clock_ratio * std::pow(p.gemm_peak_fraction / busy, 0.266));
   };
-  EXPECT_NEAR(kept(AttentionKernel::flash2), expected(p.flash2), 1e-3);
-  EXPECT_NEAR(kept(AttentionKernel::flash3), expected(p.flash3), 1e-3);
-  EXPECT_GT(kept(AttentionKernel::flash2), 0.95);
-  EXPECT_LT(kept(AttentionKernel::flash3), 0.85);
+  for (const auto& [kernel, parameters] : {std::pair(AttentionKernel::flash2, p.flash2), {AttentionKernel::flash3, p.flash3}, {AttentionKernel::cudnn, p.cudnn}})
+    EXPECT_NEAR(kept(kernel), expected(parameters), 1e-3);
+  EXPECT_GT(kept(AttentionKernel::flash2), 0.98);
+  // Loops of 1.7 s and 0.8 s, full and causal, over those under 0.1 s (tests/accuracy/tables/attention_sdpa_loops.csv): 0.871 and 0.877.
+  EXPECT_NEAR(kept(AttentionKernel::cudnn), 0.874, 0.01);
 }
 
 // A window of 128 keys costs two masked edges, each as much as the diagonal of a causal mask.

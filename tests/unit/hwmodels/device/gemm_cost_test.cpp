@@ -124,6 +124,23 @@ TEST(GemmCost, SustainedClockOnlySlowsDown) {
   EXPECT_EQ(hot.cost(skinny).bound, Bound::memory);
 }
 
+// Half of the highest clock: products take twice as long, streams from memory as long, and all GPUs have the same speed. A lock above what
+// the power limit allows changes nothing.
+TEST(GemmCost, LockedClocks) {
+  Gpu gpu = load_gpu("h100-sxm");
+  const model::KernelSpec large = gemm(16384, 16384, 16384);
+  model::KernelSpec stream;
+  stream.kind = model::KernelKind::optimizer, stream.dtype = DType::fp32, stream.bytes_read = stream.bytes_written = 1'000'000'000;
+  const auto seconds_of = [&](ClockState clock, int gpus, const model::KernelSpec& s) { return to_seconds(KernelModel(gpu, clock, gpus).cost(s).duration); };
+  const double burst = seconds_of(ClockState::burst, 1, large), hot = seconds_of(ClockState::sustained, 1024, large), streamed = seconds_of(ClockState::sustained, 1024, stream);
+  gpu.locked_clock_mhz = gpu.max_clock_mhz / 2;
+  EXPECT_NEAR(seconds_of(ClockState::burst, 1, large) / burst, 1.95, 0.03);   // what leaks of its HBM time stays
+  EXPECT_EQ(seconds_of(ClockState::sustained, 1024, large), seconds_of(ClockState::sustained, 1, large));
+  EXPECT_EQ(seconds_of(ClockState::sustained, 1024, stream), streamed);
+  gpu.locked_clock_mhz = gpu.max_clock_mhz * 0.95;
+  EXPECT_EQ(seconds_of(ClockState::sustained, 1024, large), hot);
+}
+
 TEST(GemmCost, SmallerFormatsAreFasterAndMissingOnesAreSaid) {
   const KernelModel h100(load_gpu("h100-sxm")), v100(load_gpu("v100-32gb-sxm2"));
   EXPECT_LT(h100.cost(gemm(8192, 8192, 8192, DType::fp8)).duration, h100.cost(gemm(8192, 8192, 8192)).duration);
