@@ -76,7 +76,7 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, int gpus) {
   r.p = kernel_parameters_from(gpu.kernel_parameters);
   r.sms = gpu.sms;
   r.hbm = gpu.hbm_bandwidth.value;
-  if (gpu.locked_clock_mhz > 0) r.highest_clock = gpu.locked_clock_mhz / gpu.max_clock_mhz;
+  if (gpu.locked_clock_mhz > 0) r.highest_clock = gpu.locked_clock_mhz / gpu.highest_clock_mhz();
   r.strided = r.p.strided_bytes_per_clock * gpu.sms * gpu.boost_clock_mhz * 1e6 * r.highest_clock;
   r.l2_bytes = static_cast<double>(gpu.l2.value) * r.p.l2_share;
   const double slowest = 1 - r.p.speed_spread * expected_largest(gpus);

@@ -28,8 +28,9 @@ struct Gpu {
   int compute_capability = 90;  // 70, 80, 86, 89, 90, 100; 94 = gfx94x, 95 = gfx95x
   int sms = 0;
   double boost_clock_mhz = 0;   // of the datasheet's peaks
-  double max_clock_mhz = 0;     // the highest that nvidia-smi offers, at which short kernels run; 0: not known
-  double locked_clock_mhz = 0;  // what the owner locked it at, at most max_clock_mhz; 0: not locked
+  double max_clock_mhz = 0;     // the highest that the driver offers, at which short kernels run; 0: the boost clock
+  double locked_clock_mhz = 0;  // what the owner locked it at, at most highest_clock_mhz(); 0: not locked
+  double highest_clock_mhz() const { return max_clock_mhz > 0 ? max_clock_mhz : boost_clock_mhz; }
   double tdp_watts = 0;
   Bytes memory;                 // what the driver reports as total
   BytesPerSecond hbm_bandwidth; // datasheet

@@ -268,7 +268,7 @@ std::string hardware_text(const scenario::Scenario& s) {
   const hwmodels::Gpu& g = s.cluster.gpu;
   const hwmodels::NodeDesign& n = s.cluster.node;
   const hwmodels::FabricDesign& f = s.cluster.fabric;
-  std::string text = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}\n", g.compute_capability, g.sms, g.boost_clock_mhz, g.locked_clock_mhz / std::max(1.0, g.max_clock_mhz), g.memory.value, g.hbm_bandwidth.value, g.l2.value,
+  std::string text = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}\n", g.compute_capability, g.sms, g.boost_clock_mhz, g.locked_clock_mhz / g.highest_clock_mhz(), g.memory.value, g.hbm_bandwidth.value, g.l2.value,
                                  g.nvlink_bandwidth.value, g.nvlink_links, g.pcie_generation, g.host_to_device.value, g.device_to_host.value);
   for (const auto& [type, rate] : g.peak) text += fmt::format("{} {}\n", name_of(type), rate.value);
   for (const auto& [name, value] : g.kernel_parameters) text += fmt::format("{} {}\n", name, value);

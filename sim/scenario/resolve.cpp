@@ -72,10 +72,8 @@ hwmodels::ClusterDescription resolve_cluster(const ClusterSection& c, const conf
   if (c.gpu_clock) {
     hwmodels::Gpu& gpu = cluster.gpu;
     const double asked = *c.gpu_clock / 1e6;
-    if (gpu.max_clock_mhz <= 0)
-      throw ConfigError(given.diagnostic("cluster.gpu_clock", fmt::format("the highest clock of a {} is not known", gpu.name), fmt::format("Leave the key out, or add max_clock to {}", gpu.file)));
-    if (asked > gpu.max_clock_mhz)
-      throw ConfigError(given.diagnostic("cluster.gpu_clock", fmt::format("{:g} MHz, but a {} runs at {:g} MHz at most", asked, gpu.name, gpu.max_clock_mhz), fmt::format("Use at most {:g} MHz", gpu.max_clock_mhz)));
+    if (const double highest = gpu.highest_clock_mhz(); asked > highest)
+      throw ConfigError(given.diagnostic("cluster.gpu_clock", fmt::format("{:g} MHz, but a {} runs at {:g} MHz at most", asked, gpu.name, highest), fmt::format("Use at most {:g} MHz", highest)));
     gpu.locked_clock_mhz = asked;
   }
   cluster.oversubscription = c.oversubscription;
