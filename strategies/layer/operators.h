@@ -130,7 +130,6 @@ class Operators {
   TensorId narrow_product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
   TensorId product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
   TensorId scaled_and_shifted(TensorId y, const std::string& name, std::int64_t out, Split split);
-  TensorId decomposed(TensorId y, TensorId branch, const std::string& name, std::int64_t in, std::int64_t out, std::int64_t narrow);
   TensorId with_adapter(TensorId x, TensorId y, const std::string& name, std::int64_t in, std::int64_t out, Split split);
   void norm_upcasts(Node& node, const std::string& name, std::int64_t elements);
   void norm_eager(Node& node, TensorId x, TensorId y, const std::string& name, std::int64_t elements, std::int64_t rows, int weight);  // weight < 0: none
