@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 
+#include "calibrate/probe/attempt.h"
 #include "calibrate/probe/host_work.h"
 #include "calibrate/probe/sampling.h"
 #include "calibrate/probe/watchdog.h"
@@ -86,24 +87,11 @@ class UnderWay {
 /// Prepares and times one case in every process. Throws NotPossible in all processes or in none.
 Series measure(const Case& c, const ProbeOptions& options, Surroundings& around) {
   std::unique_ptr<Work> work;
-  std::string why;
-  double failed = 0;
-  try {
-    if (gpus_of(c) == 0) {
-      if (around.team.rank() == 0) work = prepare_host_work(c.operation, c.parameters, options.directory);
-    } else {
-      work = around.device.prepare(c.operation, c.parameters);
-    }
-  } catch (const DeviceLost& e) {
-    failed = 2;
-    why = e.what();
-  } catch (const std::exception& e) {
-    failed = 1;
-    why = e.what();
-  }
-  const double worst = around.team.largest({failed})[0];
-  if (worst > 1) throw DeviceLost(why.empty() ? "another process lost its GPU" : why);
-  if (worst > 0) throw NotPossible(why.empty() ? "it is not possible for another process" : why);
+  const Attempt preparation([&] {
+    if (gpus_of(c) > 0) work = around.device.prepare(c.operation, c.parameters);
+    else if (around.team.rank() == 0) work = prepare_host_work(c.operation, c.parameters, options.directory);
+  });
+  preparation.throw_worst(around.team.largest({preparation.failure()})[0], "it is not possible for another process");
   Series s = sample(work.get(), options.rule(), around.device, around.team, around.clock, around.interrupted);
   s.operation = c.operation;
   s.parameters = c.parameters;
