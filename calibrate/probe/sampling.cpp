@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 
+#include "calibrate/probe/attempt.h"
 #include "calibrate/probe/statistics.h"
 
 namespace rehearse::calibrate {
@@ -22,20 +23,12 @@ class Stepper {
   };
 
   Step run(std::int64_t count) {
-    double seconds = 0, failed = 0;
-    std::string why;
-    try {
+    double seconds = 0;
+    const Attempt attempt([&] {
       if (work_ != nullptr) seconds = work_->run(count) / static_cast<double>(count);
-    } catch (const DeviceLost& e) {
-      failed = 2;
-      why = e.what();
-    } catch (const std::exception& e) {
-      failed = 1;
-      why = e.what();
-    }
-    const std::vector<double> all = team_.largest({seconds, clock_() - begin_, failed, interrupted_() ? 1.0 : 0.0});
-    if (all[2] > 1) throw DeviceLost(why.empty() ? "another process lost its GPU" : why);
-    if (all[2] > 0) throw NotPossible(why.empty() ? "it failed in another process" : why);
+    });
+    const std::vector<double> all = team_.largest({seconds, clock_() - begin_, attempt.failure(), interrupted_() ? 1.0 : 0.0});
+    attempt.throw_worst(all[2], "it failed in another process");
     if (all[3] > 0) throw Interrupted{};
     if (!(all[0] > 0)) throw NotPossible("the clock did not advance: nothing was executed");
     return {all[0], all[1]};

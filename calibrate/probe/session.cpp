@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 
+#include "calibrate/probe/attempt.h"
 #include "calibrate/probe/host_work.h"
 #include "calibrate/probe/sampling.h"
 #include "calibrate/probe/watchdog.h"
@@ -86,28 +87,185 @@ class UnderWay {
 /// Prepares and times one case in every process. Throws NotPossible in all processes or in none.
 Series measure(const Case& c, const ProbeOptions& options, Surroundings& around) {
   std::unique_ptr<Work> work;
-  std::string why;
-  double failed = 0;
-  try {
-    if (gpus_of(c) == 0) {
-      if (around.team.rank() == 0) work = prepare_host_work(c.operation, c.parameters, options.directory);
-    } else {
-      work = around.device.prepare(c.operation, c.parameters);
-    }
-  } catch (const DeviceLost& e) {
-    failed = 2;
-    why = e.what();
-  } catch (const std::exception& e) {
-    failed = 1;
-    why = e.what();
-  }
-  const double worst = around.team.largest({failed})[0];
-  if (worst > 1) throw DeviceLost(why.empty() ? "another process lost its GPU" : why);
-  if (worst > 0) throw NotPossible(why.empty() ? "it is not possible for another process" : why);
+  const Attempt preparation([&] {
+    if (gpus_of(c) > 0) work = around.device.prepare(c.operation, c.parameters);
+    else if (around.team.rank() == 0) work = prepare_host_work(c.operation, c.parameters, options.directory);
+  });
+  preparation.throw_worst(around.team.largest({preparation.failure()})[0], "it is not possible for another process");
   Series s = sample(work.get(), options.rule(), around.device, around.team, around.clock, around.interrupted);
   s.operation = c.operation;
   s.parameters = c.parameters;
   return s;
+}
+
+/// The work of one process in a run. All processes take the same cases in the same order; what they found out is kept by rank 0.
+class Session {
+ public:
+  Session(const std::vector<Case>& cases, const ProbeOptions& options, Measurements so_far, Surroundings& around)
+      : options_(options), around_(around), under_way_(options.out), todo_(left_to_do(cases, so_far)), elapsed_before_(elapsed(so_far)), output_(options.out, std::move(so_far), around.clock) {}
+  SessionResult run();
+
+ private:
+  std::vector<Case> left_to_do(const std::vector<Case>& cases, Measurements& so_far) const;
+  void remember_cut_case(Measurements& so_far, const std::set<std::string>& measured) const;
+  static double elapsed(const Measurements& so_far);
+  std::string next_word() const;
+  std::optional<Case> agreed_case();
+  bool measure_case(const Case& now);
+  void take(const std::string& name, Series series);
+  void skip(const Case& c, const std::string& why);
+  void give_up_hanging_case();
+  void keep(bool at_once);
+  void finish();
+
+  const ProbeOptions& options_;
+  Surroundings& around_;
+  const bool leads_ = around_.team.rank() == 0;
+  const double begin_ = around_.clock();
+  UnderWay under_way_;
+  const std::vector<Case> todo_;
+  std::size_t next_ = 0;
+  const double elapsed_before_;   // s, by earlier runs
+  Output output_;
+  std::map<std::string, int> throttled_;
+  SessionResult result_;
+
+  static constexpr int kEnvironmentMissing = 3;
+  // Rank 0 first: when it ends, the others notice.
+  Watchdog watchdog_{options_.case_limit_s + (leads_ ? 0 : 10), kEnvironmentMissing, [this] { if (leads_) give_up_hanging_case(); }};
+};
+
+/// What could not be measured in an earlier run comes last: it may have been what stopped it.
+std::vector<Case> Session::left_to_do(const std::vector<Case>& cases, Measurements& so_far) const {
+  std::vector<Case> todo, again;
+  std::set<std::string> measured, once_skipped;
+  for (const Series& s : so_far.series) measured.insert(identity(s));
+  if (leads_ && !options_.fresh) remember_cut_case(so_far, measured);
+  for (const Skipped& s : so_far.skipped) once_skipped.insert(identity(s.operation, s.parameters));
+  for (const Case& c : cases) {
+    const std::string name = identity(c.operation, c.parameters);
+    if (!measured.contains(name)) (once_skipped.contains(name) ? again : todo).push_back(c);
+  }
+  todo.insert(todo.end(), again.begin(), again.end());
+  std::erase_if(so_far.skipped, [&](const Skipped& s) {
+    return std::any_of(again.begin(), again.end(), [&](const Case& c) { return c.operation == s.operation && c.parameters == s.parameters; });
+  });
+  return todo;
+}
+
+/// A case in whose middle the run before ended counts as skipped.
+void Session::remember_cut_case(Measurements& so_far, const std::set<std::string>& measured) const {
+  std::optional<Skipped> cut = under_way_.left_behind();
+  if (!cut) return;
+  const std::string name = identity(cut->operation, cut->parameters);
+  if (measured.contains(name) || std::any_of(so_far.skipped.begin(), so_far.skipped.end(), [&](const Skipped& s) { return identity(s.operation, s.parameters) == name; })) return;
+  around_.say(name + ": " + cut->reason + "; it comes last now");
+  so_far.skipped.push_back(std::move(*cut));
+}
+
+double Session::elapsed(const Measurements& so_far) {
+  const auto before = so_far.options.find("elapsed_s");
+  return before == so_far.options.end() ? 0 : std::get<double>(before->second);
+}
+
+SessionResult Session::run() {
+  if (leads_) output_.save(true);  // a place that cannot be written is said before anything is measured
+  while (const std::optional<Case> now = agreed_case())
+    if (!measure_case(*now)) break;
+  finish();
+  return result_;
+}
+
+/// The case that comes next, as text, or why there is none.
+std::string Session::next_word() const {
+  if (around_.interrupted()) return "interrupted";
+  if (next_ == todo_.size()) return "complete";
+  if (around_.clock() - begin_ >= options_.budget()) return "out of time";
+  return encoded(todo_[next_]);
+}
+
+/// Rank 0 decides; the others hear of it.
+std::optional<Case> Session::agreed_case() {
+  const std::string word = around_.team.from_first(leads_ ? next_word() : "");
+  if (word == "interrupted") result_.end = SessionResult::End::interrupted;
+  if (word == "out of time") result_.end = SessionResult::End::out_of_time;
+  if (!word.starts_with("{")) return std::nullopt;
+  return decoded(word);
+}
+
+/// False: the run ends here.
+bool Session::measure_case(const Case& now) {
+  const std::string name = identity(now.operation, now.parameters);
+  watchdog_.begin();
+  try {
+    if (leads_) under_way_.begin(now);
+    Series series = measure(now, options_, around_);
+    watchdog_.end();
+    ++result_.measured;
+    ++next_;
+    if (leads_) take(name, std::move(series));
+  } catch (const Interrupted&) {
+    watchdog_.end();
+    result_.end = SessionResult::End::interrupted;
+    return false;
+  } catch (const NotPossible& e) {
+    watchdog_.end();
+    skip(now, e.what());
+  } catch (const DeviceLost& e) {
+    watchdog_.end();
+    skip(now, e.what());
+    result_.end = SessionResult::End::device_lost;
+    result_.message = e.what();
+    return false;
+  }
+  return true;
+}
+
+void Session::take(const std::string& name, Series series) {
+  char text[160];
+  std::snprintf(text, sizeof text, ": %s +- %.1f %% (%lld samples of %lld)%s", seconds_text(series.median_s).c_str(), 100 * series.relative_error.value_or(0),
+                static_cast<long long>(series.samples), static_cast<long long>(series.repeats), series.converged ? "" : ", not converged");
+  std::string line = "[" + std::to_string(next_) + "/" + std::to_string(todo_.size()) + "] " + name + text;
+  for (const std::string& t : series.throttle) {
+    line += ", " + t;
+    if (throttled_[t]++ == 0) output_.content().warnings.push_back("clocks were held down while measuring: " + t);
+  }
+  output_.content().series.push_back(std::move(series));
+  keep(false);
+  around_.say(line);  // it is in the file when it is said
+}
+
+void Session::skip(const Case& c, const std::string& why) {
+  ++result_.skipped;
+  ++next_;
+  if (!leads_) return;
+  output_.content().skipped.push_back({c.operation, c.parameters, why});
+  keep(false);
+  around_.say(identity(c.operation, c.parameters) + ": not measured (" + why + ")");
+}
+
+void Session::give_up_hanging_case() {
+  const Case& c = todo_[next_];
+  const std::string why = "it did not end within " + std::to_string(static_cast<int>(std::ceil(options_.case_limit_s))) + " s";
+  output_.content().skipped.push_back({c.operation, c.parameters, why});
+  around_.say(identity(c.operation, c.parameters) + ": " + why + "; it will come last in the next run");
+  keep(true);
+}
+
+void Session::keep(bool at_once) {
+  output_.content().options["elapsed_s"] = elapsed_before_ + around_.clock() - begin_;
+  output_.content().options["complete"] = next_ == todo_.size();
+  output_.save(at_once);
+}
+
+void Session::finish() {
+  result_.left = static_cast<std::int64_t>(todo_.size() - std::min(next_, todo_.size()));
+  if (!leads_) return;
+  auto& warnings = output_.content().warnings;  // of several runs
+  std::sort(warnings.begin(), warnings.end());
+  warnings.erase(std::unique(warnings.begin(), warnings.end()), warnings.end());
+  keep(true);
+  under_way_.end();
 }
 
 }  // namespace
@@ -140,122 +298,7 @@ Measurements earlier_measurements(const ProbeOptions& options, const Measurement
 }
 
 SessionResult run_session(const std::vector<Case>& cases, const ProbeOptions& options, Measurements so_far, Surroundings& around) {
-  const bool leads = around.team.rank() == 0;
-  const double begin = around.clock();
-  SessionResult result;
-
-  // What is left to do; what could not be measured in an earlier run comes last: it may have been what stopped it.
-  std::vector<Case> todo, again;
-  std::set<std::string> measured, once_skipped;
-  for (const Series& s : so_far.series) measured.insert(identity(s));
-  UnderWay under_way(options.out);
-  if (leads && !options.fresh)
-    if (auto cut = under_way.left_behind()) {
-      const std::string name = identity(cut->operation, cut->parameters);
-      const bool known = measured.contains(name) || std::any_of(so_far.skipped.begin(), so_far.skipped.end(), [&](const Skipped& s) { return identity(s.operation, s.parameters) == name; });
-      if (!known) {
-        around.say(name + ": " + cut->reason + "; it comes last now");
-        so_far.skipped.push_back(std::move(*cut));
-      }
-    }
-  for (const Skipped& s : so_far.skipped) once_skipped.insert(identity(s.operation, s.parameters));
-  for (const Case& c : cases) {
-    const std::string name = identity(c.operation, c.parameters);
-    if (!measured.contains(name)) (once_skipped.contains(name) ? again : todo).push_back(c);
-  }
-  todo.insert(todo.end(), again.begin(), again.end());
-  std::erase_if(so_far.skipped, [&](const Skipped& s) {
-    return std::any_of(again.begin(), again.end(), [&](const Case& c) { return c.operation == s.operation && c.parameters == s.parameters; });
-  });
-
-  const Fact* before = so_far.options.contains("elapsed_s") ? &so_far.options["elapsed_s"] : nullptr;
-  const double elapsed_before = before == nullptr ? 0 : std::get<double>(*before);
-  Output output(options.out, std::move(so_far), around.clock);
-  if (leads) output.save(true);  // a place that cannot be written is said before anything is measured
-
-  std::size_t next = 0;
-  std::map<std::string, int> throttled;
-  const auto keep = [&](bool at_once) {
-    output.content().options["elapsed_s"] = elapsed_before + around.clock() - begin;
-    output.content().options["complete"] = next == todo.size();
-    output.save(at_once);
-  };
-
-  // Rank 0 first: when it ends, the others notice.
-  constexpr int kEnvironmentMissing = 3;
-  Watchdog watchdog(options.case_limit_s + (leads ? 0 : 10), kEnvironmentMissing, [&] {
-    if (!leads) return;
-    const std::string why = "it did not end within " + std::to_string(static_cast<int>(std::ceil(options.case_limit_s))) + " s";
-    output.content().skipped.push_back({todo[next].operation, todo[next].parameters, why});
-    around.say(identity(todo[next].operation, todo[next].parameters) + ": " + why + "; it will come last in the next run");
-    keep(true);
-  });
-  while (true) {
-    // Rank 0 decides; the others hear of it.
-    std::string word;
-    if (leads) {
-      if (around.interrupted()) word = "interrupted";
-      else if (next == todo.size()) word = "complete";
-      else if (around.clock() - begin >= options.budget()) word = "out of time";
-      else word = encoded(todo[next]);
-    }
-    word = around.team.from_first(word);
-    if (word == "interrupted") result.end = SessionResult::End::interrupted;
-    if (word == "out of time") result.end = SessionResult::End::out_of_time;
-    if (!word.starts_with("{")) break;
-    const Case now = decoded(word);
-    const std::string name = identity(now.operation, now.parameters);
-    const auto skip = [&](const std::string& why) {
-      ++result.skipped;
-      ++next;
-      if (!leads) return;
-      output.content().skipped.push_back({now.operation, now.parameters, why});
-      keep(false);
-      around.say(name + ": not measured (" + why + ")");
-    };
-    watchdog.begin();
-    try {
-      if (leads) under_way.begin(now);
-      Series s = measure(now, options, around);
-      watchdog.end();
-      ++result.measured;
-      ++next;
-      if (!leads) continue;
-      char text[160];
-      std::snprintf(text, sizeof text, ": %s +- %.1f %% (%lld samples of %lld)%s", seconds_text(s.median_s).c_str(), 100 * s.relative_error.value_or(0),
-                    static_cast<long long>(s.samples), static_cast<long long>(s.repeats), s.converged ? "" : ", not converged");
-      std::string line = "[" + std::to_string(next) + "/" + std::to_string(todo.size()) + "] " + name + text;
-      for (const std::string& t : s.throttle) {
-        line += ", " + t;
-        if (throttled[t]++ == 0) output.content().warnings.push_back("clocks were held down while measuring: " + t);
-      }
-      output.content().series.push_back(std::move(s));
-      keep(false);
-      around.say(line);  // it is in the file when it is said
-    } catch (const Interrupted&) {
-      watchdog.end();
-      result.end = SessionResult::End::interrupted;
-      break;
-    } catch (const NotPossible& e) {
-      watchdog.end();
-      skip(e.what());
-    } catch (const DeviceLost& e) {
-      watchdog.end();
-      skip(e.what());
-      result.end = SessionResult::End::device_lost;
-      result.message = e.what();
-      break;
-    }
-  }
-  result.left = static_cast<std::int64_t>(todo.size() - std::min(next, todo.size()));
-  if (leads) {
-    auto& warnings = output.content().warnings;  // of several runs
-    std::sort(warnings.begin(), warnings.end());
-    warnings.erase(std::unique(warnings.begin(), warnings.end()), warnings.end());
-    keep(true);
-    under_way.end();
-  }
-  return result;
+  return Session(cases, options, std::move(so_far), around).run();
 }
 
 }  // namespace rehearse::calibrate

@@ -48,22 +48,21 @@ cal::LoggedRun logged(const std::string& pair) {
   return run;
 }
 
-int against(const CalibrateAgainstOptions& o) {
-  if (o.tables.empty() && o.runs.empty()) throw ConfigError(Diagnostic{{}, "", "there is nothing to fit to", "Give a table of runs (RUNS.csv), or --run scenario.yaml:train.log", ""});
-  if (!o.out.empty()) check_writable(o.out);
-  std::vector<cal::LoggedRun> all;
-  std::map<std::string, int> left_out;
-  for (const std::string& file : o.tables) add_table(file, o, all, left_out);
-  for (const std::string& pair : o.runs) all.push_back(logged(pair));
+std::string joined(std::string list, const std::string& more) { return list.empty() ? more : list + ", " + more; }
+
+/// The framework profile whose runs are fitted: the one asked for, or the only one.
+std::string framework_of(const std::vector<cal::LoggedRun>& runs, std::string framework) {
   std::map<std::string, int> profiles;
-  for (const cal::LoggedRun& r : all) ++profiles[r.scenario.profile.name];
-  std::string framework = o.framework;
+  for (const cal::LoggedRun& r : runs) ++profiles[r.scenario.profile.name];
   if (framework.empty() && profiles.size() == 1) framework = profiles.begin()->first;
-  if (!profiles.contains(framework)) {
-    std::string known;
-    for (const auto& [name, count] : profiles) known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", name, count);
-    throw ConfigError(Diagnostic{{}, "", framework.empty() ? "the runs are of several framework profiles" : "no run is of the framework profile '" + framework + "'", known.empty() ? "No row could be simulated" : "Choose one: --framework; here are " + known, ""});
-  }
+  if (profiles.contains(framework)) return framework;
+  std::string known;
+  for (const auto& [name, count] : profiles) known = joined(known, fmt::format("{} ({})", name, count));
+  throw ConfigError(Diagnostic{{}, "", framework.empty() ? "the runs are of several framework profiles" : "no run is of the framework profile '" + framework + "'", known.empty() ? "No row could be simulated" : "Choose one: --framework; here are " + known, ""});
+}
+
+/// Runs of this profile, on the hardware that the options replace.
+std::vector<cal::LoggedRun> runs_of(const std::string& framework, std::vector<cal::LoggedRun>& all, const CalibrateAgainstOptions& o) {
   std::vector<cal::LoggedRun> runs;
   for (cal::LoggedRun& r : all) {
     if (r.scenario.profile.name != framework) continue;
@@ -71,21 +70,18 @@ int against(const CalibrateAgainstOptions& o) {
     if (!o.collectives.empty()) r.scenario.cluster.collectives = std::make_shared<const hwmodels::CollectiveParameters>(hwmodels::load_collective_parameters(o.collectives));
     runs.push_back(std::move(r));
   }
-  std::vector<cal::FrameworkConstant> constants;
-  for (const std::string& name : o.constants) constants.push_back(*cal::framework_constant_named(name));
+  return runs;
+}
 
-  const cal::AgainstFit fit = cal::fit_against(runs, constants);
-  std::string text = fmt::format("{} runs of {}\n", runs.size(), framework);
-  for (const auto& [reason, count] : left_out) text += report::wrapped(fmt::format("left out, {}: ", count), reason);
-  if (!fit.refusals.empty()) {
-    text += "\nnothing was fitted:\n";
-    for (const std::string& why : fit.refusals) text += report::wrapped("  ", why);
-    std::string possible;
-    for (const cal::FrameworkConstant c : fit.possible) possible += (possible.empty() ? "" : ", ") + std::string(cal::name_of(c));
-    if (!possible.empty()) text += report::wrapped("  ", "one at a time these runs could tell: --fit " + possible);
-    print(text);
-    return kNo;
-  }
+std::string refusal_text(const cal::AgainstFit& fit) {
+  std::string text = "\nnothing was fitted:\n", possible;
+  for (const std::string& why : fit.refusals) text += report::wrapped("  ", why);
+  for (const cal::FrameworkConstant c : fit.possible) possible = joined(possible, std::string(cal::name_of(c)));
+  if (!possible.empty()) text += report::wrapped("  ", "one at a time these runs could tell: --fit " + possible);
+  return text;
+}
+
+std::string parameter_table(const cal::AgainstFit& fit) {
   report::Table parameters({"constant", "before", "fitted", "+-", ""});
   parameters.left(4);
   for (const cal::FittedParameter& p : fit.parameters) {
@@ -93,27 +89,59 @@ int against(const CalibrateAgainstOptions& o) {
     parameters.add({p.name, shown(p.before), shown(p.value), p.standing == cal::Standing::fitted ? shown(p.standard_error) : "",
                     p.standing == cal::Standing::at_bound ? "at its bound" : p.standing == cal::Standing::not_determined ? "kept: the runs do not tell it well enough" : ""});
   }
-  text += "\n" + parameters.text(0) + "\n";
+  return parameters.text(0);
+}
+
+std::string error_table(const std::vector<cal::LoggedRun>& runs, const cal::AgainstFit& fit) {
   report::Table errors({"run", "measured", "before", "after", "left out"});
   const auto percent = [](double log_error) { return fmt::format("{:+.1f} %", 100 * std::expm1(log_error)); };
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const auto k = static_cast<Eigen::Index>(i);
     errors.add({runs[i].name, report::seconds_text(runs[i].step_seconds), percent(fit.before[k]), percent(fit.after[k]), percent(fit.leave_one_out[k])});
   }
-  text += errors.text(0);
+  return errors.text(0);
+}
+
+std::string verdict_text(const cal::AgainstFit& fit) {
   const cal::ErrorSummary before = cal::summary_of(fit.before), after = cal::summary_of(fit.after), unseen = cal::summary_of(fit.leave_one_out);
-  text += fmt::format("\nmean error: {:.1f} % before, {:.1f} % after, {:.1f} % on runs left out one by one; bias {:+.1f} %, {:+.1f} %, {:+.1f} %; condition {:.1f}\n", before.mean_absolute, after.mean_absolute, unseen.mean_absolute, before.bias,
-                      after.bias, unseen.bias, fit.condition);
+  std::string text = fmt::format("\nmean error: {:.1f} % before, {:.1f} % after, {:.1f} % on runs left out one by one; bias {:+.1f} %, {:+.1f} %, {:+.1f} %; condition {:.1f}\n", before.mean_absolute, after.mean_absolute, unseen.mean_absolute,
+                                 before.bias, after.bias, unseen.bias, fit.condition);
   text += fmt::format("all runs were simulated with {} choices of the constants{}\n", fit.simulated, fit.converged ? "" : "; the last step still mattered: NOT CONVERGED");
   if (unseen.mean_absolute > before.mean_absolute) text += "on runs that it has not seen the fit is no better than the profile as it was: do not use it\n";
+  return text;
+}
+
+void write_profile(const cal::AgainstFit& fit, strategies::FrameworkProfile base, const CalibrateAgainstOptions& o) {
+  if (config::is_file_name(base.name)) base.name = std::filesystem::absolute(base.name).string();
+  std::string sources;
+  for (const std::string& file : o.tables) sources = joined(sources, std::filesystem::path(file).filename().string());
+  if (!o.runs.empty()) sources = joined(sources, fmt::format("{} logs", o.runs.size()));
+  write_file(o.out, cal::profile_yaml(fit, base, sources + ", " + today()));
+  if (o.out != "-") strategies::load_profile(o.out.find('/') == std::string::npos ? "./" + o.out : o.out);  // what we write, we can read
+}
+
+int against(const CalibrateAgainstOptions& o) {
+  if (o.tables.empty() && o.runs.empty()) throw ConfigError(Diagnostic{{}, "", "there is nothing to fit to", "Give a table of runs (RUNS.csv), or --run scenario.yaml:train.log", ""});
+  if (!o.out.empty()) check_writable(o.out);
+  std::vector<cal::LoggedRun> all;
+  std::map<std::string, int> left_out;
+  for (const std::string& file : o.tables) add_table(file, o, all, left_out);
+  for (const std::string& pair : o.runs) all.push_back(logged(pair));
+  const std::string framework = framework_of(all, o.framework);
+  const std::vector<cal::LoggedRun> runs = runs_of(framework, all, o);
+  std::vector<cal::FrameworkConstant> constants;
+  for (const std::string& name : o.constants) constants.push_back(*cal::framework_constant_named(name));
+
+  const cal::AgainstFit fit = cal::fit_against(runs, constants);
+  std::string text = fmt::format("{} runs of {}\n", runs.size(), framework);
+  for (const auto& [reason, count] : left_out) text += report::wrapped(fmt::format("left out, {}: ", count), reason);
+  if (!fit.refusals.empty()) {
+    print(text + refusal_text(fit));
+    return kNo;
+  }
+  text += "\n" + parameter_table(fit) + "\n" + error_table(runs, fit) + verdict_text(fit);
   if (!o.out.empty()) {
-    strategies::FrameworkProfile base = runs.front().scenario.profile;
-    if (config::is_file_name(base.name)) base.name = std::filesystem::absolute(base.name).string();
-    std::string names;
-    for (const std::string& file : o.tables) names += (names.empty() ? "" : ", ") + std::filesystem::path(file).filename().string();
-    if (!o.runs.empty()) names += fmt::format("{}{} logs", names.empty() ? "" : ", ", o.runs.size());
-    write_file(o.out, cal::profile_yaml(fit, base, names + ", " + today()));
-    if (o.out != "-") strategies::load_profile(o.out.find('/') == std::string::npos ? "./" + o.out : o.out);  // what we write, we can read
+    write_profile(fit, runs.front().scenario.profile, o);
     text += "written: " + o.out + " (use: --set training.framework=" + o.out + ")\n";
   }
   print(text);

@@ -48,6 +48,20 @@ void learn_positions(ModelFields& fields, ModelDescription& model) {
   fields.refuse_if_set("add_cross_attention", "cross-attention is not supported (decoder-only models are)");
 }
 
+/// The field names that GPT-NeoX and Persimmon share, with the defaults that each class has of its own.
+ModelDescription gpt_neox_like(ModelFields& fields, const char* family, std::int64_t ffn_hidden, std::int64_t vocab, Activation activation) {
+  ModelDescription model = gpt_like(family);
+  model.fused_qkv = true;
+  model.hidden = fields.integer({"hidden_size"});
+  set_layer_count(model, fields.integer({"num_hidden_layers"}));
+  model.heads = fields.integer({"num_attention_heads"}, 64);
+  derive_heads(model, model.heads);
+  model.ffn_hidden = fields.integer({"intermediate_size"}, ffn_hidden);
+  model.vocab = fields.integer({"vocab_size"}, vocab);
+  model.activation = fields.activation({"hidden_act"}, activation);
+  return model;
+}
+
 }  // namespace
 
 ModelDescription read_gpt2(ModelFields& fields) {
@@ -137,15 +151,7 @@ ModelDescription read_mpt(ModelFields& fields) {
 }
 
 ModelDescription read_persimmon(ModelFields& fields) {
-  ModelDescription model = gpt_like("persimmon");
-  model.fused_qkv = true;
-  model.hidden = fields.integer({"hidden_size"});
-  set_layer_count(model, fields.integer({"num_hidden_layers"}));
-  model.heads = fields.integer({"num_attention_heads"}, 64);
-  derive_heads(model, model.heads);
-  model.ffn_hidden = fields.integer({"intermediate_size"}, 16384);
-  model.vocab = fields.integer({"vocab_size"}, 262144);
-  model.activation = fields.activation({"hidden_act"}, Activation::squared_relu);
+  ModelDescription model = gpt_neox_like(fields, "persimmon", 16384, 262144, Activation::squared_relu);
   model.qk_norm = fields.flag({"qk_layernorm"}, true);
   model.tied_embeddings = fields.flag({"tie_word_embeddings"}, false);
   model.dropout = fields.number({"hidden_dropout"}, 0);
@@ -155,15 +161,7 @@ ModelDescription read_persimmon(ModelFields& fields) {
 }
 
 ModelDescription read_gpt_neox(ModelFields& fields) {
-  ModelDescription model = gpt_like("gpt_neox");
-  model.fused_qkv = true;
-  model.hidden = fields.integer({"hidden_size"});
-  set_layer_count(model, fields.integer({"num_hidden_layers"}));
-  model.heads = fields.integer({"num_attention_heads"}, 64);
-  derive_heads(model, model.heads);
-  model.ffn_hidden = fields.integer({"intermediate_size"}, 24576);
-  model.vocab = fields.integer({"vocab_size"}, 50432);
-  model.activation = fields.activation({"hidden_act"}, Activation::gelu);
+  ModelDescription model = gpt_neox_like(fields, "gpt_neox", 24576, 50432, Activation::gelu);
   model.parallel_residual = fields.flag({"use_parallel_residual"}, true);
   model.qkv_bias = model.attention_output_bias = fields.flag({"attention_bias"}, true);
   model.tied_embeddings = fields.flag({"tie_word_embeddings"}, false);

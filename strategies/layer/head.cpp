@@ -14,75 +14,89 @@ std::int64_t padded_vocabulary(const LowerContext& c) {
   return (c.model.vocab + multiple - 1) / multiple * multiple;
 }
 
+namespace {
+
+/// One-hot rows times the table. Source: MaxText layers/embeddings.py, use_iota_embed.
+Item one_hot_product(const LowerContext& c, const char* name, model::GemmRole role, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
+  return {.kind = Item::Kind::kernel, .spec = c.builder.kernel({.kind = KernelKind::gemm, .role = role, .dtype = c.activation, .output_dtype = c.activation, .m = rows, .n = columns, .k = depth, .name = name})};
+}
+
+/// Each tensor rank has looked up the words of its part of the table; `bytes` of all tokens.
+void reduce_embedding(const LowerContext& c, const Operators& op, Node& node, std::int64_t bytes) {
+  const int both = plan::kAfterCompute | plan::kComputeWaits;
+  if (c.sequence_parallel) node.forward.push_back({.kind = Item::Kind::produce_outputs});
+  node.forward.push_back(op.collective(c.sequence_parallel ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce, "embedding reduce", bytes, both));
+  if (c.profile.record_streams == RecordStreams::all) {
+    node.forward.push_back(Operators::record_stream(0));
+    if (c.sequence_parallel) node.forward.push_back(Operators::record(Item::Kind::record_outputs));
+  }
+  node.forward.push_back(Operators::free(0));
+  if (c.sequence_parallel) node.backward.insert(node.backward.end(), {Operators::alloc(1, bytes), op.collective(CollectiveKind::all_gather, "embedding gather gradient", bytes, both)});
+}
+
+/// Words of `width`, looked up in the table that tensor ranks share.
+TensorId word_embedding(const LowerContext& c, const Operators& op, Tape& tape, std::int64_t width, bool tied_here) {
+  const std::int64_t e = c.element(), whole = c.tokens * c.model.hidden * e, rows = padded_vocabulary(c) / c.tensor;
+  const TensorId ids = tape.tensor("token ids", c.tokens * 8, false), x = tape.tensor("embedding", c.stream_tokens() * c.model.hidden * e);
+  Weight table = op.weight("word_embeddings.weight", rows * width);
+  table.matrix = false;
+  table.columns = width;
+  table.gradient_elsewhere = tied_here;
+  table.replicated_over_tensor = c.tensor == 1;
+  Node node{.name = "embedding", .outputs = {x}, .intermediates = {ids}};
+  if (table.trainable) node.saved = {ids};
+  const int w = tape.weight(std::move(table));
+  if (c.tensor > 1) node.forward.push_back(Operators::alloc(0, whole));
+  const bool one_hot = c.profile.one_hot_embedding;
+  if (one_hot) node.forward.insert(node.forward.end(), {op.kernel("one-hot", c.tokens * 8, c.tokens * rows * e), one_hot_product(c, "embedding", model::GemmRole::forward, c.tokens, width, rows)});
+  else node.forward.push_back(op.kernel("embedding", whole, whole, KernelKind::embedding));
+  if (c.tensor > 1) reduce_embedding(c, op, node, whole);
+  node.backward.push_back(op.weight_gradient(w, one_hot ? one_hot_product(c, "embedding weight gradient", model::GemmRole::weight_gradient, rows, width, c.tokens)
+                                                        : op.kernel("embedding backward", whole, rows * width * e / 8 + whole, KernelKind::embedding)));
+  if (c.tensor > 1 && c.sequence_parallel) node.backward.push_back(Operators::free(1));
+  tape.nodes.push_back(std::move(node));
+  return x;
+}
+
+TensorId add_positions(const LowerContext& c, const Operators& op, Tape& tape, TensorId x) {
+  const auto& m = c.model;
+  const std::int64_t bytes = c.stream_tokens() * m.hidden * c.element();
+  Weight positions = op.weight("position_embeddings.weight", m.max_positions * m.hidden);
+  positions.matrix = false;
+  positions.columns = m.hidden;
+  positions.replicated_over_tensor = true;
+  const int w = tape.weight(std::move(positions));
+  const TensorId y = tape.tensor("embedding with positions", bytes);
+  tape.nodes.push_back({.name = "add positions", .inputs = {x}, .outputs = {y}, .forward = {op.kernel("add positions", 2 * bytes, bytes)},
+                        .backward = {op.weight_gradient(w, op.kernel("position gradient", bytes, m.max_positions * m.hidden * c.element(), KernelKind::reduction))}, .passed_inputs = 1});
+  return y;
+}
+
+/// One kernel over the residual stream in each direction.
+TensorId pointwise(const LowerContext& c, const Operators& op, Tape& tape, TensorId x, const std::string& name) {
+  const std::int64_t bytes = c.stream_tokens() * c.model.hidden * c.element();
+  const TensorId y = tape.tensor(name, bytes);
+  tape.nodes.push_back({.name = name, .inputs = {x}, .outputs = {y}, .forward = {op.kernel(name, bytes, bytes)}, .backward = {op.kernel(name + " backward", bytes, bytes)}});
+  return y;
+}
+
+}  // namespace
+
 Tape embedding_tape(const LowerContext& c, bool tied_here) {
   Tape tape;
   tape.name = "embedding";
   Operators op(c, tape);
   const auto& m = c.model;
   const std::int64_t width = m.embedding_width > 0 ? m.embedding_width : m.hidden;
-  const std::int64_t e = c.element(), whole = c.tokens * m.hidden * e, bytes = c.stream_tokens() * m.hidden * e;
-  const std::int64_t rows = padded_vocabulary(c) / c.tensor;
-  const int both = plan::kAfterCompute | plan::kComputeWaits;
-
-  const TensorId ids = tape.tensor("token ids", c.tokens * 8, false);
-  TensorId x = tape.tensor("embedding", bytes);
-  Weight table = op.weight("word_embeddings.weight", rows * width);
-  table.matrix = false;
-  table.columns = width;
-  table.gradient_elsewhere = tied_here;
-  table.replicated_over_tensor = c.tensor == 1;
-  const bool trained = table.trainable;
-  const int w = tape.weight(std::move(table));
-  Node node{.name = "embedding", .outputs = {x}, .intermediates = {ids}};
-  if (trained) node.saved = {ids};
-  if (c.tensor > 1) node.forward.push_back(Operators::alloc(0, whole));
-  // One-hot rows times the table. Source: MaxText layers/embeddings.py, use_iota_embed.
-  const bool one_hot = c.profile.one_hot_embedding;
-  auto product = [&](const char* name, model::GemmRole role, std::int64_t down, std::int64_t depth) {
-    return Item{.kind = Item::Kind::kernel, .spec = c.builder.kernel({.kind = KernelKind::gemm, .role = role, .dtype = c.activation, .output_dtype = c.activation, .m = down, .n = width, .k = depth, .name = name})};
-  };
-  if (one_hot) node.forward.insert(node.forward.end(), {op.kernel("one-hot", c.tokens * 8, c.tokens * rows * e), product("embedding", model::GemmRole::forward, c.tokens, rows)});
-  else node.forward.push_back(op.kernel("embedding", whole, whole, KernelKind::embedding));
-  if (c.tensor > 1) {
-    if (c.sequence_parallel) node.forward.push_back({.kind = Item::Kind::produce_outputs});
-    node.forward.push_back(op.collective(c.sequence_parallel ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce, "embedding reduce", whole, both));
-    if (c.profile.record_streams == RecordStreams::all) {
-      node.forward.push_back(Operators::record_stream(0));
-      if (c.sequence_parallel) node.forward.push_back(Operators::record(Item::Kind::record_outputs));
-    }
-    node.forward.push_back(Operators::free(0));
-    if (c.sequence_parallel)
-      node.backward.insert(node.backward.end(), {Operators::alloc(1, whole), op.collective(CollectiveKind::all_gather, "embedding gather gradient", whole, both)});
-  }
-  node.backward.push_back(op.weight_gradient(w, one_hot ? product("embedding weight gradient", model::GemmRole::weight_gradient, rows, c.tokens)
-                                                        : op.kernel("embedding backward", whole, rows * width * e / 8 + whole, KernelKind::embedding)));
-  if (c.tensor > 1 && c.sequence_parallel) node.backward.push_back(Operators::free(1));
-  tape.nodes.push_back(std::move(node));
-
-  auto pointwise = [&](const std::string& name, std::vector<TensorId> saved) {
-    const TensorId y = tape.tensor(name, bytes);
-    Node n{.name = name, .inputs = {x}, .outputs = {y}, .saved = std::move(saved), .forward = {op.kernel(name, bytes, bytes)}, .backward = {op.kernel(name + " backward", bytes, bytes)}};
-    tape.nodes.push_back(std::move(n));
-    x = y;
-  };
+  TensorId x = word_embedding(c, op, tape, width, tied_here);
   if (width != m.hidden) x = op.linear(x, "embedding projection", width, m.hidden, false, Operators::Split::none);
-  if (m.scaled_embedding) pointwise("embedding scale", {});
-  if (m.position == model::Position::learned) {
-    Weight positions = op.weight("position_embeddings.weight", m.max_positions * m.hidden);
-    positions.matrix = false;
-    positions.columns = m.hidden;
-    positions.replicated_over_tensor = true;
-    const int p = tape.weight(std::move(positions));
-    const TensorId y = tape.tensor("embedding with positions", bytes);
-    tape.nodes.push_back({.name = "add positions", .inputs = {x}, .outputs = {y}, .forward = {op.kernel("add positions", 2 * bytes, bytes)},
-                          .backward = {op.weight_gradient(p, op.kernel("position gradient", bytes, m.max_positions * m.hidden * e, KernelKind::reduction))}, .passed_inputs = 1});
-    x = y;
-  }
+  if (m.scaled_embedding) x = pointwise(c, op, tape, x, "embedding scale");
+  if (m.position == model::Position::learned) x = add_positions(c, op, tape, x);
   if (m.embedding_norm) x = op.norm(x, "embedding norm", c.stream_tokens(), m.hidden);
   if (c.profile.dropout && m.dropout > 0) {
     const TensorId mask = tape.tensor("embedding dropout mask", c.stream_tokens() * m.hidden, false);
-    pointwise("embedding dropout", {mask});
-    tape.nodes.back().intermediates = {mask};
+    x = pointwise(c, op, tape, x, "embedding dropout");
+    tape.nodes.back().saved = tape.nodes.back().intermediates = {mask};
   }
   tape.output = x;
   return tape;

@@ -127,24 +127,9 @@ class Operators {
   void unpack(std::vector<Item>& list, int temporary, std::int64_t elements) const;
 
  private:
-  /// One rank's part of a linear layer: m rows, k in, n out; its own rows of the input, and of the output.
-  struct Product {
-    std::string name;
-    std::int64_t m = 0, k = 0, n = 0, own_rows = 0, out_rows = 0;
-    bool gathers = false, trained = true;
-    bool after_norm = false;    // one module makes norm and product (latent attention's down projections and routers stand alone)
-  };
-  /// What runs beside the products of a layer whose operands have fewer than 16 bits, in the order of forward and backward.
-  struct Casts {
-    std::vector<Item> before_gather, before_product, after_product;
-    std::vector<Item> before_gradient_gather, before_gradients, before_data_gradient, after_data_gradient, after_input, before_weight_gradient, after_weight_gradient;
-  };
-  Casts casts_of(const Product& p) const;
-  bool made_by_norm(TensorId x) const;
   TensorId narrow_product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
   TensorId product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
   TensorId scaled_and_shifted(TensorId y, const std::string& name, std::int64_t out, Split split);
-  TensorId decomposed(TensorId y, TensorId branch, const std::string& name, std::int64_t in, std::int64_t out, std::int64_t narrow);
   TensorId with_adapter(TensorId x, TensorId y, const std::string& name, std::int64_t in, std::int64_t out, Split split);
   void norm_upcasts(Node& node, const std::string& name, std::int64_t elements);
   void norm_eager(Node& node, TensorId x, TensorId y, const std::string& name, std::int64_t elements, std::int64_t rows, int weight);  // weight < 0: none

@@ -172,80 +172,102 @@ void norm_queries_and_keys(const LowerContext& c, Operators& op, TensorId& q, Te
   k = op.norm(k, "k_norm", c.tokens * (joint ? 1 : k_heads), m.head_dim * (joint ? k_heads : 1), !joint, m.qk_norm_weight);
 }
 
+/// What attention reads: as many tokens of each as the rank has.
+struct QueryKeyValue {
+  TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;
+};
+
+std::int64_t query_width(const LowerContext& c) { return c.model.heads * c.model.head_dim; }
+std::int64_t key_width(const LowerContext& c) { return c.model.kv_heads * c.model.head_dim; }
+
+/// Of a fused projection, queries and keys are rotated after it has been split; else one kernel splits and rotates.
+bool rotates_parts(const LowerContext& c) { return c.profile.value_is_view || c.profile.packs_qkv || !c.profile.fused_qkv; }
+
+QueryKeyValue separate_projections(const LowerContext& c, Operators& op, TensorId x, bool rotates) {
+  const auto& m = c.model;
+  QueryKeyValue h;
+  h.q = op.linear(x, "q_proj", m.hidden, query_width(c), m.qkv_bias, Operators::Split::column);
+  h.k = op.linear(x, "k_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
+  h.v = op.linear(x, "v_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
+  if (m.qk_norm) norm_queries_and_keys(c, op, h.q, h.k);
+  if (!rotates) return h;
+  h.q = op.rope(h.q, "query rope", query_width(c) / c.tensor);
+  h.k = op.rope(h.k, "key rope", key_width(c) / c.tensor);
+  return h;
+}
+
+QueryKeyValue split_and_rotated(const LowerContext& c, Operators& op, Tape& tape, TensorId qkv, bool rotates) {
+  if (rotates && !rotates_parts(c)) {
+    // Rotary embedding makes q, k and v tensors of their own.
+    const std::int64_t column = c.tokens / c.tensor * c.element(), query = column * query_width(c), key = column * key_width(c), bytes = query + 2 * key;
+    const QueryKeyValue h{tape.tensor("query", query), tape.tensor("key", key), tape.tensor("value", key)};
+    tape.nodes.push_back({.name = "split and rope", .inputs = {qkv}, .outputs = {h.q, h.k, h.v}, .forward = {op.kernel("rope", bytes, bytes)}, .backward = {op.kernel("rope backward", bytes, bytes)}});
+    return h;
+  }
+  const std::int64_t q_width = query_width(c) / c.tensor, kv_width = key_width(c) / c.tensor;
+  const auto parts = op.split(qkv, "split", {q_width, kv_width, kv_width});
+  QueryKeyValue h{parts[0], parts[1], parts[2]};
+  if (!rotates) return h;
+  h.q = op.rope(h.q, "query rope", q_width);
+  h.k = op.rope(h.k, "key rope", kv_width);
+  return h;
+}
+
+/// Attention's output, from heads in the format that its kernels take.
+TensorId attended(const LowerContext& c, Operators& op, Tape& tape, QueryKeyValue h, const model::Layer& layer) {
+  const std::int64_t q_width = query_width(c), kv_width = key_width(c);
+  // Products of scores need as many keys as queries; fused kernels read grouped ones as they are.
+  if (c.repeats_before_exchange() || (c.attention == "unfused" && c.model.kv_heads < c.model.heads)) {
+    h.k = op.repeat(h.k, "repeat keys", kv_width / c.tensor, q_width / c.tensor);
+    h.v = op.repeat(h.v, "repeat values", kv_width / c.tensor, q_width / c.tensor);
+  }
+  if (c.profile.packs_qkv && c.attention == "flash") {
+    h.q = packed(c, op, tape, h.q, "query", q_width);
+    h.k = packed(c, op, tape, h.k, "key", kv_width);
+    h.v = packed(c, op, tape, h.v, "value", kv_width);
+  }
+  const TensorId out = op.attention(h.q, h.k, h.v, layer);
+  return has_prompt(c.strategy.tuning, c.layer) ? op.with_prompt(h.q, out) : out;
+}
+
+/// The kernel's output is [batch, sequence, heads, dim]. Hugging Face's transpose back needs a contiguous copy before the
+/// projection; so do Megatron's [sequence, batch] activations, except with cuDNN, which writes that layout itself.
+TensorId contiguous(const LowerContext& c, Operators& op, Tape& tape, TensorId out) {
+  const bool transposes = c.profile.transformer_engine && c.profile.attention == model::AttentionKernel::flash2 && c.attention == "flash";
+  const bool copies_gradient = transposes || c.profile.packs_qkv;   // the kernel wants it in its own order
+  if (!c.profile.repeat_kv && !copies_gradient) return out;
+  const std::int64_t bytes = c.tokens * query_width(c) / c.tensor * c.element();
+  const TensorId copy = tape.tensor("contiguous attention output", bytes);
+  Node node{.name = "contiguous", .inputs = {out}, .outputs = {copy}, .forward = {op.kernel("contiguous", bytes, bytes, model::KernelKind::strided)}};
+  if (copies_gradient) node.backward = {op.kernel("contiguous backward", bytes, bytes, model::KernelKind::strided)};
+  else node.passed_inputs = 1;
+  tape.nodes.push_back(std::move(node));
+  return copy;
+}
+
 TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, TensorId x, const model::Layer& layer) {
   const auto& m = c.model;
+  const bool rotates = m.position == model::Position::rotary && layer.rotary;
   if (m.latent.present()) return latent_attention_block(c, op, tape, x, layer);
-  if (c.strategy.memory.sequence_chunk > 0) return chunked_attention_block(c, op, tape, x, m.position == model::Position::rotary && layer.rotary);
-  const std::int64_t q_width = m.heads * m.head_dim, kv_width = m.kv_heads * m.head_dim;
-  using Split = Operators::Split;
-  TensorId q, k, v;
+  if (c.strategy.memory.sequence_chunk > 0) return chunked_attention_block(c, op, tape, x, rotates);
+  QueryKeyValue h;
   if (c.profile.fused_qkv || m.fused_qkv) {
-    const TensorId qkv = op.linear(x, "qkv", m.hidden, q_width + 2 * kv_width, m.qkv_bias, Split::column);
-    const bool rotates = m.position == model::Position::rotary && layer.rotary;
-    if (rotates && (c.profile.value_is_view || c.profile.packs_qkv || !c.profile.fused_qkv)) {
-      const auto parts = op.split(qkv, "split", {q_width / c.tensor, kv_width / c.tensor, kv_width / c.tensor});
-      q = op.rope(parts[0], "query rope", q_width / c.tensor);
-      k = op.rope(parts[1], "key rope", kv_width / c.tensor);
-      v = parts[2];
-    } else if (rotates && c.profile.repacks_qkv) {
-      return repacked_attention(c, op, tape, qkv, layer);
-    } else if (rotates) {
-      // Rotary embedding makes q, k and v tensors of their own.
-      const std::int64_t e = c.element(), per = c.tokens / c.tensor;
-      const TensorId nq = tape.tensor("query", per * q_width * e), nk = tape.tensor("key", per * kv_width * e), nv = tape.tensor("value", per * kv_width * e);
-      const std::int64_t bytes = per * (q_width + 2 * kv_width) * e;
-      Node node{.name = "split and rope", .inputs = {qkv}, .outputs = {nq, nk, nv}, .forward = {op.kernel("rope", bytes, bytes)},
-                .backward = {op.kernel("rope backward", bytes, bytes)}};
-      tape.nodes.push_back(std::move(node));
-      q = nq, k = nk, v = nv;
-    } else {
-      const auto parts = op.split(qkv, "split", {q_width / c.tensor, kv_width / c.tensor, kv_width / c.tensor});
-      q = parts[0], k = parts[1], v = parts[2];
-    }
-    if (m.qk_norm) norm_queries_and_keys(c, op, q, k);
+    const TensorId qkv = op.linear(x, "qkv", m.hidden, query_width(c) + 2 * key_width(c), m.qkv_bias, Operators::Split::column);
+    if (rotates && !rotates_parts(c) && c.profile.repacks_qkv) return repacked_attention(c, op, tape, qkv, layer);
+    h = split_and_rotated(c, op, tape, qkv, rotates);
+    if (m.qk_norm) norm_queries_and_keys(c, op, h.q, h.k);
   } else {
-    q = op.linear(x, "q_proj", m.hidden, q_width, m.qkv_bias, Split::column);
-    k = op.linear(x, "k_proj", m.hidden, kv_width, m.qkv_bias, Split::column);
-    v = op.linear(x, "v_proj", m.hidden, kv_width, m.qkv_bias, Split::column);
-    if (m.qk_norm) norm_queries_and_keys(c, op, q, k);
-    if (m.position == model::Position::rotary && layer.rotary) {
-      q = op.rope(q, "query rope", q_width / c.tensor);
-      k = op.rope(k, "key rope", kv_width / c.tensor);
-    }
+    h = separate_projections(c, op, x, rotates);
   }
   const LowerContext narrow = c.narrowed();
   Operators inner(narrow, tape);
   if (c.mixed()) {  // fused kernels take 16 bits (transformers, flash_attention_forward: target_dtype)
-    q = op.cast(q, "query", c.tokens * q_width / c.tensor, narrow.activation);
-    k = op.cast(k, "key", c.tokens * kv_width / c.tensor, narrow.activation);
-    v = op.cast(v, "value", c.tokens * kv_width / c.tensor, narrow.activation);
+    h.q = op.cast(h.q, "query", c.tokens * query_width(c) / c.tensor, narrow.activation);
+    h.k = op.cast(h.k, "key", c.tokens * key_width(c) / c.tensor, narrow.activation);
+    h.v = op.cast(h.v, "value", c.tokens * key_width(c) / c.tensor, narrow.activation);
   }
-  // Products of scores need as many keys as queries; fused kernels read grouped ones as they are.
-  if (c.repeats_before_exchange() || (c.attention == "unfused" && m.kv_heads < m.heads)) {
-    k = inner.repeat(k, "repeat keys", kv_width / c.tensor, q_width / c.tensor);
-    v = inner.repeat(v, "repeat values", kv_width / c.tensor, q_width / c.tensor);
-  }
-  if (c.profile.packs_qkv && c.attention == "flash") {
-    q = packed(narrow, inner, tape, q, "query", q_width);
-    k = packed(narrow, inner, tape, k, "key", kv_width);
-    v = packed(narrow, inner, tape, v, "value", kv_width);
-  }
-  TensorId out = inner.attention(q, k, v, layer);
-  if (has_prompt(c.strategy.tuning, c.layer)) out = inner.with_prompt(q, out);
-  // The kernel's output is [batch, sequence, heads, dim]. Hugging Face's transpose back needs a contiguous copy before the
-  // projection; so do Megatron's [sequence, batch] activations, except with cuDNN, which writes that layout itself.
-  const bool transposes = c.profile.transformer_engine && c.profile.attention == model::AttentionKernel::flash2 && c.attention == "flash";
-  const bool copies_gradient = transposes || c.profile.packs_qkv;   // the kernel wants it in its own order
-  if (c.profile.repeat_kv || copies_gradient) {
-    const std::int64_t bytes = c.tokens * q_width / c.tensor * narrow.element();
-    const TensorId copy = tape.tensor("contiguous attention output", bytes);
-    Node node{.name = "contiguous", .inputs = {out}, .outputs = {copy}, .forward = {inner.kernel("contiguous", bytes, bytes, model::KernelKind::strided)}};
-    if (copies_gradient) node.backward = {inner.kernel("contiguous backward", bytes, bytes, model::KernelKind::strided)};
-    else node.passed_inputs = 1;
-    tape.nodes.push_back(std::move(node));
-    out = copy;
-  }
-  return inner.linear(out, "o_proj", q_width, m.hidden, m.attention_output_bias, Split::row);
+  const TensorId out = contiguous(narrow, inner, tape, attended(narrow, inner, tape, h, layer));
+  return inner.linear(out, "o_proj", query_width(c), m.hidden, m.attention_output_bias, Operators::Split::row);
 }
 
 }  // namespace

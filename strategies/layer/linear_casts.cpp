@@ -1,0 +1,103 @@
+// Fewer than 16 bits: what casts the operands of a linear layer's three products, and what scales their results.
+//   Transformer Engine, torchao's tensor-wide scales   operands are cast before they travel; Transformer Engine also writes the
+//       columns that the weight gradient wants, where they are not gathered again for it
+//   torchao's row scales   scales run along the sum of each product: the gradient has other ones for the weight's gradient than for the
+//       input's, and so has the weight here than in forward
+//   torchao's mxfp8        a kernel for each operand and direction (mx_linear.py)
+//   torchao's nvfp4        the maximum first, then one kernel for both directions (nvfp4_linear.py)
+#include <algorithm>
+
+#include "strategies/layer/linear_layer.h"
+
+namespace rehearse::strategies {
+
+using model::KernelKind;
+
+bool LinearLayer::made_by_norm() const {
+  const auto made = std::find_if(tape_.nodes.rbegin(), tape_.nodes.rend(), [&](const Node& n) { return std::find(n.outputs.begin(), n.outputs.end(), x_) != n.outputs.end(); });
+  return made != tape_.nodes.rend() && made->name.find("norm") != std::string::npos;
+}
+
+LinearLayer::Casts LinearLayer::casts() const {
+  if (!low_precision_) return {};
+  if (c_.row_scaled) return casts_by_row();
+  Casts c;
+  c.before_gather = casts_of_input();
+  c.before_gradient_gather = casts_of_gradient();
+  if (block_scaled_ && c_.profile.transformer_engine) {
+    // Activations are quantised with their scales in the product's order, weights are not: theirs are brought into it for each product.
+    // Source: Transformer Engine 2.12 and later, optimize_for_gemm in module/linear.py; pytorch/csrc/extensions/swizzle.cpp.
+    c.before_product = {op_.swizzle(name_, k_ * n_)};
+    c.before_data_gradient = {op_.swizzle(name_, k_ * n_)};
+  }
+  if (op_.transposes_weights()) {
+    const std::int64_t bytes = narrow(k_ * n_);
+    c.before_data_gradient = {op_.alloc(transposed_narrow_weight, bytes), op_.kernel(name_ + " transpose weight", bytes, bytes, KernelKind::permute)};
+    c.after_data_gradient = {op_.free(transposed_narrow_weight)};
+  }
+  if (is_torchao(DType::mxfp8)) {
+    const auto columns = [&](const char* what, std::int64_t elements) { return op_.kernel(name_ + " cast " + what + " columns", elements * c_.element(), narrow(elements)); };
+    c.before_data_gradient = {columns("weight", k_ * n_)};
+    if (trained_) c.before_weight_gradient = {columns("gradient", m_ * n_), columns("input", m_ * k_)};
+  }
+  return c;
+}
+
+/// The kernels and their traffic are those of torchao's roofline (roofline_utils.py, "rowwise"): the second orientation is a transposed
+/// 16-bit copy, then a cast. Backward products accumulate in fp32, for which cuBLAS's tensor-wide kernel runs with scales of one and its
+/// result is scaled afterwards (float8_ops.py).
+LinearLayer::Casts LinearLayer::casts_by_row() const {
+  const std::int64_t in = input_bytes_, out = output_bytes_, weight = weight_bytes_;
+  // An operand in 8 bits, with an fp32 scale for each of its rows, or columns.
+  const auto scaled = [](std::int64_t elements, std::int64_t scales) { return elements + scales * 4; };
+  const std::int64_t input_rows = scaled(m_ * k_, m_), input_columns = scaled(m_ * k_, k_), gradient_rows = scaled(m_ * n_, m_), gradient_columns = scaled(m_ * n_, n_);
+  const std::int64_t weight_rows = scaled(k_ * n_, n_), weight_columns = scaled(k_ * n_, k_);
+  Casts c;
+  c.before_product = {op_.alloc(cast_input, input_rows), op_.kernel(name_ + " cast input", in, input_rows), op_.alloc(cast_weight, weight_rows), op_.kernel(name_ + " cast weight", weight, weight_rows)};
+  c.after_product = {op_.free(cast_input), op_.free(cast_weight)};
+  c.before_gradients = {op_.alloc(cast_gradient, gradient_rows)};
+  if (trained_) c.before_gradients.push_back(op_.alloc(transposed_gradient, out));
+  c.before_gradients.push_back(op_.kernel(name_ + " cast gradient", out, gradient_rows + (trained_ ? out : 0)));
+  c.before_data_gradient = {op_.alloc(transposed_weight, weight), op_.kernel(name_ + " transpose weight", weight, weight), op_.alloc(cast_weight_columns, weight_columns),
+                            op_.kernel(name_ + " cast weight", weight, weight_columns), op_.free(transposed_weight)};
+  c.after_data_gradient = {op_.kernel(name_ + " scale data gradient", in, in), op_.free(cast_weight_columns)};
+  c.after_input = {op_.free(cast_gradient)};
+  if (!trained_) return c;
+  c.before_weight_gradient = {op_.alloc(cast_gradient_columns, gradient_columns), op_.kernel(name_ + " cast gradient columns", out, gradient_columns), op_.alloc(transposed_input, in),
+                              op_.kernel(name_ + " transpose input", in, in), op_.alloc(cast_input_columns, input_columns), op_.kernel(name_ + " cast input columns", in, input_columns), op_.free(transposed_input)};
+  c.after_weight_gradient = {op_.kernel(name_ + " scale weight gradient", weight, weight), op_.free(transposed_gradient), op_.free(cast_gradient_columns), op_.free(cast_input_columns)};
+  return c;
+}
+
+/// A scale for the whole tensor: its maximum is set to zero, found (in the pass of the norm that makes the tensor, where there is one) and
+/// made a scale. Source: Transformer Engine common/recipe/current_scaling.cu and pytorch/csrc/extensions/normalization.cpp, FUSED_NORM_AMAX_FP8.
+void LinearLayer::find_scale(std::vector<Item>& list, const std::string& operand, std::int64_t bytes, bool norm_finds_maximum) const {
+  const bool by_engine = op_.scales_from_tensor() && c_.profile.transformer_engine;
+  if (by_engine) list.push_back(op_.kernel(name_ + " " + operand + " maximum reset", 0, 4));
+  if ((op_.scales_from_tensor() || is_torchao(DType::nvfp4)) && !(by_engine && norm_finds_maximum)) list.push_back(op_.kernel(name_ + " " + operand + " maximum", bytes, 4, KernelKind::reduction));
+  if (by_engine) list.push_back(op_.kernel(name_ + " " + operand + " scale", 4, 8));
+}
+
+/// The input, and where torchao quantises the weight in each step, that too.
+std::vector<Item> LinearLayer::casts_of_input() const {
+  const bool both_ways = is_torchao(DType::nvfp4), engine_both_ways = c_.profile.transformer_engine && trained_ && !gathers_;
+  const std::int64_t elements = own_rows_ * k_, copies = both_ways || engine_both_ways ? op_.quantised_copies() : 1;
+  // One module makes norm and product; latent attention's down projections and routers stand alone.
+  const bool after_norm = split_ != Operators::Split::none && made_by_norm();
+  std::vector<Item> list;
+  find_scale(list, "input", elements * c_.element(), after_norm);
+  list.push_back(op_.kernel(name_ + " cast input", elements * c_.element(), narrow(elements) * copies));
+  if (both_ways) list.push_back(op_.kernel(name_ + " weight maximum", weight_bytes_, 4, KernelKind::reduction));
+  if (both_ways || is_torchao(DType::mxfp8)) list.push_back(op_.kernel(name_ + " cast weight", weight_bytes_, narrow(k_ * n_) * (both_ways ? 2 : 1)));
+  return list;
+}
+
+std::vector<Item> LinearLayer::casts_of_gradient() const {
+  const std::int64_t elements = out_rows_ * n_, copies = is_torchao(DType::mxfp8) ? 1 : c_.profile.transformer_engine ? op_.quantised_copies() : 2;
+  std::vector<Item> list;
+  find_scale(list, "gradient", elements * c_.element(), false);
+  list.push_back(op_.kernel(name_ + " cast gradient", elements * c_.element(), narrow(elements) * copies));
+  return list;
+}
+
+}  // namespace rehearse::strategies
