@@ -1,40 +1,19 @@
-// The one place that says which combinations cannot be, why, and what is near.
+// The one place that says which combinations cannot be, why, and what is near. What is about memory: memory/rules.cpp.
 #include <algorithm>
-#include <iterator>
 #include <numeric>
-
-#include <fmt/format.h>
 
 #include "strategies/data/problems.h"
 #include "strategies/memory/device_map.h"
-#include "strategies/optimizer/optimizer.h"
 #include "strategies/pipeline/catalog.h"
 #include "strategies/plan_writer.h"
+#include "strategies/rules.h"
 #include "strategies/stage_layers.h"
 #include "strategies/tuning/tuning.h"
 
 namespace rehearse::strategies {
 namespace {
 
-class Rules {
- public:
-  void forbid(bool broken, const char* key, std::string problem, std::string fix) {
-    if (broken) out_.push_back({{}, key, std::move(problem), std::move(fix), ""});
-  }
-  void add(Diagnostic problem) { out_.push_back(std::move(problem)); }
-  bool empty() const { return out_.empty(); }
-  std::vector<Diagnostic> take() { return std::move(out_); }
-
- private:
-  std::vector<Diagnostic> out_;
-};
-
 constexpr std::int64_t kMaxMicroBatches = 1 << 16;
-
-/// Parts of a layer that selective recomputation knows (strategies/layer/transformer_layer.cpp).
-constexpr const char* kRecomputedModules[] = {"core_attn", "layernorm", "mlp", "mlp_act", "mla_up_proj", "moe", "moe_act", "shared_experts", "operators", "products", "weight_products", "attention_products", "attention_projections", "qkv_products"};
-
-bool scores_in_memory(const Training& t, const FrameworkProfile& profile) { return t.attention.value_or(profile.attention_fused ? "flash" : "unfused") == "unfused"; }
 
 /// Bytes of the largest tensor of a micro-batch, on a rank that shares it with nobody: widths beyond 64 bits show in a double.
 double largest_tensor(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile) {
@@ -47,11 +26,6 @@ double largest_tensor(const model::ModelDescription& model, const Strategy& s, c
 bool has_experts(const model::ModelDescription& model) {
   return std::any_of(model.layers.begin(), model.layers.end(), [](const model::Layer& l) { return l.moe; });
 }
-
-bool is_fsdp(DataParallelKind kind) { return kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2; }
-bool shards_parameters(DataParallelKind kind) { return kind == DataParallelKind::zero3 || is_fsdp(kind); }
-/// Replicas that PyTorch keeps whole.
-bool keeps_whole_states(DataParallelKind kind) { return kind == DataParallelKind::none || kind == DataParallelKind::ddp || kind == DataParallelKind::one_process; }
 
 bool is_capturable(const std::string& module) {
   for (const char* known : {"attn", "mlp", "moe_router", "moe_preprocess", "moe"})
@@ -140,75 +114,6 @@ void document_rules(const Strategy& s, const FrameworkProfile& profile, Rules& r
   rules.forbid(s.parallelism.degrees.context > 1, "training.document_length", "documents cut by context parallelism are not simulated", "Use parallelism.context: 1, or leave the key out");
 }
 
-/// DeepSpeed's ways to keep checkpoints, and paged optimizer states.
-void checkpoint_rules(const model::ModelDescription& model, const Strategy& s, Rules& rules) {
-  const Memory& m = s.memory;
-  const std::int64_t recomputed = (model.layer_count() + m.recompute_every - 1) / m.recompute_every;
-  rules.forbid(m.contiguous_checkpoints && m.recompute != Recompute::full, "memory.contiguous_checkpoints", "only inputs of recomputed layers are kept in buffers", "Set memory.recompute: full");
-  rules.forbid(m.contiguous_checkpoints && !m.partition_activations, "memory.contiguous_checkpoints", "DeepSpeed keeps only partitioned activations in buffers", "Set memory.partition_activations: true");
-  rules.forbid(m.contiguous_checkpoints && s.parallelism.degrees.pipeline > 1, "memory.contiguous_checkpoints", "the buffers are those of one micro-batch; pipeline stages have several under way", "Leave the key out");
-  rules.forbid(m.recompute_layers > 0 && m.recompute_every > 1, "memory.recompute_layers", "memory.recompute_every chooses among all layers, recompute_layers takes each chunk's first", "Give one of the two");
-  rules.forbid(m.contiguous_checkpoints && m.recompute_layers > 0, "memory.contiguous_checkpoints", "DeepSpeed's buffers are for layers spread evenly, Megatron's block method takes each chunk's first", "Leave out memory.recompute_layers");
-  rules.forbid(m.number_checkpoints > 0 && !m.contiguous_checkpoints, "memory.number_checkpoints", "there are no buffers to count", "Set memory.contiguous_checkpoints: true, or leave the key out");
-  rules.forbid(m.number_checkpoints > 0 && m.number_checkpoints < recomputed, "memory.number_checkpoints", text(m.number_checkpoints) + " buffers for " + text(recomputed) + " recomputed layers", "Use " + text(recomputed));
-  rules.forbid(m.synchronize_checkpoints && m.recompute != Recompute::full, "memory.synchronize_checkpoints", "there are no recomputed layers to wait for", "Set memory.recompute: full");
-  const DataParallelKind kind = s.data_parallel.kind;
-  const bool pages = kind == DataParallelKind::none || kind == DataParallelKind::ddp || is_fsdp(kind);
-  rules.forbid(m.paged_optimizer && !pages, "memory.paged_optimizer", "only the states that one optimizer object has are paged: of replicas, or of FSDP's shards", "Use data_parallel.kind ddp or fsdp2, or memory.offload.optimizer: cpu");
-  rules.forbid(m.paged_optimizer && s.training.optimizer != Optimizer::adamw && s.training.optimizer != Optimizer::adamw_8bit && s.training.optimizer != Optimizer::lion, "memory.paged_optimizer",
-               "bitsandbytes pages the states of Adam and Lion only", "Use adamw, adamw-8bit or lion");
-  rules.forbid(m.paged_optimizer && m.offload.optimizer != MemoryTier::device, "memory.paged_optimizer", "the states are in host memory already", "Leave out memory.offload.optimizer");
-}
-
-/// Sequences in pieces (strategies/layer/tiled.cpp).
-void tiling_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
-  const Memory& m = s.memory;
-  const bool tiled_loss = s.training.cross_entropy.value_or(profile.loss) == LossKind::tiled;
-  const bool narrow = s.training.precision != Precision::bf16 && s.training.precision != Precision::fp16 && s.training.precision != Precision::fp32 && s.training.precision != Precision::tf32;
-  for (const auto& [on, key] : {std::pair{m.tiled_mlp, "memory.tiled_mlp"}, {tiled_loss, "training.cross_entropy"}}) {
-    const bool mlp = std::string_view(key) == "memory.tiled_mlp";
-    const std::string what = mlp ? "DeepSpeed's TiledMLP" : "DeepSpeed's TiledFusedLogitsLoss", off = mlp ? "Leave the key out" : "Use another cross_entropy";
-    rules.forbid(on && s.parallelism.degrees.tensor > 1, key, what + " knows no tensor-parallel layers", "Set parallelism.tensor: 1 and use parallelism.context, or: " + off);
-    rules.forbid(on && narrow && mlp, key, "8- and 4-bit products are not cut into pieces", "Set training.precision: bf16");
-    rules.forbid(on && profile.autocast, key, "pieces under autocast are not simulated", "Use a framework that keeps 16-bit parameters");
-    rules.forbid(on && s.tuning.kind != TuningKind::full && s.tuning.kind != TuningKind::frozen, key, "adapters in pieces are not simulated", off);
-    rules.forbid(on && s.training.phase == StepKind::evaluation && !mlp, key, what + " makes gradients in its forward pass", off);
-  }
-  rules.forbid(tiled_loss && s.parallelism.degrees.pipeline > 1, "training.cross_entropy", "output layer and loss are one, and pipeline stages may part them", "Use another cross_entropy");
-  rules.forbid(tiled_loss && s.training.multi_token_prediction, "training.cross_entropy", "further heads in pieces are not simulated", "Use another cross_entropy");
-  rules.forbid(m.tiled_mlp && std::all_of(model.layers.begin(), model.layers.end(), [](const model::Layer& l) { return l.moe; }), "memory.tiled_mlp", "the model has experts in every layer, and they are not cut into pieces", "Leave the key out");
-  rules.forbid(m.tiled_mlp_num_shards > s.training.sequence_length / s.parallelism.degrees.context, "memory.tiled_mlp_num_shards", "more pieces than a rank's " + text(s.training.sequence_length / s.parallelism.degrees.context) + " tokens", "Use fewer");
-  const auto again = [&](const std::string& module) { return m.recompute == Recompute::selective && (module == "mlp" || module == "mlp_act"); };
-  rules.forbid(m.tiled_mlp && std::any_of(m.recompute_modules.begin(), m.recompute_modules.end(), again), "memory.recompute_modules", "tiled MLPs are made again in backward already", "Leave out mlp and mlp_act");
-}
-
-/// Chunks of the sequence with the rest in host memory (strategies/layer/chunked_sequence.cpp).
-void sequence_chunk_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
-  const Memory& m = s.memory;
-  const Training& t = s.training;
-  const Degrees& d = s.parallelism.degrees;
-  const char* key = "memory.sequence_chunk";
-  if (m.sequence_chunk == 0) return;
-  const char* off = "Leave the key out";
-  rules.forbid(d.context == 1 || context_kind(s, profile) != ContextKind::ulysses, key, "DeepSpeed's FPDT exchanges the heads of each chunk over a context group", "Set parallelism.context and context_kind: ulysses");
-  rules.forbid(d.tensor > 1, key, "FPDT knows no tensor-parallel layers", "Set parallelism.tensor: 1 and use parallelism.context");
-  rules.forbid(d.pipeline > 1, key, "output layer and loss are one, and pipeline stages may part them", "Set parallelism.pipeline: 1");
-  rules.forbid(t.sequence_length % m.sequence_chunk != 0 || t.sequence_length / m.sequence_chunk < 2, key, "a sequence of " + text(t.sequence_length) + " tokens is not two or more chunks of " + text(m.sequence_chunk), "Use a divisor of the sequence");
-  constexpr std::int64_t kMostChunks = 1024;   // every chunk attends to all before it
-  rules.forbid(t.sequence_length / m.sequence_chunk > kMostChunks, key, "more than " + text(kMostChunks) + " chunks are not simulated", "Use a larger chunk");
-  rules.forbid(m.sequence_chunk % (64LL * d.context) != 0, key, "each of " + text(d.context) + " ranks cuts its part of a chunk of " + text(m.sequence_chunk) + " tokens into 32 pieces for the loss, 2 for the MLP", "Use a multiple of " + text(64LL * d.context));
-  rules.forbid(scores_in_memory(t, profile), key, "blocks of scores are merged by their log-sum-exp, which fused kernels give", "Set training.attention: flash");
-  const bool plain = std::all_of(model.layers.begin(), model.layers.end(), [](const model::Layer& l) { return !l.moe && l.window == 0; });
-  rules.forbid(!plain || model.latent.present() || model.qk_norm || model.attention_sinks, key, "experts, windows, latent attention, normalised heads and sinks in chunks are not simulated", off);
-  rules.forbid(model.dropout > 0 && profile.dropout, key, "FPDT has no dropout (Megatron-DeepSpeed transformer.py)", "Set model.dropout: 0");
-  rules.forbid(t.precision != Precision::bf16 && t.precision != Precision::fp16, key, "chunks of other formats than 16 bit are not simulated", "Set training.precision: bf16");
-  rules.forbid(profile.autocast || profile.transformer_engine, key, "chunks under autocast or Transformer Engine are not simulated", "Use framework megatron-deepspeed");
-  rules.forbid(s.tuning.kind != TuningKind::full, key, "chunks with frozen weights or adapters are not simulated", off);
-  rules.forbid(t.multi_token_prediction || t.document_length > 0, key, "further heads and packed documents in chunks are not simulated", off);
-  rules.forbid(m.recompute == Recompute::selective, key, "parts of chunked layers are made again in backward already", "Use memory.recompute: full or none");
-  rules.forbid(m.tiled_mlp || t.cross_entropy == LossKind::tiled, m.tiled_mlp ? "memory.tiled_mlp" : "training.cross_entropy", "memory.sequence_chunk cuts MLP and loss itself", off);
-}
-
 /// What Megatron-FSDP does not do, or is not simulated doing.
 void megatron_fsdp_rules(const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
   if (s.data_parallel.kind != DataParallelKind::megatron_fsdp) return;
@@ -228,18 +133,6 @@ void deferred_head_rules(const model::ModelDescription& model, const Strategy& s
   rules.forbid(!profile.fused_gradient_accumulation, key, "the gradients are made in the kept ones, which this job does not", "Set training.fused_gradient_accumulation: true, or leave the key out");
   rules.forbid(!s.pipeline.schedule.starts_with("1f1b") && !s.pipeline.schedule.starts_with("interleaved-1f1b") && s.pipeline.schedule != "gpipe", key, "'" + s.pipeline.schedule + "' decides itself when weight gradients are made",
                "Use 1f1b or interleaved-1f1b, or leave the key out");
-}
-
-/// Weights that are updated as soon as their gradients are there.
-void optimizer_in_backward_rules(const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
-  if (!s.memory.optimizer_in_backward) return;
-  const char* key = "memory.optimizer_in_backward";
-  rules.forbid(s.data_parallel.kind != DataParallelKind::none, key, "gradients of several ranks are reduced first, and this is simulated for one rank only", "Use data_parallel.kind none");
-  rules.forbid(s.parallelism.degrees.pipeline > 1 || s.micro_batches() > 1, key, "a gradient that more micro-batches add to cannot be used yet", "Use one stage and one micro-batch per step");
-  rules.forbid(s.training.clip_gradients, key, "the gradient norm is known at the end of backward", "Set training.clip_gradients: false");
-  rules.forbid(s.memory.offload.optimizer != MemoryTier::device, key, "offloaded optimizers update at the end of backward", "Leave out memory.offload.optimizer");
-  rules.forbid(s.training.optimizer == Optimizer::muon, key, "muon's update is simulated at the end of backward", "Use another optimizer");
-  rules.forbid(bits(profile.gradient) != bits(profile.stored_parameter) || profile.fused_gradient_accumulation, key, "the framework profile '" + profile.name + "' keeps gradients in a buffer of its own, which stays", "Use framework torchtune, plain, huggingface or litgpt");
 }
 
 /// torch.nn.DataParallel: a thread and a whole model for each GPU that one process sees.
@@ -419,48 +312,6 @@ void data_parallel_rules(const Strategy& s, const FrameworkProfile& profile, int
   rules.forbid(kind != DataParallelKind::one_process && s.data_parallel.gather != Gathered::logits, "data_parallel.gather", "only one process gathers from its GPUs", "Leave the key out, or use data_parallel.kind data-parallel");
 }
 
-/// Names of what is recomputed.
-void recomputed_module_rules(const Strategy& s, Rules& rules) {
-  for (const std::string& m : s.memory.recompute_modules) {
-    const bool known = std::any_of(std::begin(kRecomputedModules), std::end(kRecomputedModules), [&](const char* name) { return m == name; });
-    rules.forbid(!known, "memory.recompute_modules", "'" + m + "' is no part of a layer that is recomputed", fmt::format("Use {}", fmt::join(kRecomputedModules, ", ")));
-  }
-}
-
-/// Optimizer states and parameters in other memory.
-void offload_rules(const Strategy& s, Rules& rules) {
-  const DataParallelKind kind = s.data_parallel.kind;
-  const Offload& o = s.memory.offload;
-  const bool states_away = o.optimizer != MemoryTier::device, parameters_away = o.parameters != MemoryTier::device;
-  const bool fsdp = is_fsdp(kind);
-  rules.forbid((states_away || parameters_away) && keeps_whole_states(kind), "memory.offload.optimizer", "replicas that PyTorch keeps whole update themselves on the GPU",
-               "Use data_parallel.kind zero1, zero2, zero3, fsdp1, fsdp2 or distributed-optimizer");
-  rules.forbid(parameters_away && !shards_parameters(kind) && !keeps_whole_states(kind), "memory.offload.parameters", "only sharded parameters can wait elsewhere", "Use data_parallel.kind zero3, fsdp1 or fsdp2");
-  rules.forbid(fsdp && states_away != parameters_away, states_away ? "memory.offload.parameters" : "memory.offload.optimizer", "FSDP offloads parameters, gradients and optimizer together (CPUOffload, CPUOffloadPolicy)",
-               "Set both to cpu");
-  rules.forbid(parameters_away && !states_away && !fsdp, "memory.offload.optimizer", "parameters that wait elsewhere are updated there", "Set it to cpu or nvme as well");
-  rules.forbid((fsdp || kind == DataParallelKind::distributed_optimizer) && (o.optimizer == MemoryTier::nvme || o.parameters == MemoryTier::nvme), "memory.offload.optimizer", "only DeepSpeed's ZeRO keeps state on NVMe", "Use cpu, or data_parallel.kind zero3");
-  rules.forbid((kind == DataParallelKind::zero1 || kind == DataParallelKind::zero2) && o.optimizer == MemoryTier::nvme, "memory.offload.optimizer", "ZeRO-1 and ZeRO-2 offload to the CPU only", "Use cpu, or data_parallel.kind zero3");
-  rules.forbid(o.ratio < 1 && !(states_away && (kind == DataParallelKind::zero3 || kind == DataParallelKind::distributed_optimizer)), "memory.offload.ratio", "only a ZeRO-3 or Megatron optimizer on the CPU can be offloaded in part",
-               "Leave the key out");
-}
-
-/// What an optimizer needs of the states that it has.
-void optimizer_rules(const Strategy& s, Rules& rules) {
-  const Training& t = s.training;
-  rules.forbid(!states_are_elementwise(t.optimizer) && !keeps_whole_states(s.data_parallel.kind), "training.optimizer", t.optimizer == Optimizer::muon ? "muon orthogonalises whole matrices, which sharded optimizer states do not have" : "flattened shards have no rows and columns for adafactor",
-               "Use data_parallel.kind ddp, or another optimizer");
-  rules.forbid(s.memory.offload.optimizer != MemoryTier::device && (t.optimizer == Optimizer::adamw_8bit || !states_are_elementwise(t.optimizer)), "training.optimizer", "there is no CPU form of this optimizer", "Use adamw, lion, momentum or sgd");
-  rules.forbid(t.optimizer_state_dtype.has_value() && (t.optimizer == Optimizer::adamw_8bit || t.optimizer == Optimizer::adafactor), "training.optimizer_state_dtype", "this optimizer's states have a format of their own", "Leave the key out");
-}
-
-/// Inputs of recomputed layers, elsewhere or in parts.
-void kept_input_rules(const Strategy& s, Rules& rules) {
-  rules.forbid(s.memory.offload.activations != MemoryTier::device && s.memory.recompute != Recompute::full, "memory.offload.activations", "only inputs of recomputed layers are offloaded", "Set memory.recompute: full");
-  rules.forbid(s.memory.partition_activations && s.memory.recompute != Recompute::full, "memory.partition_activations", "only inputs of recomputed layers are partitioned", "Set memory.recompute: full");
-  rules.forbid(s.memory.partition_activations && s.parallelism.sequence_parallel && s.parallelism.degrees.tensor > 1, "memory.partition_activations", "sequence parallelism has partitioned them already", "Leave one of the two out");
-}
-
 }  // namespace
 
 std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, int gpus_per_node) {
@@ -494,13 +345,7 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   rules.forbid(s.backend != Backend::nccl && d.pipeline > 1, "cluster.backend", "Gloo and MPI send host tensors only (torch.distributed, table of backends): stages on GPUs cannot exchange activations", "Use nccl");
   checkpoint_rules(model, s, rules);
   document_rules(s, profile, rules);
-  tiling_rules(model, s, profile, rules);
-  sequence_chunk_rules(model, s, profile, rules);
-  recomputed_module_rules(s, rules);
-  optimizer_in_backward_rules(s, profile, rules);
-  offload_rules(s, rules);
-  optimizer_rules(s, rules);
-  kept_input_rules(s, rules);
+  memory_rules(model, s, profile, rules);
   rules.forbid(d.shard() > 0 && d.data % d.shard() != 0, "parallelism.data_shard", text(d.shard()) + " does not divide the data-parallel degree " + text(d.data), use_divisor(d.data, 1 << 16));
   return rules.take();
 }

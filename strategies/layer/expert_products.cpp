@@ -47,7 +47,7 @@ TensorId ExpertLayer::plain_product(TensorId x, const std::string& name, std::in
     node.forward_host += (low ? c_.profile.grouped_low_host : c_.profile.grouped_host) * load_.local;
     node.backward_host += (low ? c_.profile.grouped_low_backward_host : c_.profile.grouped_backward_host) * load_.local;
   }
-  const bool swizzles = low && by_expert_ && (c_.gemm == DType::mxfp8 || c_.gemm == DType::nvfp4);   // as linear layers (linear.cpp)
+  const bool swizzles = low && by_expert_ && (c_.gemm == DType::mxfp8 || c_.gemm == DType::nvfp4);   // as linear layers (linear_casts.cpp)
   if (low && !(fused_ && place == Place::second)) quantise(node.forward, name + " cast input", load_.received * in);
   if (swizzles) node.forward.push_back(op.swizzle(name, load_.local * in * out));
   products(node.forward, name, GemmRole::forward, out, in, c_.activation, false, w.quantised);
@@ -93,7 +93,7 @@ ExpertLayer::Matrices ExpertLayer::matrices(const std::string& name, std::int64_
 
 /// What the gradients of the weights read.
 void ExpertLayer::keep_input(Node& node, TensorId x, std::int64_t in, const Matrices& w, bool low) {
-  if (w.trains && low && c_.profile.transformer_engine) {  // as linear layers (linear.cpp)
+  if (w.trains && low && c_.profile.transformer_engine) {  // as linear layers (linear_casts.cpp)
     const std::int64_t elements = load_.received * in, blocks = c_.gemm == DType::fp8 ? 0 : elements / (c_.gemm == DType::nvfp4 ? 16 : 32);
     node.intermediates.push_back(tape_.tensor(node.name + " cast input", elements * bits(c_.gemm) / 8 + blocks, false));
     node.saved.push_back(node.intermediates.back());
@@ -156,7 +156,7 @@ void ExpertLayer::per_expert(std::vector<Item>& list, const std::string& name, s
 
 /// Operands of 8-bit products, each expert's with scales of its own.
 void ExpertLayer::quantise(std::vector<Item>& list, const std::string& name, std::int64_t elements) const {
-  if (op_.scales_from_tensor()) {   // as linear layers (linear.cpp); fused kernels find their scales themselves
+  if (op_.scales_from_tensor()) {   // as linear layers (linear_casts.cpp); fused kernels find their scales themselves
     if (by_expert_) per_expert(list, name + " maximum reset", 0, load_.local * 4);
     per_expert(list, name + " maximum", elements * e(), load_.local * 4, KernelKind::reduction);
     if (by_expert_) per_expert(list, name + " scale", load_.local * 4, load_.local * 8);

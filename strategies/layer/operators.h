@@ -61,7 +61,7 @@ struct AttentionShape {
   std::int64_t batch = 1, heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0, length = 0, window = 0;
 };
 
-/// Fills a context from a strategy. Shapes that do not divide are reported by problems_of (strategies/rules.h) before.
+/// Fills a context from a strategy. Shapes that do not divide are reported by problems_of (strategies/plan_writer.h) before.
 LowerContext make_context(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, plan::PlanBuilder& builder);
 
 class Operators {
