@@ -16,6 +16,7 @@ ExpertLayer::ExpertLayer(const LowerContext& c, Operators& op, Tape& tape) : c_(
   const ExpertRouting& routing = c.strategy.experts;
   dispatcher_ = routing.dispatcher.value_or(c.profile.dispatcher);
   dropless_ = routing.capacity_factor == 0;
+  fused_map_ = routing.fused_index_map.value_or(c.profile.fused_index_map);
   fused_ = !loops() && routing.fused_mlp.value_or(c.profile.fused_expert_mlp);
   by_expert_ = !loops() && !fused_ && c.profile.expert_launches;
   low_ = bits(c.gemm) <= 8;
@@ -38,6 +39,7 @@ TensorId ExpertLayer::run(TensorId x) {
     // Tokens travel as they are; copies for each expert are made where they arrive.
     Slots tokens = exchange({x, weights, load_.rows}, arriving_tokens(), overlap);
     beside();
+    if (dispatcher_ == Dispatcher::deepep) tokens = index_map(tokens);
     Slots slots = permute(tokens, load_.received);
     slots.tokens = experts(slots);
     out = home(unpermute(slots.tokens, weights, tokens.rows), load_.rows);
