@@ -81,7 +81,7 @@ ExpertLayer::Slots ExpertLayer::permute(const Slots& in, std::int64_t slots) {
 TensorId ExpertLayer::unpermute(TensorId x, TensorId weights, std::int64_t rows) {
   const std::int64_t slots = sends_slots() && exchanges() ? load_.sent : load_.received;
   const TensorId y = tape_.tensor("experts output", bytes(rows));
-  Node node{.name = "unpermute", .inputs = {x}, .outputs = {y}, .saved = {order_}};
+  Node node{.name = "unpermute", .inputs = {x}, .outputs = {y}, .saved = {order_}, .forward_host = c_.profile.expert_host / 8, .backward_host = c_.profile.expert_backward_host / 8};
   if (loops()) {
     node.inputs.push_back(weights);
     node.saved.insert(node.saved.end(), {x, weights});
