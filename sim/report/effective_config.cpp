@@ -194,6 +194,7 @@ Value experts_section(const scenario::Scenario& s) {
   out.add("imbalance", e.imbalance);
   out.add("overlap_shared", e.overlap_shared.value_or(s.profile.overlap_shared_experts));
   out.add("fused_mlp", e.fused_mlp.value_or(s.profile.fused_expert_mlp));
+  out.add("fused_index_map", e.fused_index_map.value_or(s.profile.fused_index_map));
   out.add("overlap_exchange", e.overlap_exchange);
   if (e.routing.distribution != st::RoutingKind::balanced || e.routing.batch_concentration) out.put("routing", routing_section(e.routing));
   return out.take();

@@ -121,6 +121,7 @@ const config::Fields<P>& fields() {
       config::boolean("native_grouped", &P::native_grouped, "grouped products are PyTorch's own kernel, torch._grouped_mm"),
       config::boolean("expert_launches", &P::expert_launches, "each expert's product and quantisation is a launch of its own"),
       config::boolean("separate_expert_bias", &P::separate_expert_bias, "the bias after the experts is added expert by expert in fp32; clamping is operators of its own"),
+      config::boolean("fused_index_map", &P::fused_index_map, "DeepEP: a token's list of experts becomes a map of tokens and experts in one kernel; false: by operators, which the host waits for"),
       config::boolean("current_scaling", &P::current_scaling, "fp8 scales come from a pass over the tensor itself"),
       config::choice("dispatcher", &P::dispatcher, "how tokens reach their experts", dispatchers()),
       config::boolean("overlap_shared_experts", &P::overlap_shared_experts, "shared experts run while tokens travel"),

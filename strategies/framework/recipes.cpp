@@ -33,6 +33,7 @@ const config::Fields<Recipe>& recipe_fields() {
       config::text("cuda_graph_modules", &R::cuda_graph_modules, "parts of a layer replayed from graphs"),
       config::text("recompute_modules", &R::recompute_modules, "what is recomputed"),
       config::boolean("fused_mlp", &R::fused_mlp, "the experts' products in fused kernels"),
+      config::boolean("fused_index_map", &R::fused_index_map, "Megatron's experimental functions are enabled: DeepEP's lists of experts become maps in one kernel"),
       config::integer("tensor", &R::tensor, "tensor-parallel degree", config::positive),
       config::integer("micro_batch", &R::micro_batch, "samples per micro-batch", config::positive),
       config::boolean("partition_activations", &R::partition_activations, "each tensor rank keeps a piece of a recomputed layer's input"),
@@ -78,6 +79,7 @@ void apply(const Recipe& recipe, bool recompute_unsaid, Strategy& s) {
   if (recipe.cuda_graph) s.training.cuda_graph = true;
   s.training.cuda_graph_modules = recipe.cuda_graph_modules;
   if (recipe.fused_mlp) s.experts.fused_mlp = true;
+  if (recipe.fused_index_map) s.experts.fused_index_map = true;
   if (s.parallelism.degrees.pipeline > 1) s.pipeline.deferred_head_gradients = recipe.deferred_head_gradients;
   // Overlap needs the interleaved schedule where there are stages.
   s.experts.overlap_exchange = recipe.overlap_exchange && s.parallelism.degrees.expert > 1 && (s.parallelism.degrees.pipeline == 1 || s.pipeline.virtual_stages > 1);

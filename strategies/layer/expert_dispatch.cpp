@@ -15,12 +15,50 @@ namespace {
 constexpr int kBoth = plan::kAfterCompute | plan::kComputeWaits;
 }
 
+/// With each token DeepEP delivers a list of its experts; the permutation wants a map of tokens and experts. PyTorch's operators
+/// find the valid entries of the lists, whose number the host must know: three times in forward, once in backward.
+/// Sources: Megatron-Core transformer/moe/token_dispatcher.py (_indices_to_multihot), fusions/fused_indices_converter.py; PyTorch
+/// Nonzero.cu (two passes that count, two that select, one that makes indices), Repeat.cu, TensorAdvancedIndexing and Indexing.cu
+/// (gradients that accumulate are sorted: indices, five passes of a radix sort over them, the sum).
+ExpertLayer::Slots ExpertLayer::index_map(const Slots& in) {
+  const std::int64_t listed = in.rows * moe_.top_k, cells = in.rows * load_.local, chosen = load_.received;
+  Slots out{in.tokens, tape_.tensor("weights of the map", cells * 4), in.rows};
+  const TensorId map = tape_.tensor("index map", cells, false), places = tape_.tensor("map places", fused_map_ ? cells * 4 : listed + chosen * 16, false);
+  Node node{.name = "index map", .inputs = {in.weights}, .outputs = {out.weights}, .saved = {places}, .intermediates = {map, places}};
+  if (fused_map_) {
+    node.forward = {op_.kernel("index map", listed * 12, cells * 9)};
+    node.backward = {op_.kernel("index map backward", cells * 8, listed * 4)};
+    tape_.nodes.push_back(std::move(node));
+    return out;
+  }
+  const Item sync{.kind = Item::Kind::host_sync};
+  const auto valid = [&](std::vector<Item>& list) {   // where the mask is set
+    list.insert(list.end(), {op_.kernel("count valid", listed, 8, KernelKind::reduction), op_.kernel("count valid", 8, 8, KernelKind::reduction), sync, op_.kernel("select valid", 8, 8),
+                             op_.kernel("select valid", listed, chosen * 8), op_.kernel("valid places", chosen * 8, chosen * 16)});
+  };
+  std::vector<Item>& f = node.forward;
+  f = {op_.kernel("zero map", 0, cells * 8), op_.kernel("zero weights", 0, cells * 4), op_.kernel("valid", listed * 8, listed)};
+  valid(f);
+  f.insert(f.end(), {op_.kernel("chosen experts", chosen * 24, chosen * 8), op_.kernel("rows", 0, in.rows * 8), op_.kernel("valid of rows", listed, in.rows * 8, KernelKind::reduction),
+                     op_.kernel("sums of rows", 8, 8), op_.kernel("sums of rows", in.rows * 8, in.rows * 8), sync, op_.kernel("repeat rows", in.rows * 16, chosen * 8), op_.kernel("chosen rows", chosen * 16, chosen * 8),
+                     op_.kernel("one", 0, 8), op_.kernel("put ones", chosen * 16, chosen * 8)});
+  valid(f);
+  f.insert(f.end(), {op_.kernel("chosen weights", chosen * 20, chosen * 4), op_.kernel("put weights", chosen * 20, chosen * 4), op_.kernel("cast map", cells * 8, cells)});
+  std::vector<Item>& b = node.backward;
+  b = {op_.kernel("chosen weights gradient", chosen * 20, chosen * 4), op_.kernel("zero weights gradient", 0, listed * 4)};
+  valid(b);
+  for (const char* step : {"linear indices", "linear indices", "linear indices", "order", "sort", "sort", "sort", "sort", "sort"}) b.push_back(op_.kernel(step, chosen * 16, chosen * 16));
+  b.push_back(op_.kernel("sum weights gradient", chosen * 20, chosen * 4));
+  tape_.nodes.push_back(std::move(node));
+  return out;
+}
+
 /// A copy of each token for each of its experts, in the order of experts.
 ExpertLayer::Slots ExpertLayer::permute(const Slots& in, std::int64_t slots) {
   Slots out{tape_.tensor("permuted tokens", bytes(slots)), tape_.tensor("slot weights", slots * 4), slots};
   order_ = tape_.tensor("slot order", slots * 8, false);
   Node node{.name = "permute", .inputs = {in.tokens, in.weights}, .outputs = {out.tokens, out.weights}, .saved = {order_}, .intermediates = {order_}};
-  const std::int64_t map = in.rows * moe_.experts;
+  const std::int64_t map = in.rows * (exchanges() && !sends_slots() ? load_.local : moe_.experts);
   if (loops()) {
     // torch.where for each expert tells the host how many tokens there are.
     const std::int64_t part = bytes(slots) / moe_.experts;
@@ -43,7 +81,7 @@ ExpertLayer::Slots ExpertLayer::permute(const Slots& in, std::int64_t slots) {
 TensorId ExpertLayer::unpermute(TensorId x, TensorId weights, std::int64_t rows) {
   const std::int64_t slots = sends_slots() && exchanges() ? load_.sent : load_.received;
   const TensorId y = tape_.tensor("experts output", bytes(rows));
-  Node node{.name = "unpermute", .inputs = {x}, .outputs = {y}, .saved = {order_}};
+  Node node{.name = "unpermute", .inputs = {x}, .outputs = {y}, .saved = {order_}, .forward_host = c_.profile.expert_host / 8, .backward_host = c_.profile.expert_backward_host / 8};
   if (loops()) {
     node.inputs.push_back(weights);
     node.saved.insert(node.saved.end(), {x, weights});

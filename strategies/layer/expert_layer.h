@@ -41,6 +41,7 @@ class ExpertLayer {
   TensorId unpermute(TensorId x, TensorId weights, std::int64_t rows);
   Slots exchange(const Slots& in, std::int64_t arriving, bool overlap);
   TensorId home(TensorId x, std::int64_t arriving);
+  Slots index_map(const Slots& in);
   Slots sort(Slots in, bool there);
   std::int64_t arriving_tokens() const;
   std::int64_t arriving_bytes() const;
@@ -88,6 +89,7 @@ class ExpertLayer {
   std::int64_t hidden_ = 0;
   Dispatcher dispatcher_ = Dispatcher::all_to_all;
   bool dropless_ = true;
+  bool fused_map_ = true;       // DeepEP: lists of experts become a map in one kernel
   bool fused_ = false;          // both products, activation, biases and quantisation in fused kernels
   bool by_expert_ = false;      // each expert's product is a launch
   bool low_ = false;            // 8- or 4-bit products

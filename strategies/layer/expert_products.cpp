@@ -39,9 +39,9 @@ TensorId ExpertLayer::plain_product(TensorId x, const std::string& name, std::in
   const bool low = low_ && !adapter;
   Node node{.name = name, .inputs = {x}, .outputs = {y}};
   keep_input(node, x, in, w, low);
-  if (place == Place::first && !adapter) {
-    node.forward_host = c_.profile.expert_host / 2;
-    node.backward_host = c_.profile.expert_backward_host / 2;
+  if (!adapter) {
+    node.forward_host = 3 * c_.profile.expert_host / 16;
+    node.backward_host = 3 * c_.profile.expert_backward_host / 16;
   }
   if (by_expert_ && !adapter) {
     node.forward_host += (low ? c_.profile.grouped_low_host : c_.profile.grouped_host) * load_.local;

@@ -61,7 +61,7 @@ void apply_selective(const LowerContext& c, Tape& tape) {
   region("core_attn", [&](const Node& n) { return unfused && (begins(n, {"scores", "softmax", "attention dropout", "attention values"}) || n.name == "attention"); });
   region("mlp", [&](const Node& n) { return begins(n, {"fc1", "fc2", "gate_up", "gate_proj", "gate product", "up_proj", "down_proj", "gelu", "swiglu", "silu"}); });
   region("shared_experts", [&](const Node& n) { return begins(n, {"shared experts "}) && n.name != "shared experts add"; });
-  region("moe", [&](const Node& n) { return begins(n, {"router", "permute", "dispatch", "sort by", "experts ", "combine", "unpermute"}); });
+  region("moe", [&](const Node& n) { return begins(n, {"router", "permute", "dispatch", "index map", "sort by", "experts ", "combine", "unpermute"}); });
   for (Node& n : tape.nodes) {
     if (modules.contains("layernorm") && has(n, {"norm"}) && !has(n, {"latent"})) n.discard_output = true;
     if (modules.contains("mlp_act") && begins(n, {"gelu", "swiglu"})) n.discard_output = true;

@@ -103,6 +103,9 @@ TEST(MegatronArguments, NameDispatchersAndGraphs) {
   EXPECT_EQ(s.strategy.memory.recompute_modules, (std::vector<std::string>{"moe_act", "layernorm"}));
   ASSERT_FALSE(apply_megatron_arguments(R"({"moe-token-dispatcher-type": "flex"})", "", s));
   EXPECT_EQ(s.profile.dispatcher, strategies::Dispatcher::deepep);
+  EXPECT_FALSE(s.profile.fused_index_map);
+  ASSERT_FALSE(apply_megatron_arguments(R"({"moe-token-dispatcher-type": "flex", "enable-experimental": true})", "", s));
+  EXPECT_TRUE(s.profile.fused_index_map);
 }
 
 }  // namespace

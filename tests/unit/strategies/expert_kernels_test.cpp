@@ -180,6 +180,24 @@ TEST(ExpertKernels, HybridEpPadsOnTheWay) {
   EXPECT_EQ(sum_of(write_plan(m, s, profile, 8), "padding").kernels, 0);
 }
 
+/// Megatron's _indices_to_multihot: the host learns three times in forward, once in backward, how many entries are valid. With its
+/// experimental functions a kernel each way does all. Two layers, four micro-batches; 25 launches forward, 17 backward, 1 and 1 fused.
+TEST(ExpertKernels, DeepEpsListsOfExpertsMakeTheHostWaitUnlessFused) {
+  const model::ModelDescription m = gpt_oss();
+  const FrameworkProfile profile = load_profile("megatron-core");
+  Strategy s = job(8);
+  s.experts.dispatcher = Dispatcher::deepep;
+  const plan::Plan operators = write_plan(m, s, profile, 8);
+  s.experts.fused_index_map = true;
+  const plan::Plan fused = write_plan(m, s, profile, 8);
+  const int layers = 2, micro_batches = 4;
+  EXPECT_EQ(syncs_of(operators) - syncs_of(fused), layers * micro_batches * (3 + 1));
+  EXPECT_EQ(sum_of(operators, "").kernels - sum_of(fused, "").kernels, layers * micro_batches * (25 - 1 + 17 - 1));
+  EXPECT_EQ(sum_of(fused, "index map").kernels, layers * micro_batches * 2);
+  s.experts.dispatcher = Dispatcher::hybridep;   // delivers the map
+  EXPECT_EQ(sum_of(write_plan(m, s, profile, 8), "index map").kernels, 0);
+}
+
 TEST(CudaGraphs, CapturedPartsCostOneLaunchAndNeverWait) {
   const model::ModelDescription m = gpt_oss();
   const FrameworkProfile profile = load_profile("megatron-bridge");
