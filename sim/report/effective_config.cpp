@@ -207,7 +207,7 @@ Value offload_section(const st::Offload& o) {
   out.add("pinned", o.pinned);
   out.add("pipelined", o.pipelined);
   out.add("ratio", o.ratio);
-  if (o.threads) out.add("threads", *o.threads);
+  out.add_if("threads", o.threads);
   return out.take();
 }
 
