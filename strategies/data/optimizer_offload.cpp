@@ -111,7 +111,7 @@ void DataParallelWriter::update_on_host(const std::vector<Share>& groups, Return
     const std::int64_t dram = n * (traffic.moved + (casts ? 4 : 0)) + (back == Return::wide || back == Return::nothing ? 0 : stored), fresh = n * traffic.fresh + (back == Return::cast ? stored : 0);
     // Pipelined, the next states come in and the ones before go out under the update.
     const std::int64_t in = pipelined ? reads(i + 1) : reads(i), out = pipelined ? (i > 0 ? writes(i - 1) : 0) : writes(i);
-    const bool waits = i + 1 < mine.size();   // the copy is a blocking one; after the last the host has nothing left to do
+    const bool waits = pipelined || i + 1 < mine.size();   // the copy is a blocking one; after the last the host has nothing left to do but to write states
     stage_.call("CPU optimizer " + std::to_string(n) + " " + std::to_string(returned) + (mine.size() > 1 ? " " + std::to_string(in) + " " + std::to_string(out) + (waits ? " waits" : "") : ""), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
       const std::uint32_t arrived = Stage::kPersistentSlots - 6;
       w.record(Stream::to_host, arrived);
