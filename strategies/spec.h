@@ -121,6 +121,7 @@ struct Offload {
   bool pinned = true;                     // host buffers are page-locked
   bool pipelined = false;                 // nvme: reading and writing overlap with the update
   double ratio = 1;                       // share of the optimizer that is offloaded (Twin-Flow)
+  std::optional<int> threads;             // of each process's work on the CPU (OMP_NUM_THREADS); unset: as the profile's launcher leaves it
 };
 
 /// Weights that wait in host memory and are copied to the GPU for each use (accelerate's device_map with "cpu").

@@ -55,6 +55,7 @@ std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const S
   unused(!m.recompute_modules.empty() && m.recompute != Recompute::selective, "memory.recompute_modules", "memory.recompute is not selective");
   const bool away = o.optimizer != MemoryTier::device || o.parameters != MemoryTier::device || o.activations != MemoryTier::device;
   unused(!o.pinned && !away, "memory.offload.pinned", "nothing is offloaded");
+  unused(o.threads.has_value() && o.optimizer == MemoryTier::device, "memory.offload.threads", "memory.offload.optimizer is none");
   unused(o.pipelined && o.optimizer != MemoryTier::nvme, "memory.offload.pipelined", "memory.offload.optimizer is not nvme");
 
   const Training& t = s.training;

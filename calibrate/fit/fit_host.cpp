@@ -20,6 +20,14 @@ std::optional<HostNumber> median_number(const std::string& key, std::vector<doub
   return HostNumber{key, middle, static_cast<int>(rates.size()), (rates.back() - rates.front()) / middle, how};
 }
 
+/// Rates of this operation on one thread.
+std::vector<double> with_one_thread(const Observations& o, HostObservation::Kind kind) {
+  std::vector<double> out;
+  for (const HostObservation& h : o.host)
+    if (h.kind == kind && h.threads == 1) out.push_back(h.bytes / h.seconds);
+  return out;
+}
+
 /// Rates of this operation with the most threads that it was measured with.
 std::vector<double> with_all_threads(const Observations& o, HostObservation::Kind kind) {
   std::int64_t most = 0;
@@ -76,6 +84,7 @@ std::vector<HostNumber> fit_host(const Observations& o, const std::vector<Linear
   };
   add(median_number("cpu.copy_bandwidth", with_all_threads(o, HostObservation::Kind::triad), "triad with all threads"));
   add(median_number("cpu.update_bandwidth", with_all_threads(o, HostObservation::Kind::adam), "Adam with all threads"));
+  add(median_number("cpu.core_bandwidth", with_one_thread(o, HostObservation::Kind::adam), "Adam on one thread"));
   std::vector<double> pageable;
   for (const char* direction : {"host_to_device", "device_to_host"}) {
     const double slow = rate_of(copies, fmt::format("{} pageable", direction).c_str()), fast = rate_of(copies, fmt::format("{} pinned", direction).c_str());

@@ -201,7 +201,7 @@ std::vector<Case> host_cases(const MachineShape& machine) {
   for (const Int t : threads) {
     for (const char* kernel : {"triad", "copy", "read", "write"})
       out.push_back({"host_memory", {{"kernel", text(kernel)}, {"bytes", bytes}, {"threads", t}}, t == machine.cores ? 0 : 1});
-    out.push_back({"host_adam", {{"elements", bytes / 64}, {"threads", t}}, t == machine.cores ? 0 : 1});
+    out.push_back({"host_adam", {{"elements", bytes / 64}, {"threads", t}}, t == machine.cores || t == 1 ? 0 : 1});
   }
   if (!machine.directory) return out;
   for (const char* direction : {"write", "read"})

@@ -84,6 +84,7 @@ const Fields<CpuDesign>& cpu_fields() {
       bytes("memory", &CpuDesign::memory, "DRAM of the node", non_negative),
       rate("copy_bandwidth", &CpuDesign::copy_bandwidth, "DRAM traffic that copies reach, measured; absent: 80 % of the peak", non_negative),
       rate("update_bandwidth", &CpuDesign::update_bandwidth, "DRAM traffic of a CPU optimizer on all cores, measured; absent: 46 % of the peak", non_negative),
+      rate("core_bandwidth", &CpuDesign::core_bandwidth, "DRAM traffic of a CPU optimizer on one core, measured; absent: 12 GB/s of a Xeon's, 27 GB/s of an EPYC's, no bound of its own for Grace's", non_negative),
       fraction("pageable_fraction", &CpuDesign::pageable_fraction, "rate of a pageable copy, of a pinned one's", between(0.01, 1)),
       fraction("launch_time", &CpuDesign::launch_time, "host time of issuing work, relative to a Xeon Platinum 8480C", between(0.1, 10)),
       source_field<CpuDesign>(),

@@ -35,6 +35,7 @@ struct CpuDesign {
   // Measured on the node (calibrate/fit/fit_host.h); 0: a usual part of the peak (host.cpp).
   BytesPerSecond copy_bandwidth;    // DRAM traffic that copies reach
   BytesPerSecond update_bandwidth;  // DRAM traffic of a CPU optimizer on all cores
+  BytesPerSecond core_bandwidth;    // and on one
   double pageable_fraction = 0.35;  // of a pinned copy's rate; 25-50 % are reported
   double launch_time = 1;           // host time of issuing work, relative to the Xeon that framework profiles were measured on
 };

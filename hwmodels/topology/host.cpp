@@ -10,8 +10,25 @@ constexpr double kCopyFraction = 0.8;
 // DRAM that a CPU optimizer reaches, of the peak: DeepSpeed's CPU Adam updates 10 B parameters in 2.57 s on two Xeon 8168
 // (12 channels DDR4-2666, 256 GB/s), 30 bytes each. Source: Ren et al. 2021 (ZeRO-Offload), table 4.
 constexpr double kUpdateFraction = 0.46;
+// One thread's STREAM triad: 12.2 GB/s on a Xeon 8176 (Skylake-SP), 27.5 GB/s on an EPYC 7601. Source: De Gelas and Cutress, "Sizing Up
+// Servers", AnandTech 2017, memory subsystem: bandwidth. A Xeon's core is bound by its misses in flight over the latency of its
+// DRAM. DeepSpeed's CPU Adam on one core of an EPYC with Zen 5 moves 48 GB/s (calibrate/ground_truth/cpu_optimizer.py).
+constexpr double kIntelCore = 12.2e9, kAmdCore = 27.5e9;
+// torch.optim.Adam on the CPU updates 10 B parameters in 14.76 s on the two Xeon 8168 (the same table): 80 bytes of traffic per element
+// at that rate take 6.8 s, so the 8 that lie in new tensors come at 10 GB/s. The kernel zeroes their pages, 0.4 us each.
+constexpr double kFresh = 10e9;
+
+double core_of(const CpuDesign& cpu) {
+  if (cpu.core_bandwidth.value > 0) return cpu.core_bandwidth.value;
+  return cpu.vendor == CpuVendor::intel ? kIntelCore : cpu.vendor == CpuVendor::amd ? kAmdCore : 0;
+}
 
 }  // namespace
+
+BytesPerSecond HostRates::update_on(int threads) const {
+  const double cores = core.value * threads;
+  return cores > 0 && cores < update.value ? BytesPerSecond{cores} : update;
+}
 
 HostRates host_rates(const ClusterDescription& c) {
   HostRates r;
@@ -23,6 +40,8 @@ HostRates host_rates(const ClusterDescription& c) {
   r.to_host = copies(c.gpu.device_to_host);
   r.pageable = cpu.pageable_fraction;
   r.update = BytesPerSecond{cpu.update_bandwidth.value > 0 ? cpu.update_bandwidth.value / used : kUpdateFraction * dram};
+  r.core = BytesPerSecond{core_of(cpu)};
+  r.fresh = BytesPerSecond{kFresh};
   r.nvme_read = BytesPerSecond{c.node.nvme.read.value / used};
   r.nvme_write = BytesPerSecond{c.node.nvme.write.value / used};
   return r;

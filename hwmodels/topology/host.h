@@ -10,8 +10,13 @@ namespace rehearse::hwmodels {
 struct HostRates {
   BytesPerSecond to_device, to_host;        // pinned copies
   double pageable = 0.35;                   // of a pinned copy's rate
-  BytesPerSecond update;                    // DRAM traffic of a CPU optimizer
+  BytesPerSecond update;                    // DRAM traffic of a CPU optimizer on all cores
+  BytesPerSecond core;                      // on one core; 0: no bound of its own
+  BytesPerSecond fresh;                     // first touch of memory that the operating system has yet to give, on any number of threads
   BytesPerSecond nvme_read, nvme_write;     // 0: no disk
+
+  /// DRAM traffic of a CPU optimizer on so many threads, a core each; 0: one per core.
+  BytesPerSecond update_on(int threads) const;
 };
 
 /// GPUs behind one PCIe switch share its uplink; all share the host's DRAM and disks.

@@ -28,7 +28,7 @@ class Accelerate {
     else in_.use("distributed_type", type_);
     read_degrees();
     if (type_ == "FSDP") read_fsdp();
-    else if (type_ == "DEEPSPEED") read_deepspeed_section();
+    else if (type_ == "DEEPSPEED") read_deepspeed_section(), assume_threads();
     else if (type_ == "MEGATRON_LM") read_megatron_section();
     else read_plain();
     for (const char* section : {"fsdp_config", "deepspeed_config", "megatron_lm_config"})
@@ -49,6 +49,7 @@ class Accelerate {
         if (in_.has(key)) in_.use(key, "the scenario states its cluster");
       return;
     }
+    machines_ = machines.value_or(1);
     if (machines) in_.set("cluster.nodes", std::to_string(*machines), "num_machines");
     if (!processes) return;
     if (*processes % machines.value_or(1) != 0) return in_.complain("num_processes", fmt::format("{} processes do not divide over {} machines", *processes, *machines));
@@ -167,6 +168,14 @@ class Accelerate {
     deepspeed_batch_ = in_.add_file(file, "deepspeed", inside);
   }
 
+  /// On one machine accelerate starts torch.distributed.run, on several DeepSpeed's own launcher (accelerate commands/launch.py, deepspeed_launcher).
+  void assume_threads() {
+    const auto keys = in_.fragment().tree({});
+    const config::Value* place = find_dotted(keys, "memory.offload.optimizer");
+    if (place == nullptr || machines_ > 1 || world_.value_or(1) < 2 || in_.stated("memory.offload.threads")) return;
+    in_.assume("memory.offload.threads", "1", "accelerate launch starts torch.distributed.run, which sets OMP_NUM_THREADS to 1");
+  }
+
   void read_inline_deepspeed() {
     const std::string at = "deepspeed_config.";
     in_.assume("training.framework", "deepspeed", "distributed_type is DEEPSPEED");
@@ -248,6 +257,7 @@ class Accelerate {
   Importer in_;
   std::string type_, precision_;
   std::optional<std::int64_t> world_;
+  std::int64_t machines_ = 1;
   std::int64_t others_ = 1, accumulation_ = 1;
   bool deepspeed_batch_ = false;
 };

@@ -125,6 +125,8 @@ struct HostSpec {
   std::string name;
   Bytes dram, disk_read, disk_write;
   bool pipelined = false;    // reading, computing and writing overlap
+  int threads = 0;           // of the rank's process; 0: one per core of the node
+  Bytes fresh{};             // of new tensors, whose pages the operating system gives first
   friend bool operator==(const HostSpec&, const HostSpec&) = default;
 };
 

@@ -1,5 +1,6 @@
 #include "sim/scenario/measured_memory.h"
 
+#include <algorithm>
 #include <regex>
 
 namespace rehearse::scenario {
@@ -66,6 +67,14 @@ void apply_offload(const config::CsvRow& row, Scenario& s) {
   if (word != "optimizer" && word != "optimizer+param") throw NotSimulated{"offload '" + word + "' is not simulated"};
   o.optimizer = contains(source, "NVMe") ? st::MemoryTier::nvme : st::MemoryTier::cpu;
   if (word == "optimizer+param" || contains(source, "parameters+optimizer CPU") || contains(source, "sharding: ZeRO-3 Offload")) o.parameters = st::MemoryTier::cpu;
+  // Hugging Face's users start with torchrun or accelerate, BigScience with torch.distributed.launch (experiments/gpt2-hf-ds,
+  // gpt2-meg-ds-zero: "Setting OMP_NUM_THREADS"): processes have one thread. DeepSpeed's pin_memory was false until 0.19.5;
+  // BigScience's files set it.
+  const bool zero = lower(cell(row, "sharding")).starts_with("zero"), hf = cell(row, "framework") == "hf";
+  if (zero && (hf || contains(source, "bigscience")) && integer(row, "n_gpus").value_or(1) > 1) o.threads = 1;
+  if (zero && hf) o.pinned = false;
+  // train.py: torch.set_num_threads(os.cpu_count() // GPUs).
+  if (contains(source, "fsdp_qlora")) o.threads = std::max(1, s.cluster.node.cpu.cores / std::max(1, s.cluster.gpus_per_node));
 }
 
 void apply_optimizer(const config::CsvRow& row, Scenario& s) {

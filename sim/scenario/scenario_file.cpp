@@ -166,6 +166,7 @@ const config::Fields<st::Offload>& offload_fields() {
       config::boolean("pinned", &T::pinned, "host buffers are page-locked"),
       config::boolean("pipelined", &T::pipelined, "nvme: reading and writing overlap with the update (pipeline_read, pipeline_write)"),
       config::fraction("ratio", &T::ratio, "share of the optimizer that is offloaded (Twin-Flow)", between(0.01, 1)),
+      config::integer("threads", &T::threads, "threads of each process on the CPU (OMP_NUM_THREADS); default: one under torchrun and accelerate, one per core under DeepSpeed's launcher", between(1, 1024)),
   };
   return table;
 }

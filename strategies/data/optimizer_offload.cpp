@@ -30,13 +30,15 @@ void DataParallelWriter::keep_on_host(const Share& all, std::int64_t largest) {
   std::int64_t& ram = o.pinned ? stage_.rank_class.host.pinned : stage_.rank_class.host.pageable;
   // Wide gradients go to the disks as well (partitioned_optimizer_swapper.py, swap_out_gradients); their sum over micro-batches
   // stays in host memory in the format of the model (stage3.py, grad_partitions_flat_buffer; in 2021 only where there were several,
-  // allocate_grads_in_partition).
+  // allocate_grads_in_partition; stage_1_and_2.py, accumulated_grads_in_cpu, likewise).
+  const DataParallelKind kind = stage_.strategy.data_parallel.kind;
+  const bool zero3 = kind == DataParallelKind::zero3, deepspeed = zero3 || kind == DataParallelKind::zero1 || kind == DataParallelKind::zero2;
   (disk ? stage_.rank_class.host.nvme : ram) += states + gradients;
-  if (disk && (profile().keeps_gradient_sums || stage_.strategy.micro_batches() > 1)) ram += host.stored;
+  if (deepspeed && ((zero3 && profile().keeps_gradient_sums) || stage_.strategy.micro_batches() > 1)) ram += host.stored;
   if (disk) stage_.rank_class.host.pinned += kSwapBuffers * largest * 4;
 }
 
-/// `bytes` are what the host has of earlier micro-batches, in the format in which they add up; `bytes_down` what it gets.
+/// `bytes` are what the host has of earlier micro-batches and gives back, in the format in which they add up; `bytes_down` what it gets.
 void DataParallelWriter::copy_gradients(plan::BlockWriter& w, std::int64_t bytes, std::int64_t bytes_down, Stream after, bool first) {
   const bool pinned = stage_.strategy.memory.offload.pinned;
   for (std::int64_t* part : {&bytes, &bytes_down}) *part = static_cast<std::int64_t>(std::llround(static_cast<double>(*part) * stage_.strategy.memory.offload.ratio));
@@ -57,10 +59,33 @@ void DataParallelWriter::copy_gradients(plan::BlockWriter& w, std::int64_t bytes
   }
 }
 
-void DataParallelWriter::update_on_host(const std::vector<Share>& groups, bool parameters_stay, std::int64_t returned_element) {
+int DataParallelWriter::cpu_threads() const {
+  const GroupSizes& s = stage_.sizes;
+  const bool alone = s.tensor * s.data * s.pipeline == 1;   // torchrun leaves a single process its threads (torch/distributed/run.py, config_from_args)
+  return stage_.strategy.memory.offload.threads.value_or(alone ? 0 : profile().cpu_threads);
+}
+
+/// Per element of a CPU optimizer: DRAM traffic, and bytes of tensors that it makes.
+/// DeepSpeedCPUAdam (csrc/adam/cpu_adam_impl.cpp) and PyTorch's fused CPU kernels go over parameter, moments and gradient once. PyTorch's
+/// other Adam goes operator by operator (torch/optim/adam.py, _single_tensor_adam; foreach does the same on the CPU): decay 8 bytes,
+/// first moment 12, second 8 + 12, square root 8, division 8, epsilon 8, update 16; root and quotient are new tensors.
+DataParallelWriter::HostTraffic DataParallelWriter::update_traffic() const {
+  const DataParallelKind kind = stage_.strategy.data_parallel.kind;
+  const bool deepspeed = kind == DataParallelKind::zero1 || kind == DataParallelKind::zero2 || kind == DataParallelKind::zero3, fsdp = kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2;
+  const std::int64_t k = moments();
+  HostTraffic t{8 + 8 * k + 4, 0};
+  if (!deepspeed && !profile().fused_optimizer && k == 2) t = {80, 8};
+  // DeepSpeed has the norm from the GPU and scales whether it clips or not (unscale_and_clip_grads); FSDP's gradients are in host memory.
+  if (deepspeed) t.moved += 8;
+  else if (stage_.strategy.training.clip_gradients) t.moved += fsdp ? 12 : 8;
+  return t;
+}
+
+void DataParallelWriter::update_on_host(const std::vector<Share>& groups, Return back) {
   const Offload& o = stage_.strategy.memory.offload;
   const std::int64_t k = moments();
-  const bool clipped = stage_.strategy.training.clip_gradients, disk = o.optimizer == MemoryTier::nvme, pipelined = disk && o.pipelined;
+  const bool disk = o.optimizer == MemoryTier::nvme, pipelined = disk && o.pipelined;
+  const HostTraffic traffic = update_traffic();
   std::vector<Share> mine;
   for (const Share& group : groups)
     if (group.elements > 0) mine.push_back(group);
@@ -71,22 +96,29 @@ void DataParallelWriter::update_on_host(const std::vector<Share>& groups, bool p
     stage_.call(std::string("CPU optimizer ") + what + " " + std::to_string(read + written), Phase::optimizer, nullptr,
                 [&](plan::BlockWriter& w) { w.host_work(builder().host_work({std::string("CPU optimizer, ") + what, Bytes{0}, Bytes{read}, Bytes{written}, false})); });
   };
-  if (pipelined && !mine.empty()) on_disk("first states in", reads(0), 0);
+  if (pipelined && !mine.empty()) {
+    stage_.call("wait gradients on host", Phase::optimizer, nullptr, [](plan::BlockWriter& w) {   // their norm was made behind their copies
+      w.record(Stream::to_host, Stage::kPersistentSlots - 6);
+      w.host_wait(Stage::kPersistentSlots - 6);
+    });
+    on_disk("first states in", reads(0), 0);
+  }
   for (std::size_t i = 0; i < mine.size(); ++i) {
-    const std::int64_t n = mine[i].elements, stored = mine[i].stored, returned = returned_element > 0 ? n * returned_element : stored;
-    // Per element: parameter and moments are read and written, the gradient read (scaled before, where it is clipped), the
-    // 16-bit copy written.
-    const std::int64_t dram = n * (8 + 8 * k + 4 + (clipped ? 8 : 0)) + stored;
+    const std::int64_t n = mine[i].elements, stored = mine[i].stored, returned = back == Return::wide ? n * 4 : stored;
+    // Where both sides differ in format, a blocking copy_ casts on the CPU, into a new tensor unless the result stays there
+    // (aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda): read in fp32, written narrow. FSDP's parameters are the optimizer's own.
+    const bool casts = back == Return::cast || back == Return::cast_and_stay, pinned = o.pinned && back != Return::cast;
+    const std::int64_t dram = n * (traffic.moved + (casts ? 4 : 0)) + (back == Return::wide || back == Return::nothing ? 0 : stored), fresh = n * traffic.fresh + (back == Return::cast ? stored : 0);
     // Pipelined, the next states come in and the ones before go out under the update.
     const std::int64_t in = pipelined ? reads(i + 1) : reads(i), out = pipelined ? (i > 0 ? writes(i - 1) : 0) : writes(i);
-    const bool waits = i + 1 < mine.size();   // the copy is a blocking one; after the last the host has nothing left to do
+    const bool waits = pipelined || i + 1 < mine.size();   // the copy is a blocking one; after the last the host has nothing left to do but to write states
     stage_.call("CPU optimizer " + std::to_string(n) + " " + std::to_string(returned) + (mine.size() > 1 ? " " + std::to_string(in) + " " + std::to_string(out) + (waits ? " waits" : "") : ""), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
       const std::uint32_t arrived = Stage::kPersistentSlots - 6;
       w.record(Stream::to_host, arrived);
       w.host_wait(arrived);
-      w.host_work(builder().host_work({"CPU optimizer", Bytes{dram}, Bytes{in}, Bytes{out}, pipelined}));
-      if (parameters_stay) return;
-      w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, o.pinned, Bytes{returned}}), Stream::to_device, plan::kComputeWaits, host());
+      w.host_work(builder().host_work({"CPU optimizer", Bytes{dram}, Bytes{in}, Bytes{out}, pipelined, cpu_threads(), Bytes{fresh}}));
+      if (back == Return::nothing || back == Return::cast_and_stay) return;
+      w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, pinned, Bytes{returned}}), Stream::to_device, plan::kComputeWaits, host());
       if (!waits) return;
       w.record(Stream::to_device, Stage::kPersistentSlots - 9);
       w.host_wait(Stage::kPersistentSlots - 9);

@@ -86,7 +86,7 @@ class Sharded final : public ShardedWriter {
     clip(my_share(), true);
     if (offloads_optimizer()) {
       update(part_of(my_share(), false));
-      update_on_host({part_of(my_share(), true)}, offloads_parameters());
+      update_on_host({part_of(my_share(), true)}, offloads_parameters() ? Return::nothing : Return::stored);
     } else if (stage_.strategy.memory.paged_optimizer) {
       update_paged(stored_bytes());
     } else {

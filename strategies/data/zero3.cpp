@@ -30,7 +30,7 @@ void Zero3::setup() {
   list_parameters();
   const Offload& o = stage_.strategy.memory.offload;
   if (!offloads_parameters()) persistent("parameter shards", parameter_shards(), Category::parameter);
-  else (o.parameters == MemoryTier::nvme ? stage_.rank_class.host.nvme : o.pinned ? stage_.rank_class.host.pinned : stage_.rank_class.host.pageable) += parameter_shards();
+  else (o.parameters == MemoryTier::nvme ? stage_.rank_class.host.nvme : stage_.rank_class.host.pinned) += parameter_shards();   // pinned always (_create_param_groups_fp16_flat_cpu_memory)
   persistent("optimizer states", part_of(my_share(), false).states, Category::optimizer);
   std::int64_t largest = 0;
   for (const Share& group : sub_groups(my_share())) largest = std::max(largest, group.elements);
@@ -91,7 +91,7 @@ void Zero3::end_step() {
   if (offloads_optimizer()) {
     std::vector<Share> on_host;
     for (const Share& group : groups) on_host.push_back(part_of(group, true));
-    update_on_host(on_host, offloads_parameters());
+    update_on_host(on_host, offloads_parameters() ? Return::cast_and_stay : Return::cast);
   }
   gather_persistent();
   drop_seconds();

@@ -99,6 +99,7 @@ class Zero3 final : public ShardedWriter {
   void into_bucket(std::size_t unit, int weight, const Weight& w);
   void reduce();
   void reduce_bucket(Part part, bool first, bool last);
+  void copy_sums(plan::BlockWriter& w, std::int64_t shard, plan::Stream after, bool first, bool last);
   void reduce_tensors(bool first, bool last);
   void reduce_quantised(plan::BlockWriter& w, const Tensor& tensor);
   void reduce_alone(plan::BlockWriter& w, const Tensor& tensor);

@@ -69,11 +69,18 @@ void Zero3::reduce_bucket(Part part, bool first, bool last) {
     // Replicas of shards (MiCS) sum theirs when the step's last micro-batch has been reduced (mics.py, allreduce_mics_shard_grads).
     const bool replicas = last && stage_.sizes.sharing(part) > 1 && stage_.sizes.replicate > 1 && part == Part::dense;
     if (replicas) sum_over_replicas(w, shard / stored_bytes() * reduce_bytes_);
-    // The last micro-batch's sum goes down in fp32 (stage3.py, partition_grads: fp32_grad_tensor.copy_(grad_buffer.float())).
-    if (offloads_optimizer()) copy_gradients(w, shard, last ? divided(elements, part) * 4 : shard, replicas ? Stream::data_replicate : Stream::data_reduce, first);
+    if (offloads_optimizer()) copy_sums(w, shard, replicas ? Stream::data_replicate : Stream::data_reduce, first, last);
     else elementwise(w, "gradient partition", first ? shard : 2 * shard, shard, Stream::data_reduce);
     if (!one) w.free(kInterleaved);
   });
+}
+
+/// The host keeps each micro-batch's sum, the last one's as well, and gives it back before it is used; that goes down once more, in
+/// fp32 (stage3.py, partition_grads: grad_buffer.copy_, grad_buffer.to, fp32_grad_tensor.copy_(grad_buffer.float())). In 2021 only what adds
+/// up was kept (async_accumulate_grad_in_cpu_via_gpu, where there were several micro-batches).
+void Zero3::copy_sums(plan::BlockWriter& w, std::int64_t shard, Stream after, bool first, bool last) {
+  const bool keeps = profile().keeps_gradient_sums;
+  copy_gradients(w, shard, (keeps || !last ? shard : 0) + (last ? shard / stored_bytes() * 4 : 0), after, first && !keeps);
 }
 
 /// all_to_all_quant_reduce takes the bucket's tensors one by one: matrices that the ranks divide evenly are quantised.
@@ -88,7 +95,7 @@ void Zero3::reduce_tensors(bool first, bool last) {
       else reduce_alone(w, t);
       shards += divided(t.elements, Part::dense) * stored_bytes();
     }
-    if (offloads_optimizer()) copy_gradients(w, shards, last ? shards / stored_bytes() * 4 : shards, Stream::data_reduce, first);
+    if (offloads_optimizer()) copy_sums(w, shards, Stream::data_reduce, first, last);
     else elementwise(w, "gradient partition", first ? shards : 2 * shards, shards, Stream::data_reduce);
   });
 }

@@ -144,7 +144,7 @@ void Zero3::submit(const Handle& handle, Part part) {
       w.alloc(kFetched, size, Category::communication, Frame::unit, Stream::data_gather);
       w.record(Stream::data_gather, kFetchedEvent, Frame::unit);  // its bytes were the last gather's
       w.wait(Stream::to_device, kFetchedEvent, Frame::unit);
-      w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, o.pinned, Bytes{size}, o.parameters == MemoryTier::nvme}), Stream::to_device, 0, host());
+      w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, true, Bytes{size}, o.parameters == MemoryTier::nvme}), Stream::to_device, 0, host());
       w.record(Stream::to_device, kFetchedEvent, Frame::unit);
       w.wait(Stream::data_gather, kFetchedEvent, Frame::unit);
       w.free(kFetched, Frame::unit);

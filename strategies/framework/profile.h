@@ -145,10 +145,11 @@ struct FrameworkProfile {
   bool overlap_parameter_gather = false;
   bool states_at_first_step = true;       // optimizer states are made in the first step, weight by weight (PyTorch); false: with the parameters (XLA)
   bool fused_optimizer = true;            // one multi-tensor kernel without temporaries; false: foreach
+  int cpu_threads = 1;                    // of a process's work on the CPU where a node has several (torchrun sets OMP_NUM_THREADS to 1); 0: one per core of the node
   bool reads_loss = false;                // the host waits for each micro-batch's loss (Hugging Face's Trainer looks for NaN); not under pipeline stages
   bool waits_after_step = false;          // the host waits for the device when a step is over (nanotron, which times each)
   bool blocking_input = false;            // each micro-batch is copied to the device by a copy that the host waits for, and with it for all work before; not under pipeline stages
-  bool keeps_gradient_sums = true;        // optimizer on NVMe: 16-bit sums of gradients lie in host memory; false: only where micro-batches add up (DeepSpeed before 0.6)
+  bool keeps_gradient_sums = true;        // offloaded optimizer under ZeRO-3: 16-bit sums of gradients lie in host memory; false: only where micro-batches add up (DeepSpeed before 0.6)
   bool widens_gradients = false;          // the update begins with joined fp32 copies of 16-bit gradients: of its partition under ZeRO-1 and 2, in fp16 of all without ZeRO (DeepSpeed)
   double gradient_buffer = 0;             // ZeRO-1 and 2: gradients are put together in a buffer of so many reduction buckets, made after the loss (DeepSpeed, contiguous_gradients); 0: in one made at the start
   bool checks_by_parameter = false;       // ZeRO-1 and 2: overflow and norm are found parameter by parameter, the host waiting for each (DeepSpeed until 2022)

@@ -105,6 +105,7 @@ TEST_F(Chain, TheTruthIsFoundAgain) {
   const hwmodels::NodeDesign node = hwmodels::load_node((folder / "node.yaml").string());
   EXPECT_NEAR(node.cpu.copy_bandwidth.value, 350e9, 4e9);
   EXPECT_NEAR(node.cpu.update_bandwidth.value, 210e9, 2e9);
+  EXPECT_NEAR(node.cpu.core_bandwidth.value, 210e9 / 24, 0.1e9);
   EXPECT_NEAR(node.cpu.pageable_fraction, 0.25, 0.02);
   EXPECT_NEAR(node.nvme.read.value, 12e9, 0.5e9);
   EXPECT_EQ(node.gpus, 8);

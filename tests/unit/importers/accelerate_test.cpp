@@ -123,6 +123,15 @@ TEST(AccelerateDeepSpeed, ReadsItsOwnKeys) {
   EXPECT_EQ(key(i, "training.clip_gradients"), "true");
 }
 
+// accelerate starts torch.distributed.run on one machine, DeepSpeed's launcher on several.
+TEST(AccelerateDeepSpeed, ItsProcessesHaveOneThread) {
+  const std::string offloads = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 2\n  offload_optimizer_device: cpu\n", eight = "mixed_precision: bf16\nnum_processes: 8\n";
+  EXPECT_EQ(key(read(eight + "num_machines: 1\n" + offloads), "memory.offload.threads"), "1");
+  EXPECT_EQ(find_dotted(read(eight + "num_machines: 2\n" + offloads).keys, "memory.offload.threads"), nullptr);
+  EXPECT_EQ(find_dotted(read("mixed_precision: bf16\nnum_processes: 1\nnum_machines: 1\n" + offloads).keys, "memory.offload.threads"), nullptr);
+  EXPECT_EQ(find_dotted(read(eight + "num_machines: 1\ndistributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 2\n").keys, "memory.offload.threads"), nullptr);
+}
+
 TEST(AccelerateMegatron, ReadsDegreesAndMicroBatches) {
   const Imported i = read(kHead + "distributed_type: MEGATRON_LM\nmegatron_lm_config:\n  megatron_lm_gradient_clipping: 1.0\n  megatron_lm_num_micro_batches: 8\n  megatron_lm_pp_degree: 2\n  megatron_lm_recompute_activations: true\n"
                               "  megatron_lm_sequence_parallelism: true\n  megatron_lm_tp_degree: 4\n  megatron_lm_use_distributed_optimizer: true\n");

@@ -315,6 +315,13 @@ TEST(MeasuredRun, ZeroRunsAreWhatTheirScriptsSay) {
   EXPECT_TRUE(scenario(trial).strategy.memory.contiguous_checkpoints);
   trial["source"] = "experiments/gpt2.md (HF + Deepspeed Zero 3 + Full Offload / Performance)";
   EXPECT_EQ(scenario(trial).profile.name, "deepspeed");
+  // BigScience's processes have one thread; its files pin host memory, Hugging Face's users' need not.
+  trial["offload"] = "optimizer", trial["source"] = "bigscience-workshop/bigscience experiments/gpt2.md (HF + Deepspeed Zero 3 + Full Offload / Performance)";
+  EXPECT_EQ(scenario(trial).strategy.memory.offload.threads, 1);
+  EXPECT_TRUE(scenario(trial).strategy.memory.offload.pinned);
+  const Scenario hf = scenario({{"framework", "hf"}, {"task", "sft"}, {"sharding", "zero2"}, {"offload", "optimizer"}});
+  EXPECT_EQ(hf.strategy.memory.offload.threads, 1);
+  EXPECT_FALSE(hf.strategy.memory.offload.pinned);
   const Scenario tutorial = scenario({{"framework", "deepspeed"}, {"gpu", "v100-32gb-sxm2"}, {"precision", "fp16"}, {"sharding", "zero2"}, {"source", "deepspeedai/DeepSpeed docs/_tutorials/zero.md"}});
   EXPECT_EQ(tutorial.profile.name, "deepspeed-2020");
   EXPECT_TRUE(tutorial.strategy.data_parallel.overlap_gradient_reduce.value_or(false));
