@@ -27,8 +27,8 @@ TensorId ExpertLayer::experts(const Slots& in) {
   return pads() ? copy(h, "unpadding") : h;
 }
 
-/// Megatron multiplies by the router's weights here, so that nothing has to be kept for it later: in the kernel of SwiGLU and
-/// quick GeGLU; after any other activation, of which the product then keeps the result.
+/// Megatron multiplies by the router's weights here, so that nothing has to be kept for it later: in the kernel of a gated
+/// activation; after any other, of which the product then keeps the result.
 /// Source: megatron/core/transformer/moe/experts.py, TEGroupedMLP.bias_act_func; mlp.py, MLP.forward (per_token_scale).
 TensorId ExpertLayer::activation(TensorId x, TensorId weights, std::int64_t width) {
   const std::int64_t size = load_.received * width * e(), in = c_.model.gated_mlp ? 2 * size : size;
@@ -49,7 +49,7 @@ TensorId ExpertLayer::activation(TensorId x, TensorId weights, std::int64_t widt
   }
   const std::int64_t parts = loops() ? load_.local : 1;
   const KernelKind halves = !loops() && c_.model.gated_mlp && is_native(c_.profile.activation) ? KernelKind::strided : KernelKind::elementwise;  // as Operators::activation
-  const bool apart = c_.model.gated_mlp && (weighs_apart() || (loops() && weighs_outputs()));
+  const bool apart = loops() && c_.model.gated_mlp && (weighs_outputs() || c_.model.activation != model::Activation::silu);
   if (apart) {
     // silu(gate), times up, an operator each: the product's operands are kept too.
     const TensorId silu = tape_.tensor("experts silu", size);
