@@ -26,6 +26,21 @@ LowerContext context_of(const model::ModelDescription& model, const Strategy& st
   return context;
 }
 
+/// The largest of what is written into Megatron's global memory buffer: scores of its own attention, inputs that its own
+/// linear layers gather, tokens that experts gather.
+std::int64_t memory_buffer(const LowerContext& c) {
+  if (!c.profile.memory_buffer) return 0;
+  const std::int64_t row = c.model.hidden * c.element();
+  std::int64_t bytes = 0;
+  if (!c.profile.transformer_engine && c.attention == "unfused") bytes = c.batch * (c.model.heads / c.tensor) * c.sequence * c.sequence * c.element();
+  if (!c.profile.transformer_engine && c.sequence_parallel) bytes = std::max(bytes, c.tokens * row);
+  if (c.model.experts.experts > 0 && c.strategy.experts.dispatcher.value_or(c.profile.dispatcher) == Dispatcher::all_gather) {
+    const std::int64_t ranks = static_cast<std::int64_t>(c.strategy.parallelism.degrees.expert) * c.strategy.parallelism.degrees.expert_tensor;
+    if (ranks > 1) bytes = std::max(bytes, c.stream_tokens() * ranks * row);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 struct StageWriter::Impl {
@@ -102,6 +117,7 @@ void StageWriter::setup() {
   stage.call("allocate workspaces", Phase::setup, nullptr, [&](plan::BlockWriter& w) {
     for (std::size_t i = 0; i < stage.profile.workspaces.size(); ++i)
       if (i != 1) w.alloc(stage.persistent_slot(), stage.profile.workspaces[i].value, plan::Category::workspace);
+    if (const std::int64_t bytes = memory_buffer(context); bytes > 0) w.alloc(stage.persistent_slot(), bytes, plan::Category::workspace);
     if (stage.profile.gathers_into_buffers && context.sequence_parallel)
       for (int i = 0; i < 2; ++i) w.alloc(stage.persistent_slot(), context.tokens * context.model.hidden * context.element(), plan::Category::workspace);
   });

@@ -86,6 +86,43 @@ std::vector<std::string> modules_in(const std::string& text) {
   return out;
 }
 
+/// --pipeline-model-parallel-layout as transformer layers per chunk: "Et*3|(tt|)*6tmL" is 3, 2, 2, 2, 2, 2, 2, 1. A letter or
+/// a group in brackets may be repeated (*n); bars part chunks; letters other than t are no layers. Empty if it is no such text.
+/// Source: megatron/core/transformer/pipeline_parallel_layer_layout.py.
+std::vector<std::int64_t> chunks_in(const std::string& layout) {
+  constexpr long kLongest = 100'000;   // letters: what no model reaches
+  std::vector<std::string> open{""};   // of nested groups
+  std::string last;                    // what a repetition is of
+  for (std::size_t i = 0; i < layout.size(); ++i) {
+    const char c = layout[i];
+    if (c == '(') {
+      last.clear();
+      open.emplace_back();
+    } else if (c == ')') {
+      if (open.size() < 2 || static_cast<long>(open.back().size()) > kLongest) return {};
+      last = open.back();
+      open.pop_back();
+      open.back() += last;
+    } else if (c == '*') {
+      char* end = nullptr;
+      const long times = std::strtol(layout.c_str() + i + 1, &end, 10);
+      if (times < 1 || times > kLongest || last.empty() || static_cast<long>(last.size()) * times > kLongest) return {};
+      for (long n = 1; n < times; ++n) open.back() += last;
+      i = static_cast<std::size_t>(end - layout.c_str()) - 1;
+    } else {
+      last = c;
+      open.back() += c;
+    }
+  }
+  if (layout.empty() || open.size() != 1) return {};
+  std::vector<std::int64_t> chunks{0};
+  for (const char c : open.front()) {
+    if (c == '|') chunks.push_back(0);
+    else if (c == 't') ++chunks.back();
+  }
+  return chunks;
+}
+
 /// Megatron-FSDP's formats of gradients; "auto" is the format of the parameters.
 void apply_fsdp(const Arguments& a, Scenario& s) {
   const std::string kept = a.word("megatron-fsdp-main-grads-dtype"), sent = a.word("megatron-fsdp-grad-comm-dtype");
@@ -93,6 +130,20 @@ void apply_fsdp(const Arguments& a, Scenario& s) {
   d.gradient_dtype = kept == "fp32" ? DType::fp32 : DType::bf16;
   d.reduce_dtype = sent == "fp32" ? DType::fp32 : sent == "bf16" ? DType::bf16 : *d.gradient_dtype;
   s.profile = st::with_choices(s.profile, s.strategy);
+}
+
+/// --deterministic-mode, which wants NVTE_ALLOW_NONDETERMINISTIC_ALGO=0. Tokens' outputs are then summed by index_add_
+/// (megatron/core/transformer/moe/moe_utils.py, unpermute), unless Transformer Engine's kernel does it.
+void apply_determinism(const Arguments& a, const Arguments& environment, st::FrameworkProfile& profile) {
+  const bool all = a.flag("deterministic-mode");
+  profile.deterministic_attention = all || environment.word("NVTE_ALLOW_NONDETERMINISTIC_ALGO") == "0";
+  profile.sums_slots_by_index_add = all && !a.flag("moe-permute-fusion");
+}
+
+/// Gradients in fp32 are bf16's default alone (megatron/training/arguments.py).
+void apply_fp16_gradients(const Arguments& a, Scenario& s) {
+  if (!a.flag("fp16") || a.flag("accumulate-allreduce-grads-in-fp32")) return;
+  s.strategy.data_parallel.gradient_dtype = s.strategy.data_parallel.reduce_dtype = DType::fp16;
 }
 
 void apply_layer(const importers::MegatronLayer& layer, Scenario& s) {
@@ -125,6 +176,7 @@ std::optional<std::string> apply_megatron_arguments(const std::string& arguments
   const Arguments a(arguments, "model_args_json"), e(environment, "env_vars_json");
   if (!a.word("export-kd-cfg").empty()) return "distillation from a teacher model is not simulated";
   if (a.flag("use-megatron-fsdp") && a.word("data-parallel-sharding-strategy") != "optim_grads_params") return "Megatron-FSDP with the strategy '" + a.word("data-parallel-sharding-strategy") + "' is not simulated";
+  apply_fp16_gradients(a, s);
   apply_layer(importers::megatron_layer(importers::flat_arguments(config::parse_document(arguments, "model_args_json").root)), s);
   apply_latent_attention(a, s.model);
   s.model.mtp_layers = static_cast<std::int64_t>(a.number("mtp-num-layers", 0));
@@ -138,6 +190,8 @@ std::optional<std::string> apply_megatron_arguments(const std::string& arguments
     const std::string pattern = a.word("moe-layer-freq");
     if (!pattern.empty() && !apply_layer_pattern(pattern, s.model)) return "moe-layer-freq '" + pattern + "' is not a list of " + std::to_string(s.model.layers.size()) + " layers";
   }
+  apply_determinism(a, e, s.profile);
+  s.profile.softmax_in_fp32 = a.flag("no-masked-softmax-fusion") && (a.flag("attention-softmax-in-fp32") || a.flag("apply-query-key-layer-scaling"));
   s.strategy.data_parallel.overlap_gradient_reduce = a.flag("overlap-grad-reduce");
   s.strategy.data_parallel.overlap_parameter_gather = a.flag("overlap-param-gather");
   if (a.flag("use-megatron-fsdp")) apply_fsdp(a, s);
@@ -160,9 +214,15 @@ void apply_megatron_layout(const std::string& arguments, Scenario& s) {
     const std::size_t digit = sizes.find_first_of("0123456789");
     if (digit != std::string::npos) d.context_ulysses = static_cast<int>(std::strtol(sizes.c_str() + digit, nullptr, 10));
   }
+  if (const std::vector<std::int64_t> chunks = chunks_in(a.word("pipeline-model-parallel-layout")); d.pipeline > 1 && !chunks.empty() && chunks.size() % static_cast<std::size_t>(d.pipeline) == 0) {
+    s.strategy.pipeline.layers_per_stage = chunks;
+    s.strategy.pipeline.virtual_stages = static_cast<int>(chunks.size()) / d.pipeline;
+    if (s.strategy.pipeline.virtual_stages > 1) s.strategy.pipeline.schedule = "interleaved-1f1b";
+  }
   // Of several stages it merges a forward and a backward under the interleaved schedule only.
   s.strategy.experts.overlap_exchange = a.flag("overlap-moe-expert-parallel-comm") && (d.pipeline == 1 || s.strategy.pipeline.virtual_stages > 1);
   if (a.flag("defer-embedding-wgrad-compute")) s.strategy.pipeline.deferred_head_gradients = static_cast<std::int64_t>(a.number("wgrad-deferral-limit", 0));
+  if (!s.strategy.pipeline.layers_per_stage.empty()) return;
   const bool first = !a.word("decoder-first-pipeline-num-layers").empty(), last = !a.word("decoder-last-pipeline-num-layers").empty();
   st::PartitionRequest request{.layers = static_cast<int>(s.model.layer_count()), .stages = d.pipeline, .chunks = s.strategy.pipeline.virtual_stages};
   request.embedding_counts_as_layer = a.flag("account-for-embedding-in-pipeline-split");

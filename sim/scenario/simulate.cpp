@@ -205,8 +205,11 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   Result result;
   result.notes = s.notes;
   const int capability = s.cluster.gpu.compute_capability;
-  st::FrameworkProfile profile = st::with_workspaces(s.profile, hwmodels::device_overheads(s.cluster.gpu).cublas_workspace, hwmodels::transformer_engine_workspace(s.cluster.gpu));
-  if (profile.cudnn_attention_from > 0 && capability >= profile.cudnn_attention_from) profile.attention = profile.cudnn_attention;
+  st::FrameworkProfile profile = st::with_workspaces(s.profile, hwmodels::device_overheads(s.cluster.gpu).cublas_workspace, hwmodels::transformer_engine_workspace(s.cluster.gpu), s.model.experts.experts > 0);
+  // On Blackwell cuDNN's backward is deterministic without dropout only (transformer_engine/common/fused_attn/fused_attn.cpp,
+  // nvte_get_fused_attn_backend): FlashAttention it is then.
+  const bool not_deterministic = profile.deterministic_attention && capability >= 100 && profile.dropout && s.model.attention_dropout > 0;
+  if (profile.cudnn_attention_from > 0 && capability >= profile.cudnn_attention_from && !not_deterministic) profile.attention = profile.cudnn_attention;
   // The products of Blackwell's tensor cores take 8-bit operands in both orientations (cuBLAS: TN, NN and NT from compute
   // capability 10.0 on).
   profile.transposes_fp8 = capability < 100;

@@ -41,7 +41,7 @@ class Replicated final : public DataParallelWriter {
   /// step: fp32_partition.to(device); in 2020 cpu_adam's param_update_kernel reads fp32 host memory).
   bool copies_under_backward() const { return offloads_optimizer() && zero(); }
   /// Gradients accumulate in one contiguous buffer of their own format (Megatron, nanotron, DeepSpeed bf16).
-  bool keeps_main_gradients() const { return !partitions_gradients() && (bits(profile().gradient) / 8 != stored_bytes() || profile().fused_gradient_accumulation); }
+  bool keeps_main_gradients() const { return !partitions_gradients() && (profile().main_gradients || bits(profile().gradient) / 8 != stored_bytes() || profile().fused_gradient_accumulation); }
   /// ZeRO-2: gradients go into the reduction bucket as they are made; what stays is this rank's partition of their sum.
   bool partitions_gradients() const { return kind_ == DataParallelKind::zero2 && !profile().fused_gradient_accumulation; }
   /// The 16-bit gradients of a micro-batch stay until its backward is over (nanotron, FP32GradientAccumulator.backward).

@@ -96,6 +96,8 @@ const config::Fields<P>& fields() {
       config::integer("cudnn_attention_from", &P::cudnn_attention_from, "compute capability from which cuDNN's attention is preferred; 0: never", config::non_negative),
       config::choice("cudnn_attention", &P::cudnn_attention, "which cuDNN that is", {{"cudnn", AttentionKernel::cudnn, "9.4 to 9.12"}, {"cudnn-9.13", AttentionKernel::cudnn_9_13, "and later"}}),
       config::boolean("attention_fused", &P::attention_fused, "false: scores in memory"),
+      config::boolean("softmax_in_fp32", &P::softmax_in_fp32, "attention_fused false: scale, mask and softmax are operators of their own on an fp32 copy of the scores"),
+      config::boolean("memory_buffer", &P::memory_buffer, "unfused scores, and tokens that experts gather, are written into a buffer that grows to the largest and stays"),
       config::boolean("masks_by_product", &P::masks_by_product, "attention_fused false: heads are copied, scores are multiplied with the mask and a large number is taken off"),
       config::boolean("norm_upcasts", &P::norm_upcasts, "norms read an fp32 copy of their input; copy and norm are made again in backward"),
       config::boolean("fused_qkv", &P::fused_qkv, "one product for query, key and value"),
@@ -117,6 +119,8 @@ const config::Fields<P>& fields() {
       config::choice("context", &P::context, "attention under context parallelism", context_kinds()),
       config::boolean("dropout", &P::dropout, "trains with dropout"),
       config::boolean("grouped_experts", &P::grouped_experts, "one grouped product for all experts of a rank; false: a loop"),
+      config::boolean("sums_slots_by_index_add", &P::sums_slots_by_index_add, "each token's outputs are summed by index_add_, whose autograd keeps them"),
+      config::boolean("weighs_expert_outputs", &P::weighs_expert_outputs, "the router's weights multiply what experts return, not what their second product reads"),
       config::boolean("fused_expert_mlp", &P::fused_expert_mlp, "activation, biases and quantisation of grouped experts happen inside their products"),
       config::boolean("native_grouped", &P::native_grouped, "grouped products are PyTorch's own kernel, torch._grouped_mm"),
       config::boolean("expert_launches", &P::expert_launches, "each expert's product and quantisation is a launch of its own"),
@@ -125,6 +129,7 @@ const config::Fields<P>& fields() {
       config::boolean("current_scaling", &P::current_scaling, "fp8 scales come from a pass over the tensor itself"),
       config::choice("dispatcher", &P::dispatcher, "how tokens reach their experts", dispatchers()),
       config::boolean("overlap_shared_experts", &P::overlap_shared_experts, "shared experts run while tokens travel"),
+      config::boolean("deterministic_attention", &P::deterministic_attention, "attention's backward adds in a fixed order"),
       config::boolean("compiled", &P::compiled, "torch.compile on each layer"),
       format("stored_parameter", &P::stored_parameter, "what modules hold"),
       config::boolean("master_parameters", &P::master_parameters, "fp32 copy beside 16-bit parameters"),
@@ -167,6 +172,7 @@ const config::Fields<P>& fields() {
       config::boolean("blocking_input", &P::blocking_input, "the host waits for the device before each micro-batch, whose copy to it is blocking"),
       config::boolean("reads_loss", &P::reads_loss, "the host waits for each micro-batch's loss"),
       config::boolean("keeps_gradient_sums", &P::keeps_gradient_sums, "offloaded optimizer under ZeRO-3: host memory has 16-bit sums of gradients even of one micro-batch"),
+      config::boolean("main_gradients", &P::main_gradients, "gradients add up in the framework's own buffers, which are reduced, whatever their format"),
       config::boolean("widens_gradients", &P::widens_gradients, "the update begins with joined fp32 copies of 16-bit gradients: under ZeRO-1 and 2 of its own, in fp16 of all without ZeRO"),
       config::number("gradient_buffer", &P::gradient_buffer, "ZeRO-1 and 2: the buffer that gradients are put together in from the loss on, in reduction buckets; 0: made at the start", config::non_negative),
       config::boolean("checks_by_parameter", &P::checks_by_parameter, "ZeRO-1 and 2: overflow and norm are found parameter by parameter, the host waiting for each"),
@@ -290,10 +296,13 @@ FrameworkProfile with_precision(FrameworkProfile profile, Precision precision) {
   return profile;
 }
 
-FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes transformer_engine) {
+FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes transformer_engine, bool experts) {
   const Bytes handle = profile.cublas_workspace > Bytes{0} ? profile.cublas_workspace : cublas;
   profile.workspaces = {handle, handle};
-  if (profile.transformer_engine) profile.workspaces.push_back(transformer_engine);
+  const bool routes_by_it = experts && profile.expert_launches;   // Megatron, of whose layers some are its own
+  if (profile.transformer_engine || routes_by_it) profile.workspaces.push_back(transformer_engine);
+  constexpr int kStreams = 4;   // transformer_engine/common/util/multi_stream.cpp, nvte_get_num_compute_streams
+  if (routes_by_it && profile.transformer_engine && profile.grouped_experts) profile.workspaces.insert(profile.workspaces.end(), kStreams, transformer_engine);
   return profile;
 }
 

@@ -70,6 +70,8 @@ struct FrameworkProfile {
   int cudnn_attention_from = 0;           // compute capability from which cuDNN's attention is preferred; 0: never
   model::AttentionKernel cudnn_attention = model::AttentionKernel::cudnn;  // which cuDNN: before 9.13, or since
   bool attention_fused = true;            // false: scores in memory (2021 Megatron)
+  bool softmax_in_fp32 = false;           // unfused: scale, mask and softmax are operators of their own on an fp32 copy of the scores (Megatron's --no-masked-softmax-fusion)
+  bool memory_buffer = false;             // unfused scores, and tokens that experts gather, are written into a buffer that grows to the largest and stays (Megatron's GlobalMemoryBuffer)
   bool masks_by_product = false;          // unfused: heads are copied out of q, k and v; scores are multiplied with the mask, and a large number is taken off elsewhere (Megatron-LM until 2020)
   bool norm_upcasts = false;              // norms read an fp32 copy of their input; copy and norm are made again in backward (InternEvo)
   bool fused_qkv = true, fused_gate_up = true;
@@ -89,6 +91,8 @@ struct FrameworkProfile {
   ContextKind context = ContextKind::ring;  // how attention is carried out under context parallelism
   bool dropout = false;                   // trains with dropout masks by default
   bool grouped_experts = true;            // one grouped product for all experts of a rank; false: a loop over experts
+  bool sums_slots_by_index_add = false;   // each token's outputs are summed by index_add_, whose autograd keeps them; else by scatter_add_ or a kernel of its own
+  bool weighs_expert_outputs = false;     // the router's weights multiply what experts return, not what their second product reads
   bool fused_expert_mlp = false;          // grouped: activation, biases and quantisation inside the products
   bool native_grouped = false;            // grouped: by torch._grouped_mm
   bool expert_launches = false;           // grouped: each expert's product, and its operands' quantisation, is a launch of its own, on a few streams
@@ -96,6 +100,7 @@ struct FrameworkProfile {
   bool fused_index_map = true;            // DeepEP: a token's list of experts becomes a map of tokens and experts in one kernel; false: by operators, which the host waits for
   Dispatcher dispatcher = Dispatcher::all_to_all;
   bool overlap_shared_experts = false;    // shared experts run while tokens travel
+  bool deterministic_attention = false;   // attention's backward adds in a fixed order (NVTE_ALLOW_NONDETERMINISTIC_ALGO=0)
   bool compiled = false;                  // torch.compile on each layer by default
 
   // Number formats
@@ -150,6 +155,7 @@ struct FrameworkProfile {
   bool waits_after_step = false;          // the host waits for the device when a step is over (nanotron, which times each)
   bool blocking_input = false;            // each micro-batch is copied to the device by a copy that the host waits for, and with it for all work before; not under pipeline stages
   bool keeps_gradient_sums = true;        // offloaded optimizer under ZeRO-3: 16-bit sums of gradients lie in host memory; false: only where micro-batches add up (DeepSpeed before 0.6)
+  bool main_gradients = false;            // gradients add up in the framework's own buffers, which are reduced, whatever their format (Megatron's main_grad)
   bool widens_gradients = false;          // the update begins with joined fp32 copies of 16-bit gradients: of its partition under ZeRO-1 and 2, in fp16 of all without ZeRO (DeepSpeed)
   double gradient_buffer = 0;             // ZeRO-1 and 2: gradients are put together in a buffer of so many reduction buckets, made after the loss (DeepSpeed, contiguous_gradients); 0: in one made at the start
   bool checks_by_parameter = false;       // ZeRO-1 and 2: overflow and norm are found parameter by parameter, the host waiting for each (DeepSpeed until 2022)
@@ -224,8 +230,11 @@ FrameworkProfile with_precision(FrameworkProfile profile, Precision precision);
 
 /// The profile with the workspaces that stay in the allocator. PyTorch keeps one per cuBLAS handle and stream, and handles
 /// belong to threads: the main thread and autograd's have one each (CublasHandlePool.cpp). `cublas`, `transformer_engine`:
-/// what the GPU's libraries take.
-FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes transformer_engine);
+/// what the GPU's libraries take. `experts`: layers have some. Transformer Engine's grouped products then have a workspace
+/// for each of their four streams, and the router's product is Transformer Engine's beside Megatron's own layers too.
+/// Source: transformer_engine/pytorch/cpp_extensions/gemm.py, get_cublas_workspace; megatron/core/transformer/moe/moe_utils.py,
+/// RouterGatingLinearFunction.
+FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes transformer_engine, bool experts);
 
 /// Every kind of context parallelism by the names that frameworks give it; the first of a kind is the one we print.
 const Catalog<ContextKind>& context_kinds();

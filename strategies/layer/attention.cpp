@@ -58,7 +58,7 @@ void Operators::sinks(Node& node) {
 TensorId Operators::softmax(TensorId scores, std::int64_t elements) {
   const std::int64_t narrow = elements * c_.element(), wide = elements * 4;
   const TensorId probabilities = tape_.tensor("softmax", narrow);
-  if (c_.profile.activation == Fusion::fused) {
+  if (c_.profile.activation == Fusion::fused && !c_.profile.softmax_in_fp32) {
     tape_.nodes.push_back({.name = "softmax", .inputs = {scores}, .outputs = {probabilities}, .saved = {probabilities},
                            .forward = {kernel("scale mask softmax", narrow, narrow, KernelKind::softmax)},
                            .backward = {kernel("scale mask softmax backward", 2 * narrow, narrow, KernelKind::softmax)}, .gradient_in_place = true});
@@ -75,7 +75,7 @@ TensorId Operators::softmax(TensorId scores, std::int64_t elements) {
     tape_.nodes.push_back({.name = "scores less mask", .inputs = {kept}, .outputs = {masked}, .forward = {kernel("scores less mask", narrow, narrow)}, .passed_inputs = 1});
     scaled = masked;
   }
-  const bool in_fp32 = c_.element() != 4 && c_.model.position == model::Position::rotary;
+  const bool in_fp32 = c_.element() != 4 && (c_.profile.softmax_in_fp32 || c_.model.position == model::Position::rotary);
   const TensorId in = in_fp32 ? tape_.tensor("scores fp32", wide) : scaled, out = in_fp32 ? tape_.tensor("softmax fp32", wide) : probabilities;
   const std::int64_t bytes = in_fp32 ? wide : narrow;
   if (in_fp32) pointwise("scores cast", scaled, in, narrow, wide);

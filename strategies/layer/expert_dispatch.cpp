@@ -82,9 +82,13 @@ TensorId ExpertLayer::unpermute(TensorId x, TensorId weights, std::int64_t rows)
   const std::int64_t slots = sends_slots() && exchanges() ? load_.sent : load_.received;
   const TensorId y = tape_.tensor("experts output", bytes(rows));
   Node node{.name = "unpermute", .inputs = {x}, .outputs = {y}, .saved = {order_}, .forward_host = c_.profile.expert_host / 8, .backward_host = c_.profile.expert_backward_host / 8};
-  if (loops()) {
+  if (weighs_outputs()) {
     node.inputs.push_back(weights);
     node.saved.insert(node.saved.end(), {x, weights});
+  }
+  // PyTorch's derivative of index_add_ asks its source for its shape, and so keeps it (derivatives.yaml: expand_as(source)).
+  if (c_.profile.sums_slots_by_index_add && !weighs_outputs()) node.saved.push_back(x);
+  if (loops() && weighs_outputs()) {
     const std::int64_t part = bytes(slots) / moe_.experts;
     for (std::int64_t i = 0; i < moe_.experts; ++i) {
       node.forward.insert(node.forward.end(), {op_.kernel("weigh outputs", part, part), op_.kernel("add to tokens", 2 * part, part, KernelKind::permute)});

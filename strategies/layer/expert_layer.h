@@ -32,6 +32,10 @@ class ExpertLayer {
   bool exchanges() const { return load_.ranks > 1 || load_.tensor > 1; }
   /// A product per expert, in a loop of the host, instead of grouped ones.
   bool loops() const { return !c_.profile.grouped_experts; }
+  /// The router's weights multiply what experts return (Hugging Face, DeepSpeed), not what their second product reads.
+  bool weighs_outputs() const { return c_.profile.weighs_expert_outputs; }
+  /// Activation and weights are operators of their own: Megatron's fused kernels are of gated activations.
+  bool weighs_apart() const { return !weighs_outputs() && !fused_ && !c_.model.gated_mlp; }
 
   TensorId route(TensorId x);
   TensorId shared_experts(TensorId x);

@@ -27,7 +27,9 @@ TensorId ExpertLayer::experts(const Slots& in) {
   return pads() ? copy(h, "unpadding") : h;
 }
 
-/// Megatron multiplies by the router's weights here, so that nothing has to be kept for it later.
+/// Megatron multiplies by the router's weights here, so that nothing has to be kept for it later: in the kernel of a gated
+/// activation; after any other, of which the product then keeps the result.
+/// Source: megatron/core/transformer/moe/experts.py, TEGroupedMLP.bias_act_func; mlp.py, MLP.forward (per_token_scale).
 TensorId ExpertLayer::activation(TensorId x, TensorId weights, std::int64_t width) {
   const std::int64_t size = load_.received * width * e(), in = c_.model.gated_mlp ? 2 * size : size;
   if (c_.model.clamped_activation && separate_bias()) x = clamp(x, in);
@@ -36,25 +38,35 @@ TensorId ExpertLayer::activation(TensorId x, TensorId weights, std::int64_t widt
   // The scalar of the gate is copied to the device for each call, and such a copy waits for the stream
   // (fused_bias_geglu.py: torch.tensor(linear_offset, device=...)).
   if (c_.model.clamped_activation && separate_bias()) node.forward.push_back({.kind = Item::Kind::host_sync});
-  if (!loops()) {
+  if (!weighs_outputs()) {
     node.inputs.push_back(weights);
     node.saved.push_back(weights);
   }
+  if (weighs_apart()) {
+    const TensorId plain = tape_.tensor("experts unweighted activation", size);
+    node.intermediates.push_back(plain);
+    node.saved.push_back(plain);
+  }
   const std::int64_t parts = loops() ? load_.local : 1;
   const KernelKind halves = !loops() && c_.model.gated_mlp && is_native(c_.profile.activation) ? KernelKind::strided : KernelKind::elementwise;  // as Operators::activation
-  if (loops()) {
+  const bool apart = loops() && c_.model.gated_mlp && (weighs_outputs() || c_.model.activation != model::Activation::silu);
+  if (apart) {
     // silu(gate), times up, an operator each: the product's operands are kept too.
     const TensorId silu = tape_.tensor("experts silu", size);
-    node.intermediates = {silu};
-    if (c_.model.gated_mlp) node.saved.push_back(silu);
+    node.intermediates.push_back(silu);
+    node.saved.push_back(silu);
   }
   for (std::int64_t i = 0; i < parts && !fused_; ++i) {
     node.forward.push_back(op_.kernel("experts activation", in / parts, size / parts, halves));
-    if (loops() && c_.model.gated_mlp) node.forward.push_back(op_.kernel("experts gate product", 2 * size / parts, size / parts));
+    if (apart) node.forward.push_back(op_.kernel("experts gate product", 2 * size / parts, size / parts));
     node.backward.push_back(op_.kernel("experts activation backward", (in + size) / parts, in / parts, halves));
     // The slots' weights want a sum over the width: a second pass (weighted_swiglu_back, weighted_quick_geglu_back under torch.compile).
     if (by_expert_) node.backward.push_back(op_.kernel("experts activation weights backward", in + size, load_.received * 4, KernelKind::reduction));
-    if (loops() && c_.model.gated_mlp) node.backward.insert(node.backward.end(), {op_.kernel("experts gate product backward", 2 * size / parts, size / parts), op_.kernel("experts gate product backward", 2 * size / parts, size / parts)});
+    if (apart) node.backward.insert(node.backward.end(), {op_.kernel("experts gate product backward", 2 * size / parts, size / parts), op_.kernel("experts gate product backward", 2 * size / parts, size / parts)});
+  }
+  if (weighs_apart()) {
+    node.forward.push_back(op_.kernel("experts weigh activation", size, size));
+    node.backward.push_back(op_.kernel("experts weigh activation backward", 2 * size, size));
   }
   tape_.nodes.push_back(std::move(node));
   return y;

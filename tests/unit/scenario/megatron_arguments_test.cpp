@@ -62,6 +62,94 @@ TEST(CompiledVocabularyParallelLoss, HoldsOneMoreCopyOfTheLogits) {
   EXPECT_NEAR(static_cast<double>(peak(s) - in_place), 256 * 64 * 1024 * 4, 2 * 256 * 4);  // and a row of statistics
 }
 
+// Scores of one layer stay: 1 sample x 8 heads x 256 x 256 x 2 bytes. Only Megatron's own attention writes into the buffer.
+TEST(MemoryBuffer, HoldsTheScoresOfOneLayer) {
+  Scenario s = megatron_job("a100-80gb-sxm", "dgx-a100");
+  ASSERT_FALSE(apply_megatron_arguments(R"({"transformer-impl": "local"})", "", s));
+  s.profile.states_at_first_step = false;
+  ASSERT_TRUE(s.profile.memory_buffer);
+  const std::int64_t with = peak(s);
+  s.profile.memory_buffer = false;
+  EXPECT_EQ(with - peak(s), 8 * 256 * 256 * 2);
+  s.profile.transformer_engine = true;   // whose unfused attention makes its scores anew
+  s.strategy.training.transformer_engine.reset();
+  s.profile.memory_buffer = false;
+  const std::int64_t without = peak(s);
+  s.profile.memory_buffer = true;
+  EXPECT_EQ(peak(s), without);
+}
+
+// Two handles of PyTorch, Transformer Engine's, and four more where experts are grouped; beside Megatron's own layers the router's product has one.
+TEST(Workspaces, GroupedExpertsHaveOneForEachStream) {
+  strategies::FrameworkProfile p = strategies::load_profile("megatron-core");
+  auto sizes = [&](bool experts) { return strategies::with_workspaces(p, 8_MiB, 32_MiB, experts).workspaces; };
+  EXPECT_EQ(sizes(false), (std::vector<Bytes>{8_MiB, 8_MiB, 32_MiB}));
+  EXPECT_EQ(sizes(true), (std::vector<Bytes>{8_MiB, 8_MiB, 32_MiB, 32_MiB, 32_MiB, 32_MiB, 32_MiB}));
+  p.grouped_experts = false;
+  EXPECT_EQ(sizes(true), (std::vector<Bytes>{8_MiB, 8_MiB, 32_MiB}));
+  p.transformer_engine = false;
+  EXPECT_EQ(sizes(true), (std::vector<Bytes>{8_MiB, 8_MiB, 32_MiB}));
+  EXPECT_EQ(sizes(false), (std::vector<Bytes>{8_MiB, 8_MiB}));
+}
+
+// On Blackwell cuDNN cannot add up in a fixed order with dropout. FlashAttention's output is copied for the next product, and
+// both are kept: 2 layers x 256 tokens x 512 x 2 bytes.
+TEST(DeterministicAttention, IsFlashAttentionOnBlackwell) {
+  auto kept = [](const char* node, const char* gpu, const char* arguments) {
+    Scenario s = megatron_job(gpu, node);
+    s.model.vocab = 64 * 1024;   // the loss is the peak
+    EXPECT_FALSE(apply_megatron_arguments(arguments, "", s));
+    s.profile.states_at_first_step = false;
+    return peak(s);
+  };
+  const char* free = R"({"swiglu": false})";
+  const char* fixed = R"({"deterministic-mode": true})";
+  EXPECT_EQ(kept("dgx-b200", "b200-sxm", fixed) - kept("dgx-b200", "b200-sxm", free), 2 * 256 * 512 * 2);
+  EXPECT_EQ(kept("dgx-h100", "h100-sxm", fixed), kept("dgx-h100", "h100-sxm", free));
+  EXPECT_EQ(kept("dgx-b200", "b200-sxm", R"({"deterministic-mode": true, "attention-dropout": 0})"), kept("dgx-b200", "b200-sxm", R"({"attention-dropout": 0})"));
+}
+
+// fp32 gradients are a habit of bf16 runs.
+TEST(MegatronArguments, GradientsOfFp16RunsAreNarrow) {
+  Scenario s = megatron_job("a100-80gb-sxm", "dgx-a100");
+  s.strategy.training.precision = strategies::Precision::fp16;
+  ASSERT_FALSE(apply_megatron_arguments(R"({"fp16": true})", "", s));
+  EXPECT_EQ(s.profile.gradient, DType::fp16);
+  s = megatron_job("a100-80gb-sxm", "dgx-a100");
+  ASSERT_FALSE(apply_megatron_arguments(R"({"fp16": true, "accumulate-allreduce-grads-in-fp32": true})", "", s));
+  EXPECT_EQ(s.profile.gradient, DType::fp32);
+}
+
+// Of Megatron's own attention without its fused softmax the fp32 result is kept: 2 layers x 8 heads x 256 x 256 x 4 bytes, where there were 2.
+TEST(MegatronArguments, UnfusedSoftmaxKeepsItsWideResult) {
+  auto job = [](const char* arguments) {
+    Scenario s = megatron_job("a100-80gb-sxm", "dgx-a100");
+    s.model.vocab = 64 * 1024;   // the loss is the peak
+    EXPECT_FALSE(apply_megatron_arguments(arguments, "", s));
+    s.profile.states_at_first_step = false;
+    return peak(s);
+  };
+  const std::int64_t fused = job(R"({"transformer-impl": "local", "apply-query-key-layer-scaling": true})");
+  const std::int64_t unfused = job(R"({"transformer-impl": "local", "apply-query-key-layer-scaling": true, "no-masked-softmax-fusion": true})");
+  EXPECT_EQ(unfused - fused, 2 * 8 * 256 * 256 * 2);
+}
+
+TEST(MegatronLayout, LettersSayWhatEachChunkHolds) {
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  s.model = small_llama(16);
+  s.strategy = small_job(1, 2, 4);
+  apply_megatron_layout(R"({"pipeline-model-parallel-layout": "Et*3|(tt|)*6tmL", "overlap-moe-expert-parallel-comm": true})", s);
+  EXPECT_EQ(s.strategy.pipeline.layers_per_stage, (std::vector<std::int64_t>{3, 2, 2, 2, 2, 2, 2, 1}));
+  EXPECT_EQ(s.strategy.pipeline.virtual_stages, 4);
+  EXPECT_EQ(s.strategy.pipeline.schedule, "interleaved-1f1b");
+  EXPECT_TRUE(s.strategy.experts.overlap_exchange);
+  for (const char* no_layout : {"(tt", "t)", "*3t", "t*0|t", "((((t*9999)*9999)*9999)*9999)"}) {
+    s.strategy = small_job(1, 2, 4);
+    apply_megatron_layout((std::string(R"({"pipeline-model-parallel-layout": ")") + no_layout + "\"}").c_str(), s);
+    EXPECT_TRUE(s.strategy.pipeline.layers_per_stage.empty()) << no_layout;
+  }
+}
+
 TEST(MegatronLayout, FirstAndLastStageMayHoldFewerLayers) {
   Scenario s = megatron_job("h100-sxm", "dgx-h100");
   s.model = small_llama(12);

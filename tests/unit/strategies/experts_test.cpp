@@ -330,6 +330,27 @@ TEST(Experts, AdaptersAndRoutersOfMixtral) {
   EXPECT_NEAR(static_cast<double>(packed) / static_cast<double>(elements), 0.5 + (1 + 4.0 / 256) / 64, 1e-6);
 }
 
+// Megatron's kernels multiply a gated activation by the router's weights; of GELU the unweighted result is kept as well:
+// 4 layers x 512 slots x 1024 x 2 bytes. index_add_ keeps what it sums: 512 slots x 512 x 2 a layer.
+TEST(Experts, WeightsAfterAnActivationOfItsOwn) {
+  model::ModelDescription m = small_mixture();
+  FrameworkProfile profile = load_profile("megatron-core");
+  auto kept = [&] {
+    Strategy s = job(8, 4);
+    const plan::Plan plan = write_plan(m, s, profile, 8);
+    test_support::ByteLedger ledger(plan, 0);
+    ledger.step();
+    return ledger.step().after_forward;
+  };
+  m.gated_mlp = false;
+  const std::int64_t apart = kept();
+  profile.weighs_expert_outputs = true;   // 512 x 512 x 2 of what the experts return instead
+  EXPECT_NEAR(static_cast<double>(apart - kept()), 4 * 512 * (1024 - 512) * 2, 4 * 256 * 8 * 4 + 4 * 512 * 4);   // and the weights themselves, dense or by slot
+  profile.weighs_expert_outputs = false;
+  profile.sums_slots_by_index_add = true;
+  EXPECT_EQ(kept() - apart, 4 * 512 * 512 * 2);
+}
+
 // Each module that is recomputed leaves less between forward and backward, and nothing is left over after a step.
 TEST(Experts, RecomputedModulesKeepLess) {
   model::ModelDescription m = small_mixture();
