@@ -14,6 +14,15 @@ struct TextOptions {
 };
 std::string write_text(const Scenario& scenario, const Result& result, const TextOptions& options = {});
 
+/// What is simulated: title, model and machines, batch and degrees.
+std::string heading_text(const Scenario& scenario);
+
+/// Why it does not fit: what the first ranks that run out asked for and had, and what a node lacks; nothing where it fits.
+std::string failure_text(const Scenario& scenario, const Result& result);
+
+/// Data files, expected error, hash and notes.
+std::string foundations_text(const Scenario& scenario, const Result& result);
+
 /// Its first line alone: "FITS: ..." or "DOES NOT FIT: ...".
 std::string verdict_line(const Scenario& scenario, const Result& result);
 
