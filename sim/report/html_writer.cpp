@@ -23,7 +23,7 @@ h1{font-size:1.35em;margin:0 0 .2em}h2{font-size:1.05em;margin:2em 0 .5em}p{marg
 .cards{display:flex;flex-wrap:wrap;gap:.8em}.card{background:var(--panel);border-radius:6px;padding:.6em 1em;min-width:8em}.card b{display:block;font-size:1.25em}
 svg{width:100%;height:auto;display:block}svg text{fill:var(--ink);font-size:12px}svg .quiet{fill:var(--quiet)}
 .key span{display:inline-block;margin-right:1.2em}.key i{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.4em}
-table{border-collapse:collapse;margin:.6em 0;font-variant-numeric:tabular-nums}th{font-weight:600;color:var(--quiet)}th,td{text-align:right;padding:.15em 0 .15em 1.6em}
+table{border-collapse:collapse;margin:.6em 0;font-variant-numeric:tabular-nums}th{font-weight:600;color:var(--quiet)}th,td{text-align:right;padding:.15em 0 .15em 1.4em}
 th:first-child,td:first-child{text-align:left;padding-left:0}tr+tr td{border-top:1px solid var(--line)}summary{cursor:pointer;font-weight:600;margin:2em 0 .5em}
 pre{background:var(--panel);padding:1em;border-radius:6px;overflow:auto;font-size:13px;line-height:1.35})";
 
@@ -117,7 +117,7 @@ std::string memory_at_peak(const Scenario& s, const Result& r, const std::vector
   for (const std::size_t c : shown) most = std::max(most, static_cast<double>(r.classes[c].peak_device().value));
   std::string bars, key;
   std::array<bool, plan::kCategories + 3> used{};
-  std::vector<std::vector<std::string>> rows;
+  std::vector<std::vector<std::string>> rows, parts_of;
   double y = 0;
   for (const std::size_t c : shown) {
     const scenario::ClassResult& k = r.classes[c];
@@ -135,6 +135,9 @@ std::string memory_at_peak(const Scenario& s, const Result& r, const std::vector
     add(kOutside, static_cast<double>((k.context + k.communicators + k.misc).value), "context, NCCL and other");
     add(kPaged, static_cast<double>(k.unified.value), "paged");
     rows.push_back({k.name, std::to_string(k.ranks), model::human_count(k.parameters), gib_text(k.memory.peak_allocated), gib_text(k.memory.peak_reserved), gib_text(k.peak_device()), gib_text(s.cluster.gpu.memory)});
+    parts_of.push_back({k.name});
+    for (std::size_t i = 0; i < plan::kCategories; ++i) parts_of.back().push_back(gib_text(Bytes{k.memory.at_peak[i]}));
+    for (const Bytes outside : {k.context, k.communicators, k.misc, k.unified}) parts_of.back().push_back(gib_text(outside));
     bars += bar(fmt::format("{} ({})", k.name, k.ranks), parts, most, y);
     y += 28;
   }
@@ -143,8 +146,11 @@ std::string memory_at_peak(const Scenario& s, const Result& r, const std::vector
           label(edge - 6, y + 14, fmt::format("the GPU has {} GiB", gib_text(s.cluster.gpu.memory)), "text-anchor=\"end\" class=\"quiet\"");
   for (std::size_t i = 0; i < used.size(); ++i)
     if (used[i]) key += key_entry(colour(i), i == kOutside ? "context, NCCL and other" : i == kUnused ? "reserved beyond it" : i == kPaged ? "paged" : std::string(name_of(static_cast<plan::Category>(i))));
-  std::string more;
-  if (shown.size() < r.classes.size()) more = fmt::format("<p class=\"quiet\">{} more like these: --json has them all.</p>\n", r.classes.size() - shown.size());
+  std::vector<std::string> head{"at the peak, GiB"};
+  for (std::size_t i = 0; i < plan::kCategories; ++i) head.emplace_back(name_of(static_cast<plan::Category>(i)));
+  head.insert(head.end(), {"context", "NCCL", "other", "paged"});
+  std::string more = table(head, parts_of) + "<p>Peak of '" + escaped(r.classes[r.fullest_class].name) + "': " + escaped(peak_moment_text(r, r.fullest_class)) + ".</p>\n";
+  if (shown.size() < r.classes.size()) more += fmt::format("<p class=\"quiet\">{} more like these: --json has them all.</p>\n", r.classes.size() - shown.size());
   return "<h2>Memory at the peak</h2>\n" + drawing(y + 20, bars) + "<p class=\"key\">" + key + "</p>\n" + table({"GiB", "GPUs", "parameters", "allocated", "reserved", "on device", "has"}, rows) + more;
 }
 
@@ -256,6 +262,7 @@ std::string cards(const Scenario& s, const Result& r) {
            card("samples/s", number_text(r.samples_per_second)) + card("model FLOP/s per GPU", si_text(u.model_flops_per_second, "FLOPS")) + card("MFU, causal", percent_text(u.mfu)) +
            card("MFU, PaLM", percent_text(u.mfu_full)) + card("HFU", percent_text(u.hfu));
   if (r.host.ram() > Bytes{0}) out += card(fmt::format("GiB of a node's host memory, of {}", gib_text(s.cluster.node.cpu.memory)), gib_text(r.host.ram()));
+  if (r.host.pinned > Bytes{0}) out += card("GiB of it pinned", gib_text(r.host.pinned));
   if (r.host.nvme > Bytes{0}) out += card(fmt::format("GiB of a node's NVMe, of {}", gib_text(s.cluster.node.nvme.capacity)), gib_text(r.host.nvme));
   return out + "</div>\n";
 }
@@ -278,13 +285,16 @@ std::string experts_section(const Result& r, const std::vector<std::size_t>& sho
 std::string subtitle(const Scenario& s) {
   Scenario untitled = s;
   untitled.title.clear();
-  return heading_text(untitled);
+  std::string text = heading_text(untitled);
+  if (const std::size_t line = text.rfind("\nsequence "); line != std::string::npos) text.replace(line, 1, "; ");
+  return text;
 }
 
 }  // namespace
 
 std::string write_html(const Scenario& s, const Result& r, const std::string& remedy) {
-  const std::string title = s.title.empty() ? s.model.name : s.title;
+  const std::string title = !s.title.empty() ? s.title : !s.model.name.empty() ? s.model.name : "model";
+  const std::string rests = foundations_text(s, r);
   const std::vector<std::size_t> shown = shown_classes(r, kClassesShown);
   std::string page = fmt::format("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n<title>{0}</title>\n<style>{1}</style></head>\n<body>\n<h1>{0}</h1>\n",
                                  escaped(title), kStyle);
@@ -295,7 +305,7 @@ std::string write_html(const Scenario& s, const Result& r, const std::string& re
   page += cards(s, r);
   if (r.deadlock.empty() && r.step_time > 0) page += time_section(r) + streams(r, shown);
   page += memory_at_peak(s, r, shown) + memory_over_time(s, r, shown) + experts_section(r, shown);
-  page += "<h2>What the numbers rest on</h2>\n<pre>" + escaped(foundations_text(s, r)) + "</pre>\n";
+  page += "<h2>What the numbers rest on</h2>\n<pre>" + escaped(rests.substr(rests.find("\n", 1) + 1)) + "</pre>\n";
   page += "<details><summary>The answer in words</summary>\n<pre>" + escaped(write_text(s, r)) + "</pre></details>\n</body></html>\n";
   return page;
 }

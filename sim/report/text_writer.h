@@ -29,6 +29,9 @@ std::string verdict_line(const Scenario& scenario, const Result& result);
 /// Ranks as routing makes them differ; nothing where it does not.
 std::string experts_text(const Result& result);
 
+/// When a class's memory was fullest: "step 2, micro-batch 1, backward (head backward)"; steps are counted from 1.
+std::string peak_moment_text(const Result& result, std::size_t rank_class);
+
 /// Its part on memory: per rank class what is allocated, reserved and seen by nvidia-smi, by category at the peak.
 std::string memory_text(const Scenario& scenario, const Result& result);
 

@@ -102,7 +102,11 @@ TEST(HtmlWriter, PageTextAndJsonAgree) {
       }
     for (const auto& one : json["memory"])
       for (const char* peak : {"peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes"}) both(gib_text(Bytes{one[peak].get<std::int64_t>()}));
+    for (const auto& k : r.classes)
+      for (const std::int64_t bytes : k.memory.at_peak)
+        if (bytes > 0) both(gib_text(Bytes{bytes}));
     if (json["host_bytes"] > 0) both(gib_text(Bytes{json["host_bytes"].get<std::int64_t>()}));
+    EXPECT_NE(page.find(peak_moment_text(r, r.fullest_class)), std::string::npos);
     EXPECT_NE(page.find("a remedy"), std::string::npos);
   }
 }
