@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
+#include <cstdint>
+#include <memory>
 #include <mutex>
 
 #include "hwmodels/topology/cluster.h"
@@ -14,54 +15,85 @@ namespace {
 
 namespace st = strategies;
 
-/// What an arrangement of one shape came to, from the least recomputation up: more is slower, so the first that fits is it.
-struct Shape {
-  std::vector<Change> by_recomputation;
-  std::optional<Trial> fits;
-  std::string reason;
-  int tried = 0;
+constexpr const char* kOutOfMemory = "out of memory";
+
+/// One way to lay the job on the machines of an offer.
+struct Arrangement {
+  Change change;
+  std::optional<double> shortest;   // seconds of a step, at least; none: refused
+  std::string reason;               // why it is not the best
 };
 
-void settle(const Case& job, Shape& shape) {
-  for (const Change& change : shape.by_recomputation) {
-    std::string why;
-    const std::optional<bool> fits = job.fits(change.settings, &why);   // memory is sooner known than time
-    ++shape.tried;
-    shape.reason = fits ? "out of memory" : why;
-    if (!fits.value_or(false)) continue;
-    if (const std::optional<Answer> answer = job.ask(change.settings, &why); answer && answer->fits) {
-      shape.fits = Trial{change, *answer};
-      return;
-    }
+/// Those of one offer, and the fastest found so far. Threads work on it together.
+struct Search {
+  Case job;
+  std::vector<Arrangement> all;
+  std::vector<std::size_t> order = {};   // into `all`, by `shortest`
+  std::mutex guard = {};
+  std::optional<std::size_t> best = {};
+  double step = 0;                       // of the best
+
+  Search(Case on, std::vector<Change> changes) : job(std::move(on)) {
+    for (Change& change : changes) all.push_back({std::move(change), {}, {}});
   }
-}
+
+  void bound(std::size_t i) { all[i].shortest = job.shortest_step(all[i].change.settings, &all[i].reason); }
+
+  void sort() {
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (all[i].shortest) order.push_back(i);
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return *all[a].shortest < *all[b].shortest; });
+  }
+
+  /// Can it still be the fastest?
+  bool may_win(std::size_t i) {
+    constexpr double kRounding = 1e-6;   // of the simulated step
+    const std::lock_guard lock(guard);
+    return !best || *all[i].shortest * (1 - kRounding) <= step;
+  }
+
+  /// Memory is sooner known than time.
+  void settle(std::size_t i) {
+    Arrangement& a = all[i];
+    if (!may_win(i)) return;
+    const std::optional<bool> fits = job.fits(a.change.settings, &a.reason);
+    if (fits && !*fits) a.reason = kOutOfMemory;
+    if (!fits.value_or(false) || !may_win(i)) return;
+    const std::optional<double> time = job.step_time(a.change.settings, &a.reason);
+    if (!time) return;
+    const std::lock_guard lock(guard);
+    if (best && (*time > step || (*time == step && i > *best))) return;
+    best = i;
+    step = *time;
+  }
+
+  /// Of those that cannot be: memory, if it is that anywhere.
+  std::string reason() const {
+    std::string first;
+    for (const Arrangement& a : all) {
+      if (a.reason == kOutOfMemory) return a.reason;
+      if (first.empty()) first = a.reason;
+    }
+    return first;
+  }
+};
 
 Case on(const Case& job, const Machines& m) {
   return job.with({m.node, {fmt::format("cluster.node={}", m.node), fmt::format("cluster.nodes={}", m.nodes), "parallelism.data=auto"}, false});
 }
 
 /// The scenario's own arrangement, where these GPUs can have it: its schedule, stages and recomputation may be none of ours.
-std::optional<Shape> as_it_is(const scenario::Scenario& s, int gpus) {
+std::optional<Change> as_it_is(const scenario::Scenario& s, int gpus) {
   const st::Degrees& d = s.strategy.parallelism.degrees;
   const std::int64_t parts = std::int64_t{d.tensor} * d.pipeline * d.context, data = gpus / parts, micro = s.strategy.training.micro_batch_size;
   if (gpus % parts != 0 || data == 0 || s.strategy.training.global_batch_size % (data * micro) != 0) return std::nullopt;
-  Shape shape;
-  shape.by_recomputation.push_back({fmt::format("TP {} PP {}{} DP {} MB {} own", d.tensor, d.pipeline, s.strategy.pipeline.virtual_stages > 1 ? fmt::format("x{}", s.strategy.pipeline.virtual_stages) : "", data, micro), {}, false});
-  return shape;
+  return Change{fmt::format("TP {} PP {}{} DP {} MB {} own", d.tensor, d.pipeline, s.strategy.pipeline.virtual_stages > 1 ? fmt::format("x{}", s.strategy.pipeline.virtual_stages) : "", data, micro), {}, false};
 }
 
 /// Do so many chunks of equally many layers leave few places empty?
 bool nearly_divides(std::int64_t chunks, std::int64_t layers) {
   const std::int64_t places = (layers + chunks - 1) / chunks * chunks;
   return chunks <= layers && 10 * (places - layers) <= places;
-}
-
-/// Arrangements that differ in recomputation only lie side by side.
-std::vector<Shape> shapes_of(const std::vector<Change>& changes) {
-  constexpr std::size_t kLevels = 3;
-  std::vector<Shape> out(changes.size() / kLevels);
-  for (std::size_t i = 0; i < changes.size(); ++i) out[i / kLevels].by_recomputation.push_back(changes[i]);
-  return out;
 }
 
 bool better(const Offer& a, const Offer& b) {
@@ -98,53 +130,53 @@ std::vector<Change> arrangements(const scenario::Scenario& scenario, int gpus, i
 }
 
 std::vector<Offer> plan_capacity(const Case& job, const std::vector<Machines>& machines, const Goal& goal, int threads, const std::function<void(int)>& progress) {
-  struct Place {
-    Case job;
-    std::vector<Shape> shapes;
-  };
   const scenario::Scenario as_written = job.read();
   std::vector<Offer> offers;
-  std::vector<Place> places;
-  std::vector<std::pair<std::size_t, std::size_t>> work;
+  std::vector<std::unique_ptr<Search>> searches;
+  std::vector<std::pair<std::size_t, std::size_t>> work;   // offer, arrangement
   for (const Machines& m : machines) {
     Offer offer{.machines = m};
-    Place place{on(job, m), {}};
     const hwmodels::ClusterDescription cluster = hwmodels::load_cluster(m.node, m.nodes, "rail-fat-tree");
     offer.gpus = cluster.gpus_per_node * m.nodes;
-    place.shapes = shapes_of(arrangements(as_written, offer.gpus, cluster.gpus_per_node));
-    if (std::optional<Shape> own = as_it_is(as_written, offer.gpus)) place.shapes.push_back(std::move(*own));
-    if (place.shapes.empty()) offer.reason = fmt::format("no arrangement of {} GPUs divides the global batch of {}", offer.gpus, as_written.strategy.training.global_batch_size);
-    for (std::size_t i = 0; i < place.shapes.size(); ++i) work.emplace_back(places.size(), i);
+    std::vector<Change> changes = arrangements(as_written, offer.gpus, cluster.gpus_per_node);
+    if (std::optional<Change> own = as_it_is(as_written, offer.gpus)) changes.push_back(std::move(*own));
+    if (changes.empty()) offer.reason = fmt::format("no arrangement of {} GPUs divides the global batch of {}", offer.gpus, as_written.strategy.training.global_batch_size);
+    offer.tried = static_cast<int>(changes.size());
+    for (std::size_t i = 0; i < changes.size(); ++i) work.emplace_back(offers.size(), i);
     offers.push_back(std::move(offer));
-    places.push_back(std::move(place));
+    searches.push_back(std::make_unique<Search>(on(job, m), std::move(changes)));
   }
 
-  std::atomic<int> asked{0};
+  int done = 0;
   std::mutex telling;
+  const auto tell = [&] {
+    if (!progress) return;
+    const std::lock_guard lock(telling);
+    progress(++done);
+  };
   for_each_index(work.size(), threads, [&](std::size_t i) {
-    Place& place = places[work[i].first];
-    Shape& shape = place.shapes[work[i].second];
-    settle(place.job, shape);
-    const int now = asked += shape.tried;
-    if (progress) {
-      const std::lock_guard lock(telling);
-      progress(now);
-    }
+    searches[work[i].first]->bound(work[i].second);
+    tell();
   });
+  // The most promising ones of every offer first: what they come to rules out the others.
+  work.clear();
+  for (const auto& search : searches) search->sort();
+  for (std::size_t i = 0, before = SIZE_MAX; before != work.size(); ++i) {
+    before = work.size();
+    for (std::size_t o = 0; o < searches.size(); ++o)
+      if (i < searches[o]->order.size()) work.emplace_back(o, searches[o]->order[i]);
+  }
+  for_each_index(work.size(), threads, [&](std::size_t i) { searches[work[i].first]->settle(work[i].second); });
 
   for (std::size_t o = 0; o < offers.size(); ++o) {
     Offer& offer = offers[o];
-    for (const Shape& shape : places[o].shapes) {
-      offer.tried += shape.tried;
-      if (!shape.fits) {
-        if (offer.reason.empty() || shape.reason == "out of memory") offer.reason = shape.reason;
-        continue;
-      }
-      ++offer.fitting;
-      if (!offer.best || shape.fits->answer.tokens_per_second > offer.best->answer.tokens_per_second) offer.best = shape.fits;
+    const Search& search = *searches[o];
+    if (!search.best) {
+      if (offer.reason.empty()) offer.reason = search.reason();
+      continue;
     }
-    if (!offer.best) continue;
-    offer.reason.clear();
+    const Change& change = search.all[*search.best].change;
+    offer.best = Trial{change, *search.job.ask(change.settings)};
     offer.seconds = goal.tokens / offer.best->answer.tokens_per_second;
     offer.gpu_hours = offer.seconds / 3600 * offer.gpus;
     if (const auto price = goal.gpu_hour.find(offer.machines.node); price != goal.gpu_hour.end()) offer.cost = offer.gpu_hours * price->second;

@@ -25,7 +25,7 @@ struct Goal {
 struct Offer {
   Machines machines;
   int gpus = 0;
-  int tried = 0, fitting = 0;                 // arrangements simulated, and those that fit
+  int tried = 0;                              // arrangements that were looked at
   std::optional<Trial> best;                  // the fastest that fits; none: nothing does
   std::string reason;                         // why there is none
   double seconds = 0, gpu_hours = 0;          // of the whole training
@@ -40,8 +40,10 @@ struct Offer {
 /// refused by the rules.
 std::vector<Change> arrangements(const scenario::Scenario& scenario, int gpus, int per_node);
 
-/// One offer per entry of `machines`, in their order. Every arrangement, and the scenario's own, is simulated, on `threads` threads (0: all cores);
-/// the answer does not depend on them. `progress` is told the number of simulations so far.
+/// One offer per entry of `machines`, in their order. Every arrangement, and the scenario's own, is planned and priced, which gives
+/// a time that its step cannot be shorter than; those that may still be the fastest are simulated, the most promising first. The
+/// best is what simulating all would give: the fastest of those that fit, of equals the first. On `threads` threads (0: all
+/// cores); the answer does not depend on them. `progress` is told the number of arrangements planned so far.
 std::vector<Offer> plan_capacity(const Case& job, const std::vector<Machines>& machines, const Goal& goal, int threads = 0, const std::function<void(int)>& progress = {});
 
 /// The offer to take: of those that meet the goal the one of the least cost (GPU-hours unless all have prices), then the

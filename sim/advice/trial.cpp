@@ -19,6 +19,17 @@ std::string reason_of(const ConfigError& error) {
   return first.key.empty() ? first.problem : first.key + ": " + first.problem;
 }
 
+/// What `part` says of the scenario, or why it may not be.
+template <typename Part>
+auto allowed(std::string* reason, const Part& part) -> decltype(part()) {
+  try {
+    return part();
+  } catch (const ConfigError& error) {
+    if (reason != nullptr) *reason = reason_of(error);
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 scenario::Scenario Case::read(const std::vector<std::string>& more) const {
@@ -28,7 +39,7 @@ scenario::Scenario Case::read(const std::vector<std::string>& more) const {
 }
 
 std::optional<Answer> Case::ask(const std::vector<std::string>& more, std::string* reason) const {
-  try {
+  return allowed(reason, [&]() -> std::optional<Answer> {
     const scenario::Scenario s = read(more);
     const scenario::Result r = simulate(s, {.memory_cache = memory_.get()});
     const scenario::ClassResult& fullest = r.classes[r.fullest_class];
@@ -36,19 +47,24 @@ std::optional<Answer> Case::ask(const std::vector<std::string>& more, std::strin
     const char* lacks = r.host.ram() > node.cpu.memory ? "host memory" : r.host.nvme > node.nvme.capacity ? "NVMe" : "";
     return Answer{.fits = r.fits && r.deadlock.empty(), .step_time = r.step_time, .tokens_per_second = r.tokens_per_second, .mfu = r.mfu(), .peak_device = fullest.peak_device().value,
                   .headroom = s.cluster.gpu.memory.value - fullest.peak_device().value, .parameters = model::count_parameters(s.model).total, .lacks = lacks};
-  } catch (const ConfigError& error) {
-    if (reason != nullptr) *reason = reason_of(error);
-    return std::nullopt;
-  }
+  });
 }
 
 std::optional<bool> Case::fits(const std::vector<std::string>& more, std::string* reason) const {
-  try {
-    return simulate(read(more), {.time = false, .memory_cache = memory_.get()}).fits;
-  } catch (const ConfigError& error) {
-    if (reason != nullptr) *reason = reason_of(error);
+  return allowed(reason, [&] { return std::optional(simulate(read(more), {.time = false, .only_fits = true, .memory_cache = memory_.get()}).fits); });
+}
+
+std::optional<double> Case::step_time(const std::vector<std::string>& more, std::string* reason) const {
+  return allowed(reason, [&]() -> std::optional<double> {
+    const scenario::Result r = simulate(read(more), {.memory = false});
+    if (r.deadlock.empty()) return r.step_time;
+    if (reason != nullptr) *reason = r.deadlock;
     return std::nullopt;
-  }
+  });
+}
+
+std::optional<double> Case::shortest_step(const std::vector<std::string>& more, std::string* reason) const {
+  return allowed(reason, [&] { return std::optional(simulate(read(more), {.time = false, .memory = false, .bound = true}).shortest_step); });
 }
 
 Case Case::with(const Change& change) const {

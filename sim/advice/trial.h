@@ -38,8 +38,13 @@ class Case {
   scenario::Scenario read(const std::vector<std::string>& more = {}) const;
   /// Simulates it; nothing when a rule forbids it, with the reason in `reason` if that is given.
   std::optional<Answer> ask(const std::vector<std::string>& more = {}, std::string* reason = nullptr) const;
-  /// Whether it fits, without asking for the time: nothing when a rule forbids it, with the reason as in `ask`.
+  /// Parts of the same answer, for searches; nothing when a rule forbids it, with the reason as in `ask`. Whether it fits, without
+  /// its time:
   std::optional<bool> fits(const std::vector<std::string>& more, std::string* reason = nullptr) const;
+  /// Seconds of a step, without asking whether it fits; none either where the program would stand still:
+  std::optional<double> step_time(const std::vector<std::string>& more, std::string* reason = nullptr) const;
+  /// Seconds that no step is shorter than, without running one:
+  std::optional<double> shortest_step(const std::vector<std::string>& more, std::string* reason = nullptr) const;
   /// The same case with a change made for good.
   Case with(const Change& change) const;
   const std::vector<std::string>& settings() const { return settings_; }

@@ -57,6 +57,15 @@ std::size_t token_length(const std::string& line, std::size_t begin) {
   return std::max<std::size_t>(1, characters);
 }
 
+/// What a message says of a value is as long as the value: no value is worth more than a few lines.
+std::string brief(const std::string& text) {
+  constexpr std::size_t kMost = 2000;
+  if (text.size() <= kMost) return printable(text);
+  std::size_t end = kMost;
+  while (continues_character(text[end])) --end;
+  return printable(text.substr(0, end)) + "...";
+}
+
 std::string excerpt(const Diagnostic& d, const Paint& paint) {
   const std::string number = std::to_string(d.at.line), pad(number.size(), ' ');
   const std::string line = printable(d.excerpt);
@@ -73,10 +82,10 @@ std::string show(const std::vector<Diagnostic>& diagnostics, bool colour) {
   std::string text;
   for (const Diagnostic& d : diagnostics) {
     const std::string pad(d.at.line > 0 ? std::to_string(d.at.line).size() : 1, ' ');
-    text += paint.error("error") + paint.bold(": " + printable((d.key.empty() ? "" : d.key + ": ") + d.problem)) + "\n";
+    text += paint.error("error") + paint.bold(": " + brief((d.key.empty() ? "" : d.key + ": ") + d.problem)) + "\n";
     if (!d.at.file.empty()) text += pad + paint.frame("--> ") + printable(to_string(d.at)) + "\n";
     if (d.at.line > 0 && !d.excerpt.empty()) text += excerpt(d, paint);
-    if (!d.fix.empty()) text += pad + " = " + paint.help("help") + ": " + printable(d.fix) + "\n";
+    if (!d.fix.empty()) text += pad + " = " + paint.help("help") + ": " + brief(d.fix) + "\n";
     text += "\n";
   }
   if (diagnostics.size() > 1) text += fmt::format("{} mistakes; nothing was simulated\n", diagnostics.size());

@@ -9,6 +9,7 @@
 #include "sim/cli/scenario_arguments.h"
 #include "sim/cli/subcommand.h"
 #include "sim/config/layers.h"
+#include "sim/core/freed_memory.h"
 #include "sim/report/capacity_writer.h"
 
 namespace rehearse::cli {
@@ -96,6 +97,7 @@ advice::Goal goal_of(const PlanOptions& o) {
 }
 
 int run(const PlanOptions& o) {
+  keep_freed_memory();
   const advice::Goal goal = goal_of(o);
   const advice::Case job(config::apply_overrides(config::load_layered(o.scenario.file), o.scenario.overrides), o.scenario.file);
   const strategies::Training t = job.read().strategy.training;
@@ -106,7 +108,7 @@ int run(const PlanOptions& o) {
     if (std::none_of(machines.begin(), machines.end(), [&](const advice::Machines& m) { return m.node == name; }))
       complain("--price", fmt::format("'{}' is not among the machines on offer", name), fmt::format("Offer them: --machines {}:4,8,16, or leave the price out", name));
   const bool told = !o.quiet && is_terminal(Channel::err);
-  const std::vector<advice::Offer> offers = plan_capacity(job, machines, goal, o.jobs, told ? [](int asked) { say(fmt::format("\r\033[K{} simulations", asked)); } : std::function<void(int)>{});
+  const std::vector<advice::Offer> offers = plan_capacity(job, machines, goal, o.jobs, told ? [](int asked) { say(fmt::format("\r\033[K{} arrangements", asked)); } : std::function<void(int)>{});
   if (told) say("\r\033[K");
   print(o.json ? report::write_capacity_json(offers, goal) : report::write_capacity(offers, goal, o.scenario.file));
   return advice::chosen(offers) != nullptr ? kYes : kNo;
@@ -125,7 +127,7 @@ Run add_plan(CLI::App& app) {
   app.add_option("-j,--jobs", o->jobs, "threads; 0: one per core")->capture_default_str()->check(CLI::Range(0, 4096));
   app.add_flag("--json", o->json, "as JSON");
   app.add_flag("-q,--quiet", o->quiet, "no progress");
-  app.footer("For each set of machines the scenario's own arrangement is tried by simulation, and others: tensor and pipeline degrees, chunks,\n"
+  app.footer("For each set of machines the fastest arrangement is found by simulation: the scenario's own, and others: tensor and pipeline degrees, chunks,\n"
              "micro-batches, recomputation. Global batch, sequence, data-parallel strategy, context and expert degrees stay the scenario's.\n"
              "Exit code 1: nothing on offer meets the goal.\n"
              "Example:\n  rehearse plan job.yaml --tokens 2T --within 30d --machines dgx-h100:16,32,64 --machines dgx-b200:8,16 --price dgx-h100=2.5 --price dgx-b200=4.5");

@@ -63,17 +63,18 @@ int run(const RunOptions& o) {
   options.unfold = o.unfold;
   options.shortcuts = !o.no_shortcuts;
   const scenario::Result result = simulate(s, options);
+  const std::string remedy = !result.fits && (!o.page.empty() || (!o.json && !o.quiet)) ? way_out(o, result) : "";
   if (!o.trace.empty()) write_trace_file(o, s, result);
   if (!o.snapshot.empty()) write_snapshot_file(o, s, result);
   if (!o.page.empty()) {
-    write_file(o.page, report::write_html(s, result));
+    write_file(o.page, report::write_html(s, result, remedy));
     if (!o.quiet) say("report written to " + o.page + "\n");
   }
   std::string answer;
   if (o.json) answer = report::write_json(s, result);
   else if (o.quiet) answer = report::verdict_line(s, result) + "\n";
   else answer = report::write_text(s, result, {.colour = o.output.empty() && use_colour(Channel::out)});
-  if (!result.fits && !o.json && !o.quiet) answer += way_out(o, result);
+  if (!o.json && !o.quiet) answer += remedy;
   if (o.output.empty()) print(answer);
   else write_file(o.output, answer);
   // A plan that passed every rule and yet stands still is a mistake of ours.

@@ -8,6 +8,7 @@
 #include "sim/core/suggestion.h"
 #include "sim/importers/importer.h"
 #include "sim/importers/readers.h"
+#include "sim/importers/toml_document.h"
 
 namespace rehearse::importers {
 
@@ -38,6 +39,7 @@ const Format* detect(const std::string& text, const std::string& file_name) {
       // Not this format's syntax.
     }
   }
+  if (file_name.ends_with(".toml")) parse_toml(text, file_name);   // throws when it is broken TOML
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && text[first] == '{') parse_commented_json(text, file_name);  // throws when it is broken JSON
   throw ConfigError(Diagnostic{{file_name, 0, 0}, "", "is no configuration of a framework that can be imported (" + known_formats() + ")", "Say which it is: --framework deepspeed, or from: deepspeed", ""});

@@ -260,7 +260,22 @@ std::optional<std::string> Importer::near_key(const std::string& key, std::size_
   return nearest_name(key, names);
 }
 
+void Importer::look_for_slips(const std::vector<const Leaf*>& unknown) {
+  std::vector<std::string> names;
+  for (const Leaf* l : unknown) names.push_back(l->key);
+  for (Diagnostic& d : mistakes_) {
+    if (d.at.line > 0) continue;   // it is there
+    const auto slip = nearest_name(d.key, names);
+    if (!slip) continue;
+    const Leaf& l = **std::find_if(unknown.begin(), unknown.end(), [&](const Leaf* u) { return u->key == *slip; });
+    Diagnostic there = l.value.diagnostic(d.problem, fmt::format("{} stands here, which is no key: did you mean {}?", l.key, d.key));
+    there.key = d.key;
+    d = std::move(there);
+  }
+}
+
 Imported Importer::finish(const std::string& framework) {
+  std::vector<const Leaf*> unknown;
   for (const Leaf& l : leaves_) {
     if (l.settled) continue;
     const auto ignored = std::find_if(vocabulary_.ignored.begin(), vocabulary_.ignored.end(), [&](const Ignored& i) { return matches(i.key, l.key); });
@@ -277,10 +292,12 @@ Imported Importer::finish(const std::string& framework) {
     } else if (l.value.is_null() || (vocabulary_.unset_is_off && is_unset(l.value))) {
       ignore(l.key, "not set");
     } else {
+      unknown.push_back(&l);
       const auto near = near_key(l.key, report_.not_understood.size());
       report_.not_understood.push_back({l.value.at(), l.key, near ? fmt::format("unknown key. Did you mean {}?", *near) : "unknown key"});
     }
   }
+  look_for_slips(unknown);
   config::throw_if_any(std::move(mistakes_));
   Imported imported;
   imported.framework = framework;

@@ -96,6 +96,8 @@ class Importer {
   config::Place place_of(std::string_view key);
   SourceLocation location_of(std::string_view key) { return place_of(key).location(); }
   bool leave_out(const std::string& key) const;
+  /// A key that is missing and one that is unknown may be the same, misspelt: the mistake is then where that stands.
+  void look_for_slips(const std::vector<const Leaf*>& unknown);
   std::optional<std::string> near_key(const std::string& key, std::size_t before);
 
   config::Value root_;

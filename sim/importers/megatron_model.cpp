@@ -1,6 +1,7 @@
 // The model that Megatron's arguments describe. Defaults: megatron/training/arguments.py, core/transformer_config.py.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "sim/config/units.h"
@@ -10,6 +11,12 @@ namespace rehearse::importers {
 namespace {
 
 using config::positive;
+
+/// As it is written on a command line.
+std::string dashed(std::string key) {
+  std::replace(key.begin(), key.end(), '_', '-');
+  return key;
+}
 
 class Model {
  public:
@@ -27,7 +34,7 @@ class Model {
       return;
     }
     for (const auto& [value, key] : {std::pair{layers, "num_layers"}, {hidden, "hidden_size"}, {heads, "num_attention_heads"}})
-      if (!value) in_.complain(key, "is not among the arguments (Megatron has no default for it)", fmt::format("Add --{}, or give the scenario a model", key));
+      if (!value) in_.complain(key, "is not among the arguments (Megatron has no default for it)", fmt::format("Add --{}, or give the scenario a model", dashed(key)));
     if (!in_.stated("model.style")) in_.assume("model.style", "gpt", "Megatron's defaults, changed by the arguments");
     if (!in_.stated("model.name")) in_.assume("model.name", "megatron", "the arguments do not name the model");
     read_widths(hidden.value_or(1), heads.value_or(1));

@@ -134,7 +134,7 @@ Value parse_toml(const std::string& text, const std::string& file_name) {
     throw ConfigError(Diagnostic{{file_name, 0, 0}, "", "not readable as TOML", "Check it with another TOML reader: where it breaks is not known here", ""});
   } catch (const toml::parse_error& e) {
     const Place at = reader.place(e.source());
-    throw ConfigError(Diagnostic{at.location(), "", fmt::format("not readable as TOML ({})", std::string(e.description()).substr(0, 200)), "", at.excerpt()});
+    throw ConfigError(Diagnostic{at.location(), "", fmt::format("not readable as TOML ({})", std::string(e.description()).substr(0, 200)), "Mend it there, or on the line before", at.excerpt()});
   }
 }
 

@@ -1,5 +1,7 @@
 #include "sim/report/accounts.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -41,6 +43,14 @@ StepAccount account_of(const Result& r) {
     for (const auto& c : r.classes) a.mean[k] += to_seconds(Duration{c.timing.time[k]}) * c.ranks / ranks;
   }
   return a;
+}
+
+std::vector<std::size_t> causes_by_time(const StepAccount& a) {
+  std::vector<std::size_t> order;
+  for (std::size_t k = 0; k < a.mean.size(); ++k)
+    if (a.critical[k] != 0 || a.mean[k] != 0) order.push_back(k);
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t x, std::size_t y) { return a.mean[x] > a.mean[y]; });
+  return order;
 }
 
 std::string key_of(executor::Cause cause) {

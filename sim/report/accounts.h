@@ -30,6 +30,8 @@ struct StepAccount {
   std::array<double, executor::kCauses> critical{}, mean{};
 };
 StepAccount account_of(const Result& result);
+/// The causes that took any time, by their mean, the longest first.
+std::vector<std::size_t> causes_by_time(const StepAccount& account);
 /// "matrix_products" for files: the cause as an identifier.
 std::string key_of(executor::Cause cause);
 

@@ -63,7 +63,7 @@ std::string write_capacity_json(const std::vector<Offer>& offers, const advice::
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   const Offer* best = advice::chosen(offers);
   for (const Offer& o : offers) {
-    nlohmann::ordered_json j{{"node", o.machines.node}, {"nodes", o.machines.nodes}, {"gpus", o.gpus}, {"arrangements_tried", o.tried}, {"arrangements_fitting", o.fitting}, {"fits", o.best.has_value()}};
+    nlohmann::ordered_json j{{"node", o.machines.node}, {"nodes", o.machines.nodes}, {"gpus", o.gpus}, {"arrangements_tried", o.tried}, {"fits", o.best.has_value()}};
     if (o.best) {
       j["seconds"] = o.seconds;
       j["gpu_hours"] = o.gpu_hours;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "sim/model/describe.h"
 #include "sim/report/format.h"
 #include "sim/report/text_writer.h"
 
@@ -22,11 +23,15 @@ h1{font-size:1.35em;margin:0 0 .2em}h2{font-size:1.05em;margin:2em 0 .5em}p{marg
 .cards{display:flex;flex-wrap:wrap;gap:.8em}.card{background:var(--panel);border-radius:6px;padding:.6em 1em;min-width:8em}.card b{display:block;font-size:1.25em}
 svg{width:100%;height:auto;display:block}svg text{fill:var(--ink);font-size:12px}svg .quiet{fill:var(--quiet)}
 .key span{display:inline-block;margin-right:1.2em}.key i{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.4em}
+table{border-collapse:collapse;margin:.6em 0;font-variant-numeric:tabular-nums}th{font-weight:600;color:var(--quiet)}th,td{text-align:right;padding:.15em 0 .15em 1.4em}
+th:first-child,td:first-child{text-align:left;padding-left:0}tr+tr td{border-top:1px solid var(--line)}summary{cursor:pointer;font-weight:600;margin:2em 0 .5em}
 pre{background:var(--panel);padding:1em;border-radius:6px;overflow:auto;font-size:13px;line-height:1.35})";
 
-/// Twelve colours that differ in lightness too.
-constexpr std::array<const char*, 12> kColours{"#2f6fb5", "#d98324", "#3a9d5d", "#b8433f", "#7b5ea7", "#c9a227", "#3aa6b0", "#8c6239", "#d06fa8", "#6b7d8f", "#9ab83c", "#5a54c4"};
-const char* colour(std::size_t i) { return kColours[i % kColours.size()]; }
+/// Colours that differ in lightness too, as many as a drawing has kinds.
+constexpr std::array<const char*, 16> kColours{"#2f6fb5", "#d98324", "#3a9d5d", "#b8433f", "#7b5ea7", "#c9a227", "#3aa6b0", "#8c6239", "#d06fa8", "#6b7d8f", "#9ab83c", "#5a54c4", "#e0605a", "#1f4e5f", "#b9c3cc", "#86c5e8"};
+static_assert(kColours.size() >= executor::kCauses && kColours.size() >= plan::kCategories + 3 && kColours.size() >= kClassesShown && kColours.size() > static_cast<std::size_t>(plan::Phase::count_));
+const char* colour(std::size_t i) { return kColours[i]; }
+constexpr std::size_t kHostColour = kColours.size() - 1;   // of the host's row among the streams
 
 std::string escaped(const std::string& text) {
   std::string out;
@@ -46,6 +51,19 @@ std::string rect(double x, double y, double width, double height, const char* fi
 std::string label(double x, double y, const std::string& text, const char* more = "") { return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>", x, y, more, escaped(text)); }
 std::string drawing(double height, const std::string& inside) { return fmt::format("<svg viewBox=\"0 0 {} {:.0f}\" role=\"img\">{}</svg>\n", kWidthOfDrawings, height, inside); }
 std::string key_entry(const char* fill, const std::string& text) { return fmt::format("<span><i style=\"background:{}\"></i>{}</span>", fill, escaped(text)); }
+
+/// Rows of cells under a head.
+std::string table(const std::vector<std::string>& head, const std::vector<std::vector<std::string>>& rows) {
+  std::string out = "<table><tr>";
+  for (const std::string& cell : head) out += "<th>" + escaped(cell) + "</th>";
+  out += "</tr>\n";
+  for (const auto& row : rows) {
+    out += "<tr>";
+    for (const std::string& cell : row) out += "<td>" + escaped(cell) + "</td>";
+    out += "</tr>\n";
+  }
+  return out + "</table>\n";
+}
 
 /// A bar of parts, in proportion to `whole`.
 struct Part {
@@ -75,19 +93,31 @@ std::string time_section(const Result& r) {
     bars += bar(name, parts, r.step_time, y);
     y += 28;
   }
-  for (std::size_t c = 0; c < executor::kCauses; ++c)
-    if (account.critical[c] > 0 || account.mean[c] > 0)
-      key += key_entry(colour(c), fmt::format("{} {}", name_of(static_cast<executor::Cause>(c)), percent_text(r.step_time > 0 ? account.critical[c] / r.step_time : 0)));
-  return "<h2>Where the step goes</h2>\n" + drawing(y, bars) + "<p class=\"key\">" + key + "</p>\n";
+  const bool several = r.classes.size() > 1;
+  std::vector<std::string> head{"", several ? r.classes[r.critical_class].name : "time", ""};
+  if (several) head.insert(head.end(), {"mean of ranks", ""});
+  std::vector<std::vector<std::string>> rows;
+  const auto row = [&](const std::string& name, double critical, double mean) {
+    rows.push_back({name, seconds_text(critical), percent_text(critical / r.step_time)});
+    if (several) rows.back().insert(rows.back().end(), {seconds_text(mean), percent_text(mean / r.step_time)});
+  };
+  for (const std::size_t c : causes_by_time(account)) {
+    const std::string name(name_of(static_cast<executor::Cause>(c)));
+    key += key_entry(colour(c), name);
+    row(name, account.critical[c], account.mean[c]);
+  }
+  row("step", r.step_time, r.step_time);
+  return "<h2>Where the step goes</h2>\n" + drawing(y, bars) + "<p class=\"key\">" + key + "</p>\n" + table(head, rows);
 }
 
 std::string memory_at_peak(const Scenario& s, const Result& r, const std::vector<std::size_t>& shown) {
-  constexpr std::size_t kOutside = plan::kCategories, kUnused = plan::kCategories + 1;
+  constexpr std::size_t kOutside = plan::kCategories, kUnused = plan::kCategories + 1, kPaged = plan::kCategories + 2;
   const auto has = static_cast<double>(s.cluster.gpu.memory.value);
   double most = has;
   for (const std::size_t c : shown) most = std::max(most, static_cast<double>(r.classes[c].peak_device().value));
   std::string bars, key;
-  std::array<bool, plan::kCategories + 2> used{};
+  std::array<bool, plan::kCategories + 3> used{};
+  std::vector<std::vector<std::string>> rows, parts_of;
   double y = 0;
   for (const std::size_t c : shown) {
     const scenario::ClassResult& k = r.classes[c];
@@ -103,6 +133,11 @@ std::string memory_at_peak(const Scenario& s, const Result& r, const std::vector
     }
     add(kUnused, std::max(0.0, static_cast<double>(k.memory.peak_reserved.value) - live), "reserved beyond it");
     add(kOutside, static_cast<double>((k.context + k.communicators + k.misc).value), "context, NCCL and other");
+    add(kPaged, static_cast<double>(k.unified.value), "paged");
+    rows.push_back({k.name, std::to_string(k.ranks), model::human_count(k.parameters), gib_text(k.memory.peak_allocated), gib_text(k.memory.peak_reserved), gib_text(k.peak_device()), gib_text(s.cluster.gpu.memory)});
+    parts_of.push_back({k.name});
+    for (std::size_t i = 0; i < plan::kCategories; ++i) parts_of.back().push_back(gib_text(Bytes{k.memory.at_peak[i]}));
+    for (const Bytes outside : {k.context, k.communicators, k.misc, k.unified}) parts_of.back().push_back(gib_text(outside));
     bars += bar(fmt::format("{} ({})", k.name, k.ranks), parts, most, y);
     y += 28;
   }
@@ -110,8 +145,13 @@ std::string memory_at_peak(const Scenario& s, const Result& r, const std::vector
   bars += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"0\" y2=\"{1:.0f}\" stroke=\"#b3312c\" stroke-width=\"2\" stroke-dasharray=\"4 3\"/>", edge - 1, y) +
           label(edge - 6, y + 14, fmt::format("the GPU has {} GiB", gib_text(s.cluster.gpu.memory)), "text-anchor=\"end\" class=\"quiet\"");
   for (std::size_t i = 0; i < used.size(); ++i)
-    if (used[i]) key += key_entry(colour(i), i == kOutside ? "context, NCCL and other" : i == kUnused ? "reserved beyond it" : std::string(name_of(static_cast<plan::Category>(i))));
-  return "<h2>Memory at the peak</h2>\n" + drawing(y + 20, bars) + "<p class=\"key\">" + key + "</p>\n";
+    if (used[i]) key += key_entry(colour(i), i == kOutside ? "context, NCCL and other" : i == kUnused ? "reserved beyond it" : i == kPaged ? "paged" : std::string(name_of(static_cast<plan::Category>(i))));
+  std::vector<std::string> head{"at the peak, GiB"};
+  for (std::size_t i = 0; i < plan::kCategories; ++i) head.emplace_back(name_of(static_cast<plan::Category>(i)));
+  head.insert(head.end(), {"context", "NCCL", "other", "paged"});
+  std::string more = table(head, parts_of) + "<p>Peak of '" + escaped(r.classes[r.fullest_class].name) + "': " + escaped(peak_moment_text(r, r.fullest_class)) + ".</p>\n";
+  if (shown.size() < r.classes.size()) more += fmt::format("<p class=\"quiet\">{} more like these: --json has them all.</p>\n", r.classes.size() - shown.size());
+  return "<h2>Memory at the peak</h2>\n" + drawing(y + 20, bars) + "<p class=\"key\">" + key + "</p>\n" + table({"GiB", "GPUs", "parameters", "allocated", "reserved", "on device", "has"}, rows) + more;
 }
 
 /// What a stream did, in as many columns as a screen can show: the phase that filled most of each.
@@ -146,6 +186,7 @@ std::string stream_row(const Result& r, std::size_t rank_class, plan::Stream str
 std::string streams(const Result& r, const std::vector<std::size_t>& shown) {
   std::string rows, key;
   double y = 4;
+  bool on_host = false;
   std::array<bool, static_cast<std::size_t>(plan::Phase::count_)> used{};
   for (const executor::Slice& s : r.trace) used[static_cast<std::size_t>(r.plan.classes[s.rank_class].program.step[s.call].phase)] = true;
   for (const std::size_t c : shown) {
@@ -161,12 +202,24 @@ std::string streams(const Result& r, const std::vector<std::size_t>& shown) {
       y += height + (compute ? 3 : 4);
       first = false;
     }
+    if (const auto& works = r.classes[c].timing.host_works; !works.empty()) {
+      on_host = true;
+      const double scale = r.step_time > 0 ? (kWidthOfDrawings - kLabel) / (r.step_time * 1e12) : 0;
+      rows += label(0, y + 8, "  optimizer on the CPU", "class=\"quiet\" style=\"font-size:10px\"");
+      for (const executor::HostSlice& work : works) {
+        const double from = static_cast<double>(std::max<std::int64_t>(0, work.start)) * scale;
+        rows += rect(kLabel + from, y, static_cast<double>(work.end) * scale - from, 8, colour(kHostColour),
+                     fmt::format("{}, {}", r.plan.host_works[work.spec].name, picoseconds_text(work.end - work.start)));
+      }
+      y += 12;
+    }
     y += shown.size() > 4 ? 0 : 6;
   }
   for (const double part : {0.0, 0.25, 0.5, 0.75, 1.0})
     rows += label(kLabel + part * (kWidthOfDrawings - kLabel), y + 12, seconds_text(part * r.step_time), part == 0 ? "class=\"quiet\"" : part == 1 ? "class=\"quiet\" text-anchor=\"end\"" : "class=\"quiet\" text-anchor=\"middle\"");
   for (std::size_t p = 0; p < used.size(); ++p)
     if (used[p]) key += key_entry(colour(p), std::string(name_of(static_cast<plan::Phase>(p))));
+  if (on_host) key += key_entry(colour(kHostColour), "optimizer on the CPU");
   return "<h2>One step, stream by stream</h2>\n" + drawing(y + 18, rows) + "<p class=\"key\">" + key + "</p>\n";
 }
 
@@ -201,21 +254,59 @@ std::string memory_over_time(const Scenario& s, const Result& r, const std::vect
 
 std::string card(const std::string& name, const std::string& value) { return fmt::format("<div class=\"card\"><b>{}</b>{}</div>", escaped(value), escaped(name)); }
 
+std::string cards(const Scenario& s, const Result& r) {
+  const Utilisation u = utilisation_of(r);
+  std::string out = "<div class=\"cards\">";
+  if (r.deadlock.empty())
+    out += card("step time", seconds_text(r.step_time)) + card("tokens/s", number_text(r.tokens_per_second)) + card("tokens/s per GPU", number_text(r.tokens_per_second / s.gpus())) +
+           card("samples/s", number_text(r.samples_per_second)) + card("model FLOP/s per GPU", si_text(u.model_flops_per_second, "FLOPS")) + card("MFU, causal", percent_text(u.mfu)) +
+           card("MFU, PaLM", percent_text(u.mfu_full)) + card("HFU", percent_text(u.hfu));
+  if (r.host.ram() > Bytes{0}) out += card(fmt::format("GiB of a node's host memory, of {}", gib_text(s.cluster.node.cpu.memory)), gib_text(r.host.ram()));
+  if (r.host.pinned > Bytes{0}) out += card("GiB of it pinned", gib_text(r.host.pinned));
+  if (r.host.nvme > Bytes{0}) out += card(fmt::format("GiB of a node's NVMe, of {}", gib_text(s.cluster.node.nvme.capacity)), gib_text(r.host.nvme));
+  return out + "</div>\n";
+}
+
+/// Bars of what each expert rank gets, as routing makes them differ; nothing where it does not.
+std::string experts_section(const Result& r, const std::vector<std::size_t>& shown) {
+  const double most = expert_imbalance(r.plan);
+  if (most == 1) return {};
+  std::string bars;
+  double y = 0;
+  for (const std::size_t c : shown) {
+    const double load = r.plan.classes[c].expert_load;
+    bars += bar(r.classes[c].name, {{load, 0, fmt::format("{:.3f} times the mean", load)}}, most, y) + label(kLabel + 6, y + 14, fmt::format("{:.3f}", load), "style=\"fill:#fff\"");
+    y += 24;
+  }
+  return "<h2>Expert ranks: slots over the mean of their stage</h2>\n" + drawing(y, bars);
+}
+
+/// What is simulated, in the words of the text answer, without its title.
+std::string subtitle(const Scenario& s) {
+  Scenario untitled = s;
+  untitled.title.clear();
+  std::string text = heading_text(untitled);
+  if (const std::size_t line = text.rfind("\nsequence "); line != std::string::npos) text.replace(line, 1, "; ");
+  return text;
+}
+
 }  // namespace
 
-std::string write_html(const Scenario& s, const Result& r) {
-  const Utilisation u = utilisation_of(r);
-  const std::string title = s.title.empty() ? s.model.name : s.title;
+std::string write_html(const Scenario& s, const Result& r, const std::string& remedy) {
+  const std::string title = !s.title.empty() ? s.title : !s.model.name.empty() ? s.model.name : "model";
+  const std::string rests = foundations_text(s, r);
   const std::vector<std::size_t> shown = shown_classes(r, kClassesShown);
   std::string page = fmt::format("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n<title>{0}</title>\n<style>{1}</style></head>\n<body>\n<h1>{0}</h1>\n",
                                  escaped(title), kStyle);
-  page += fmt::format("<p class=\"quiet\">{} on {} x {} &middot; {}</p>\n", escaped(s.model.name), s.gpus(), escaped(s.cluster.gpu.title), escaped(s.profile.title));
-  page += fmt::format("<p class=\"verdict{}\">{}</p>\n", r.fits ? "" : " no", escaped(verdict_line(s, r)));
-  page += "<div class=\"cards\">" + card("step time", seconds_text(r.step_time)) + card("tokens/s", number_text(r.tokens_per_second)) + card("tokens/s per GPU", number_text(r.tokens_per_second / s.gpus())) +
-          card("MFU, causal", percent_text(u.mfu)) + card("HFU", percent_text(u.hfu)) + "</div>\n";
-  if (r.deadlock.empty()) page += time_section(r) + streams(r, shown);
-  page += memory_at_peak(s, r, shown) + memory_over_time(s, r, shown);
-  page += "<h2>The same in words, and what the numbers rest on</h2>\n<pre>" + escaped(write_text(s, r)) + "</pre>\n</body></html>\n";
+  page += "<p class=\"quiet\">" + escaped(subtitle(s)) + "</p>\n";
+  page += fmt::format("<p class=\"verdict{}\">{}</p>\n", r.fits && r.deadlock.empty() ? "" : " no", escaped(verdict_line(s, r)));
+  if (const std::string why = failure_text(s, r) + remedy; !why.empty()) page += "<pre>" + escaped(why) + "</pre>\n";
+  if (!r.fits && r.deadlock.empty()) page += "<p class=\"quiet\">Speed, if it did fit:</p>\n";
+  page += cards(s, r);
+  if (r.deadlock.empty() && r.step_time > 0) page += time_section(r) + streams(r, shown);
+  page += memory_at_peak(s, r, shown) + memory_over_time(s, r, shown) + experts_section(r, shown);
+  page += "<h2>What the numbers rest on</h2>\n<pre>" + escaped(rests.substr(rests.find("\n", 1) + 1)) + "</pre>\n";
+  page += "<details><summary>The answer in words</summary>\n<pre>" + escaped(write_text(s, r)) + "</pre></details>\n</body></html>\n";
   return page;
 }
 

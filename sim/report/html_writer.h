@@ -8,7 +8,7 @@
 
 namespace rehearse::report {
 
-/// Precondition: result.trace and the memory timelines were asked for.
-std::string write_html(const Scenario& scenario, const Result& result);
+/// Precondition: result.trace and the memory timelines were asked for. `remedy`: what would make it fit, or nothing.
+std::string write_html(const Scenario& scenario, const Result& result, const std::string& remedy = {});
 
 }  // namespace rehearse::report

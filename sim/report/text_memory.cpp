@@ -10,13 +10,6 @@
 namespace rehearse::report {
 namespace {
 
-/// PyTorch counts steps from the first; `peak_step` -1 is setup.
-std::string when(const Result& r, std::size_t i) {
-  const executor::ClassMemory& m = r.classes[i].memory;
-  if (m.peak_call < 0) return "setup (parameters and buffers)";
-  return fmt::format("step {}, {}", m.peak_step + 1, moment_text(r.plan, i, m.peak_call));
-}
-
 /// Eleven columns have to fit.
 const char* short_name(plan::Category c) {
   switch (c) {
@@ -33,6 +26,12 @@ const char* short_name(plan::Category c) {
 }
 
 }  // namespace
+
+std::string peak_moment_text(const Result& r, std::size_t i) {
+  const executor::ClassMemory& m = r.classes[i].memory;
+  if (m.peak_call < 0) return "setup (parameters and buffers)";
+  return fmt::format("step {}, {}", m.peak_step + 1, moment_text(r.plan, i, m.peak_call));
+}
 
 std::string memory_text(const Scenario& s, const Result& r) {
   const std::vector<std::size_t> shown = shown_classes(r, 10);
@@ -67,7 +66,7 @@ std::string memory_text(const Scenario& s, const Result& r) {
   if (shown.size() < r.classes.size()) text += fmt::format("  ({} more like these: --json has them all)\n", r.classes.size() - shown.size());
   if (r.host.ram() > Bytes{0}) text += fmt::format("  host memory of a node: {} GiB of {} ({} GiB pinned)\n", gib_text(r.host.ram()), gib_text(s.cluster.node.cpu.memory), gib_text(r.host.pinned));
   if (r.host.nvme > Bytes{0}) text += fmt::format("  NVMe of a node: {} GiB of {}\n", gib_text(r.host.nvme), gib_text(s.cluster.node.nvme.capacity));
-  text += wrapped("  peak of '" + r.classes[r.fullest_class].name + "': ", when(r, r.fullest_class));
+  text += wrapped("  peak of '" + r.classes[r.fullest_class].name + "': ", peak_moment_text(r, r.fullest_class));
   return text;
 }
 

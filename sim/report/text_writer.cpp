@@ -70,10 +70,6 @@ std::string speed(const Scenario& s, const Result& r) {
 std::string where_time_goes(const Result& r) {
   if (r.step_time <= 0) return {};
   const StepAccount a = account_of(r);
-  std::vector<std::size_t> order;
-  for (std::size_t k = 0; k < a.mean.size(); ++k)
-    if (a.critical[k] != 0 || a.mean[k] != 0) order.push_back(k);
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t x, std::size_t y) { return a.mean[x] > a.mean[y]; });
   const bool several = r.classes.size() > 1;
   std::vector<std::string> head{"Where the time goes", several ? r.classes[r.critical_class].name : "time", ""};
   if (several) head.insert(head.end(), {"mean of ranks", ""});
@@ -83,7 +79,7 @@ std::string where_time_goes(const Result& r) {
     if (several) cells.insert(cells.end(), {seconds_text(mean), percent_text(mean / r.step_time)});
     table.add(std::move(cells));
   };
-  for (const std::size_t k : order) row("  " + std::string(name_of(static_cast<executor::Cause>(k))), a.critical[k], a.mean[k]);
+  for (const std::size_t k : causes_by_time(a)) row("  " + std::string(name_of(static_cast<executor::Cause>(k))), a.critical[k], a.mean[k]);
   row("  step", r.step_time, r.step_time);
   return "\n" + table.text(0);
 }
@@ -149,16 +145,26 @@ std::string verdict_line(const Scenario& s, const Result& r) {
   return fmt::format("DOES NOT FIT: runs out of memory{} although {} would do", where, of);
 }
 
-std::string write_text(const Scenario& s, const Result& r, const TextOptions& options) {
-  std::string text = heading(s);
-  const std::string verdict = verdict_line(s, r);
-  const std::size_t colon = verdict.find(':');
-  text += coloured(verdict.substr(0, colon), r.fits && r.deadlock.empty() ? "1;32" : "1;31", options.colour) + (colon == std::string::npos ? "" : verdict.substr(colon)) + "\n";
+std::string heading_text(const Scenario& s) { return heading(s); }
+std::string foundations_text(const Scenario& s, const Result& r) { return rests_on(s, r); }
+
+std::string failure_text(const Scenario& s, const Result& r) {
+  std::string text;
   if (!r.fits)
     for (const std::size_t i : shown_classes(r, 4))
       if (lacks_memory(s, r.classes[i])) text += failure(r, i);
+  const std::string verdict = verdict_line(s, r);
   for (const std::string& line : lacking_on_node(s, r))
     if (verdict.find(line) == std::string::npos) text += "  " + line + "\n";
+  return text;
+}
+
+std::string write_text(const Scenario& s, const Result& r, const TextOptions& options) {
+  std::string text = heading_text(s);
+  const std::string verdict = verdict_line(s, r);
+  const std::size_t colon = verdict.find(':');
+  text += coloured(verdict.substr(0, colon), r.fits && r.deadlock.empty() ? "1;32" : "1;31", options.colour) + (colon == std::string::npos ? "" : verdict.substr(colon)) + "\n";
+  text += failure_text(s, r);
   text += speed(s, r);
   text += where_time_goes(r);
   text += memory_text(s, r);

@@ -85,7 +85,7 @@ const config::Fields<st::Training>& training_fields() {
       from_catalog("optimizer", &T::optimizer, "parameter update", st::optimizers()),
       config::choice("optimizer_state_dtype", &T::optimizer_state_dtype, "moments; default: the framework's (precision-aware optimizers have 16 bit)", {{"fp32", DType::fp32, ""}, {"bf16", DType::bf16, ""}, {"fp16", DType::fp16, ""}}),
       config::choice("phase", &T::phase, "what one step is", {{"training", st::StepKind::training, "forward, backward, update"}, {"evaluation", st::StepKind::evaluation, "forward only, beside the states of training"}}),
-      config::named_or_file("framework", &T::framework, "how a step is carried out", "framework profile", st::profile_names, st::profiles_meant_by).required_unless("from"),
+      config::named_or_file("framework", &T::framework, "how a step is carried out: megatron-core, torchtitan, deepspeed, ...; `framework list` shows all", "framework profile", st::profile_names, st::profiles_meant_by).required_unless("from"),
       config::boolean("compile", &T::compile, "torch.compile on each layer; default: the framework's habit"),
       config::boolean("cuda_graph", &T::cuda_graph, "the whole step is replayed from one CUDA graph"),
       config::text("cuda_graph_modules", &T::cuda_graph_modules, "parts of each layer that are replayed from graphs: attn, mlp, moe_router, moe_preprocess, moe"),

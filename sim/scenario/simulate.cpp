@@ -8,6 +8,7 @@
 
 #include "hwmodels/memory/device_memory.h"
 #include "hwmodels/network/communicator_memory.h"
+#include "sim/executor/shortest_step.h"
 #include "sim/scenario/pass_times.h"
 #include "strategies/plan_writer.h"
 
@@ -102,6 +103,22 @@ Bytes communicator_bytes(const plan::Plan& plan, const plan::RankClass& c, const
   return total;
 }
 
+void run_time(const Scenario& s, const SimulateOptions& options, const executor::CostTable& costs, bool progress, Result& result) {
+  executor::TimingResult timing = executor::run_timing(result.plan, costs, {.steps = 2, .trace = options.trace, .progress = progress, .shortcuts = options.shortcuts});
+  result.deadlock = timing.deadlock;
+  result.instructions = timing.instructions;
+  result.step_time = to_seconds(Duration{timing.step});
+  result.trace = std::move(timing.trace);
+  for (std::size_t i = 0; i < timing.classes.size(); ++i) result.classes[i].timing = std::move(timing.classes[i]);
+  if (result.step_time > 0) {
+    result.samples_per_second = static_cast<double>(s.strategy.training.global_batch_size) / result.step_time;
+    result.tokens_per_second = result.samples_per_second * static_cast<double>(s.strategy.training.sequence_length);
+  }
+  const auto waiting = [&](std::size_t i) { return result.classes[i].timing.time[static_cast<std::size_t>(executor::Cause::bubble)] + result.classes[i].timing.time[static_cast<std::size_t>(executor::Cause::idle)]; };
+  for (std::size_t i = 1; i < result.classes.size() && i < timing.classes.size(); ++i)
+    if (waiting(i) < waiting(result.critical_class)) result.critical_class = i;
+}
+
 void simulate_memory(const Scenario& s, const SimulateOptions& options, const hwmodels::Network& network, Result& result) {
   const hwmodels::DeviceOverheads overheads = hwmodels::device_overheads(s.cluster.gpu);
   const auto run = [&](std::size_t i, const executor::MemoryOptions& memory) {
@@ -120,6 +137,13 @@ void simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
     if (!r.timing.call_device.empty()) memory.progress = &progress.emplace(result.plan, c.program, r.timing);
     memory.allocator = allocator_settings(s, r);
     const Bytes limit = memory.allocator.limit;
+    if (options.only_fits && memory.progress == nullptr && c.unified == 0) {
+      // With what there is alone: what needs no more than that is given the same addresses.
+      if (limit > Bytes{0}) r.memory = run(i, memory);
+      if (limit > Bytes{0} && !r.memory.out_of_memory) continue;
+      result.fits = false;
+      return;
+    }
     // First with all the memory one could wish for: what is needed. Then, if that is too much, with what there is: the
     // allocator may still manage by giving cached segments back.
     memory.allocator.limit = Bytes{std::int64_t{1} << 40} - 1_GiB;
@@ -191,7 +215,7 @@ static Scenario with_evictions(const Scenario& s, SimulateOptions options) {
   Scenario out = s;
   std::vector<bool>& evicted = out.strategy.memory.states_are_evicted;
   evicted = {false};
-  options.time = options.trace = options.timeline = false;
+  options.time = options.bound = options.only_fits = options.trace = options.timeline = false;
   options.memory = true;
   const Result r = simulate(out, options);
   evicted.clear();
@@ -244,22 +268,11 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   result.peak_flops_per_gpu = s.cluster.gpu.peak.at(product_format(s.strategy.training.precision)).value;
 
   const bool progress = options.memory && executor::records_streams(result.plan);
-  if (options.time || progress) {
+  if (options.time || options.bound || progress) {
     const executor::CostTable costs = executor::price(result.plan, {kernels, *network, hwmodels::host_rates(s.cluster), s.profile.collective_sm_factor}, options.ablation);
     check_length(s, result.plan, costs);
-    executor::TimingResult timing = executor::run_timing(result.plan, costs, {.steps = 2, .trace = options.trace, .progress = progress, .shortcuts = options.shortcuts});
-    result.deadlock = timing.deadlock;
-    result.instructions = timing.instructions;
-    result.step_time = to_seconds(Duration{timing.step});
-    result.trace = std::move(timing.trace);
-    for (std::size_t i = 0; i < timing.classes.size(); ++i) result.classes[i].timing = std::move(timing.classes[i]);
-    if (result.step_time > 0) {
-      result.samples_per_second = static_cast<double>(s.strategy.training.global_batch_size) / result.step_time;
-      result.tokens_per_second = result.samples_per_second * static_cast<double>(s.strategy.training.sequence_length);
-    }
-    const auto waiting = [&](std::size_t i) { return result.classes[i].timing.time[static_cast<std::size_t>(executor::Cause::bubble)] + result.classes[i].timing.time[static_cast<std::size_t>(executor::Cause::idle)]; };
-    for (std::size_t i = 1; i < result.classes.size() && i < timing.classes.size(); ++i)
-      if (waiting(i) < waiting(result.critical_class)) result.critical_class = i;
+    if (options.bound) result.shortest_step = to_seconds(Duration{executor::shortest_step(result.plan, costs)});
+    if (options.time || progress) run_time(s, options, costs, progress, result);
   }
   if (options.memory) simulate_memory(s, options, *network, result);
   for (std::size_t i = 0; i < result.classes.size(); ++i) result.plan.classes[i].host.pageable += result.plan.classes[i].unified - result.classes[i].unified.value;

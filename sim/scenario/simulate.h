@@ -39,6 +39,7 @@ struct HostLedger {
 struct Result {
   bool fits = true;
   double step_time = 0;                    // seconds
+  double shortest_step = 0;                // seconds, only if asked for: no step is shorter (sim/executor/shortest_step.h)
   double tokens_per_second = 0, samples_per_second = 0;
   FlopCount flops;
   double peak_flops_per_gpu = 0;           // dense peak of the precision used
@@ -56,6 +57,8 @@ struct Result {
 
 struct SimulateOptions {
   bool time = true, memory = true;
+  bool bound = false;        // shortest_step as well: for searches
+  bool only_fits = false;    // memory only as far as `fits` asks for: ends where the first class has run out, keeps no peaks of what it needs
   bool unfold = false;       // simulate every rank: the oracle of the folding, for small clusters
   bool trace = false, timeline = false;
   bool shortcuts = true;     // off: every instruction and allocation is executed: the oracle of the shortcuts

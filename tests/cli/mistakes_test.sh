@@ -50,6 +50,11 @@ expect 2 run .; says "folder"
 : >empty.yaml; expect 2 run empty.yaml; says "empty.yaml"
 printf '\0\1\2' >binary.yaml; expect 2 run binary.yaml; says "binary.yaml"
 printf 'model: [\n' >broken.yaml; expect 2 run broken.yaml; says "broken.yaml:"
+printf '[model\nname = "llama3"\n' >broken.toml; expect 2 import broken.toml; says "broken.toml:1:7"; says "not readable as TOML"
+printf 'pretrain_gpt.py --num-layers 32 --hiden-size 4096 --num-attention-heads 32 --seq-length 4096 --vocab-size 32000 --micro-batch-size 1\n' >slip.sh
+expect 2 import slip.sh --cluster dgx-h100; says "slip.sh:1:46"; says "hidden_size: is not among"; says "hiden_size stands here"
+{ printf 'model: '; head -c 100000 /dev/zero | tr '\0' a; printf '\n'; } >long.yaml; expect 2 run long.yaml
+checks=$((checks + 1)); [ "$(wc -c <err)" -lt 10000 ] || complain "a message as long as the value"
 printf 'a: &a [x,x,x,x,x,x,x,x,x]\n' >bomb.yaml
 for i in 1 2 3 4 5 6 7 8; do printf 'k%d: &%s [*%s,*%s,*%s,*%s,*%s,*%s,*%s,*%s]\n' $i b$i $([ $i = 1 ] && echo a || echo b$((i-1))){,,,,,,,}; done >>bomb.yaml
 expect 2 run bomb.yaml

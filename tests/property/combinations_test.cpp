@@ -212,6 +212,19 @@ void check_unfolded(const scenario::Scenario& s) {
   }
 }
 
+/// What searches ask for instead of a whole simulation agrees with it.
+void check_parts(const scenario::Scenario& s) {
+  const scenario::Result whole = scenario::simulate(s);
+  EXPECT_LE(scenario::simulate(s, {.time = false, .memory = false, .bound = true}).shortest_step, whole.step_time * (1 + 1e-6));
+  // Enough memory to the byte, a cached segment less, and much less.
+  const Bytes need = whole.classes[whole.fullest_class].peak_device();
+  for (const Bytes less : {Bytes{0}, 2_MiB, Bytes{need.value / 4}}) {
+    scenario::Scenario tight = s;
+    tight.cluster.gpu.memory = need - less;
+    EXPECT_EQ(scenario::simulate(tight, {.time = false, .only_fits = true}).fits, scenario::simulate(tight).fits) << less.value << " B less";
+  }
+}
+
 TEST(Combinations, EveryPairSimulatesOrIsRefusedWithAReason) {
   const struct Rewriting {
     Rewriting() { st::Stage::rewrites_blocks = true; }
@@ -237,6 +250,7 @@ TEST(Combinations, EveryPairSimulatesOrIsRefusedWithAReason) {
     try {
       check(s);
       if (simulated % 3 == 0) check_unfolded(s);
+      if (simulated % 3 == 1) check_parts(s);
     } catch (const std::exception& e) {
       ADD_FAILURE() << e.what();
     }

@@ -37,6 +37,39 @@ TEST(Capacity, TheBestIsTheFastestArrangementThatFits) {
     }
 }
 
+// What is ruled out by its bound would not have won: all arrangements simulated, of a dense job, of experts and of FSDP, where
+// memory is plenty, short, and too little for any.
+TEST(Capacity, NothingRuledOutWouldHaveWon) {
+  const auto training = [](const char* framework) { return std::string("training: {sequence_length: 2048, global_batch_size: 16, micro_batch_size: 1, precision: bf16, framework: ") + framework + "}\n"; };
+  const std::string cluster = "cluster: {node: dgx-h100, nodes: 1}\n";
+  const std::vector<std::string> jobs{
+      "model: {layers: 8, hidden: 4096, heads: 32, ffn_hidden: 11008, vocab: 32000}\n" + cluster + training("megatron-core") + "data_parallel: {kind: distributed-optimizer}\n",
+      "model: {layers: 8, hidden: 2048, heads: 16, ffn_hidden: 2048, vocab: 32000, experts: {count: 16, top_k: 4, ffn_hidden: 2048}}\n" + cluster + training("megatron-core") + "parallelism: {expert: 8}\ndata_parallel: {kind: distributed-optimizer}\n",
+      "model: {layers: 64, hidden: 12288, heads: 96, ffn_hidden: 49152, vocab: 32000}\n" + cluster + training("megatron-core") + "data_parallel: {kind: ddp}\n",
+      "model: mixtral-8x7b\n" + cluster + training("megatron-core") + "parallelism: {expert: 8}\ndata_parallel: {kind: distributed-optimizer}\n",
+      "model: {layers: 8, hidden: 8192, heads: 64, ffn_hidden: 28672, vocab: 128256}\n" + cluster + training("torchtitan") + "data_parallel: {kind: fsdp2}\n",
+      "model: {layers: 8, hidden: 5120, heads: 40, ffn_hidden: 13824, vocab: 32000}\n" + cluster + training("deepspeed") + "data_parallel: {kind: zero1}\n"};
+  int none = 0;
+  for (const std::string& text : jobs) {
+    SCOPED_TRACE(text);
+    const Case job(config::parse_document(text, "job.yaml").root, "job.yaml");
+    const Offer offer = plan_capacity(job, {{"dgx-h100", 1}}, {.tokens = 1e9}, 2)[0];
+    double fastest = 0;
+    std::string name;
+    std::vector<Change> all = arrangements(job.read(), 8, 8);
+    all.push_back({"own", {}, false});
+    for (const Change& change : all)
+      if (const auto answer = job.ask(change.settings); answer && answer->fits && answer->tokens_per_second > fastest) fastest = answer->tokens_per_second, name = change.name;
+    EXPECT_EQ(offer.best.has_value(), fastest > 0);
+    EXPECT_EQ(offer.reason.empty(), offer.best.has_value());
+    none += !offer.best;
+    if (!offer.best) continue;
+    EXPECT_EQ(offer.best->answer.tokens_per_second, fastest) << name;
+    EXPECT_TRUE(offer.best->change.name == name || name == "own") << name;
+  }
+  EXPECT_GE(none, 1);   // the third
+}
+
 // Five layers of 1.5 B parameters and 45 heads: no tensor degree divides the heads, 2 and 4 stages do not divide the layers, and
 // all five at 18 bytes a parameter are more than a GPU has. What the scenario says, two layers on the first of four stages, fits.
 TEST(Capacity, TheScenariosOwnArrangementIsAmongThoseTried) {

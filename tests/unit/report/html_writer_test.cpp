@@ -3,10 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <nlohmann/json.hpp>
 #include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "sim/report/format.h"
+#include "sim/report/json_writer.h"
+#include "sim/report/text_writer.h"
 #include "small_scenario.h"
 
 namespace rehearse::report::html_writer_test {
@@ -56,6 +62,68 @@ TEST(HtmlWriter, EveryStageHasARowOfItsOwn) {
   const scenario::Result r = simulated(s);
   const std::string page = write_html(s, r);
   for (const scenario::ClassResult& c : r.classes) EXPECT_NE(page.find(">" + c.name + "</text>"), std::string::npos) << c.name;
+}
+
+/// Dense, experts, offload to the CPU, LoRA, out of memory, a pipeline: what the page has to show.
+std::vector<std::pair<std::string, scenario::Scenario>> six() {
+  return {{"dense", small_scenario()},
+          {"experts", small_scenario({"model={layers: 4, hidden: 1024, heads: 8, ffn_hidden: 1024, vocab: 32000, experts: {count: 8, top_k: 2}}", "parallelism={expert: 4}", "training.framework=megatron-core",
+                                      "data_parallel={kind: distributed-optimizer}", "experts={routing: {distribution: zipf, skew: 0.5}}"})},
+          {"offload", small_scenario({"data_parallel={kind: zero2}", "training.framework=deepspeed", "memory={offload: {optimizer: cpu}}"})},
+          {"lora", small_scenario({"tuning={kind: lora, rank: 16}", "training.framework=huggingface", "data_parallel={kind: ddp}"})},
+          {"out of memory", huge_scenario()},
+          {"pipeline", pipelined_scenario()}};
+}
+
+// Every number of the text is on the page itself, not only in the copy of the text at its end; and those of the JSON are the same.
+TEST(HtmlWriter, PageTextAndJsonAgree) {
+  for (const auto& [name, s] : six()) {
+    SCOPED_TRACE(name);
+    const scenario::Result r = simulated(s);
+    const std::string whole = write_html(s, r, "a remedy"), text = write_text(s, r), page = whole.substr(0, whole.find("<details>"));
+    EXPECT_EQ(unbalanced(whole), "");
+    const auto json = nlohmann::json::parse(write_json(s, r));
+    const auto both = [&](const std::string& what) {
+      EXPECT_NE(page.find(what), std::string::npos) << what;
+      EXPECT_NE(text.find(what), std::string::npos) << what;
+    };
+    both(seconds_text(json["step_time_s"]));
+    both(number_text(json["tokens_per_s"]));
+    both(number_text(json["tokens_per_s_per_gpu"]));
+    both(number_text(json["samples_per_s"]));
+    both(percent_text(json["mfu"]));
+    both(percent_text(json["hfu"]));
+    both(json["fits"] ? "FITS: " : "DOES NOT FIT: ");
+    both(json["scenario_hash"].get<std::string>());
+    for (const char* account : {"breakdown", "breakdown_mean"})
+      for (int c = 0; c < executor::kCauses; ++c) {
+        const double seconds = json[account].value(key_of(static_cast<executor::Cause>(c)), 0.0);
+        if (seconds > 0 && (account == std::string("breakdown") || r.classes.size() > 1)) both(seconds_text(seconds)), both(std::string(name_of(static_cast<executor::Cause>(c))));
+      }
+    for (const auto& one : json["memory"])
+      for (const char* peak : {"peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes"}) both(gib_text(Bytes{one[peak].get<std::int64_t>()}));
+    for (const auto& k : r.classes)
+      for (const std::int64_t bytes : k.memory.at_peak)
+        if (bytes > 0) both(gib_text(Bytes{bytes}));
+    if (json["host_bytes"] > 0) both(gib_text(Bytes{json["host_bytes"].get<std::int64_t>()}));
+    EXPECT_NE(page.find(peak_moment_text(r, r.fullest_class)), std::string::npos);
+    EXPECT_NE(page.find("a remedy"), std::string::npos);
+  }
+}
+
+// The optimizer's time on the CPU is a part of its own in the bars, a row among the streams, and has a colour that no other cause has.
+TEST(HtmlWriter, TheOptimizerOnTheCpuIsSeen) {
+  const scenario::Scenario s = six()[2].second;
+  const std::string page = write_html(s, simulated(s));
+  const std::regex part("fill=\"(#[0-9a-f]+)\"><title>([^:<]+): ");
+  std::map<std::string, std::string> colour_of;
+  const std::string bars = page.substr(page.find("busiest ranks"), page.find("mean of ranks") - page.find("busiest ranks"));
+  std::set<std::string> colours;
+  for (std::sregex_iterator it(bars.begin(), bars.end(), part), end; it != end; ++it) colour_of[(*it)[2]] = (*it)[1], colours.insert((*it)[1]);
+  EXPECT_TRUE(colour_of.contains("optimizer on the CPU"));
+  EXPECT_EQ(colours.size(), colour_of.size());
+  const std::string rows = page.substr(page.find("One step, stream by stream"), page.find("Memory at the peak") - page.find("One step, stream by stream"));
+  EXPECT_NE(rows.find("optimizer on the CPU</text>"), std::string::npos);
 }
 
 }  // namespace
