@@ -75,6 +75,7 @@ struct ModelDescription {
   bool fused_qkv = false;         // the published code computes queries, keys and values by one product
   bool attention_sinks = false;   // one learned logit per head (GPT-OSS)
   bool clamped_activation = false;  // the operands of the experts' gated activation are clamped first (GPT-OSS)
+  bool softcapped_logits = false; // logits go through a scaled tanh before the loss (Gemma 2)
   bool scaled_embedding = false;  // embeddings are multiplied by a constant (Gemma): one more kernel
   double dropout = 0;             // residual/hidden dropout probability that training uses
   double attention_dropout = 0;

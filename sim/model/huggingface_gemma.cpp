@@ -27,6 +27,7 @@ ModelDescription read_gemma2(ModelFields& fields) {
   ModelDescription model =
       read_any_gemma(fields, "gemma2", {9216, 8, 4, 256, 256000, true, Activation::gelu_tanh});
   model.norms_per_layer = 4;
+  model.softcapped_logits = fields.number_or_zero("final_logit_softcapping", 30) > 0;
   const std::int64_t window = fields.integer_or_zero("sliding_window", 4096);
   if (!read_layer_types(fields, model, window))
     set_windows(model, window, false, [](std::int64_t i) { return i % 2 == 0; });
@@ -37,6 +38,7 @@ ModelDescription read_gemma3(ModelFields& fields) {
   ModelDescription model =
       read_any_gemma(fields, "gemma3", {9216, 8, 4, 256, 262208, true, Activation::gelu_tanh});
   model.norms_per_layer = 4;
+  model.softcapped_logits = fields.is_present("final_logit_softcapping") && fields.number_or_zero("final_logit_softcapping", 0) > 0;
   model.qk_norm = true;
   const std::int64_t window = fields.integer_or_zero("sliding_window", 4096);
   // Five local layers, then a global one.

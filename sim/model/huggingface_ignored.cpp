@@ -60,7 +60,6 @@ constexpr auto kIgnored = std::to_array<Ignored>({
     {"logits_scaling", kScale},
     {"query_pre_attn_scalar", kScale},
     {"attn_logit_softcapping", kScale},
-    {"final_logit_softcapping", kScale},
     {"attn_scale", kScale},
     {"floor_scale", kScale},
     {"attn_temperature_tuning", kScale},

@@ -108,6 +108,12 @@ std::int64_t ModelFields::integer_or_zero(const char* name, std::int64_t fallbac
   return 0;
 }
 
+double ModelFields::number_or_zero(const char* name, double fallback) {
+  if (!is_null(name)) return number({name}, fallback);
+  note_used(name, *object_.find(name));
+  return 0;
+}
+
 double ModelFields::number(Names names, double fallback) {
   const config::Value* value = find(names);
   if (value == nullptr) return assume(names, fmt::format("{}", fallback)), fallback;

@@ -28,6 +28,8 @@ class ModelFields {
   /// A whole number where null is a value of its own: 0, "none" (no window, no query rank).
   std::int64_t integer_or_zero(const char* name, std::int64_t fallback);
   double number(Names names, double fallback);
+  /// A number where null is a value of its own: 0, "none".
+  double number_or_zero(const char* name, double fallback);
   bool flag(Names names, bool fallback);
   std::string word(Names names, const std::string& fallback);
   std::optional<std::vector<std::int64_t>> integers(Names names);

@@ -187,6 +187,7 @@ void restate(ModelFields& fields, ModelDescription& model) {
   model.fused_qkv = fields.flag({"fused_qkv"}, false);
   model.attention_sinks = fields.flag({"attention_sinks"}, false);
   model.clamped_activation = fields.flag({"clamped_activation"}, false);
+  model.softcapped_logits = fields.flag({"softcapped_logits"}, false);
   model.scaled_embedding = fields.flag({"scaled_embedding"}, false);
   model.embedding_width = fields.integer({"embedding_width"}, 0);
   model.mtp_layers = fields.integer({"mtp_layers"}, 0);
@@ -255,6 +256,7 @@ const std::vector<ModelKey>& model_keys() {
       {"fused_qkv", "the published code computes queries, keys and values by one product"},
       {"attention_sinks", "one learned logit per head"},
       {"clamped_activation", "the operands of the experts' gated activation are clamped first"},
+      {"softcapped_logits", "logits go through a scaled tanh before the loss"},
       {"scaled_embedding", "the embedding is multiplied by a constant"},
       {"embedding_width", "width of the token embedding where it is not hidden"},
       {"windows", "{size, pattern: letters L local / G global / N global without positions, repeated; chunked}"},

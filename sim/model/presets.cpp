@@ -201,6 +201,7 @@ std::string describe_difference(const ModelDescription& a, const ModelDescriptio
   compare("fused_qkv", a.fused_qkv, b.fused_qkv);
   compare("attention_sinks", a.attention_sinks, b.attention_sinks);
   compare("clamped_activation", a.clamped_activation, b.clamped_activation);
+  compare("softcapped_logits", a.softcapped_logits, b.softcapped_logits);
   compare("scaled_embedding", a.scaled_embedding, b.scaled_embedding);
   compare("dropout", a.dropout, b.dropout);
   compare("attention_dropout", a.attention_dropout, b.attention_dropout);

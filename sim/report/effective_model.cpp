@@ -131,6 +131,7 @@ Value effective_model(const model::ModelDescription& m) {
   out.add("fused_qkv", m.fused_qkv);
   out.add("attention_sinks", m.attention_sinks);
   out.add("clamped_activation", m.clamped_activation);
+  out.add("softcapped_logits", m.softcapped_logits);
   out.add("scaled_embedding", m.scaled_embedding);
   out.add("embedding_width", m.embedding_width);
   out.add("mtp_layers", m.mtp_layers);

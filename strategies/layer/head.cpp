@@ -183,12 +183,31 @@ TensorId add_logits(const LowerContext& head, Operators& op, Tape& tape, TensorI
   return logits;
 }
 
+/// Logits of Gemma 2 are divided by a constant, go through tanh and are multiplied by it; autograd keeps what tanh gives.
+/// Source: transformers models/gemma2/modeling_gemma2.py, final_logit_softcapping; litgpt/model.py, do_softcapping.
+TensorId softcap(const LowerContext& head, Operators& op, Tape& tape, TensorId logits, std::int64_t bytes) {
+  if (head.profile.compiled) {
+    const TensorId y = tape.tensor("capped logits", bytes);
+    tape.nodes.push_back({.name = "cap logits", .inputs = {logits}, .outputs = {y}, .saved = {logits}, .forward = {op.kernel("cap logits", bytes, bytes)}, .backward = {op.kernel("cap logits backward", 2 * bytes, bytes)}});
+    return y;
+  }
+  const auto step = [&](const char* name, TensorId x, bool keeps) {
+    const TensorId y = tape.tensor(name, bytes);
+    Node n{.name = name, .inputs = {x}, .outputs = {y}, .forward = {op.kernel(name, bytes, bytes)}, .backward = {op.kernel(std::string(name) + " backward", keeps ? 2 * bytes : bytes, bytes)}};
+    if (keeps) n.saved = {y};
+    tape.nodes.push_back(std::move(n));
+    return y;
+  };
+  return step("scale capped logits", step("tanh of logits", step("divide logits", logits, false), true), false);
+}
+
 /// Final norm and output layer.
 Output add_output(const LowerContext& c, Tape& tape, bool tied_here) {
   const LowerContext head = head_context(c);
   Operators head_op(head, tape);
   const TensorId x = add_final_hidden(c, tape);
-  const TensorId logits = add_logits(head, head_op, tape, x);
+  TensorId logits = add_logits(head, head_op, tape, x);
+  if (c.model.softcapped_logits) logits = softcap(head, head_op, tape, logits, logits_bytes(c));
   tie(tape, tied_here);
   return {x, logits};
 }

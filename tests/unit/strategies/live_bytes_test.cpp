@@ -92,5 +92,16 @@ TEST(LiveBytesByFormula, HuggingFaceLayer) {
   EXPECT_EQ(added, 1024 * (16 * h + 4 * q + 4 * k + 8 * f + 4 * a + 2 * 4));
 }
 
+// Gemma 2's head: of the division, tanh and multiplication autograd keeps what tanh gives (torch.autograd.graph.saved_tensors_hooks on
+// those three lines: one tensor of 16 bits). The product takes the place of the logits.
+TEST(LiveBytesByFormula, SoftcappedLogits) {
+  nlohmann::json row = {{"model", "hf-llama-8b"}, {"layers", 2}, {"batch", 1}, {"sequence", 1024}};
+  const StepBytes plain = ByteLedger(plan_of(row), 0).step();
+  row["softcapped"] = true;
+  const StepBytes capped = ByteLedger(plan_of(row), 0).step();
+  EXPECT_EQ(capped.after_forward - plain.after_forward, 1024LL * 128256 * 2);
+  EXPECT_TRUE(capped.mistakes.empty());
+}
+
 }  // namespace
 }  // namespace rehearse::strategies::live_bytes_test

@@ -49,6 +49,7 @@ inline model::ModelDescription model_of(const nlohmann::json& row) {
   const bool eight = name.find("8b") != name.npos;
   model::ModelDescription m = eight ? llama_like(layers, 4096, 32, 8, 14336, 128256) : llama_like(layers, 4096, 32, 32, 11008, 32000);
   m.tied_embeddings = row.value("tied", false);
+  m.softcapped_logits = row.value("softcapped", false);
   return m;
 }
 
