@@ -4,8 +4,8 @@
 #include <random>
 
 #include "sim/executor/timing.h"
-#include "sim/plan/builder.h"
 #include "tests/support/hand_costs.h"
+#include "tests/support/hand_plan.h"
 
 namespace rehearse::executor::rhythm_test {
 namespace {
@@ -18,20 +18,8 @@ constexpr std::uint32_t kSlots = 16;
 constexpr std::uint32_t kFrames = 4;
 
 /// Programs of micro-batches of a few calls each, in one frame (0) or in turn in a few.
-struct Job {
-  plan::PlanBuilder builder;
-  explicit Job(std::size_t classes) {
-    builder.plan().classes.resize(classes);
-    for (plan::RankClass& c : builder.plan().classes) c.program.slots = (kFrames + 1) * kSlots;
-  }
-  std::uint32_t kernel(const std::string& name) { return builder.kernel({.bytes_read = 1, .name = name}); }
-  template <typename Write>
-  std::uint32_t block(Write write) {
-    BlockWriter w("block");
-    w.reserve_slots(kSlots);
-    write(w);
-    return builder.add_block(w.take());
-  }
+struct Job : test_support::HandPlan {
+  explicit Job(std::size_t classes) : HandPlan(classes, (kFrames + 1) * kSlots, kSlots) {}
   void call(std::size_t rank_class, std::uint32_t block, int micro_batch, std::uint32_t frame = 0) {
     plan::Call c{.block = block, .micro_batch = micro_batch};
     c.frames = {frame * kSlots, kFrames * kSlots, kFrames * kSlots, kFrames * kSlots};

@@ -3,8 +3,8 @@
 
 #include "sim/executor/shortest_step.h"
 #include "sim/executor/timing.h"
-#include "sim/plan/builder.h"
 #include "tests/support/hand_costs.h"
+#include "tests/support/hand_plan.h"
 
 namespace rehearse::executor::shortest_step_test {
 namespace {
@@ -15,20 +15,8 @@ using plan::Stream;
 constexpr std::uint32_t kSlots = 4;
 constexpr auto kSerial = plan::kAfterCompute | plan::kComputeWaits;
 
-struct Job {
-  plan::PlanBuilder builder;
-  explicit Job(std::size_t classes) {
-    builder.plan().classes.resize(classes);
-    for (plan::RankClass& c : builder.plan().classes) c.program.slots = 2 * kSlots;
-  }
-  std::uint32_t kernel(const std::string& name) { return builder.kernel({.bytes_read = 1, .name = name}); }
-  template <typename Write>
-  std::uint32_t block(Write write) {
-    BlockWriter w("block");
-    w.reserve_slots(kSlots);
-    write(w);
-    return builder.add_block(w.take());
-  }
+struct Job : test_support::HandPlan {
+  explicit Job(std::size_t classes) : HandPlan(classes, 2 * kSlots, kSlots) {}
   void call(std::size_t rank_class, std::uint32_t block, std::uint32_t frame = 0) {
     plan::Call c{.block = block};
     c.frames.fill(frame * kSlots);
