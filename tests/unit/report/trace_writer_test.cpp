@@ -55,7 +55,7 @@ TEST(TraceWriter, WorkOfTheHostHasAThreadOfItsOwn) {
   bool named = false;
   const Json trace = Json::parse(out.str());
   for (const Json& e : trace["traceEvents"]) {
-    if (e["cat"] == "cpu_op") {
+    if (e.value("cat", "") == "cpu_op") {
       EXPECT_EQ(e["name"], "CPU optimizer");
       EXPECT_EQ(e["args"]["phase"], "optimizer");
       EXPECT_GT(e["args"]["memory_bytes"], 0);
