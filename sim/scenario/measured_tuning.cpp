@@ -80,7 +80,11 @@ RowTuning tuning_of(const config::CsvRow& row) {
   const bool small = qwen || litgpt || contains(source, "modelscope/ms-swift") || contains(source, "universal-llm-trainer");
   t.dropout = small ? 0.05 : contains(source, "fms-acceleration") || contains(source, "fsdp_qlora") ? 0.1 : 0;
 
-  if (const auto stated = row.find("lora_rank") ? row.number("lora_rank") : std::nullopt) t.rank = static_cast<std::int64_t>(*stated);
+  constexpr double kLargestRank = 65536;   // of tuning.rank
+  if (const auto stated = row.find("lora_rank") ? row.number("lora_rank") : std::nullopt) {
+    if (!(*stated >= 1 && *stated <= kLargestRank)) throw NotSimulated{"lora_rank is not between 1 and 65536"};
+    t.rank = static_cast<std::int64_t>(*stated);
+  }
   else if (const auto said = number_after(note, {"LoRA r=", "LoRA default r=", "LoRA rank "})) t.rank = *said;
   else {
     t.rank = qwen ? 64 : 8;  // QwenLM/Qwen finetune.py, LoraArguments; PEFT's and LitGPT's default

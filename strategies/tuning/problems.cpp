@@ -79,7 +79,9 @@ std::vector<Diagnostic> tuning_problems(const model::ModelDescription& model, co
     if (!parse_selector(text)) complain("tuning.trainable", "'" + text + "' is not written as a part", "Write a part (norms), layers.0-5, layers.0-5.mlp, or layers.0-5.experts.0-1");
   if (!out.empty()) return out;
 
-  const Inventory inventory = take_inventory(model, strategy, profile);
+  Strategy whole = strategy;   // the same weights, whatever pieces a sequence runs in
+  whole.memory.sequence_chunk = 0;
+  const Inventory inventory = take_inventory(model, whole, profile);
   const std::string parts = "all, embedding, head, norms, biases, attention, mlp, experts, router, " + joined(inventory.linears);
   for (const std::string& text : t.trainable) {
     const Selector s = *parse_selector(text);

@@ -157,6 +157,7 @@ TEST(MeasuredRun, GpusAreFoundHoweverTheyAreSpelled) {
                                         {"RTX A6000", "rtx-a6000"}, {"RTX 6000 Ada", "rtx-6000-ada"}, {"NVIDIA GeForce RTX 5090", "rtx-5090"}, {"A40", "a40"}, {"A30", "a30"}, {"L40", "l40"}, {"MI325X", "mi325x"}, {"H20", "h20"}, {"L4", "l4"}, {"GB200", "gb200-nvl72"}})
     EXPECT_EQ(gpu(stated), name) << stated;
   EXPECT_EQ(run({{"gpu", "TPUv4"}}).reason, "no data of GPU 'TPUv4'");
+  for (const char* rank : {"0", "-8", "9223372036854775807"}) EXPECT_EQ(run({{"task", "lora"}, {"framework", "hf"}, {"lora_rank", rank}}).reason, "lora_rank is not between 1 and 65536") << rank;
 }
 
 TEST(MeasuredRun, EightOfEveryGpuHaveANode) {
