@@ -180,12 +180,13 @@ void Replicated::accumulate_chunk(std::size_t first) {
   }
 }
 
-/// Transformer Engine keeps one 16-bit dummy gradient per distinct weight shape (facts: memory-model.md section 0).
+/// Transformer Engine keeps one 16-bit dummy gradient per distinct weight shape, experts' of grouped products too, which are a tensor each.
+/// Source: Transformer Engine 2.11, pytorch/module/base.py get_dummy_wgrad; before 2.10 experts had one each, made and freed in backward.
 void Replicated::dummies() {
   std::vector<std::int64_t> shapes;
   for (const Unit& u : stage_.units)
     for (const Weight& w : u.tape->weights)
-      if (w.matrix && w.trainable && std::find(shapes.begin(), shapes.end(), w.elements) == shapes.end()) shapes.push_back(w.elements);
+      if (w.matrix && w.trainable && std::find(shapes.begin(), shapes.end(), w.elements / w.experts) == shapes.end()) shapes.push_back(w.elements / w.experts);
   for (std::int64_t elements : shapes) persistent("dummy weight gradient", elements * 2, Category::temporary);
 }
 
