@@ -22,7 +22,7 @@ namespace {
 PipelineShape shape_of(const Strategy& strategy) {
   PipelineShape shape;
   shape.stages = strategy.parallelism.degrees.pipeline;
-  shape.micro_batches = static_cast<int>(strategy.micro_batches());
+  shape.micro_batches = static_cast<int>(strategy.micro_batches() / strategy.pipeline.accumulation_steps);
   shape.chunks = strategy.pipeline.virtual_stages;
   shape.times = strategy.pipeline.times;
   shape.overlap_messages = strategy.pipeline.overlap_messages.value_or(true);
@@ -188,10 +188,11 @@ PipelineProgram schedule_of(const Strategy& strategy) {
   }
   const PipelineSchedule* schedule = kPipelineSchedules.find(shape.stages == 1 ? "1f1b" : strategy.pipeline.schedule);
   // torch's runtime for schedules of many chunks gathers and frees fully_shard's parameters chunk by chunk.
+  const int rounds = strategy.pipeline.accumulation_steps;
   if (schedule != nullptr && schedule->pytorch_runtime && strategy.data_parallel.kind == DataParallelKind::fsdp2)
-    return with_messages(with_sharded_parameters(without_messages(schedule->make(shape))));
-  if (strategy.pipeline.schedule == "table") return parse_schedule_table(strategy.pipeline.table, strategy.pipeline.table_file);
-  return schedule->make(shape);
+    return in_rounds(with_messages(with_sharded_parameters(without_messages(schedule->make(shape)))), rounds);
+  if (strategy.pipeline.schedule == "table") return in_rounds(parse_schedule_table(strategy.pipeline.table, strategy.pipeline.table_file), rounds);
+  return in_rounds(schedule->make(shape), rounds);
 }
 
 /// A pass without gradients: the same order, forward only.

@@ -47,14 +47,19 @@ std::string use_divisor(std::int64_t n, std::int64_t limit) {
 
 /// The schedule, or nothing where it cannot run with these degrees; then `rules` says why.
 std::optional<PipelineProgram> checked_schedule(const Strategy& s, Rules& rules) {
-  const int stages = s.parallelism.degrees.pipeline, micro_batches = static_cast<int>(s.micro_batches());
+  const int stages = s.parallelism.degrees.pipeline, rounds = s.pipeline.accumulation_steps;
+  rules.forbid(s.micro_batches() % rounds != 0, "pipeline.accumulation_steps", text(s.micro_batches()) + " micro-batches per step do not divide into " + text(rounds) + " runs of the schedule",
+               use_divisor(s.micro_batches(), s.micro_batches()));
+  if (s.micro_batches() % rounds != 0) return std::nullopt;
+  const int micro_batches = static_cast<int>(s.micro_batches()) / rounds;
   if (s.pipeline.schedule == "table") {
     PipelineProgram program = schedule_of(s);  // the scenario's reader has parsed it before
     rules.forbid(program.stages() != stages, "parallelism.pipeline", text(stages) + " stages, but the schedule's table has rows for " + text(program.stages()), "Use " + text(program.stages()));
-    rules.forbid(program.micro_batches != micro_batches, "training.global_batch_size",
-                 text(micro_batches) + " micro-batches per step, but the schedule's table has " + text(program.micro_batches),
-                 "Use " + text(program.micro_batches * s.training.micro_batch_size * s.parallelism.degrees.data));
-    if (program.stages() != stages || program.micro_batches != micro_batches) return std::nullopt;
+    const std::int64_t in_table = program.micro_batches / rounds;
+    rules.forbid(in_table != micro_batches, "training.global_batch_size",
+                 text(micro_batches) + " micro-batches per step, but the schedule's table has " + text(in_table),
+                 "Use " + text(in_table * rounds * s.training.micro_batch_size * s.parallelism.degrees.data));
+    if (program.stages() != stages || in_table != micro_batches) return std::nullopt;
     return program;
   }
   const PipelineSchedule* schedule = kPipelineSchedules.find(s.pipeline.schedule);
@@ -72,7 +77,7 @@ std::optional<PipelineProgram> checked_schedule(const Strategy& s, Rules& rules)
   const std::vector<std::string> problems = schedule->problems(shape);
   for (const std::string& p : problems) rules.forbid(true, "pipeline.schedule", p, "");
   if (other_chunks || !problems.empty()) return std::nullopt;
-  return schedule->make(shape);
+  return in_rounds(schedule->make(shape), rounds);
 }
 
 /// Which attention over several ranks can be: whole heads or balanced chunks, and the masks that its kernels know.
@@ -251,6 +256,7 @@ void routing_rules(const Strategy& s, Rules& rules) {
   const bool zipf = routing.distribution == RoutingKind::zipf, dirichlet = routing.distribution == RoutingKind::dirichlet;
   rules.forbid(zipf && !routing.skew, "experts.routing", "zipf needs its exponent", "Set experts.routing.skew: 0 is balanced, 1 is Zipf's law");
   rules.forbid(dirichlet && !routing.concentration, "experts.routing", "dirichlet needs its concentration", "Set experts.routing.concentration: shares vary by about 1 / sqrt(concentration)");
+  rules.forbid(routing.round_robin() && routing.batch_concentration.has_value(), "experts.routing.batch_concentration", "round-robin deals to all micro-batches alike", "Leave the key out, or set experts.routing.distribution: balanced");
   rules.forbid(!zipf && routing.skew.has_value(), "experts.routing.skew", "only zipf has an exponent", "Leave the key out, or set experts.routing.distribution: zipf");
   rules.forbid(!dirichlet && routing.concentration.has_value(), "experts.routing.concentration", "only dirichlet has a concentration", "Leave the key out, or set experts.routing.distribution: dirichlet");
 }
@@ -283,6 +289,7 @@ void pipeline_rules(const model::ModelDescription& model, const Strategy& s, con
 /// What only pipelines have.
 void one_stage_rules(const model::ModelDescription& model, const Strategy& s, Rules& rules) {
   rules.forbid(s.pipeline.virtual_stages > 1, "pipeline.virtual_stages", "interleaving needs pipeline stages", "Use 1, or parallelism.pipeline > 1");
+  rules.forbid(s.pipeline.accumulation_steps > 1, "pipeline.accumulation_steps", "one stage has no schedule to run again", "Leave the key out: micro-batches are accumulated one after the other");
   const std::vector<std::int64_t>& per_stage = s.pipeline.layers_per_stage;
   rules.forbid(!per_stage.empty() && per_stage != std::vector<std::int64_t>{model.layer_count()}, "pipeline.layers_per_stage", "there is one stage, and it holds all " + text(model.layer_count()) + " layers",
                "Leave the key out, or set parallelism.pipeline");

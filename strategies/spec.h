@@ -103,6 +103,7 @@ struct DataParallel {
 struct Pipeline {
   std::string schedule = "1f1b";
   int virtual_stages = 1;                         // model chunks per rank
+  int accumulation_steps = 1;                     // times per step that the schedule runs, and drains, each with its part of the micro-batches
   std::vector<std::int64_t> layers_per_stage;     // empty: even
   std::string table, table_file;                  // schedule "table": the text and where it was read
   PassTimes times;                                // of this job, where the schedule is searched for with them
@@ -193,7 +194,7 @@ enum class Dispatcher : std::uint8_t {
 
 /// How the router spreads tokens over experts. Every layer has popular experts of its own, drawn with `seed`; micro-batches
 /// may differ around them.
-enum class RoutingKind : std::uint8_t { balanced, zipf, dirichlet };
+enum class RoutingKind : std::uint8_t { balanced, zipf, dirichlet, round_robin };
 struct Routing {
   RoutingKind distribution = RoutingKind::balanced;
   std::optional<double> skew;            // zipf: the k-th most popular expert gets k^-skew
@@ -201,7 +202,8 @@ struct Routing {
   std::optional<double> batch_concentration;   // of a micro-batch's shares around those; the larger the more alike they are
   std::int64_t batch_draws = 8;                // micro-batches drawn; they come in turn
   std::int64_t seed = 0;
-  bool even() const { return !batch_concentration && (distribution == RoutingKind::balanced || (distribution == RoutingKind::zipf && skew.value_or(0) == 0)); }
+  bool round_robin() const { return distribution == RoutingKind::round_robin; }
+  bool even() const { return !batch_concentration && (distribution == RoutingKind::balanced || round_robin() || (distribution == RoutingKind::zipf && skew.value_or(0) == 0)); }
 };
 
 /// Mixture of experts: what the router's choices mean for ranks.

@@ -55,7 +55,7 @@ WireBytes all_to_all_wire(const Group& group) {
 DispatchBytes dispatch_bytes(const Group& group, const TokenExchange& exchange) {
   const double n = group.ranks, nodes = group.nodes;
   DispatchBytes moved;
-  moved.inside = places_visited(exchange.places, exchange.choices, group.ranks) * (n - 1) / n;
+  moved.inside = places_visited(exchange, group.ranks) * (n - 1) / n;
   if (group.nodes == 1) return moved;
   moved.between = parts_visited(exchange, group.nodes) * (nodes - 1) / nodes;
   return moved;

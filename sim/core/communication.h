@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <string_view>
 
 namespace rehearse {
@@ -43,12 +44,14 @@ struct GroupShape {
 
 /// An exchange of tokens with the ranks of their experts by kernels that send a token once to each place (DeepEP, HybridEP):
 /// each token goes to `choices` of `places` experts, spread evenly over the group. Where these come in equal `groups` of
-/// neighbours, they are of at most `group_limit` of them (DeepSeek-V3's n_group and topk_group; 0: of any).
+/// neighbours, they are of at most `group_limit` of them (DeepSeek-V3's n_group and topk_group; 0: of any). `round_robin`: of any,
+/// and token after token takes the next `choices` experts in their order, as gates do that only measure.
 struct TokenExchange {
   std::uint16_t choices = 0, places = 0, groups = 0, group_limit = 0;
   std::uint32_t token_bytes = 0;  // of one token
   bool home = false;              // on the way back, where the copies of a token are summed
   bool bulk = false;              // HybridEP: bulk copies, which keep links busy with few SMs; else warps copy token by token
+  bool round_robin = false;       // a token's experts are neighbours
   friend bool operator==(const TokenExchange&, const TokenExchange&) = default;
 };
 
@@ -62,13 +65,31 @@ constexpr double places_visited(std::int64_t places, std::int64_t choices, std::
   return static_cast<double>(groups) * (1 - missed);
 }
 
+/// The same where token after token takes the next `choices` places in their order, and after the last the first again: exact, as
+/// the mean over all places where a token can begin.
+constexpr double places_in_turn(std::int64_t places, std::int64_t choices, std::int64_t groups) {
+  if (groups <= 1 || choices < 1) return 1;
+  const std::int64_t part = places / groups, begins = places / std::gcd(places, choices);
+  std::int64_t visited = 0;
+  for (std::int64_t i = 0; i < begins; ++i) {
+    const std::int64_t first = i * choices % places, parts = (first + choices - 1) / part - first / part + 1;
+    visited += parts < groups ? parts : groups;
+  }
+  return static_cast<double>(visited) / static_cast<double>(begins);
+}
+
+/// The same of either kind of exchange, without a limit of groups.
+constexpr double places_visited(const TokenExchange& exchange, std::int64_t groups) {
+  return exchange.round_robin ? places_in_turn(exchange.places, exchange.choices, groups) : places_visited(exchange.places, exchange.choices, groups);
+}
+
 /// The same of an exchange whose tokens may be limited to some groups of experts: of `parts` equal parts of the experts.
 ///   several parts to a group    in each group that it visits, the token spreads its share of the choices over the group's parts
 ///   several groups to a part    the parts that hold the chosen groups, as if each got a choice
 constexpr double parts_visited(const TokenExchange& exchange, std::int64_t parts) {
   const std::int64_t groups = exchange.groups, limit = exchange.group_limit < exchange.choices ? exchange.group_limit : exchange.choices;
-  const double free = places_visited(exchange.places, exchange.choices, parts);
-  if (groups < 2 || limit < 1 || limit >= groups || parts < 2) return free;
+  const double free = places_visited(exchange, parts);
+  if (exchange.round_robin || groups < 2 || limit < 1 || limit >= groups || parts < 2) return free;
   double limited = static_cast<double>(limit);
   if (parts % groups == 0) limited *= places_visited(exchange.places / groups, (exchange.choices + limit - 1) / limit, parts / groups);
   else if (groups % parts == 0) limited = places_visited(groups, limit, parts);

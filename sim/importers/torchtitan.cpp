@@ -215,7 +215,12 @@ class Torchtitan {
       if (global % tokens != 0) return in_.complain(global_key, fmt::format("{} tokens are no whole number of sequences of {}", global, tokens));
       global /= tokens;
     }
-    if (global > 0) return in_.set("training.global_batch_size", std::to_string(global), global_key);
+    if (global > 0) {
+      const std::int64_t once = ranks_ ? bounded_product({local, *ranks_}) : 0;
+      if (stages_ > 1 && once > 0 && global > once && global % once == 0)   // each run of the schedule takes the local batch (trainer.py, gradient_accumulation_steps)
+        in_.set("pipeline.accumulation_steps", std::to_string(global / once), global_key, fmt::format("{} samples on {} ranks in each run of the schedule", local, *ranks_));
+      return in_.set("training.global_batch_size", std::to_string(global), global_key);
+    }
     if (in_.has(global_key)) in_.use(global_key, "no accumulation: one local batch per rank");
     if (in_.stated("training.global_batch_size")) return;
     if (!ranks_) return in_.complain(global_key, "the global batch is the local one on every data-parallel rank, whose number is not known", "Give the scenario a cluster, or set training.global_batch_size");

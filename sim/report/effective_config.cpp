@@ -167,13 +167,14 @@ Value pipeline_section(const st::Pipeline& p) {
   out.add("overlap_messages", p.overlap_messages.value_or(true));
   out.add("post_validation", p.post_validation);
   out.add("virtual_stages", p.virtual_stages);
+  if (p.accumulation_steps > 1) out.add("accumulation_steps", p.accumulation_steps);
   out.add_if("deferred_head_gradients", p.deferred_head_gradients);
   if (!p.layers_per_stage.empty()) out.add_list("layers_per_stage", p.layers_per_stage);
   return out.take();
 }
 
 Value routing_section(const st::Routing& r) {
-  constexpr std::string_view kDistributions[] = {"balanced", "zipf", "dirichlet"};
+  constexpr std::string_view kDistributions[] = {"balanced", "zipf", "dirichlet", "round-robin"};
   Section out("experts.routing");
   out.add("distribution", kDistributions[static_cast<std::size_t>(r.distribution)]);
   out.add_if("skew", r.skew);

@@ -13,6 +13,7 @@ void apply_experts(const config::CsvRow& row, const std::string& note, Scenario&
   if (s.model.experts.experts == 0) return;
   if (contains(note, "alltoall dispatcher")) s.strategy.experts.dispatcher = s.profile.dispatcher = st::Dispatcher::all_to_all;
   if (contains(note, "moe_grouped_gemm false")) s.profile.grouped_experts = false;
+  if (contains(note, "fake balanced gate")) s.strategy.experts.routing.distribution = st::RoutingKind::round_robin;
   static const std::regex kCapacity(R"(capacity factor ([0-9]{1,4}(?:\.[0-9]{1,6})?)(, padded)?)");
   std::smatch found;
   if (std::regex_search(note, found, kCapacity)) {
@@ -27,6 +28,15 @@ void apply_experts(const config::CsvRow& row, const std::string& note, Scenario&
 void apply_stages(const std::string& note, Scenario& s) {
   const int stages = s.strategy.parallelism.degrees.pipeline;
   if (stages < 2) return;
+  // torch.distributed.pipelining runs the schedules of both.
+  std::string& schedule = s.strategy.pipeline.schedule;
+  if ((s.profile.name.starts_with("torchtitan") || s.profile.name == "nemo-automodel") && (schedule == "1f1b" || schedule == "interleaved-1f1b")) schedule = "pytorch-" + schedule;
+  static const std::regex kLocal(R"(local batch ([0-9]{1,6}))");   // samples that one run of PyTorch's schedule takes
+  std::smatch local;
+  if (s.profile.name == "nemo-automodel" && std::regex_search(note, local, kLocal)) {
+    const std::int64_t samples = std::stoll(local[1].str()), all = s.strategy.training.global_batch_size / s.strategy.parallelism.degrees.data;
+    if (samples > 0 && all % samples == 0) s.strategy.pipeline.accumulation_steps = static_cast<int>(all / samples);
+  }
   static const std::regex kDeferred(R"(wgrad_deferral_limit ([0-9]{1,6}))"), kEnds(R"(first stage ([0-9]{1,4}) layers, last ([0-9]{1,4}))");
   std::smatch found;
   if (std::regex_search(note, found, kDeferred)) s.strategy.pipeline.deferred_head_gradients = std::stoi(found[1].str());

@@ -151,6 +151,7 @@ const config::Fields<st::Pipeline>& pipeline_fields() {
       config::boolean("overlap_messages", &T::overlap_messages, "messages of interleaved-1f1b travel under the passes (Megatron's overlap_p2p_comm); default: the framework's habit"),
       config::boolean("post_validation", &T::post_validation, "each stage's optimizer goes on with the norm of the stages before it (zero bubble)"),
       config::integer("virtual_stages", &T::virtual_stages, "model chunks per rank (interleaving)", between(1, 64)),
+      config::integer("accumulation_steps", &T::accumulation_steps, "times per step that the schedule runs and drains, each with its part of the micro-batches (gradient accumulation around PyTorch's schedules: torchtitan, NeMo AutoModel)", between(1, 10000)),
       config::integer("layers_per_stage", &T::layers_per_stage, "layers of each virtual stage; default: even", config::non_negative),
       config::integer("deferred_head_gradients", &T::deferred_head_gradients, "micro-batches whose weight gradient of the output layer is made after all backward passes (Megatron's --defer-embedding-wgrad-compute, --wgrad-deferral-limit); 0: all of them; default: none", config::non_negative),
   };
@@ -228,7 +229,8 @@ const config::Fields<st::Routing>& routing_fields() {
   static const config::Fields<T> table{
       config::choice("distribution", &T::distribution, "how many tokens each expert gets; every layer draws its own popular experts",
                      {{"balanced", st::RoutingKind::balanced, "all the same"}, {"zipf", st::RoutingKind::zipf, "the k-th most popular expert gets k^-skew of what the first gets"},
-                      {"dirichlet", st::RoutingKind::dirichlet, "shares drawn with a concentration"}}).required(),
+                      {"dirichlet", st::RoutingKind::dirichlet, "shares drawn with a concentration"},
+                      {"round-robin", st::RoutingKind::round_robin, "all the same, token after token the next experts in their order, so that a token visits few ranks (NeMo AutoModel's fake_balanced_gate)"}}).required(),
       config::number("skew", &T::skew, "zipf: 0 is balanced, 1 is Zipf's law", between(0, 16)),
       config::number("concentration", &T::concentration, "dirichlet: of every expert; shares vary by about 1 / sqrt(concentration)", between(0.001, 1e9)),
       config::number("batch_concentration", &T::batch_concentration, "micro-batches differ: an expert's share varies around its own by about 1 / sqrt(batch_concentration) of the mean; default: all are alike", between(0.001, 1e9)),

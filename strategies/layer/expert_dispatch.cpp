@@ -183,7 +183,7 @@ Item ExpertLayer::over_ranks(const std::string& name, bool there, int sync) cons
   plan::CollectiveSpec spec{.kind = CollectiveKind::all_to_all, .axis = GroupAxis::expert, .bytes = Bytes{bytes(load_.rows)}, .name = name,
                             .tokens = {.choices = static_cast<std::uint16_t>(moe_.top_k), .places = static_cast<std::uint16_t>(moe_.experts),
                                        .groups = static_cast<std::uint16_t>(moe_.groups), .group_limit = static_cast<std::uint16_t>(moe_.groups_per_token), .token_bytes = static_cast<std::uint32_t>(bytes(1)),
-                                       .home = !there, .bulk = dispatcher_ == Dispatcher::hybridep}};
+                                       .home = !there, .bulk = dispatcher_ == Dispatcher::hybridep, .round_robin = c_.strategy.experts.routing.round_robin()}};
   if (load_.uneven()) spec.fullest = Bytes{std::llround(static_cast<double>(bytes(load_.rows)) * load_.visits_over_mean)};
   return {.kind = Item::Kind::collective, .stream = Stream::expert, .sync = sync, .spec = c_.builder.collective(spec)};
 }

@@ -10,6 +10,7 @@ namespace rehearse::strategies {
 
 ExpertLoad::ExpertLoad(const LowerContext& c) : experts_(c.model.experts.experts), top_k_(c.model.experts.top_k) {
   const ExpertRouting& routing = c.strategy.experts;
+  round_robin_ = routing.routing.round_robin();
   ranks = c.strategy.parallelism.degrees.expert;
   tensor = c.strategy.parallelism.degrees.expert_tensor;
   local = experts_ / ranks;
@@ -61,7 +62,7 @@ double ExpertLoad::chance_of_visit(double of_slots) const {
 
 std::int64_t ExpertLoad::visiting_tokens() const {
   if (uneven()) return std::llround(static_cast<double>(rows * ranks) * chance_of_visit(share));
-  return static_cast<std::int64_t>(std::llround(static_cast<double>(rows) * places_visited(experts_, top_k_, ranks)));
+  return std::llround(static_cast<double>(rows) * (round_robin_ ? places_in_turn(experts_, top_k_, ranks) : places_visited(experts_, top_k_, ranks)));
 }
 
 }  // namespace rehearse::strategies

@@ -31,6 +31,7 @@ struct ExpertLoad {
   double chance_of_visit(double share) const;
 
   std::int64_t experts_ = 1, top_k_ = 1;
+  bool round_robin_ = false;
 };
 
 }  // namespace rehearse::strategies

@@ -29,7 +29,7 @@ std::vector<double> popularity(const Routing& routing, std::size_t experts, int 
     settle(out, random);
     return out;
   }
-  if (routing.distribution == RoutingKind::balanced) return out;
+  if (routing.distribution == RoutingKind::balanced || routing.round_robin()) return out;
   for (std::size_t k = 0; k < experts; ++k) out[k] = portable_exp(-routing.skew.value_or(0) * portable_log(static_cast<double>(k + 1)));
   for (std::size_t k = experts; k > 1; --k) std::swap(out[k - 1], out[random.below(k)]);  // Fisher-Yates
   return out;

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <utility>
 
+#include "sim/core/contract.h"
 #include "strategies/pipeline/schedule.h"
 
 namespace rehearse::strategies {
@@ -51,6 +53,26 @@ PipelineProgram::Location PipelineProgram::locate(Place place) const {
     for (int chunk = 0; chunk < chunks(rank); ++chunk)
       if (placement[rank][chunk] == place) return {rank, chunk};
   return {};
+}
+
+PipelineProgram in_rounds(PipelineProgram program, int rounds) {
+  EXPECTS(rounds >= 1);
+  const int each = program.micro_batches;
+  for (std::vector<Action>& actions : program.ranks) {
+    const std::vector<Action> once = actions;
+    int batches = 0;
+    for (const Action& a : once) batches = std::max(batches, a.batch + 1);
+    for (int round = 1; round < rounds; ++round)
+      for (Action a : once) {
+        if (a.micro_batch >= 0) a.micro_batch += round * each;
+        if (a.under_micro_batch >= 0) a.under_micro_batch += round * each;
+        if (a.batch >= 0) a.batch += round * batches;
+        actions.push_back(a);
+      }
+  }
+  program.micro_batches = each * rounds;
+  program.rounds = rounds;
+  return program;
 }
 
 int PipelineProgram::peer(int rank, const Action& a) const {

@@ -86,13 +86,14 @@ struct PipelineProgram {
   int micro_batches = 0;
   int virtual_stages = 0;  // stages that one micro-batch passes
   int replicas = 1;        // copies of the model; micro-batches are dealt out in equal runs
+  int rounds = 1;          // times that the schedule runs, one after the other, in equal parts of the micro-batches
   std::vector<std::vector<Place>> placement;  // [rank][chunk]
   std::vector<std::vector<Action>> ranks;     // [rank], in host order
   Channels channels = Channels::per_rank;
 
   int stages() const { return static_cast<int>(ranks.size()); }
   int chunks(int rank) const { return static_cast<int>(placement[rank].size()); }
-  int replica_of(int micro_batch) const { return micro_batch * replicas / micro_batches; }
+  int replica_of(int micro_batch) const { return micro_batch % (micro_batches / rounds) * replicas / (micro_batches / rounds); }
   bool is_first(int rank, int chunk) const { return placement[rank][chunk].stage == 0; }
   bool is_last(int rank, int chunk) const { return placement[rank][chunk].stage == virtual_stages - 1; }
 
@@ -117,6 +118,10 @@ struct PipelineProgram {
 /// back up.
 PipelineProgram empty_looped(std::string name, const PipelineShape& shape, int chunks);
 PipelineProgram empty_v(std::string name, const PipelineShape& shape);
+
+/// The program `rounds` times over, each time with the next micro-batches: gradients are accumulated around a schedule that
+/// drains in between. Precondition: rounds >= 1.
+PipelineProgram in_rounds(PipelineProgram program, int rounds);
 
 /// A schedule of the catalog. Both functions are pure.
 struct PipelineSchedule {
