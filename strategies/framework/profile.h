@@ -96,7 +96,9 @@ struct FrameworkProfile {
   bool fused_expert_mlp = false;          // grouped: activation, biases and quantisation inside the products
   bool native_grouped = false;            // grouped: by torch._grouped_mm
   bool expert_launches = false;           // grouped: each expert's product, and its operands' quantisation, is a launch of its own, on a few streams
-  bool separate_expert_bias = false;      // the second product's bias, times the router's weight, is added expert by expert, in fp32; clamping is operators of its own
+  bool separate_expert_bias = false;      // the second product's bias, times the router's weight, is added expert by expert, in fp32
+  bool separate_first_expert_bias = false;   // the first product's bias is added expert by expert
+  bool separate_clamp = false;            // clamping before experts' activations is operators of its own
   bool fused_index_map = true;            // DeepEP: a token's list of experts becomes a map of tokens and experts in one kernel; false: by operators, which the host waits for
   Dispatcher dispatcher = Dispatcher::all_to_all;
   bool overlap_shared_experts = false;    // shared experts run while tokens travel

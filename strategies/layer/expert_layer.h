@@ -60,8 +60,10 @@ class ExpertLayer {
   TensorId experts(const Slots& in);
   TensorId activation(TensorId x, TensorId weights, std::int64_t width);
   TensorId clamp(TensorId x, std::int64_t size);
+  TensorId first_bias(TensorId x, std::int64_t width);
   TensorId output_bias(TensorId x, TensorId weights);
   TensorId copy(TensorId x, const char* name);
+  bool separate_clamp() const { return !loops() && !fused_ && c_.profile.separate_clamp && c_.model.clamped_activation; }
   bool separate_bias() const { return !loops() && !fused_ && c_.profile.separate_expert_bias; }
   bool pads() const { return low_ && by_expert_ && dropless_ && dispatcher_ != Dispatcher::hybridep; }
 

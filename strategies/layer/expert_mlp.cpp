@@ -16,11 +16,11 @@ TensorId ExpertLayer::experts(const Slots& in) {
     tape_.nodes.back().backward.push_back(op_.kernel("pad weights backward", slots, slots));
   }
   if (c_.model.gated_mlp) {
-    h = product(x, "experts gate_up", hidden_, 2 * width, Place::first);
+    h = first_bias(product(x, "experts gate_up", hidden_, 2 * width, Place::first), 2 * width);
     h = activation(h, in.weights, width);
     h = product(h, "experts down", width, hidden_, Place::second);
   } else {
-    h = activation(product(x, "experts fc1", hidden_, width, Place::first), in.weights, width);
+    h = activation(first_bias(product(x, "experts fc1", hidden_, width, Place::first), width), in.weights, width);
     h = product(h, "experts fc2", width, hidden_, Place::second);
   }
   if (c_.model.mlp_bias && separate_bias()) h = output_bias(h, in.weights);
@@ -32,12 +32,12 @@ TensorId ExpertLayer::experts(const Slots& in) {
 /// Source: megatron/core/transformer/moe/experts.py, TEGroupedMLP.bias_act_func; mlp.py, MLP.forward (per_token_scale).
 TensorId ExpertLayer::activation(TensorId x, TensorId weights, std::int64_t width) {
   const std::int64_t size = load_.received * width * e(), in = c_.model.gated_mlp ? 2 * size : size;
-  if (c_.model.clamped_activation && separate_bias()) x = clamp(x, in);
+  if (separate_clamp()) x = clamp(x, in);
   const TensorId y = tape_.tensor("experts activation", size);
   Node node{.name = "experts activation", .inputs = {x}, .outputs = {y}, .saved = {x}};
   // The scalar of the gate is copied to the device for each call, and such a copy waits for the stream
   // (fused_bias_geglu.py: torch.tensor(linear_offset, device=...)).
-  if (c_.model.clamped_activation && separate_bias()) node.forward.push_back({.kind = Item::Kind::host_sync});
+  if (separate_clamp()) node.forward.push_back({.kind = Item::Kind::host_sync});
   if (!weighs_outputs()) {
     node.inputs.push_back(weights);
     node.saved.push_back(weights);
@@ -82,6 +82,21 @@ TensorId ExpertLayer::clamp(TensorId x, std::int64_t size) {
                   op_.kernel("join gate and up", size, size), Operators::free(0), Operators::free(1)};
   node.backward = {Operators::alloc(0, half), op_.kernel("clamp gate backward", size, half, KernelKind::strided), Operators::alloc(1, half), op_.kernel("clamp up backward", size, half, KernelKind::strided),
                    op_.kernel("cut gate and up backward", size, size), Operators::free(0), Operators::free(1)};
+  tape_.nodes.push_back(std::move(node));
+  return y;
+}
+
+/// The bias of the first product where it is added to each expert's slots apart: sums, joined; autograd joins the gradients of the slices.
+/// Source: NeMo AutoModel components/moe/layers.py@89e3a9f, _apply_bias; its parameter's gradient is the product's (expert_products.cpp).
+TensorId ExpertLayer::first_bias(TensorId x, std::int64_t width) {
+  if (loops() || fused_ || !c_.model.mlp_bias || !c_.profile.separate_first_expert_bias) return x;
+  const std::int64_t size = load_.received * width * e();
+  const TensorId y = tape_.tensor("experts biased first output", size);
+  Node node{.name = "experts first bias", .inputs = {x}, .outputs = {y}};
+  node.forward.push_back(Operators::alloc(0, size));
+  per_expert(node.forward, "bias add", size, size);
+  node.forward.insert(node.forward.end(), {op_.kernel("join experts", size, size), Operators::free(0)});
+  node.backward = {op_.kernel("join gradients", size, size)};
   tape_.nodes.push_back(std::move(node));
   return y;
 }
