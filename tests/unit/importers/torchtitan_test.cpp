@@ -131,6 +131,9 @@ TEST(TorchtitanToml, PipelineStagesCountEmbeddingAndHeadAsLayers) {
   EXPECT_EQ(key(i, "data_parallel.reshard_after_forward"), "false");
   text.replace(text.find("pipeline_parallel_degree = 4"), 28, "pipeline_parallel_degree = 4\npipeline_parallel_schedule = \"Interleaved1F1B\"");
   EXPECT_EQ(key(toml(text), "pipeline.virtual_stages"), "2");
+  EXPECT_FALSE(find_dotted(toml(text).keys, "pipeline.accumulation_steps"));
+  text.replace(text.find("[training]\n"), 11, "[training]\nglobal_batch_size = 12\n");   // 4 in each run of the schedule
+  EXPECT_EQ(key(toml(text), "pipeline.accumulation_steps"), "3");
 }
 
 TEST(TorchtitanToml, OldSpellingsAreRead) {

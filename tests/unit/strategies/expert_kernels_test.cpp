@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 
 #include "sim/model/presets.h"
@@ -75,6 +76,35 @@ TEST(ExpertKernels, MegatronsOutputBiasMovesSixtyEightBytesPerElement) {
   Strategy fused = job(8);
   fused.experts.fused_mlp = true;
   EXPECT_EQ(sum_of(write_plan(m, fused, profile, 8), "bias add").kernels, 0);
+}
+
+// NeMo AutoModel adds the first product's bias too, expert by expert: read and written, joined (both ways): 8 bytes per element and
+// micro-batch forward, 4 backward. Its activation clamps inside one compiled kernel.
+TEST(ExpertKernels, AutomodelAddsBothBiases) {
+  const model::ModelDescription m = gpt_oss();
+  const FrameworkProfile profile = load_profile("nemo-automodel");
+  FrameworkProfile without = profile;
+  without.separate_first_expert_bias = false;
+  const plan::Plan both = write_plan(m, job(8), profile, 8), second = write_plan(m, job(8), without, 8);
+  const double elements = 1024.0 * 4 * 2 * 2880, layers = 2, micro_batches = 4;
+  double bytes = 0;
+  for (const char* name : {"bias add", "join experts", "join gradients"}) bytes += sum_of(both, name).bytes - sum_of(second, name).bytes;
+  EXPECT_NEAR(bytes / (elements * layers * micro_batches), 12, 0.1);
+  EXPECT_EQ(sum_of(both, "clamp gate").kernels, 0);
+  EXPECT_GT(sum_of(write_plan(m, job(8), load_profile("megatron-core"), 8), "clamp gate").kernels, 0);
+}
+
+// One dummy gradient for all experts of a grouped product, which have a tensor each: of one expert's size.
+TEST(ExpertKernels, ExpertsShareADummyGradient) {
+  const plan::Plan plan = write_plan(gpt_oss(), job(8), load_profile("megatron-core"), 8);
+  std::set<std::int64_t> dummies;
+  for (const plan::Call& call : plan.classes[0].program.setup) {
+    const std::string& name = plan.blocks[call.block].name;   // "... <slot> <bytes>"
+    if (name.starts_with("allocate dummy weight gradient")) dummies.insert(std::stoll(name.substr(name.rfind(' '))));
+  }
+  EXPECT_TRUE(dummies.contains(2 * 2 * 2880 * 2880));
+  EXPECT_TRUE(dummies.contains(2 * 2880 * 2880));
+  for (const std::int64_t bytes : dummies) EXPECT_LE(bytes, 201088LL * 2880 * 2);
 }
 
 TEST(ExpertKernels, EachExpertsProductIsALaunchUnlessFused) {

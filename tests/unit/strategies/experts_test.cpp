@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "sim/model/presets.h"
 #include "sim/model/shapes.h"
@@ -198,6 +199,46 @@ TEST(Experts, UnevenHierarchicalExchangeConservesBytes) {
       EXPECT_EQ(steps.at(name + " between nodes"), bytes) << name;
     }
   }
+}
+
+// Token after token takes the next experts: counted token by token. 8 of 256 on 64 ranks always lie on two neighbours, and those on
+// one node of 8; 8 of 128 on 8 ranks on one.
+TEST(Experts, RoundRobinVisitsNeighbours) {
+  const auto counted = [](int places, int choices, int groups) {
+    std::int64_t visits = 0;
+    for (int token = 0; token < places; ++token) {
+      std::set<int> seen;
+      for (int i = 0; i < choices; ++i) seen.insert((token * choices + i) % places / (places / groups));
+      visits += static_cast<std::int64_t>(seen.size());
+    }
+    return static_cast<double>(visits) / places;
+  };
+  for (const auto& [places, choices] : {std::pair{256, 8}, {128, 8}, {384, 8}, {32, 4}, {160, 6}, {60, 4}, {8, 2}, {6, 5}})
+    for (int groups : {1, 2, 3, 4, 6, 8, 16, 32, 64}) {
+      if (places % groups != 0) continue;
+      EXPECT_NEAR(places_in_turn(places, choices, groups), counted(places, choices, groups), 1e-12) << places << " " << choices << " " << groups;
+    }
+  const TokenExchange exchange{.choices = 8, .places = 256, .groups = 8, .group_limit = 4, .round_robin = true};
+  EXPECT_DOUBLE_EQ(places_visited(exchange, 64), 2);
+  EXPECT_DOUBLE_EQ(parts_visited(exchange, 8), 1);
+  EXPECT_DOUBLE_EQ(places_in_turn(128, 8, 8), 1);
+}
+
+// Fewer copies travel and arrive; what is computed is the same.
+TEST(Experts, RoundRobinSendsFewerCopies) {
+  const FrameworkProfile profile = load_profile("nemo-automodel");
+  Strategy s = job(4, 4);
+  s.experts.dispatcher = Dispatcher::deepep;
+  const auto exchanged = [&] {
+    const plan::Plan plan = write_plan(small_mixture(), s, profile, 4);
+    for (const plan::CollectiveSpec& c : plan.collectives)
+      if (c.tokens.choices > 0) return c.tokens;
+    return TokenExchange{};
+  };
+  EXPECT_FALSE(exchanged().round_robin);
+  s.experts.routing.distribution = RoutingKind::round_robin;
+  EXPECT_TRUE(exchanged().round_robin);
+  EXPECT_FALSE(s.uneven_experts());
 }
 
 // Of 8 groups a token chooses 4: on 8 nodes it visits 4, on 16 (two to a group) up to 8, on 4 (two groups to a node) those that

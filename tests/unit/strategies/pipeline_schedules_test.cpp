@@ -88,6 +88,21 @@ TEST(PipelineBubble, ClosedForms) {
     }
 }
 
+// Gradient accumulation around a schedule: it fills and drains each time, and each micro-batch is still computed once.
+TEST(PipelineBubble, EveryRoundFillsAndDrains) {
+  for (const char* name : {"1f1b", "pytorch-1f1b", "gpipe", "pytorch-interleaved-1f1b", "zb-h1", "dualpipe"})
+    for (int rounds : {1, 2, 5}) {
+      const PipelineShape shape{.stages = 4, .micro_batches = 8, .chunks = std::string(name) == "pytorch-interleaved-1f1b" ? 2 : 1};
+      const PipelineProgram once = make(name, shape), program = in_rounds(once, rounds);
+      EXPECT_EQ(problems_of(program), std::vector<std::string>{}) << name;
+      EXPECT_EQ(program.micro_batches, 8 * rounds);
+      if (once.replicas == 1) {
+        EXPECT_EQ(run_in_unit_time(ideal(program)).length, rounds * run_in_unit_time(ideal(once)).length) << name;
+      }
+      EXPECT_EQ(peak_in_flight(program), peak_in_flight(once)) << name;
+    }
+}
+
 // F = I = W = 1: ZB-H1 waits (p-1)(F+B-2W) = p-1, a third of 1F1B's 3(p-1).
 TEST(PipelineBubble, ZeroBubbleH1IsAThird) {
   for (int p : {2, 4, 8}) {
