@@ -181,6 +181,7 @@ void Importer::settle(std::string_view key) {
 }
 
 void Importer::set(const std::string& scenario_key, const std::string& value, std::string_view because_of, const std::string& note) {
+  if (leaf(because_of) == nullptr) return assume(scenario_key, value, note.empty() ? fmt::format("{} is not given", because_of) : note);
   fragment_.set(scenario_key, value, place_of(because_of));
   use(because_of, fmt::format("{} = {}{}{}{}", scenario_key, value, note.empty() ? "" : " (", note, note.empty() ? "" : ")"));
 }
@@ -189,7 +190,8 @@ void Importer::set_list(const std::string& scenario_key, const std::vector<std::
   fragment_.set_list(scenario_key, items, place_of(because_of));
   std::string text;
   for (const std::string& item : items) text += (text.empty() ? "" : ", ") + item;
-  use(because_of, fmt::format("{} = [{}]", scenario_key, text));
+  if (leaf(because_of) == nullptr) remark(scenario_key, fmt::format("[{}] ({} is not given)", text, because_of));
+  else use(because_of, fmt::format("{} = [{}]", scenario_key, text));
 }
 
 void Importer::assume(const std::string& scenario_key, const std::string& value, const std::string& why) {
