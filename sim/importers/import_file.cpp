@@ -95,7 +95,7 @@ std::vector<Diagnostic> by_section(const std::vector<Diagnostic>& unsimulated) {
     while (end < unsimulated.size() && section_of(unsimulated[end].key) == section && unsimulated[end].problem == d.problem) ++end;
     if (end - i > 1) {
       d.key = section;
-      d.fix = fmt::format("Leave it out with training.without: [{}]", section);
+      d.fix = "Simulate without it: " + how_to_leave_out(section);
     }
     all.push_back(std::move(d));
     i = end;

@@ -26,7 +26,7 @@ std::string shown(const Value& value) {
 std::string way_out(const Value& value, std::string_view key, const std::string& fix) {
   if (!value.is_scalar()) return {};
   if (value.text().find('$') == std::string::npos) return fix;
-  return fmt::format("The script does not set it: write its value there, or leave it out with training.without: [{}] and state what it stands for in the scenario", key);
+  return fmt::format("The script does not set it: write its value there, or {} and state what it stands for in the scenario", how_to_leave_out(key));
 }
 
 bool matches(std::string_view pattern, std::string_view key) {
@@ -57,6 +57,8 @@ bool is_unset(const Value& value) {
 bool earlier(const SourceLocation& a, const SourceLocation& b) { return std::tie(a.file, a.line, a.column) < std::tie(b.file, b.line, b.column); }
 
 }  // namespace
+
+std::string how_to_leave_out(std::string_view key) { return fmt::format("leave it out with training.without: [{0}] (import: --without {0})", key); }
 
 std::optional<bool> parse_flag(std::string_view text) {
   for (const char* word : {"true", "True", "TRUE", "yes", "Yes", "on", "1"})
@@ -211,7 +213,7 @@ void Importer::ignore(std::string_view key, const std::string& why) {
 
 void Importer::refuse(std::string_view key, const std::string& what, const std::string& fix) {
   settle(key);
-  const std::string advice = fix.empty() ? fmt::format("Leave it out with training.without: [{}]", key) : fix;
+  const std::string advice = fix.empty() ? "Simulate without it: " + how_to_leave_out(key) : fix;
   unsimulated_.push_back({location_of(key), std::string(key), what + " cannot be simulated yet", advice, place_of(key).excerpt()});
 }
 
@@ -245,7 +247,7 @@ bool Importer::add_file(std::string_view key, const std::string& format, const C
     if (first.at.line != 0 || !first.key.empty()) throw;
     const bool made_later = name.find('$') != std::string::npos;
     const std::string fix = made_later ? "The script writes it when it runs: name a file that is there" : first.fix;
-    complain(key, fmt::format("{}: {}", path.string(), first.problem), fmt::format("{}, or leave it out with training.without: [{}]", fix, key));
+    complain(key, fmt::format("{}: {}", path.string(), first.problem), fmt::format("{}, or {}", fix, how_to_leave_out(key)));
     return false;
   }
   use(key, "imported too");

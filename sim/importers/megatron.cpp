@@ -74,9 +74,9 @@ class Megatron {
     const auto nodes = number("cluster.nodes"), per_node = number("cluster.gpus_per_node");
     auto gpus = in_.context().gpus;
     if (nodes && (per_node || in_.context().gpus_per_node)) gpus = bounded_product({*nodes, per_node.value_or(in_.context().gpus_per_node.value_or(1))});
-    const auto ranks = number("parallelism.data") ? number("parallelism.data") : gpus && *gpus % model == 0 ? std::optional(*gpus / model) : std::nullopt;
+    const auto ranks = number("parallelism.data") ? number("parallelism.data") : gpus && model > 0 && *gpus % model == 0 ? std::optional(*gpus / model) : std::nullopt;
     const auto micro = number("training.micro_batch_size");
-    if (!micro || !ranks) return in_.complain("global_batch_size", "is not among the arguments (it would be micro-batch x data-parallel ranks)", "Set training.global_batch_size");
+    if (micro.value_or(0) < 1 || ranks.value_or(0) < 1) return in_.complain("global_batch_size", "is not among the arguments (it would be micro-batch x data-parallel ranks)", "Set training.global_batch_size");
     in_.assume("training.global_batch_size", std::to_string(bounded_product({*micro, *ranks})), fmt::format("{} samples on {} data-parallel ranks, no accumulation", *micro, *ranks));
   }
 
@@ -91,7 +91,7 @@ class Megatron {
       const char* by = in_.has("fp8_format") ? "fp8_format" : "fp8";
       if (recipe == "mxfp8") in_.set("training.precision", "mxfp8", "fp8_recipe");
       else if (recipe == "delayed" || recipe == "tensorwise") in_.set("training.precision", "fp8", by);
-      else in_.refuse("fp8_recipe", "the recipe " + recipe, "Set training.precision and leave it out with training.without: [fp8_recipe]");
+      else in_.refuse("fp8_recipe", "the recipe " + recipe, "Set training.precision, and " + how_to_leave_out("fp8_recipe"));
     } else if (bf16) {
       in_.set("training.precision", "bf16", "bf16");
     } else if (fp16) {

@@ -76,7 +76,7 @@ class Torchtitan {
     const auto norm = in_.word(key);
     if (!norm) return;
     if (norm->ends_with("rmsnorm")) in_.use(key, "the framework profile states how the norm is computed");
-    else in_.refuse(key, "the norm " + *norm, "Leave it out with training.without: [model.norm_type] and state the model's norm in the scenario");
+    else in_.refuse(key, "the norm " + *norm, "State the model's norm in the scenario, and " + how_to_leave_out(key));
   }
 
   std::int64_t degree(std::initializer_list<const char*> names, const char* ours) {
@@ -176,7 +176,7 @@ class Torchtitan {
       in_.set("pipeline.table", table->text(), csv);
       if (in_.has(at)) in_.use(at, "the CSV is the schedule");
     } else if (ours.empty()) {
-      return in_.refuse(at, "the schedule " + name, "Set pipeline.schedule, and leave it out with training.without: [" + std::string(at) + "]");
+      return in_.refuse(at, "the schedule " + name, "Set pipeline.schedule, and " + how_to_leave_out(at));
     } else if (in_.has(at)) {
       in_.set("pipeline.schedule", ours, at);
     } else {
@@ -335,7 +335,7 @@ class Torchtitan {
       if (in_.has("optimizer.name")) in_.set("training.optimizer", "adamw", "optimizer.name");
       else in_.assume("training.optimizer", "adamw", "torchtitan's default");
     } else {
-      in_.refuse("optimizer.name", "the optimizer " + optimizer, "Set training.optimizer, and leave it out with training.without: [optimizer.name]");
+      in_.refuse("optimizer.name", "the optimizer " + optimizer, "Set training.optimizer, and " + how_to_leave_out("optimizer.name"));
     }
     if (const auto norm = in_.number("training.max_norm")) in_.set("training.clip_gradients", *norm > 0 ? "true" : "false", "training.max_norm");
   }

@@ -185,7 +185,7 @@ TEST(DeepSpeed, ASectionThatIsNotSimulatedIsOneMistake) {
   const std::vector<Diagnostic> told = refusals(i, false);
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].key, "compression_training");
-  EXPECT_EQ(told[0].fix, "Leave it out with training.without: [compression_training]");
+  EXPECT_EQ(told[0].fix, "Simulate without it: leave it out with training.without: [compression_training] (import: --without compression_training)");
   EXPECT_EQ(told[0].at.line, 1);
 }
 

@@ -1,4 +1,5 @@
 // Megatron-LM's arguments in each of their forms. Names and defaults: megatron/training/arguments.py of August 2026.
+#include "sim/config/document.h"
 #include "sim/importers/argument_text.h"
 #include "sim/importers/list_expression.h"
 #include "sim/importers/megatron.h"
@@ -123,6 +124,10 @@ TEST(MegatronScript, WithoutAGlobalBatchNothingIsAccumulated) {
   EXPECT_EQ(key(read("torchrun --nnodes 4 --nproc_per_node 4 pretrain_gpt.py" + rest), "training.global_batch_size"), "32");  // 2 x 16
   EXPECT_TRUE(has(refused("pretrain_gpt.py --tensor-model-parallel-size 3" + rest), "global_batch_size: is not among the arguments"));
   EXPECT_TRUE(has(refused("pretrain_gpt.py" + rest, Context{}), "global_batch_size: is not among the arguments"));
+  // A degree of nothing in the scenario itself is refused there; here it must divide nothing.
+  Context wrong = eight_gpus();
+  wrong.scenario = config::parse_document("parallelism: {tensor: 0}\n", "job.yaml").root;
+  EXPECT_TRUE(has(refused("pretrain_gpt.py" + rest, wrong), "global_batch_size: is not among the arguments"));
 }
 
 TEST(MegatronScript, ATokenizerMayNameAModelWhoseVocabularyIsKnown) {
