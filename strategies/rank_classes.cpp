@@ -103,9 +103,12 @@ int RankClasses::at_stage(int index, int stage) const {
 
 std::vector<std::uint16_t> RankClasses::partners(int index, Axis axis) const {
   std::vector<std::uint16_t> out;
+  std::vector<bool> met(static_cast<std::size_t>(count()));   // unfolded, a group has as many classes as ranks
+  met[static_cast<std::size_t>(index)] = true;
   for (const Rank member : layout_.group_of(axis, representative(index))) {
-    const int other = of(member);
-    if (other != index && std::find(out.begin(), out.end(), other) == out.end()) out.push_back(static_cast<std::uint16_t>(other));
+    const auto other = static_cast<std::size_t>(of(member));
+    if (!met[other]) out.push_back(static_cast<std::uint16_t>(other));
+    met[other] = true;
   }
   return out;
 }

@@ -71,6 +71,8 @@ double clock_at_power(double clock, double power, double highest) {
   return clock >= 1 ? highest : std::min(highest, clock * std::pow(power, -kClockPerPower));
 }
 
+double power_limited_clock_mhz(const Gpu& gpu) { return gpu.highest_clock_mhz() * kernel_parameters_from(gpu.kernel_parameters).sustained_clock; }
+
 DeviceRates rates_of(const Gpu& gpu, ClockState clock, int gpus) {
   DeviceRates r;
   r.p = kernel_parameters_from(gpu.kernel_parameters);

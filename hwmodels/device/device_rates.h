@@ -53,6 +53,9 @@ struct DeviceRates {
 /// 0.65 as busy, at 0.83. No clock is above `highest`. Azure's and others' products in 8 bits: hwmodels/data/kernel/README.md, "Clocks".
 double clock_at_power(double clock, double power, double highest = 1);
 
+/// MHz to which the power limit brings long 16-bit matrix products; a clock locked above it holds them back no further.
+double power_limited_clock_mhz(const Gpu& gpu);
+
 /// Types without units of their own run on the next wider ones: mxfp8 -> fp8 -> bf16, nvfp4 -> mxfp8,
 /// bf16 <-> fp16 -> fp32, tf32 -> fp32.
 /// `gpus`: how many of them work in step. No two have the same speed, so the slowest sets the pace of what the clock

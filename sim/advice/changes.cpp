@@ -48,7 +48,8 @@ class Near {
       if (micro >= 1 && micro != now) {
         std::vector<std::string> settings{fmt::format("training.micro_batch_size={}", micro)};
         if (job_.training.global_batch_size % (micro * d_.data) != 0) settings.push_back(global_batch(micro, d_.data));
-        add(fmt::format("micro-batch {}", micro), std::move(settings));
+        const std::string name = fmt::format("micro-batch {}{}", micro, settings.size() > 1 ? ", larger batch" : "");
+        add(name, std::move(settings));
       }
   }
 
@@ -67,9 +68,9 @@ class Near {
 
   void degrees() {
     const int gpus = s_.gpus();
-    auto split = [&](int tensor, int pipeline) {
-      const int parts = tensor * pipeline * d_.context;
-      if (tensor < 1 || pipeline < 1 || gpus % parts != 0 || tensor > s_.cluster.gpus_per_node) return;
+    auto split = [&](int tensor, int pipeline, int context) {
+      const int parts = tensor * pipeline * context;
+      if (parts < 1 || gpus % parts != 0 || tensor > s_.cluster.gpus_per_node) return;
       // Only what becomes different is set, so that the advice is short; the data degree may be written out.
       std::vector<std::string> settings;
       const auto set = [&](bool differs, std::string setting) {
@@ -77,19 +78,22 @@ class Near {
       };
       set(tensor != d_.tensor, fmt::format("parallelism.tensor={}", tensor));
       set(pipeline != d_.pipeline, fmt::format("parallelism.pipeline={}", pipeline));
+      set(context != d_.context, fmt::format("parallelism.context={}", context));
       set(true, "parallelism.data=auto");
       set((tensor > 1) != job_.parallelism.sequence_parallel, fmt::format("parallelism.sequence_parallel={}", tensor > 1));
       const std::string batch = global_batch(job_.training.micro_batch_size, gpus / parts);
       set(batch != fmt::format("training.global_batch_size={}", job_.training.global_batch_size), batch);
       set(pipeline > 1 && d_.pipeline == 1, "pipeline.schedule=1f1b");
       set(pipeline == 1 && job_.pipeline.virtual_stages > 1, "pipeline.virtual_stages=1");
-      add(fmt::format("tensor {} pipeline {}", tensor, pipeline), std::move(settings));
+      add(context != d_.context ? fmt::format("context {}", context) : fmt::format("tensor {} pipeline {}", tensor, pipeline), std::move(settings));
     };
     if (gpus == 1) return;
-    split(d_.tensor * 2, d_.pipeline);
-    split(d_.tensor / 2, d_.pipeline);
-    split(d_.tensor, d_.pipeline * 2);
-    split(d_.tensor, d_.pipeline / 2);
+    split(d_.tensor * 2, d_.pipeline, d_.context);
+    split(d_.tensor / 2, d_.pipeline, d_.context);
+    split(d_.tensor, d_.pipeline * 2, d_.context);
+    split(d_.tensor, d_.pipeline / 2, d_.context);
+    split(d_.tensor, d_.pipeline, d_.context * 2);
+    split(d_.tensor, d_.pipeline, d_.context / 2);
   }
 
   /// States first, then parameters; activations only where layers are recomputed. And back, in the other order: nothing waits

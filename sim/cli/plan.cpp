@@ -69,7 +69,8 @@ std::vector<advice::Machines> machines_of(const PlanOptions& o, const advice::Ca
       int nodes = 0;
       const auto [end, error] = std::from_chars(text.data() + at, text.data() + comma, nodes);
       if (error != std::errc{} || end != text.data() + comma || nodes < 1 || nodes > 100000) complain("--machines", fmt::format("'{}' is no number of nodes", text.substr(at, comma - at)), fix);
-      out.push_back({text.substr(0, colon), nodes});
+      const std::string node = text.substr(0, colon);
+      if (std::none_of(out.begin(), out.end(), [&](const advice::Machines& m) { return m.node == node && m.nodes == nodes; })) out.push_back({node, nodes});
       at = comma + 1;
     }
   }

@@ -41,6 +41,14 @@ void write_snapshot_file(const RunOptions& o, const scenario::Scenario& s, const
   if (!o.quiet) say("memory snapshot written to " + o.snapshot + " (open in https://docs.pytorch.org/memory_viz)\n");
 }
 
+/// Every rank keeps a list of those it meets, so memory grows with the square of their number.
+constexpr int kMostUnfolded = 8192;
+
+void check_unfold(const scenario::Scenario& s) {
+  if (s.gpus() > kMostUnfolded)
+    throw ConfigError(Diagnostic{{}, "--unfold", fmt::format("{} ranks are too many to simulate each by itself (the limit is {})", s.gpus(), kMostUnfolded), "Leave --unfold out: one rank of each kind gives the same numbers", ""});
+}
+
 /// Out of memory: the single change that fits and costs least.
 std::string way_out(const RunOptions& o, const scenario::Result& result) {
   const advice::Case job(config::apply_overrides(config::load_layered(o.scenario.file), o.scenario.overrides), o.scenario.file);
@@ -58,6 +66,7 @@ int run(const RunOptions& o) {
     return kYes;
   }
   check_outputs({o.trace, o.snapshot, o.page, o.output}, {o.scenario.file});
+  if (o.unfold) check_unfold(s);
   scenario::SimulateOptions options;
   options.trace = options.timeline = !o.trace.empty() || !o.page.empty();
   options.unfold = o.unfold;

@@ -15,7 +15,7 @@ std::string_view name_of(Cause c) {
     case Cause::expert: return "exposed expert communication";
     case Cause::data: return "exposed data-parallel communication";
     case Cause::pipeline_message: return "exposed pipeline messages";
-    case Cause::bubble: return "pipeline bubble";
+    case Cause::bubble: return "waiting for other ranks";
     case Cause::host: return "host-bound";
     case Cause::host_work: return "optimizer on the CPU";
     case Cause::copy: return "exposed copies";

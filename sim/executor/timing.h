@@ -14,7 +14,7 @@ namespace rehearse::executor {
 enum class Cause : std::uint8_t {
   gemm, attention, memory_bound, optimizer, other_compute,      // busy
   tensor, context, expert, data, pipeline_message,              // exposed communication
-  bubble,                                                       // waited for another stage to get there
+  bubble,                                                       // waited for another rank to get there: a pipeline's bubble, or an uneven load
   host,                                                         // waited for the host thread to issue
   host_work,                                                    // the same, while that was at work itself: the optimizer on the CPU
   copy, idle,                                                   // waited for a copy; nothing left to do

@@ -48,6 +48,11 @@ bool is_short_flag(const ShellWord& w) { return w.text.size() > 1 && w.text[0] =
 /// The program that a launcher starts stands behind the launcher's last value: torchrun --nproc_per_node 8 pretrain_gpt.py
 bool is_program(const ShellWord& w) { return w.text.ends_with(".py"); }
 
+std::string file_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+/// A script may call others before and after: they make data and convert checkpoints.
+bool trains(const std::string& program) { return program.starts_with("pretrain") || program.starts_with("train") || program.starts_with("finetune"); }
+
 bool is_name_character(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
 
 constexpr std::string_view kBegin = " arguments ---", kEnd = " end of arguments ---";
@@ -59,8 +64,9 @@ Value parse_command_line(const std::string& text, const std::string& file_name) 
   const std::vector<ShellWord> words = shell_words(text);
   Arguments out({source, 1, 1});
   for (std::size_t i = 0; i < words.size(); ++i) {
-    if (!is_flag(words[i])) continue;
     const Place at{source, words[i].line, words[i].column};
+    if (is_program(words[i]) && trains(file_of(words[i].text))) out.set(kProgram, at, Value::scalar(file_of(words[i].text), false, at, kProgram));
+    if (!is_flag(words[i])) continue;
     std::string flag = words[i].text;
     std::vector<Value> values;
     if (const auto equals = flag.find('='); equals != std::string::npos) {

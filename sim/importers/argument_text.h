@@ -8,9 +8,12 @@
 
 namespace rehearse::importers {
 
+inline constexpr const char* kProgram = "program";
+
 /// Every `--name value` in the text as a map: dashes become underscores, a name without a value is `true`, several values
 /// are a list, the last of several uses wins. Understands quotes, continued lines, comments, arrays, `NAME=value` with
-/// $NAME, ${NAME}, ${NAME:-default} and $((arithmetic)); every branch of a script is read.
+/// $NAME, ${NAME}, ${NAME:-default} and $((arithmetic)); every branch of a script is read. A training program (pretrain_gpt.py) is the
+/// value of kProgram.
 config::Value parse_command_line(const std::string& text, const std::string& file_name);
 
 /// The lines `  name ........ value` between "--- arguments ---" and "--- end of arguments ---", whatever a launcher wrote

@@ -14,6 +14,11 @@ void Fragment::set_list(const std::string& key, const std::vector<std::string>& 
   values_.insert_or_assign(key, Value::list(std::move(list), place, key));
 }
 
+const Value* Fragment::find(const std::string& key) const {
+  const auto it = values_.find(key);
+  return it == values_.end() ? nullptr : &it->second;
+}
+
 void Fragment::add(const Value& keys) {
   if (keys.is_map()) {
     for (const Value::Entry& e : keys.entries()) add(e.value);

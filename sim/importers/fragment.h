@@ -18,6 +18,8 @@ class Fragment {
   /// Everything that `keys` holds, key by key.
   void add(const config::Value& keys);
   bool has(const std::string& key) const { return values_.contains(key); }
+  /// Null pointer when the key is not set; valid until the next change.
+  const config::Value* find(const std::string& key) const;
   void remove(const std::string& key) { values_.erase(key); }
   /// As a tree; maps have the place `origin`.
   config::Value tree(const config::Place& origin) const;

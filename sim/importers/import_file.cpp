@@ -81,6 +81,30 @@ Imported import_file(const std::filesystem::path& path, const std::string& forma
   return import_text(config::checked_utf8(config::read_text_file(path, config::kMaxDocumentBytes), path.string()), path.string(), format, here);
 }
 
+namespace {
+
+std::string section_of(const std::string& key) { return key.substr(0, key.find('.')); }
+
+/// Keys of one section that are refused for one reason, as one: a section of thirty keys is left out by its name.
+std::vector<Diagnostic> by_section(const std::vector<Diagnostic>& unsimulated) {
+  std::vector<Diagnostic> all;
+  for (std::size_t i = 0; i < unsimulated.size();) {
+    Diagnostic d = unsimulated[i];
+    const std::string section = section_of(d.key);
+    std::size_t end = i + 1;
+    while (end < unsimulated.size() && section_of(unsimulated[end].key) == section && unsimulated[end].problem == d.problem) ++end;
+    if (end - i > 1) {
+      d.key = section;
+      d.fix = "Simulate without it: " + how_to_leave_out(section);
+    }
+    all.push_back(std::move(d));
+    i = end;
+  }
+  return all;
+}
+
+}  // namespace
+
 std::vector<std::string> to_lines(const Imported& imported) {
   std::vector<std::string> lines;
   const auto list = [&](const char* heading, const std::vector<model::ImportNote>& notes) {
@@ -92,12 +116,12 @@ std::vector<std::string> to_lines(const Imported& imported) {
   list("ignored, changes neither time nor memory of a step", imported.report.ignored);
   list("not understood", imported.report.not_understood);
   if (!imported.unsimulated.empty()) lines.push_back(fmt::format("not simulated yet ({})", imported.unsimulated.size()));
-  for (const Diagnostic& d : imported.unsimulated) lines.push_back(fmt::format("  {}: {}", d.key, d.problem));
+  for (const Diagnostic& d : by_section(imported.unsimulated)) lines.push_back(fmt::format("  {}: {}", d.key, d.problem));
   return lines;
 }
 
 std::vector<Diagnostic> refusals(const Imported& imported, bool strict) {
-  std::vector<Diagnostic> all = imported.unsimulated;
+  std::vector<Diagnostic> all = by_section(imported.unsimulated);
   if (strict)
     for (const Diagnostic& d : model::strict_diagnostics(imported.report)) all.push_back(d);
   return all;

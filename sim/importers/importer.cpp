@@ -26,7 +26,7 @@ std::string shown(const Value& value) {
 std::string way_out(const Value& value, std::string_view key, const std::string& fix) {
   if (!value.is_scalar()) return {};
   if (value.text().find('$') == std::string::npos) return fix;
-  return fmt::format("The script does not set it: write its value there, or leave it out with training.without: [{}] and state what it stands for in the scenario", key);
+  return fmt::format("The script does not set it: write its value there, or {} and state what it stands for in the scenario", how_to_leave_out(key));
 }
 
 bool matches(std::string_view pattern, std::string_view key) {
@@ -57,6 +57,8 @@ bool is_unset(const Value& value) {
 bool earlier(const SourceLocation& a, const SourceLocation& b) { return std::tie(a.file, a.line, a.column) < std::tie(b.file, b.line, b.column); }
 
 }  // namespace
+
+std::string how_to_leave_out(std::string_view key) { return fmt::format("leave it out with training.without: [{0}] (import: --without {0})", key); }
 
 std::optional<bool> parse_flag(std::string_view text) {
   for (const char* word : {"true", "True", "TRUE", "yes", "Yes", "on", "1"})
@@ -181,6 +183,7 @@ void Importer::settle(std::string_view key) {
 }
 
 void Importer::set(const std::string& scenario_key, const std::string& value, std::string_view because_of, const std::string& note) {
+  if (leaf(because_of) == nullptr) return assume(scenario_key, value, note.empty() ? fmt::format("{} is not given", because_of) : note);
   fragment_.set(scenario_key, value, place_of(because_of));
   use(because_of, fmt::format("{} = {}{}{}{}", scenario_key, value, note.empty() ? "" : " (", note, note.empty() ? "" : ")"));
 }
@@ -189,7 +192,8 @@ void Importer::set_list(const std::string& scenario_key, const std::vector<std::
   fragment_.set_list(scenario_key, items, place_of(because_of));
   std::string text;
   for (const std::string& item : items) text += (text.empty() ? "" : ", ") + item;
-  use(because_of, fmt::format("{} = [{}]", scenario_key, text));
+  if (leaf(because_of) == nullptr) remark(scenario_key, fmt::format("[{}] ({} is not given)", text, because_of));
+  else use(because_of, fmt::format("{} = [{}]", scenario_key, text));
 }
 
 void Importer::assume(const std::string& scenario_key, const std::string& value, const std::string& why) {
@@ -209,7 +213,7 @@ void Importer::ignore(std::string_view key, const std::string& why) {
 
 void Importer::refuse(std::string_view key, const std::string& what, const std::string& fix) {
   settle(key);
-  const std::string advice = fix.empty() ? fmt::format("Leave it out with training.without: [{}]", key) : fix;
+  const std::string advice = fix.empty() ? "Simulate without it: " + how_to_leave_out(key) : fix;
   unsimulated_.push_back({location_of(key), std::string(key), what + " cannot be simulated yet", advice, place_of(key).excerpt()});
 }
 
@@ -243,7 +247,7 @@ bool Importer::add_file(std::string_view key, const std::string& format, const C
     if (first.at.line != 0 || !first.key.empty()) throw;
     const bool made_later = name.find('$') != std::string::npos;
     const std::string fix = made_later ? "The script writes it when it runs: name a file that is there" : first.fix;
-    complain(key, fmt::format("{}: {}", path.string(), first.problem), fmt::format("{}, or leave it out with training.without: [{}]", fix, key));
+    complain(key, fmt::format("{}: {}", path.string(), first.problem), fmt::format("{}, or {}", fix, how_to_leave_out(key)));
     return false;
   }
   use(key, "imported too");

@@ -118,6 +118,9 @@ std::int64_t bounded_product(std::initializer_list<std::int64_t> factors);
 /// What the report says of a key in `context.without`.
 inline constexpr const char* kLeftOut = "left out, as asked";
 
+/// For messages: both ways to leave a key of a file out.
+std::string how_to_leave_out(std::string_view key);
+
 /// A scalar as true or false in any of YAML's, JSON's, Python's and TOML's spellings.
 std::optional<bool> parse_flag(std::string_view text);
 

@@ -24,6 +24,7 @@ class Megatron {
     const bool deepspeed = in_.has("deepspeed_config");
     if (in_.flag("use_legacy_models").value_or(false)) in_.set("training.framework", "megatron-2021", "use_legacy_models");
     else in_.assume("training.framework", deepspeed ? "megatron-deepspeed" : "megatron-core", "the arguments are Megatron's");
+    read_program();
     if (const auto v = in_.integer("seq_length", between(1, 1 << 26))) in_.set("training.sequence_length", std::to_string(*v), "seq_length");
     read_batch();
     read_precision();
@@ -31,17 +32,52 @@ class Megatron {
     read_layer_options();
     read_recomputation();
     read_megatron_parallelism(in_);
+    assume_global_batch();
     read_megatron_model(in_, layer_);
     if (deepspeed) add_deepspeed();
     return in_.finish("megatron");
   }
 
  private:
+  /// The script's name alone tells an encoder's arguments from a decoder's.
+  void read_program() {
+    const auto program = in_.word(kProgram);
+    if (!program) return;
+    std::string word;
+    for (const char c : *program + "_") {
+      if (c != '_' && c != '.') {
+        word += c;
+        continue;
+      }
+      for (const std::string_view other : {"bert", "t5", "retro", "ict", "vision", "vlm", "llava", "mamba"})
+        if (word == other) return in_.refuse(kProgram, fmt::format("what {} trains, which is no decoder of text alone,", *program));
+      word.clear();
+    }
+    in_.use(kProgram, "trains a decoder of text");
+  }
+
   void read_batch() {
     const char* micro = in_.has("micro_batch_size") ? "micro_batch_size" : "batch_size";
     if (const auto v = in_.integer(micro, between(1, 1e12))) in_.set("training.micro_batch_size", std::to_string(*v), micro);
     if (const auto v = in_.integer("global_batch_size", between(1, 1e12))) in_.set("training.global_batch_size", std::to_string(*v), "global_batch_size");
-    else if (!in_.stated("training.global_batch_size")) in_.complain("global_batch_size", "is not among the arguments (it would be micro-batch x data-parallel ranks)", "Set training.global_batch_size");
+  }
+
+  /// Without --global-batch-size there is no accumulation. Source: megatron/training/arguments.py, validate_args.
+  void assume_global_batch() {
+    if (in_.has("global_batch_size") || in_.stated("training.global_batch_size")) return;
+    const auto number = [&](const char* ours) {
+      const config::Value* v = find_dotted(in_.context().scenario, ours);
+      if (v == nullptr) v = in_.fragment().find(ours);
+      return v != nullptr && v->is_scalar() ? config::parse_integer(v->text()).value : std::nullopt;
+    };
+    const std::int64_t model = bounded_product({number("parallelism.tensor").value_or(1), number("parallelism.pipeline").value_or(1), number("parallelism.context").value_or(1)});
+    const auto nodes = number("cluster.nodes"), per_node = number("cluster.gpus_per_node");
+    auto gpus = in_.context().gpus;
+    if (nodes && (per_node || in_.context().gpus_per_node)) gpus = bounded_product({*nodes, per_node.value_or(in_.context().gpus_per_node.value_or(1))});
+    const auto ranks = number("parallelism.data") ? number("parallelism.data") : gpus && model > 0 && *gpus % model == 0 ? std::optional(*gpus / model) : std::nullopt;
+    const auto micro = number("training.micro_batch_size");
+    if (micro.value_or(0) < 1 || ranks.value_or(0) < 1) return in_.complain("global_batch_size", "is not among the arguments (it would be micro-batch x data-parallel ranks)", "Set training.global_batch_size");
+    in_.assume("training.global_batch_size", std::to_string(bounded_product({*micro, *ranks})), fmt::format("{} samples on {} data-parallel ranks, no accumulation", *micro, *ranks));
   }
 
   void read_precision() {
@@ -55,7 +91,7 @@ class Megatron {
       const char* by = in_.has("fp8_format") ? "fp8_format" : "fp8";
       if (recipe == "mxfp8") in_.set("training.precision", "mxfp8", "fp8_recipe");
       else if (recipe == "delayed" || recipe == "tensorwise") in_.set("training.precision", "fp8", by);
-      else in_.refuse("fp8_recipe", "the recipe " + recipe, "Set training.precision and leave it out with training.without: [fp8_recipe]");
+      else in_.refuse("fp8_recipe", "the recipe " + recipe, "Set training.precision, and " + how_to_leave_out("fp8_recipe"));
     } else if (bf16) {
       in_.set("training.precision", "bf16", "bf16");
     } else if (fp16) {

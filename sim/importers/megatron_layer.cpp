@@ -29,7 +29,7 @@ MegatronLayer megatron_layer(const config::Value& arguments) {
   layer.local = word("transformer_impl") == "local";
   const std::string backend = word("attention_backend");
   layer.unfused_attention = layer.local || backend.ends_with("unfused") || backend.ends_with("local");
-  layer.rms_norm = word("normalization") == "RMSNorm";
+  layer.rms_norm = word("normalization") == "RMSNorm" || word("normalization") == "rmsnorm";   // Megatron-DeepSpeed's spelling
   layer.qk_norm = flag("qk_layernorm");
   layer.linear_biases = flag("add_bias_linear", true) && !flag("disable_bias_linear");
   layer.untied = flag("untie_embeddings_and_output_weights");

@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "sim/config/units.h"
+#include "sim/importers/list_expression.h"
 #include "sim/importers/megatron_parts.h"
+#include "sim/model/presets.h"
 
 namespace rehearse::importers {
 namespace {
@@ -40,6 +42,7 @@ class Model {
     read_widths(hidden.value_or(1), heads.value_or(1));
     read_vocabulary();
     read_style(hidden.value_or(1), heads.value_or(1));
+    read_windows(layers.value_or(1));
     read_experts(layers.value_or(1));
     read_latent_attention();
   }
@@ -52,7 +55,7 @@ class Model {
     for (const char* key : {"num_layers", "encoder_num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "group_query_attention", "kv_channels", "ffn_hidden_size", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by",
                             "max_position_embeddings", "position_embedding_type", "use_rotary_position_embeddings", "rotary_percent", "normalization", "swiglu", "squared_relu", "quick_geglu", "openai_gelu", "add_bias_linear",
                             "disable_bias_linear", "add_qkv_bias", "qk_layernorm", "qk_l2_norm", "untie_embeddings_and_output_weights", "hidden_dropout", "attention_dropout", "mtp_num_layers", "num_experts", "num_moe_experts",
-                            "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_layer_freq", "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
+                            "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_layer_freq", "window_size", "window_attn_skip_freq", "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
                             "gated_linear_unit", "activation_func", "moe_router_num_groups", "moe_router_group_topk", "group_query_attention"})
       if (in_.has(key)) in_.ignore(key, "the scenario states the model");
     return true;
@@ -90,7 +93,15 @@ class Model {
     const std::string tokenizer = in_.word("tokenizer_type").value_or("");
     if (tokenizer.empty() && in_.has("merge_file")) in_.assume("model.vocab", "50257", "a merge file belongs to GPT-2's tokenizer");
     else if (tokenizer == "GPT2BPETokenizer") in_.set("model.vocab", "50257", "tokenizer_type", "GPT-2's vocabulary");
+    else if (tokenizer == "Llama2Tokenizer") in_.set("model.vocab", "32000", "tokenizer_type", "Llama 2's vocabulary");
+    else if (const auto named = vocabulary_of(in_.word("tokenizer_model").value_or(""))) in_.set("model.vocab", std::to_string(*named), "tokenizer_model", "the table of that model");
     else in_.complain("vocab_size", "the vocabulary's size is not among the arguments (the tokenizer's files decide)", "Set model.vocab in the scenario");
+  }
+
+  /// HuggingFaceTokenizer may name a model of the hub whose sizes are known: meta-llama/Meta-Llama-3-8B.
+  std::optional<std::int64_t> vocabulary_of(const std::string& tokenizer_model) const {
+    const auto preset = tokenizer_model.find('$') == std::string::npos ? model::preset_for(tokenizer_model) : std::nullopt;
+    return preset ? std::optional(model::load_preset(*preset).vocab) : std::nullopt;
   }
 
   void read_style(std::int64_t hidden, std::int64_t heads) {
@@ -102,7 +113,7 @@ class Model {
     fact("model.gated_mlp", gated ? "true" : "false", by);
     fact("model.activation", silu ? "silu" : squared || function.find("squared_relu") != std::string::npos ? "squared_relu" : quick || tanh ? "gelu_tanh" : "gelu", by);
     const std::string norm = in_.word("normalization").value_or("LayerNorm");
-    if (norm != "LayerNorm" && norm != "RMSNorm") in_.complain("normalization", fmt::format("'{}' is no norm of Megatron's", norm), "Use LayerNorm or RMSNorm");
+    if (norm != "LayerNorm" && norm != "RMSNorm" && norm != "layernorm" && norm != "rmsnorm") in_.complain("normalization", fmt::format("'{}' is no norm of Megatron's", norm), "Use LayerNorm or RMSNorm");
     fact("model.norm", layer_.rms_norm ? "rms_norm" : "layer_norm", "normalization");
     fact("model.norm_bias", layer_.rms_norm ? "false" : "true", "normalization");
     const bool bias = layer_.linear_biases;
@@ -164,28 +175,65 @@ class Model {
       if (*every == 1) return in_.use("moe_layer_freq", "every layer has experts");
       return in_.refuse("moe_layer_freq", "experts in layers 0, N, 2N, ...", "Give the scenario a model");
     }
-    std::vector<int> pattern;
-    std::string text = v->text();
-    for (const config::Value& item : v->items()) text += item.text();
-    for (std::size_t i = 0; i < text.size() && pattern.size() <= 10000; ++i) {
-      if (text[i] != '0' && text[i] != '1') continue;
-      const int one = text[i] - '0';
-      std::size_t times = 1, j = i + 1;
-      while (j < text.size() && (text[j] == ']' || text[j] == ' ')) ++j;
-      if (j < text.size() && text[j] == '*') {
-        times = 0;
-        for (++j; j < text.size() && text[j] >= '0' && text[j] <= '9' && times < 10000; ++j) times = times * 10 + static_cast<std::size_t>(text[j] - '0');
-        i = j - 1;
-      }
-      pattern.insert(pattern.end(), std::min<std::size_t>(times, 10001), one);
-    }
+    const auto pattern = pattern_of(*v);
+    if (!pattern) return in_.complain("moe_layer_freq", fmt::format("'{}' is neither a number nor a list of numbers", v->text()), "Write ([0]*3+[1]*58), in quotes");
+    if (static_cast<std::int64_t>(pattern->size()) != layers) return in_.complain("moe_layer_freq", fmt::format("describes {} layers, but the model has {}", pattern->size(), layers));
     std::size_t dense = 0;
-    while (dense < pattern.size() && pattern[dense] == 0) ++dense;
-    for (std::size_t i = dense; i < pattern.size(); ++i)
-      if (pattern[i] == 0) return in_.refuse("moe_layer_freq", "dense layers between layers with experts", "Give the scenario a model");
-    if (static_cast<std::int64_t>(pattern.size()) != layers) return in_.complain("moe_layer_freq", fmt::format("describes {} layers, but the model has {}", pattern.size(), layers));
-    in_.set("model.experts.dense_first", std::to_string(dense), "moe_layer_freq");
+    while (dense < pattern->size() && (*pattern)[dense] == 0) ++dense;
+    const auto is = [&](auto has_experts) {
+      for (std::size_t i = 0; i < pattern->size(); ++i)
+        if (((*pattern)[i] != 0) != has_experts(i)) return false;
+      return true;
+    };
+    if (is([&](std::size_t i) { return i >= dense; })) return in_.set("model.experts.dense_first", std::to_string(dense), "moe_layer_freq");
+    if (is([&](std::size_t i) { return (i + 1) % (dense + 1) == 0; })) return in_.set("model.experts.every", std::to_string(dense + 1), "moe_layer_freq");
+    in_.refuse("moe_layer_freq", "dense layers between layers with experts in this order", "Give the scenario a model");
   }
+
+  /// A list, or the text of one. Unquoted in a script, the shell's own words come as a list of texts.
+  static std::optional<std::vector<std::int64_t>> pattern_of(const config::Value& v) {
+    if (!v.is_list()) return parse_list_expression(v.text());
+    std::string text;
+    for (const config::Value& item : v.items()) text += (text.empty() ? "" : " ") + item.text();
+    if (const auto expression = parse_list_expression(text)) return expression;
+    std::vector<std::int64_t> all;
+    for (const config::Value& item : v.items()) {
+      const auto n = config::parse_integer(item.text());
+      if (!n) return std::nullopt;
+      all.push_back(*n.value);
+    }
+    return all;
+  }
+
+  /// Megatron's window (before, after) counts keys beside the query's own; freq: one layer in N, or those with 0, see everything.
+  /// Source: megatron/core/transformer/utils.py, is_layer_window_attention; NVIDIA/Megatron-LM, examples/gptoss/02_train.sh.
+  void read_windows(std::int64_t layers) {
+    constexpr const char *kSize = "window_size", *kFreq = "window_attn_skip_freq";
+    const config::Value *size = in_.find(kSize), *freq = in_.find(kFreq);
+    if (size == nullptr) {
+      if (freq != nullptr) in_.use(kFreq, "no window_size: every layer sees all keys");
+      return;
+    }
+    std::string text = size->is_list() ? "" : size->text();
+    for (const config::Value& item : size->items()) text += (text.empty() ? "" : ",") + item.text();
+    std::erase_if(text, [](char c) { return c == '(' || c == ')' || c == ' ' || c == '[' || c == ']'; });
+    const auto both = parse_list_expression("[" + text + "]");
+    if (!both || both->size() != 2 || (*both)[0] < 0 || (*both)[1] < -1) return in_.complain(kSize, fmt::format("'{}' is no window", text), "Write 127,0");
+    if ((*both)[1] > 0) return in_.refuse(kSize, "a window over later tokens");
+    std::string letters = "L";
+    if (freq != nullptr) {
+      const auto every = freq->is_scalar() ? config::parse_integer(freq->text()).value : std::nullopt;
+      const auto pattern = every ? std::nullopt : pattern_of(*freq);
+      if (every && *every >= 1 && *every <= layers) letters = std::string(static_cast<std::size_t>(*every) - 1, 'L') + "G";
+      else if (pattern && static_cast<std::int64_t>(pattern->size()) == layers) letters.clear();
+      else if (!every || *every < 1) return in_.complain(kFreq, "is neither a number nor a list of as many numbers as layers", "Write 2, or \"[1,0]*12\"");
+      for (std::size_t i = 0; pattern && i < pattern->size(); ++i) letters += (*pattern)[i] != 0 ? 'L' : 'G';
+      in_.set("model.windows.pattern", letters, kFreq);
+    }
+    if (letters.find('L') == std::string::npos) return in_.use(kSize, "no layer has a window");
+    in_.set("model.windows.size", std::to_string((*both)[0] + 1), kSize, "with the query's own key");
+  }
+
 
   /// How tokens reach experts. What a dense model's dump says of it is nothing.
   void read_routing() {

@@ -13,8 +13,6 @@ constexpr Unsimulated kMegatronUnsimulated[] = {
     {"is_hybrid_model", kNone, "hybrid models"},
     {"experimental_attention_variant", kNone, "attention variants"},
     {"heterogeneous_*", kNone, "layers of different shapes"},
-    {"window_size", kNone, "sliding windows, as Megatron states them,"},
-    {"window_attn_skip_freq", kNone, "sliding windows, as Megatron states them,"},
     {"relative_attention_num_buckets", "None|32", "relative position biases"},
     {"fp32_residual_connection", kNone, "an fp32 residual stream"},
     {"apply_residual_connection_post_layernorm", kNone, "residuals after the norm"},

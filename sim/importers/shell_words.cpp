@@ -185,6 +185,10 @@ class Script {
       quote(c);
     } else if (c == '$') {
       put(variable());
+    } else if ((c == '<' || c == '>') && open_ && !quoted_ && word_.find_first_not_of("0123456789") == std::string::npos) {
+      open_ = false;   // 2>&1: the number of a file, no word
+      word_.clear();
+      places_.clear();
     } else if (c == '(' || c == ')' || c == ';' || c == '|' || c == '&' || c == '<' || c == '>') {
       finish();
       begin();

@@ -24,6 +24,7 @@ class Torchtitan {
 
   Imported read() {
     read_model();
+    read_norm();
     read_parallelism();
     read_batch();
     read_precision();
@@ -50,20 +51,32 @@ class Torchtitan {
     }
     std::string flavor = full.substr(0, full.find('_'));
     std::transform(flavor.begin(), flavor.end(), flavor.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-    static const std::pair<const char*, const char*> kPresets[] = {{"llama3 8b", "llama-3-8b"}, {"llama3 70b", "llama-3-70b"}, {"llama3 405b", "llama-3.1-405b"}, {"llama4 17bx16e", "llama-4-scout"}, {"llama4 17bx128e", "llama-4-maverick"},
-                                                                   {"deepseek_v3 671b", "deepseek-v3"}, {"gpt_oss 20b", "gpt-oss-20b"}, {"gpt_oss 120b", "gpt-oss-120b"}};
+    static const std::pair<const char*, const char*> kPresets[] = {{"llama 7b", "llama-2-7b"}, {"llama 13b", "llama-2-13b"}, {"llama 70b", "llama-2-70b"}, {"llama2 7b", "llama-2-7b"}, {"llama2 13b", "llama-2-13b"}, {"llama2 70b", "llama-2-70b"},
+                                                                   {"llama3 8b", "llama-3-8b"}, {"llama3 70b", "llama-3-70b"}, {"llama3 405b", "llama-3.1-405b"}, {"llama4 17bx16e", "llama-4-scout"}, {"llama4 17bx128e", "llama-4-maverick"},
+                                                                   {"deepseek_v3 16b", "deepseek-v2-lite"}, {"deepseek_v3 671b", "deepseek-v3"}, {"gpt_oss 20b", "gpt-oss-20b"}, {"gpt_oss 120b", "gpt-oss-120b"}};
     std::string preset;
     for (const auto& [known, ours] : kPresets)
       if (name + " " + flavor == known) preset = ours;
     if (name == "qwen3" && !flavor.empty() && flavor != "debugmodel") preset = "qwen3-" + flavor;
-    if (preset.empty()) return in_.complain(flavor_key, full.empty() ? "the model's flavor is not in the file" : fmt::format("the flavor '{}' of '{}' is no bundled model", full, name), "Give the scenario a model");
+    if (preset.empty()) preset = model::preset_for(full).value_or("");   // a name of Hugging Face's hub: "deepseek-ai/DeepSeek-V2-Lite"
+    constexpr const char* kState = "State it: model: {layers: ..., hidden: ..., ...} in the scenario, or a bundled one (rehearse model list)";
+    if (preset.empty()) return in_.complain(flavor_key, full.empty() ? "the model's flavor is not in the file" : fmt::format("the flavor '{}' of '{}' is no bundled model", full, name), kState);
     try {
       layers_ = model::load_preset(preset).layer_count();
     } catch (const ConfigError&) {
-      return in_.complain(flavor_key, fmt::format("the flavor '{}' of '{}' is no bundled model", full, name), "Give the scenario a model");
+      return in_.complain(flavor_key, fmt::format("the flavor '{}' of '{}' is no bundled model", full, name), kState);
     }
     in_.set("model", preset, flavor_key);
     in_.use(name_key, "names the model together with its flavor");
+  }
+
+  /// An option of 2024. Source: pytorch/torchtitan torchtitan/models/norms.py of that year.
+  void read_norm() {
+    constexpr const char* key = "model.norm_type";
+    const auto norm = in_.word(key);
+    if (!norm) return;
+    if (norm->ends_with("rmsnorm")) in_.use(key, "the framework profile states how the norm is computed");
+    else in_.refuse(key, "the norm " + *norm, "State the model's norm in the scenario, and " + how_to_leave_out(key));
   }
 
   std::int64_t degree(std::initializer_list<const char*> names, const char* ours) {
@@ -74,8 +87,8 @@ class Torchtitan {
   }
 
   void read_parallelism() {
-    tensor_ = degree({"parallelism.tensor_parallel_degree", "training.tensor_parallel_degree"}, "parallelism.tensor");
-    stages_ = degree({"parallelism.pipeline_parallel_degree", "experimental.pipeline_parallel_degree"}, "parallelism.pipeline");
+    tensor_ = degree({"parallelism.tensor_parallel_degree", "training.tensor_parallel_degree", "training.sequence_parallel_degree"}, "parallelism.tensor");
+    stages_ = degree({"parallelism.pipeline_parallel_degree", "experimental.pipeline_parallel_degree", "training.pipeline_parallel_degree"}, "parallelism.pipeline");
     context_ = degree({"parallelism.context_parallel_degree", "experimental.context_parallel_degree"}, "parallelism.context");
     degree({"parallelism.expert_parallel_degree"}, "parallelism.expert");
     degree({"parallelism.expert_tensor_parallel_degree"}, "parallelism.expert_tensor");
@@ -123,6 +136,14 @@ class Torchtitan {
     if (in_.has("parallelism.fsdp_reshard_after_forward")) in_.set("data_parallel.reshard_after_forward", drops ? "true" : "false", "parallelism.fsdp_reshard_after_forward");
     else in_.assume("data_parallel.reshard_after_forward", drops ? "true" : "false", "the default: not with pipeline stages");
     if (stages_ > 1) read_pipeline();
+    else pass_over_pipeline();
+  }
+
+  void pass_over_pipeline() {
+    for (const char* key : {"parallelism.pipeline_parallel_schedule", "experimental.pipeline_parallel_schedule", "parallelism.pipeline_parallel_layers_per_stage",
+                            "parallelism.pipeline_parallel_first_stage_less_layers", "parallelism.pipeline_parallel_last_stage_less_layers",
+                            "parallelism.pipeline_parallel_microbatch_size", "parallelism.num_pp_microbatches"})
+      if (in_.has(key)) in_.use(key, "one stage: no pipeline");
   }
 
   /// How torch.distributed.tensor.experimental brings keys and values to the ranks of a context group.
@@ -155,7 +176,7 @@ class Torchtitan {
       in_.set("pipeline.table", table->text(), csv);
       if (in_.has(at)) in_.use(at, "the CSV is the schedule");
     } else if (ours.empty()) {
-      return in_.refuse(at, "the schedule " + name, "Set pipeline.schedule, and leave it out with training.without: [" + std::string(at) + "]");
+      return in_.refuse(at, "the schedule " + name, "Set pipeline.schedule, and " + how_to_leave_out(at));
     } else if (in_.has(at)) {
       in_.set("pipeline.schedule", ours, at);
     } else {
@@ -227,6 +248,30 @@ class Torchtitan {
     in_.assume("training.global_batch_size", std::to_string(bounded_product({local, *ranks_})), fmt::format("{} samples on {} ranks, no accumulation", local, *ranks_));
   }
 
+  /// A list; until April 2025 (pytorch/torchtitan#1123) words between commas.
+  std::vector<std::string> converters() {
+    std::vector<std::string> all;
+    const config::Value* v = in_.find("model.converters");
+    if (v == nullptr) return all;
+    for (const config::Value& item : v->items()) all.push_back(item.text());
+    const std::string text = v->is_scalar() ? v->text() : "";
+    for (std::size_t at = text.find_first_not_of(", "); at != std::string::npos;) {
+      const std::size_t end = std::min(text.find_first_of(", ", at), text.size());
+      all.push_back(text.substr(at, end - at));
+      at = text.find_first_not_of(", ", end);
+    }
+    return all;
+  }
+
+  /// training.fp8_linear of the first half of 2024: false, true, or a kind of scaling.
+  void read_first_float8(bool& eight, const char*& by) {
+    constexpr const char* key = "training.fp8_linear";
+    const std::string kind = in_.word(key).value_or("");
+    if (kind == "true" || kind == "dynamic") eight = true, by = key;
+    else if (!kind.empty() && kind != "false") in_.refuse(key, "8-bit products with scaling " + kind);
+    else if (in_.has(key)) in_.use(key, "products of 16 bits");
+  }
+
   void read_precision() {
     const std::string compute = in_.word("training.mixed_precision_param").value_or("bfloat16"), stored = in_.word("training.dtype").value_or("float32");
     if (stored != "float32") in_.refuse("training.dtype", "parameters and optimizer states in " + stored);
@@ -236,14 +281,14 @@ class Torchtitan {
     }
     bool eight = false, block = false, by_row = false;
     const char* by = spelling({"model.converters", "training.mixed_precision_param"});
-    if (const config::Value* v = in_.find("model.converters")) {
-      for (const config::Value& item : v->items()) {
-        if (item.text() == "float8" || item.text() == "quantize.linear.float8") eight = true;
-        else if (item.text() == "mx" || item.text() == "quantize.linear.mx") block = true;
-        else in_.refuse("model.converters", "the converter " + item.text());
-      }
+    for (const std::string& converter : converters()) {
+      if (converter == "float8" || converter == "quantize.linear.float8") eight = true;
+      else if (converter == "mx" || converter == "quantize.linear.mx") block = true;
+      else in_.refuse("model.converters", "the converter " + converter);
     }
-    if (in_.flag("float8.enable_float8_linear").value_or(false)) eight = true, by = "float8.enable_float8_linear";
+    for (const char* key : {"float8.enable_float8_linear", "training.enable_float8_linear"})
+      if (in_.flag(key).value_or(false)) eight = true, by = key;
+    read_first_float8(eight, by);
     for (const char* key : {"float8.recipe_name", "quantize.linear.float8.recipe_name"})
       if (const auto recipe = in_.word(key); recipe && eight && *recipe != "tensorwise") {
         if (*recipe != "rowwise") in_.refuse(key, "the recipe " + *recipe, "Use tensorwise or rowwise");
@@ -295,7 +340,7 @@ class Torchtitan {
       if (in_.has("optimizer.name")) in_.set("training.optimizer", "adamw", "optimizer.name");
       else in_.assume("training.optimizer", "adamw", "torchtitan's default");
     } else {
-      in_.refuse("optimizer.name", "the optimizer " + optimizer, "Set training.optimizer, and leave it out with training.without: [optimizer.name]");
+      in_.refuse("optimizer.name", "the optimizer " + optimizer, "Set training.optimizer, and " + how_to_leave_out("optimizer.name"));
     }
     if (const auto norm = in_.number("training.max_norm")) in_.set("training.clip_gradients", *norm > 0 ? "true" : "false", "training.max_norm");
   }

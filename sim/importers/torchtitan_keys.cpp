@@ -38,6 +38,7 @@ constexpr Ignored kIgnored[] = {
     {"training.dataset", kData},
     {"training.dataset_path", kData},
     {"training.dataloader.*", kData},
+    {"training.checkpoint_*", kCheckpoint},
     {"training.steps", "how long training goes on"},
     {"training.gc_freq", "when Python collects its garbage"},
     {"training.gc_debug", "when Python collects its garbage"},

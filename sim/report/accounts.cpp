@@ -53,6 +53,13 @@ std::vector<std::size_t> causes_by_time(const StepAccount& a) {
   return order;
 }
 
+std::string label_of(executor::Cause cause, const Result& result) {
+  constexpr auto kPipeline = static_cast<std::size_t>(plan::GroupAxis::pipeline);
+  const bool stages = std::any_of(result.plan.classes.begin(), result.plan.classes.end(), [](const plan::RankClass& c) { return c.groups[kPipeline].ranks > 1; });
+  if (cause == executor::Cause::bubble && stages) return "pipeline bubble";
+  return std::string(name_of(cause));
+}
+
 std::string key_of(executor::Cause cause) {
   using executor::Cause;
   switch (cause) {

@@ -32,7 +32,9 @@ struct StepAccount {
 StepAccount account_of(const Result& result);
 /// The causes that took any time, by their mean, the longest first.
 std::vector<std::size_t> causes_by_time(const StepAccount& account);
-/// "matrix_products" for files: the cause as an identifier.
+/// The cause in words: waiting for other ranks is a pipeline's bubble where there is one.
+std::string label_of(executor::Cause cause, const Result& result);
+/// "gemm" for files: the cause as an identifier.
 std::string key_of(executor::Cause cause);
 
 /// Device memory left on the class that uses most; negative when it does not fit.

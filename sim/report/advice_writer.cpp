@@ -76,6 +76,9 @@ std::string write_advice(const advice::Advice& advice, const std::string& file) 
       text += fmt::format("{} than at the start. To run it:\n  rehearse run {}", advice.start.fits ? change_of(advice.start.tokens_per_second, advice.end.tokens_per_second) + " tokens/s" : "Fits, rather", file);
       for (const std::string& setting : advice.settings) text += fmt::format(" \\\n    --set {}", setting);
       text += "\n";
+      constexpr std::string_view kBatch = "training.global_batch_size=";
+      for (const std::string& setting : advice.settings)
+        if (setting.starts_with(kBatch)) text += fmt::format("The global batch becomes {}: see whether the training bears it.\n", setting.substr(kBatch.size()));
     }
   }
   return text;

@@ -49,7 +49,8 @@ std::string write_capacity(const std::vector<Offer>& offers, const advice::Goal&
   text += wrapped("  ", fmt::format("*: no other line is both sooner and {}. TP tensor, PP pipeline x chunks, DP data, MB micro-batch; own: as the scenario has it; selective, full: recomputation. "
                                      "Restarts, checkpoints and failures are not counted.", priced ? "cheaper" : "fewer GPU-hours"));
   if (const Offer* best = advice::chosen(offers)) {
-    text += fmt::format("\n{}: {} x {}, {}, {}. To see it:\n  rehearse run {}", goal.within || goal.budget ? "Meets the goal at the least cost" : "The least cost", best->machines.nodes, best->machines.node,
+    const std::string least = fmt::format("{} {}", goal.within || goal.budget ? "Meets the goal with the" : "The", priced ? "least cost" : "fewest GPU-hours");
+    text += fmt::format("\n{}: {} x {}, {}, {}. To see it:\n  rehearse run {}", least, best->machines.nodes, best->machines.node,
                         time_text(best->seconds), best->cost ? count_text(*best->cost) : count_text(best->gpu_hours) + " GPU-hours", file);
     for (const std::string& setting : settings_of(*best)) text += fmt::format(" \\\n    --set {}", setting);
     text += "\n";

@@ -81,7 +81,7 @@ std::string write_comparison(const Side& a, const Side& b) {
   Table where({"Where the time goes, mean of ranks", "A", "B", "B - A"});
   for (std::size_t k = 0; k < aa.mean.size(); ++k)
     if (aa.mean[k] != 0 || ab.mean[k] != 0)
-      where.add({"  " + std::string(name_of(static_cast<executor::Cause>(k))), seconds_text(aa.mean[k]), seconds_text(ab.mean[k]), difference_text(aa.mean[k], ab.mean[k])});
+      where.add({"  " + label_of(static_cast<executor::Cause>(k), aa.mean[k] != 0 ? ra : rb), seconds_text(aa.mean[k]), seconds_text(ab.mean[k]), difference_text(aa.mean[k], ab.mean[k])});
   if (!where.empty()) text += "\n" + where.text(0);
   return text + "\n" + speed_line(a, b);
 }

@@ -71,7 +71,7 @@ std::string explain_timeline(const Scenario&, const Result& r) {
     Table table({"Compute stream", "time", ""});
     for (int k = 0; k < executor::kCauses; ++k)
       if (const std::int64_t ps = t.time[static_cast<std::size_t>(k)]; ps != 0)
-        table.add({"  " + std::string(name_of(static_cast<executor::Cause>(k))), picoseconds_text(ps), percent_text(static_cast<double>(ps) / static_cast<double>(t.step))});
+        table.add({"  " + label_of(static_cast<executor::Cause>(k), r), picoseconds_text(ps), percent_text(static_cast<double>(ps) / static_cast<double>(t.step))});
     text += table.text(0);
   }
   if (shown.size() < r.classes.size()) text += fmt::format("\n{} more rank classes are left out; --trace has all\n", r.classes.size() - shown.size());

@@ -89,7 +89,7 @@ std::string time_section(const Result& r) {
   for (const auto& [name, causes] : {std::pair{std::string("busiest ranks"), account.critical}, {std::string("mean of ranks"), account.mean}}) {
     std::vector<Part> parts;
     for (std::size_t c = 0; c < executor::kCauses; ++c)
-      parts.push_back({causes[c], c, fmt::format("{}: {} ({})", name_of(static_cast<executor::Cause>(c)), seconds_text(causes[c]), percent_text(r.step_time > 0 ? causes[c] / r.step_time : 0))});
+      parts.push_back({causes[c], c, fmt::format("{}: {} ({})", label_of(static_cast<executor::Cause>(c), r), seconds_text(causes[c]), percent_text(r.step_time > 0 ? causes[c] / r.step_time : 0))});
     bars += bar(name, parts, r.step_time, y);
     y += 28;
   }
@@ -102,7 +102,7 @@ std::string time_section(const Result& r) {
     if (several) rows.back().insert(rows.back().end(), {seconds_text(mean), percent_text(mean / r.step_time)});
   };
   for (const std::size_t c : causes_by_time(account)) {
-    const std::string name(name_of(static_cast<executor::Cause>(c)));
+    const std::string name = label_of(static_cast<executor::Cause>(c), r);
     key += key_entry(colour(c), name);
     row(name, account.critical[c], account.mean[c]);
   }

@@ -52,6 +52,13 @@ std::string failure(const Result& r, std::size_t rank_class) {
   return text;
 }
 
+/// What a user may compare with: a step counts three passes over every weight, frozen or not, an evaluation one.
+std::string mfu_formula(const Scenario& s) {
+  if (s.strategy.training.phase == strategies::StepKind::evaluation) return "2 FLOPs per token and weight, attention over the causal half";
+  if (s.strategy.tuning.kind != strategies::TuningKind::full) return "6 FLOPs per token and weight, as if none were frozen; causal";
+  return "6 FLOPs per token and weight, attention over the causal half";
+}
+
 std::string speed(const Scenario& s, const Result& r) {
   const Utilisation u = utilisation_of(r);
   const double gpus = s.gpus();
@@ -61,7 +68,7 @@ std::string speed(const Scenario& s, const Result& r) {
   text += item("tokens/s", number_text(r.tokens_per_second), number_text(r.tokens_per_second / gpus) + " per GPU");
   text += item("samples/s", number_text(r.samples_per_second));
   text += item("model FLOP/s per GPU", si_text(u.model_flops_per_second, "FLOPS"), "of " + si_text(r.peak_flops_per_gpu, "FLOPS") + ", the dense peak used below");
-  text += item("MFU, causal", percent_text(u.mfu), "6 FLOPs per token and weight, attention over the causal half");
+  text += item("MFU, causal", percent_text(u.mfu), mfu_formula(s));
   text += item("MFU, PaLM", percent_text(u.mfu_full), "the same with the whole attention square, as most logs have");
   text += item("HFU", percent_text(u.hfu), "what GEMM and attention kernels execute, recomputation too");
   return text;
@@ -79,7 +86,7 @@ std::string where_time_goes(const Result& r) {
     if (several) cells.insert(cells.end(), {seconds_text(mean), percent_text(mean / r.step_time)});
     table.add(std::move(cells));
   };
-  for (const std::size_t k : causes_by_time(a)) row("  " + std::string(name_of(static_cast<executor::Cause>(k))), a.critical[k], a.mean[k]);
+  for (const std::size_t k : causes_by_time(a)) row("  " + label_of(static_cast<executor::Cause>(k), r), a.critical[k], a.mean[k]);
   row("  step", r.step_time, r.step_time);
   return "\n" + table.text(0);
 }
@@ -137,7 +144,11 @@ std::string verdict_line(const Scenario& s, const Result& r) {
   const std::string of = fmt::format("{} of {} GiB", gib_text(c.peak_device()), gib_text(s.cluster.gpu.memory));
   const std::string where = r.classes.size() > 1 ? " on '" + c.name + "', the fullest class" : c.ranks == 1 ? " on the GPU" : " on every GPU";
   const Bytes left = headroom_of(s, r);
-  if (r.fits) return fmt::format("FITS: {}{}; {} GiB left ({})", of, where, gib_text(left), percent_text(left / s.cluster.gpu.memory));
+  if (r.fits) {
+    const std::optional<double> error = error_band_of(s).peak_memory;
+    const bool tight = error && left / c.peak_device() < *error;
+    return fmt::format("FITS: {}{}; {} GiB left ({}){}", of, where, gib_text(left), percent_text(left / s.cluster.gpu.memory), tight ? fmt::format(", within the expected error of +-{}", percent_text(*error)) : "");
+  }
   const char* bound = c.needs_more ? "more than " : "";
   const bool gpus_suffice = std::none_of(r.classes.begin(), r.classes.end(), [&](const scenario::ClassResult& k) { return lacks_memory(s, k); });
   if (const auto lacking = lacking_on_node(s, r); gpus_suffice && !lacking.empty()) return "DOES NOT FIT: " + lacking.front();

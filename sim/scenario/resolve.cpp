@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include "hwmodels/collective/parameters.h"
+#include "hwmodels/device/device_rates.h"
 #include "sim/config/layers.h"
 #include "sim/config/scalar_types.h"
 #include "sim/config/text_file.h"
@@ -141,6 +142,8 @@ Scenario read_scenario(const Value& written, const std::string& file) {
   if (!out.empty()) config::throw_if_any(std::move(out));
   collect([&] { s.cluster = resolve_cluster(f.cluster, given); });
   config::throw_if_any(std::move(out));
+  if (const double within_power = hwmodels::power_limited_clock_mhz(s.cluster.gpu); s.cluster.gpu.locked_clock_mhz > within_power)
+    s.notes.push_back(fmt::format("cluster.gpu_clock: {:g} MHz hold back short kernels only: the power limit brings long 16-bit matrix products to {:.0f} MHz", s.cluster.gpu.locked_clock_mhz, within_power));
   s.communication.nvls = f.cluster.nvls;
   s.communication.backend = f.cluster.backend;
   s.strategy.backend = f.cluster.backend == "gloo" ? st::Backend::gloo : f.cluster.backend == "mpi" ? st::Backend::mpi : st::Backend::nccl;

@@ -68,7 +68,7 @@ struct FrameworkProfile {
   LossKind loss = LossKind::upcast;
   model::AttentionKernel attention = model::AttentionKernel::flash2;
   int cudnn_attention_from = 0;           // compute capability from which cuDNN's attention is preferred; 0: never
-  model::AttentionKernel cudnn_attention = model::AttentionKernel::cudnn;  // which cuDNN: before 9.13, or since
+  model::AttentionKernel cudnn_attention = model::AttentionKernel::cudnn;  // which cuDNN: 9.4 to 9.12, or later
   bool attention_fused = true;            // false: scores in memory (2021 Megatron)
   bool softmax_in_fp32 = false;           // unfused: scale, mask and softmax are operators of their own on an fp32 copy of the scores (Megatron's --no-masked-softmax-fusion)
   bool memory_buffer = false;             // unfused scores, and tokens that experts gather, are written into a buffer that grows to the largest and stays (Megatron's GlobalMemoryBuffer)

@@ -17,6 +17,7 @@ checks=$((checks + 1)); cmp -s out first.json || complain "--no-shortcuts change
 expect 0 run small.yaml --json --unfold; prints '"rank 7"'
 checks=$((checks + 1)); [ "$(grep step_time_s out)" = "$(grep step_time_s first.json)" ] || complain "--unfold changes the step time"
 expect 0 run --help; prints "--unfold"
+expect 2 run small.yaml --set cluster.nodes=2000 --set training.global_batch_size=16000 --unfold; says "--unfold: 16000 ranks are too many"
 
 # Overrides: later ones win, and the answer changes.
 expect 0 run small.yaml --json --set memory.recompute=none --set memory.recompute=full

@@ -63,6 +63,28 @@ TEST(Advice, NamesOnlyWhatBecomesDifferent) {
   EXPECT_TRUE(halved);
 }
 
+// Layer inputs of samples that no GPU holds can be cut over several of them, and back.
+TEST(Advice, LongSamplesMayBeCutOverRanks) {
+  const auto names = [](const std::string& more) {
+    std::string all;
+    for (const Change& change : changes_near(job(std::string(kPlain) + more).read())) all += change.name + ";";
+    return all;
+  };
+  EXPECT_NE(names("").find("context 2;"), std::string::npos);
+  EXPECT_EQ(names("").find("context 0;"), std::string::npos);
+  EXPECT_NE(names("parallelism: {context: 2}\n").find("context 1;"), std::string::npos);
+}
+
+// Eight ranks and eight samples a step: micro-batches of two need sixteen, and the change says that it is another training.
+TEST(Advice, ALargerGlobalBatchIsSaid) {
+  for (const Change& change : changes_near(job("training: {sequence_length: 4096, global_batch_size: 8, micro_batch_size: 1, precision: bf16, framework: plain}\n").read())) {
+    const bool larger = std::find(change.settings.begin(), change.settings.end(), "training.global_batch_size=16") != change.settings.end();
+    if (change.name.starts_with("micro-batch")) {
+      EXPECT_TRUE(larger && change.name == "micro-batch 2, larger batch") << change.name;
+    }
+  }
+}
+
 // Megatron's optimizers are no advice for DeepSpeed's users, nor ZeRO for Megatron's.
 TEST(Advice, StaysWithinWhatTheFrameworkHas) {
   const auto offered = [&](const std::string& framework) {

@@ -179,6 +179,16 @@ TEST(DeepSpeed, WhatWouldChangeTheAnswerIsNeverDropped) {
   }
 }
 
+TEST(DeepSpeed, ASectionThatIsNotSimulatedIsOneMistake) {
+  const Imported i = read(R"({"train_batch_size": 8, "compression_training": {"layer_reduction": {"enabled": true, "keep_number_layer": 5}, "weight_quantization": {"shared_parameters": {"enabled": true}}}})");
+  EXPECT_EQ(i.unsimulated.size(), 3u);
+  const std::vector<Diagnostic> told = refusals(i, false);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].key, "compression_training");
+  EXPECT_EQ(told[0].fix, "Simulate without it: leave it out with training.without: [compression_training] (import: --without compression_training)");
+  EXPECT_EQ(told[0].at.line, 1);
+}
+
 TEST(DeepSpeed, ZeroPlusPlusAndSubGroups) {
   const Imported i = read(R"({"train_batch_size": 8, "fp16": {"enabled": true}, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8, "zero_quantized_weights": true, "zero_quantized_gradients": true, "sub_group_size": 2e8}})");
   EXPECT_EQ(key(i, "data_parallel.secondary_partition"), "8");
@@ -186,6 +196,8 @@ TEST(DeepSpeed, ZeroPlusPlusAndSubGroups) {
   EXPECT_EQ(key(i, "data_parallel.quantized_gradients"), "true");
   EXPECT_EQ(key(i, "data_parallel.sub_group"), "200000000");
   EXPECT_TRUE(i.unsimulated.empty());
+  // deepspeed/runtime/zero/config.py takes 0 too, and closes a sub-group after each parameter then.
+  EXPECT_EQ(key(read(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "sub_group_size": 0}})"), "data_parallel.sub_group"), "1");
   // They are ZeRO-3's: elsewhere DeepSpeed reads over them.
   const Imported two = read(R"({"train_batch_size": 8, "fp16": {"enabled": true}, "zero_optimization": {"stage": 2, "zero_hpz_partition_size": 8, "zero_quantized_weights": true, "sub_group_size": 2e8}})");
   EXPECT_EQ(key(two, "data_parallel.secondary_partition"), "-");

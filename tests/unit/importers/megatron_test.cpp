@@ -1,5 +1,7 @@
 // Megatron-LM's arguments in each of their forms. Names and defaults: megatron/training/arguments.py of August 2026.
+#include "sim/config/document.h"
 #include "sim/importers/argument_text.h"
+#include "sim/importers/list_expression.h"
 #include "sim/importers/megatron.h"
 #include "sim/importers/readers.h"
 #include "tests/unit/importers/helpers.h"
@@ -101,6 +103,80 @@ TEST(MegatronScript, TheProgramEndsTheLaunchersArguments) {
     EXPECT_EQ(key(i, "cluster.gpus_per_node"), "8") << launcher;
     EXPECT_TRUE(i.report.not_understood.empty()) << launcher;
   }
+}
+
+constexpr const char* kSmall = " --num-layers 4 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 2 --seq-length 32 --max-position-embeddings 32";
+
+// An encoder's arguments look like a decoder's: only the program tells them apart.
+TEST(MegatronScript, TheProgramTellsWhichModelItTrains) {
+  const std::string rest = std::string(kSmall) + " --global-batch-size 8 --vocab-size 512";
+  EXPECT_EQ(fate(read("torchrun pretrain_gpt.py" + rest), "program"), "used");
+  for (const char* other : {"pretrain_bert.py", "/opt/megatron/pretrain_t5.py", "pretrain_vision_classify.py", "pretrain_mamba.py", "pretrain_vlm.py"})
+    EXPECT_EQ(fate(read(other + rest), "program"), "not simulated") << other;
+  // What makes data or converts checkpoints beside it is no program of interest.
+  EXPECT_EQ(fate(read("python pretrain_gpt.py" + rest + "\npython tools/bert_convert.py --loader x\n"), "program"), "used");
+}
+
+// args.global_batch_size = args.micro_batch_size * args.data_parallel_size (megatron/training/arguments.py).
+TEST(MegatronScript, WithoutAGlobalBatchNothingIsAccumulated) {
+  const std::string rest = std::string(kSmall) + " --vocab-size 512";
+  EXPECT_EQ(key(read("pretrain_gpt.py --tensor-model-parallel-size 2" + rest), "training.global_batch_size"), "8");          // 2 x 8 / 2
+  EXPECT_EQ(key(read("torchrun --nnodes 4 --nproc_per_node 4 pretrain_gpt.py" + rest), "training.global_batch_size"), "32");  // 2 x 16
+  EXPECT_TRUE(has(refused("pretrain_gpt.py --tensor-model-parallel-size 3" + rest), "global_batch_size: is not among the arguments"));
+  EXPECT_TRUE(has(refused("pretrain_gpt.py" + rest, Context{}), "global_batch_size: is not among the arguments"));
+  // A degree of nothing in the scenario itself is refused there; here it must divide nothing.
+  Context wrong = eight_gpus();
+  wrong.scenario = config::parse_document("parallelism: {tensor: 0}\n", "job.yaml").root;
+  EXPECT_TRUE(has(refused("pretrain_gpt.py" + rest, wrong), "global_batch_size: is not among the arguments"));
+}
+
+TEST(MegatronScript, ATokenizerMayNameAModelWhoseVocabularyIsKnown) {
+  const std::string rest = std::string(kSmall) + " --global-batch-size 8 --tokenizer-type ";
+  EXPECT_EQ(key(read("pretrain_gpt.py" + rest + "HuggingFaceTokenizer --tokenizer-model meta-llama/Meta-Llama-3-8B"), "model.vocab"), "128256");
+  EXPECT_EQ(key(read("pretrain_gpt.py" + rest + "Llama2Tokenizer --tokenizer-model /data/tokenizer.model"), "model.vocab"), "32000");
+  EXPECT_TRUE(has(refused("pretrain_gpt.py" + rest + "HuggingFaceTokenizer --tokenizer-model /data/ours"), "vocab_size: the vocabulary's size is not among the arguments"));
+}
+
+// What no argument states stands under what was assumed, not under what the file says.
+TEST(MegatronScript, DefaultsAreNotCalledArgumentsOfTheFile) {
+  const Imported i = read("pretrain_gpt.py" + std::string(kSmall) + " --global-batch-size 8 --vocab-size 512");
+  EXPECT_EQ(key(i, "training.optimizer"), "adamw");
+  EXPECT_EQ(fate(i, "optimizer"), "-");
+  EXPECT_EQ(fate(i, "add_qkv_bias"), "-");
+}
+
+TEST(MegatronScript, NumbersOfFilesAreNoValues) {
+  const Imported i = read("pretrain_gpt.py" + std::string(kSmall) + " --global-batch-size 8 --vocab-size 512 --fp16 2>&1 | tee log");
+  EXPECT_EQ(key(i, "training.precision"), "fp16");
+}
+
+// NVIDIA/Megatron-LM examples/gptoss/02_train.sh: (127, 0) beside the query's own key, every second layer sees everything.
+TEST(MegatronScript, SlidingWindows) {
+  const std::string rest = std::string(kSmall) + " --global-batch-size 8 --vocab-size 512";
+  const Imported half = read("pretrain_gpt.py" + rest + " --window-size 127,0 --window-attn-skip-freq 2");
+  EXPECT_EQ(key(half, "model.windows.size"), "128");
+  EXPECT_EQ(key(half, "model.windows.pattern"), "LG");
+  EXPECT_EQ(key(read("pretrain_gpt.py" + rest + " --window-size '(127, 0)' --window-attn-skip-freq '[1,0]*1+[1]*2'"), "model.windows.pattern"), "LGLL");
+  EXPECT_EQ(key(read("pretrain_gpt.py" + rest + " --window-size 127,0"), "model.windows.size"), "128");
+  EXPECT_EQ(fate(read("pretrain_gpt.py" + rest + " --window-attn-skip-freq 2"), "window_attn_skip_freq"), "used");
+  EXPECT_EQ(fate(read("pretrain_gpt.py" + rest + " --window-size 127,127"), "window_size"), "not simulated");
+  EXPECT_TRUE(has(refused("pretrain_gpt.py" + rest + " --window-size 127"), "window_size: '127' is no window"));
+  EXPECT_TRUE(has(refused("pretrain_gpt.py" + rest + " --window-size 127,0 --window-attn-skip-freq '[1,0]'"), "window_attn_skip_freq: is neither"));
+}
+
+TEST(MegatronScript, ListsOfLayersAreReadAsPythonReadsThem) {
+  using List = std::vector<std::int64_t>;
+  EXPECT_EQ(parse_list_expression("([0]*1+[1]*3)"), (List{0, 1, 1, 1}));
+  EXPECT_EQ(parse_list_expression("([0,1]*2)"), (List{0, 1, 0, 1}));
+  EXPECT_EQ(parse_list_expression("( [1]*2 + [0] ) * 2"), (List{1, 1, 0, 1, 1, 0}));
+  EXPECT_EQ(parse_list_expression("[]*5"), List{});
+  for (const char* wrong : {"", "3", "[1", "[1]*", "[1]*-2", "([1]", "[1]+", "[1]x", "[1]*1000000", "[[1]]", "[1,]"}) EXPECT_FALSE(parse_list_expression(wrong)) << wrong;
+  EXPECT_FALSE(parse_list_expression(std::string(100, '(') + "[1]"));
+  const std::string rest = std::string(kSmall) + " --global-batch-size 8 --vocab-size 512 --num-experts 8 --moe-ffn-hidden-size 64 --moe-layer-freq ";
+  EXPECT_EQ(key(read("pretrain_gpt.py" + rest + "'([0,1]*2)'"), "model.experts.every"), "2");
+  EXPECT_EQ(key(read("pretrain_gpt.py" + rest + "'([0]*1+[1]*3)'"), "model.experts.dense_first"), "1");
+  EXPECT_EQ(fate(read("pretrain_gpt.py" + rest + "'[1,0]*2'"), "moe_layer_freq"), "not simulated");
+  EXPECT_TRUE(has(refused("pretrain_gpt.py" + rest + "'([0,1]*3)'"), "moe_layer_freq: describes 6 layers, but the model has 4"));
 }
 
 // BigScience's scripts write DeepSpeed's file when they run: it is not there yet, and the argument that names it is the place to mend.

@@ -104,6 +104,41 @@ TEST(TorchtitanToml, RecipesOfFloat8) {
   EXPECT_EQ(fate(with_recipe("rowwise_with_gw_hp"), "float8.recipe_name"), "not simulated");
 }
 
+// Spellings of the files that torchtitan shipped in 2024 and 2025.
+TEST(TorchtitanToml, ConvertersMayBeWordsBetweenCommas) {
+  const auto with_converters = [](const std::string& words) {
+    std::string text = kToml;
+    text.replace(text.find("[optimizer]"), 0, "converters = \"" + words + "\"\n\n");
+    return toml(text);
+  };
+  EXPECT_EQ(key(with_converters("float8"), "training.precision"), "fp8");
+  EXPECT_EQ(key(with_converters("mx"), "training.precision"), "mxfp8");
+  EXPECT_EQ(key(with_converters(""), "training.precision"), "bf16");
+  EXPECT_FALSE(with_converters("float8, own").unsimulated.empty());
+}
+
+TEST(TorchtitanToml, FirstKeysOfFloat8AndNorms) {
+  const auto with = [](const std::string& training, const std::string& model = "") {
+    return toml("[model]\nname = \"llama2\"\nflavor = \"7B\"\n" + model + "[training]\nseq_len = 2048\nlocal_batch_size = 1\n" + training);
+  };
+  EXPECT_EQ(key(with(""), "model"), "llama-2-7b");
+  EXPECT_EQ(key(with("fp8_linear = \"dynamic\"\n"), "training.precision"), "fp8");
+  EXPECT_EQ(key(with("fp8_linear = \"\"\n"), "training.precision"), "bf16");
+  EXPECT_EQ(key(with("enable_float8_linear = true\n"), "training.precision"), "fp8");
+  EXPECT_EQ(fate(with("fp8_linear = \"delayed\"\n"), "training.fp8_linear"), "not simulated");
+  EXPECT_EQ(fate(with("", "norm_type = \"fused_rmsnorm\"\n"), "model.norm_type"), "used");
+  EXPECT_EQ(fate(with("", "norm_type = \"np_layernorm\"\n"), "model.norm_type"), "not simulated");
+}
+
+TEST(TorchtitanToml, OneStageNeedsNoSchedule) {
+  std::string text = kToml;
+  text.replace(text.find("tensor_parallel_degree"), 0, "pipeline_parallel_degree = 1\npipeline_parallel_schedule = \"1F1B\"\npipeline_parallel_first_stage_less_layers = 1\n");
+  const Imported i = toml(text);
+  EXPECT_EQ(fate(i, "parallelism.pipeline_parallel_schedule"), "used");
+  EXPECT_TRUE(i.report.not_understood.empty());
+  EXPECT_EQ(key(i, "pipeline.schedule"), "-");
+}
+
 TEST(TorchtitanToml, SelectiveByLayersIsFullEveryNthLayer) {
   std::string text = kToml;
   text.replace(text.find("\"op\""), 4, "\"2\"");

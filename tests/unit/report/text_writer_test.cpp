@@ -59,6 +59,29 @@ TEST(TextWriter, TheVerdictNamesTheMemoryThatIsFull) {
 }
 
 // What a lower bound is, is said to be one.
+// A verdict that the error of the prediction may turn says so.
+TEST(TextWriter, TheVerdictSaysWhenLittleIsLeft) {
+  scenario::Scenario s = small_scenario();
+  scenario::Result r = simulated(s);
+  EXPECT_EQ(verdict_line(s, r).find("expected error"), std::string::npos);
+  s.cluster.gpu.memory = r.classes[r.fullest_class].peak_device();
+  EXPECT_NE(verdict_line(s, r).find("0.00 GiB left (0.0 %), within the expected error of +-"), std::string::npos) << verdict_line(s, r);
+}
+
+// Frozen weights have no gradients to compute: MFU is above HFU there, and the line says why.
+TEST(TextWriter, UtilisationOfFrozenModelsIsExplained) {
+  const auto text = [](const scenario::Scenario& s) { return write_text(s, simulated(s)); };
+  EXPECT_NE(text(small_scenario({"training.framework=huggingface", "data_parallel={kind: ddp}", "tuning={kind: lora}"})).find("as if none were frozen"), std::string::npos);
+  EXPECT_EQ(text(small_scenario()).find("as if none were frozen"), std::string::npos);
+  EXPECT_NE(text(small_scenario({"training.phase=evaluation"})).find("2 FLOPs per token and weight"), std::string::npos);
+}
+
+TEST(TextWriter, WaitingIsAPipelinesBubbleOnlyWhereThereIsOne) {
+  const auto label = [](const scenario::Scenario& s) { return label_of(executor::Cause::bubble, simulated(s)); };
+  EXPECT_EQ(label(pipelined_scenario()), "pipeline bubble");
+  EXPECT_EQ(label(small_scenario()), "waiting for other ranks");
+}
+
 TEST(TextWriter, ALowerBoundIsSaidToBeOne) {
   const scenario::Scenario s = small_scenario({"training.sequence_length=16777216", "training.global_batch_size=8"});
   EXPECT_NE(verdict_line(s, simulate(s)).find("needs more than "), std::string::npos) << verdict_line(s, simulate(s));

@@ -95,6 +95,18 @@ TEST(Refusals, ClocksThatTheGpuHasNot) {
   EXPECT_NE(mistakes("cluster={node: dgx-h100, nodes: 4, gpu_clock: 1500}").find("cluster.gpu_clock"), std::string::npos);
 }
 
+// hwmodels/data/gpu/h100-sxm.yaml: long products run at 0.753 of 1,980 MHz. A lock above that is one for short kernels.
+TEST(Refusals, ClocksThatThePowerLimitDoesNotAllowAreSaid) {
+  const auto notes = [](const std::string& clock) {
+    const config::Document job = config::parse_document("model: gpt2\ncluster: {node: dgx-h100, gpu_clock: " + clock + "}\ntraining: {sequence_length: 1024, global_batch_size: 8, framework: megatron-core}\n", "job.yaml");
+    std::string all;
+    for (const std::string& n : read_scenario(job.root, "job.yaml").notes) all += n + "\n";
+    return all;
+  };
+  EXPECT_NE(notes("1900 MHz").find("cluster.gpu_clock: 1900 MHz hold back short kernels only: the power limit brings long 16-bit matrix products to 1491 MHz"), std::string::npos) << notes("1900 MHz");
+  EXPECT_EQ(notes("1400 MHz").find("gpu_clock"), std::string::npos);
+}
+
 TEST(Refusals, AnUnknownFabricHasItsPlace) {
   EXPECT_NE(mistakes("cluster.fabric=rail-fat-tre").find("--set cluster.fabric"), std::string::npos);
   EXPECT_NE(mistakes("cluster.fabric=rail-fat-tre").find("Did you mean rail-fat-tree"), std::string::npos);
