@@ -97,6 +97,9 @@ struct FrameworkProfile {
   bool native_grouped = false;            // grouped: by torch._grouped_mm
   bool expert_launches = false;           // grouped: each expert's product, and its operands' quantisation, is a launch of its own, on a few streams
   bool separate_expert_bias = false;      // the second product's bias, times the router's weight, is added expert by expert, in fp32; clamping is operators of its own
+  bool routes_by_map = false;             // Megatron's experts: a map of tokens and experts, scores of the balancing loss and counts per expert, exchanged before tokens are
+  bool fused_router = false;              // routes_by_map: the router's scores, map and loss are Transformer Engine's kernels; false: PyTorch's operators
+  bool fused_permute = true;              // routes_by_map: tokens are copied and summed by Transformer Engine's kernels; false: PyTorch's operators, which the host waits for
   bool fused_index_map = true;            // DeepEP: a token's list of experts becomes a map of tokens and experts in one kernel; false: by operators, which the host waits for
   Dispatcher dispatcher = Dispatcher::all_to_all;
   bool overlap_shared_experts = false;    // shared experts run while tokens travel
