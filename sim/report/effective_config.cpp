@@ -194,7 +194,7 @@ Value experts_section(const scenario::Scenario& s) {
   out.add("imbalance", e.imbalance);
   out.add("overlap_shared", e.overlap_shared.value_or(s.profile.overlap_shared_experts));
   out.add("fused_mlp", e.fused_mlp.value_or(s.profile.fused_expert_mlp));
-  if (s.profile.routes_by_map) {
+  if (s.profile.routes_by_map && s.model.experts.experts > 0) {
     out.add("fused_router", e.fused_router.value_or(s.profile.fused_router));
     out.add("fused_permute", e.fused_permute.value_or(s.profile.fused_permute));
   }
