@@ -215,6 +215,8 @@ struct ExpertRouting {
   Routing routing;                        // ranks as full as the experts they hold
   std::optional<bool> overlap_shared;     // shared experts run while tokens travel; unset: the profile's habit
   std::optional<bool> fused_mlp;          // both products of the experts, activation, biases and quantisation in fused kernels; unset: the profile's habit
+  std::optional<bool> fused_router;       // Megatron: scores, map and balancing loss in Transformer Engine's kernels; unset: the profile's habit
+  std::optional<bool> fused_permute;      // Megatron: tokens are copied to experts and summed in Transformer Engine's kernels; unset: the profile's habit
   std::optional<bool> fused_index_map;    // DeepEP: a token's list of experts becomes a map in one kernel, without the host; unset: the profile's habit
   bool overlap_exchange = false;          // tokens of one micro-batch travel while another's backward is computed
 };

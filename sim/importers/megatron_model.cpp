@@ -248,6 +248,8 @@ class Model {
     if (const auto factor = in_.number("moe_expert_capacity_factor"); factor && *factor > 0) in_.set("experts.capacity_factor", config::number_text(*factor), "moe_expert_capacity_factor");
     if (in_.flag("moe_pad_expert_input_to_capacity").value_or(false)) in_.set("experts.pad_to_capacity", "true", "moe_pad_expert_input_to_capacity");
     if (in_.flag("overlap_moe_expert_parallel_comm").value_or(false)) in_.set("experts.overlap_exchange", "true", "overlap_moe_expert_parallel_comm");
+    if (const auto fused = in_.flag("moe_router_fusion")) in_.set("experts.fused_router", *fused ? "true" : "false", "moe_router_fusion");
+    if (const auto fused = in_.flag("moe_permute_fusion")) in_.set("experts.fused_permute", *fused ? "true" : "false", "moe_permute_fusion");
     if (deepep && backend == "deepep" && in_.flag("enable_experimental").value_or(false)) in_.set("experts.fused_index_map", "true", "enable_experimental");
     if (const auto overlap = in_.flag("moe_shared_expert_overlap")) in_.set("experts.overlap_shared", *overlap ? "true" : "false", "moe_shared_expert_overlap");
   }

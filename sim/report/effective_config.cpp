@@ -195,6 +195,10 @@ Value experts_section(const scenario::Scenario& s) {
   out.add("imbalance", e.imbalance);
   out.add("overlap_shared", e.overlap_shared.value_or(s.profile.overlap_shared_experts));
   out.add("fused_mlp", e.fused_mlp.value_or(s.profile.fused_expert_mlp));
+  if (s.profile.routes_by_map && s.model.experts.experts > 0) {
+    out.add("fused_router", e.fused_router.value_or(s.profile.fused_router));
+    out.add("fused_permute", e.fused_permute.value_or(s.profile.fused_permute));
+  }
   out.add("fused_index_map", e.fused_index_map.value_or(s.profile.fused_index_map));
   out.add("overlap_exchange", e.overlap_exchange);
   if (e.routing.distribution != st::RoutingKind::balanced || e.routing.batch_concentration) out.put("routing", routing_section(e.routing));

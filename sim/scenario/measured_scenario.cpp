@@ -227,7 +227,7 @@ class RowScenario {
   void choose_memory() {
     const bool share_open = apply_recompute(row_, s_);
     const bool stated = !cell(row_, "recompute").empty() || s_.strategy.memory.recompute_layers > 0;
-    if (nemo()) apply_nemo(sharding_, release_of(row_), s_.profile, s_.strategy);
+    if (nemo()) apply_nemo(cell(row_, "model"), sharding_, release_of(row_), s_.profile, s_.strategy);
     if (contains(lower(note_), "delayed scaling")) s_.profile.current_scaling = false;
     if ((contains(note_, "fp8 parameters") || contains(note_, "base weights in fp8")) && s_.profile.transformer_engine) s_.profile.fp8_parameters = true;
     if (contains(note_, "no transposed weights kept")) s_.profile.keeps_transposed_weights = false;

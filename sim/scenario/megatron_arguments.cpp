@@ -55,6 +55,8 @@ void apply_experts(const Arguments& a, Scenario& s) {
   const bool hybridep = a.word("moe-flex-dispatcher-backend") == "hybridep";
   s.profile.dispatcher = dispatcher.empty() || dispatcher == "allgather" ? st::Dispatcher::all_gather : dispatcher == "alltoall" ? st::Dispatcher::all_to_all : hybridep ? st::Dispatcher::hybridep : st::Dispatcher::deepep;
   s.profile.overlap_shared_experts = a.flag("moe-shared-expert-overlap");
+  s.profile.fused_router = a.flag("moe-router-fusion");
+  s.profile.fused_permute = a.flag("moe-permute-fusion");
   s.profile.fused_index_map = a.flag("enable-experimental");
   s.strategy.experts.capacity_factor = a.number("moe-expert-capacity-factor", 0);
   s.strategy.experts.pad_to_capacity = a.flag("moe-pad-expert-input-to-capacity");

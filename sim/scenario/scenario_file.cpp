@@ -250,6 +250,8 @@ const config::Fields<st::ExpertRouting>& experts_fields() {
       config::nested("routing", &T::routing, "routing as a distribution: ranks with popular experts have more to do and to keep", routing_fields()),
       config::boolean("overlap_shared", &T::overlap_shared, "shared experts run while tokens travel; default: the framework's habit"),
       config::boolean("fused_mlp", &T::fused_mlp, "activation, biases and quantisation inside the experts' products; default: the framework's habit"),
+      config::boolean("fused_router", &T::fused_router, "the router's scores, map and balancing loss are a few kernels (Megatron's --moe-router-fusion), not PyTorch's operators; default: the framework's habit"),
+      config::boolean("fused_permute", &T::fused_permute, "tokens are copied for their experts and summed by kernels of their own (Megatron's --moe-permute-fusion), not PyTorch's operators; default: the framework's habit"),
       config::boolean("fused_index_map", &T::fused_index_map, "DeepEP: the list of experts that arrives with a token becomes a map in one kernel, without the host waiting (Megatron's --enable-experimental); default: the framework's habit"),
       config::boolean("overlap_exchange", &T::overlap_exchange, "tokens of one micro-batch travel while another's backward is computed (Megatron's --overlap-moe-expert-parallel-comm)"),
   };

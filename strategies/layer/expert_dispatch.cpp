@@ -32,10 +32,7 @@ ExpertLayer::Slots ExpertLayer::index_map(const Slots& in) {
     return out;
   }
   const Item sync{.kind = Item::Kind::host_sync};
-  const auto valid = [&](std::vector<Item>& list) {   // where the mask is set
-    list.insert(list.end(), {op_.kernel("count valid", listed, 8, KernelKind::reduction), op_.kernel("count valid", 8, 8, KernelKind::reduction), sync, op_.kernel("select valid", 8, 8),
-                             op_.kernel("select valid", listed, chosen * 8), op_.kernel("valid places", chosen * 8, chosen * 16)});
-  };
+  const auto valid = [&](std::vector<Item>& list) { valid_places(list, listed, chosen); };
   std::vector<Item>& f = node.forward;
   f = {op_.kernel("zero map", 0, cells * 8), op_.kernel("zero weights", 0, cells * 4), op_.kernel("valid", listed * 8, listed)};
   valid(f);
@@ -59,7 +56,9 @@ ExpertLayer::Slots ExpertLayer::permute(const Slots& in, std::int64_t slots) {
   order_ = tape_.tensor("slot order", slots * 8, false);
   Node node{.name = "permute", .inputs = {in.tokens, in.weights}, .outputs = {out.tokens, out.weights}, .saved = {order_}, .intermediates = {order_}};
   const std::int64_t map = in.rows * (exchanges() && !sends_slots() ? load_.local : moe_.experts);
-  if (loops()) {
+  if (permutes_by_operators()) {
+    permute_by_operators(node, in.rows, slots, map);
+  } else if (loops() && !c_.profile.routes_by_map) {
     // torch.where for each expert tells the host how many tokens there are.
     const std::int64_t part = bytes(slots) / moe_.experts;
     for (std::int64_t i = 0; i < moe_.experts; ++i) {
@@ -73,8 +72,49 @@ ExpertLayer::Slots ExpertLayer::permute(const Slots& in, std::int64_t slots) {
                     op_.kernel("permute weights", slots * 4, slots * 4)};
     node.backward = {op_.kernel("permute backward", bytes(slots), bytes(in.rows), KernelKind::permute), op_.kernel("permute weights backward", slots * 4, map * 4)};
   }
+  // Tokens beyond a capacity are gone: only the device knows how many are left to copy.
+  if (c_.profile.routes_by_map && sends_slots() && !dropless_ && !c_.strategy.experts.pad_to_capacity) node.forward.insert(node.forward.begin(), {.kind = Item::Kind::host_sync});
   tape_.nodes.push_back(std::move(node));
   return out;
+}
+
+/// Megatron's permutation without fusion. Dropless: the map by experts, places and weights of its set cells by masked_select, each of which
+/// tells the host how many there are, then index_select, whose gradient index_add_ sums. Padded to a capacity: a stable argsort of the map.
+/// Sources: megatron/core/transformer/moe/moe_utils.py, permute; PyTorch Indexing.cu, Sort.cu (a segmented radix sort: keys and indices made,
+/// four passes), derivatives.yaml (masked_select: zeros, prefix sum of the mask, scatter).
+void ExpertLayer::permute_by_operators(Node& node, std::int64_t rows, std::int64_t slots, std::int64_t map) const {
+  std::vector<Item>&f = node.forward, &b = node.backward;
+  const std::int64_t weights = map * 4;
+  if (c_.strategy.experts.pad_to_capacity) {
+    f = {op_.kernel("map cast", map, map), op_.kernel("map by expert", map, map, KernelKind::strided)};
+    for (int pass = 0; pass < 6; ++pass) f.push_back(op_.kernel("argsort", map * 9, map * 9));
+    f.insert(f.end(), {op_.kernel("slot order", slots * 8, slots * 8), op_.kernel("weights by expert", weights, weights, KernelKind::strided), op_.kernel("experts", 0, moe_.experts * 8),
+                       op_.kernel("weight places", moe_.experts * 8, moe_.experts * 8), op_.kernel("weight places", slots * 8, slots * 8), op_.kernel("slot weights", slots * 12, slots * 4)});
+    b = {op_.kernel("zeros", 0, weights, KernelKind::memset), op_.kernel("slot weights backward", slots * 12, slots * 4), op_.kernel("weights by expert backward", weights, weights, KernelKind::strided)};
+  } else {
+    f.insert(f.end(), {op_.kernel("map by expert", map, map, KernelKind::strided), op_.kernel("token indices", 0, rows * 8)});
+    valid_places(f, map, slots);
+    f.insert(f.end(), {op_.kernel("slot order", slots * 16, slots * 8), op_.kernel("weights by expert", weights, weights, KernelKind::strided)});
+    valid_places(f, map, slots);
+    f.push_back(op_.kernel("slot weights", slots * 20, slots * 4));
+    b = {op_.kernel("zeros", 0, weights, KernelKind::memset), op_.kernel("mask sum", map, map * 8), op_.kernel("mask sum", map * 8, map * 8), op_.kernel("slot weights backward", map * 9, slots * 4),
+         op_.kernel("weights by expert backward", weights, weights, KernelKind::strided)};
+  }
+  f.push_back(op_.kernel("select tokens", bytes(std::min(rows, slots)), bytes(slots), KernelKind::permute));
+  b.insert(b.end(), {op_.kernel("zeros", 0, bytes(rows), KernelKind::memset), add_by_atomics("select tokens backward", slots * hidden_)});
+}
+
+/// The way back: scatter_add_ into zeros, whose gradient is gathered.
+void ExpertLayer::unpermute_by_operators(Node& node, std::int64_t rows, std::int64_t slots) const {
+  node.forward = {op_.kernel("zeros", 0, bytes(rows), KernelKind::memset), add_by_atomics("scatter add", slots * hidden_)};
+  node.backward = {op_.kernel("scatter add backward", bytes(rows), bytes(slots), KernelKind::permute)};
+}
+
+/// index_add_ and scatter_add_ add element by element; 16 bits take as long as 32 (PyTorch pull request 183950, index_add_ on a B200: bf16 is
+/// no faster than fp32; TileOPs' benchmark of 2026-03, H200: scatter_add_ of 4096 rows of 4096 in fp32 takes what 1.4 TB/s would).
+Item ExpertLayer::add_by_atomics(const std::string& name, std::int64_t elements) const {
+  return {.kind = Item::Kind::kernel, .spec = c_.builder.kernel({.kind = KernelKind::embedding, .role = model::GemmRole::data_gradient, .dtype = c_.activation, .output_dtype = c_.activation, .bytes_read = elements * 4,
+                                                                 .bytes_written = elements * 4, .name = name})};
 }
 
 /// Sums each token's outputs, weighed here where the experts did not.
@@ -88,7 +128,9 @@ TensorId ExpertLayer::unpermute(TensorId x, TensorId weights, std::int64_t rows)
   }
   // PyTorch's derivative of index_add_ asks its source for its shape, and so keeps it (derivatives.yaml: expand_as(source)).
   if (c_.profile.sums_slots_by_index_add && !weighs_outputs()) node.saved.push_back(x);
-  if (loops() && weighs_outputs()) {
+  if (permutes_by_operators()) {
+    unpermute_by_operators(node, rows, slots);
+  } else if (loops() && weighs_outputs()) {
     const std::int64_t part = bytes(slots) / moe_.experts;
     for (std::int64_t i = 0; i < moe_.experts; ++i) {
       node.forward.insert(node.forward.end(), {op_.kernel("weigh outputs", part, part), op_.kernel("add to tokens", 2 * part, part, KernelKind::permute)});

@@ -1,5 +1,5 @@
 // One mixture-of-experts layer of one rank while it is written to its tape: what its parts share (experts.cpp: the whole,
-// expert_dispatch.cpp: tokens on their way, expert_mlp.cpp and expert_products.cpp: what experts compute).
+// expert_router.cpp: scores and maps, expert_dispatch.cpp: tokens on their way, expert_mlp.cpp and expert_products.cpp: what experts compute).
 // Leaves out how many tokens come (expert_load.h).
 #pragma once
 
@@ -29,6 +29,8 @@ class ExpertLayer {
   bool sends_slots() const { return dispatcher_ == Dispatcher::all_to_all || dispatcher_ == Dispatcher::hierarchical; }
   /// First inside nodes, then between them.
   bool in_two_steps() const { return dispatcher_ == Dispatcher::hierarchical && c_.expert_inside > 1 && c_.expert_inside < load_.ranks; }
+  /// HybridEP delivers tokens in the order of experts itself.
+  bool permutes_by_operators() const { return c_.profile.routes_by_map && !fused_permute_ && dispatcher_ != Dispatcher::hybridep; }
   bool exchanges() const { return load_.ranks > 1 || load_.tensor > 1; }
   /// A product per expert, in a loop of the host, instead of grouped ones.
   bool loops() const { return !c_.profile.grouped_experts; }
@@ -37,11 +39,23 @@ class ExpertLayer {
   /// Activation and weights are operators of their own: Megatron's fused kernels are of gated activations.
   bool weighs_apart() const { return !weighs_outputs() && !fused_ && !c_.model.gated_mlp; }
 
-  TensorId route(TensorId x);
   TensorId shared_experts(TensorId x);
+
+  // Scores, weights and maps (expert_router.cpp)
+  TensorId route(TensorId x);
+  void score(Node& node) const;
+  void score_by_operators(Node& node) const;
+  void score_fused(Node& node) const;
+  void limit_to_capacity(Node& node) const;
+  void exchange_counts(Node& node) const;
+  /// Where a mask is set, which the host waits for: PyTorch's nonzero.
+  void valid_places(std::vector<Item>& list, std::int64_t mask, std::int64_t chosen) const;
 
   // Dispatch and combine (expert_dispatch.cpp)
   Slots permute(const Slots& in, std::int64_t slots);
+  void permute_by_operators(Node& node, std::int64_t rows, std::int64_t slots, std::int64_t map) const;
+  void unpermute_by_operators(Node& node, std::int64_t rows, std::int64_t slots) const;
+  Item add_by_atomics(const std::string& name, std::int64_t elements) const;
   TensorId unpermute(TensorId x, TensorId weights, std::int64_t rows);
   Slots exchange(const Slots& in, std::int64_t arriving, bool overlap);
   TensorId home(TensorId x, std::int64_t arriving);
@@ -95,6 +109,8 @@ class ExpertLayer {
   std::int64_t hidden_ = 0;
   Dispatcher dispatcher_ = Dispatcher::all_to_all;
   bool dropless_ = true;
+  bool fused_router_ = false;   // Megatron's scores, map and loss in Transformer Engine's kernels
+  bool fused_permute_ = true;   // and its copies of tokens
   bool fused_map_ = true;       // DeepEP: lists of experts become a map in one kernel
   bool fused_ = false;          // both products, activation, biases and quantisation in fused kernels
   bool by_expert_ = false;      // each expert's product is a launch

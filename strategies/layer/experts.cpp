@@ -1,5 +1,5 @@
 // Mixture of experts: router, dispatch, expert MLPs, combine, shared experts, in the order in which they run.
-// Leaves out each of dispatch and combine (expert_dispatch.cpp) and of the MLPs (expert_mlp.cpp).
+// Leaves out each of the router (expert_router.cpp), of dispatch and combine (expert_dispatch.cpp) and of the MLPs (expert_mlp.cpp).
 //
 // Every rank routes the tokens of its own residual stream. A slot is one token at one of its experts. Balanced, a rank
 // receives as many slots as it sends; `imbalance` makes it more for all of them, `routing` more for some and less for others.
@@ -16,6 +16,8 @@ ExpertLayer::ExpertLayer(const LowerContext& c, Operators& op, Tape& tape) : c_(
   const ExpertRouting& routing = c.strategy.experts;
   dispatcher_ = routing.dispatcher.value_or(c.profile.dispatcher);
   dropless_ = routing.capacity_factor == 0;
+  fused_router_ = routing.fused_router.value_or(c.profile.fused_router);
+  fused_permute_ = routing.fused_permute.value_or(c.profile.fused_permute);
   fused_map_ = routing.fused_index_map.value_or(c.profile.fused_index_map);
   fused_ = !loops() && routing.fused_mlp.value_or(c.profile.fused_expert_mlp);
   by_expert_ = !loops() && !fused_ && c.profile.expert_launches;
@@ -64,28 +66,6 @@ TensorId ExpertLayer::run(TensorId x) {
   const TensorId y = tape_.tensor("experts and shared experts", bytes(load_.rows));
   tape_.nodes.push_back({.name = "shared experts add", .inputs = {out, own}, .outputs = {y}, .forward = {op_.kernel("shared experts add", 2 * bytes(load_.rows), bytes(load_.rows))}, .passed_inputs = 2});
   return y;
-}
-
-TensorId ExpertLayer::route(TensorId x) {
-  LowerContext wide = c_;   // never in 8 bit
-  wide.gemm = c_.activation;
-  const TensorId logits = Operators(wide, tape_).linear(x, "router", hidden_, moe_.experts, moe_.router_bias, Operators::Split::none);
-  const std::int64_t scores = load_.rows * moe_.experts * 4, chosen = load_.rows * moe_.top_k;
-  const TensorId all = tape_.tensor("router scores", scores, false), map = tape_.tensor("routing map", load_.rows * moe_.experts, false);
-  const TensorId weights = tape_.tensor("router weights", loops() ? chosen * 4 : scores);
-  Node node{.name = "router scores", .inputs = {logits}, .outputs = {weights}, .saved = {all, map}, .intermediates = {all, map}};
-  node.forward = {op_.kernel("router softmax", scores, scores, KernelKind::softmax), op_.kernel("router top-k", scores, chosen * 12, KernelKind::reduction)};
-  if (moe_.groups > 1) node.forward.insert(node.forward.end(), {op_.kernel("group scores", scores, chosen * 4, KernelKind::reduction), op_.kernel("group mask", scores, scores)});
-  // Weights and map in dense form; tokens per expert and the balancing loss.
-  for (const char* step : {"zeros", "scatter", "routing map", "tokens per expert", "balancing loss", "balancing loss sum"}) node.forward.push_back(op_.kernel(step, scores, scores));
-  // Half of the host's work is routing, half is after the tokens have arrived: three eighths of that in each linear layer, a quarter on the
-  // way back (yanring/Megatron-MoE-ModelZoo issue 7, medians of ranges on the host: experts 2.19 ms, 0.44 of them products; MLP less
-  // router, dispatch and experts 0.53).
-  node.forward_host = c_.profile.expert_host / 2;
-  node.backward_host = c_.profile.expert_backward_host / 2;
-  node.backward = {op_.kernel("balancing loss backward", scores, scores), op_.kernel("scatter backward", scores, scores), op_.kernel("router softmax backward", 2 * scores, scores, KernelKind::softmax)};
-  tape_.nodes.push_back(std::move(node));
-  return weights;
 }
 
 TensorId ExpertLayer::shared_experts(TensorId x) {

@@ -362,6 +362,9 @@ TEST(Megatron, ExpertsOfEveryLayerOrOfTheLast) {
   EXPECT_EQ(key(flex, "experts.pad_to_capacity"), "true");
   EXPECT_EQ(key(flex, "parallelism.expert"), "4");
   EXPECT_EQ(key(read(common + "--moe-token-dispatcher-type flex --moe-enable-deepep --expert-model-parallel-size 4 --enable-experimental"), "experts.fused_index_map"), "true");
+  const Imported fused = read(common + "--moe-token-dispatcher-type alltoall --moe-router-fusion --moe-permute-fusion");
+  EXPECT_EQ(key(fused, "experts.fused_router"), "true");
+  EXPECT_EQ(key(fused, "experts.fused_permute"), "true");
   EXPECT_TRUE(has(refused(common + "--moe-layer-freq '([0]*1+[1]*5)'"), "describes 6 layers, but the model has 4"));
 }
 

@@ -196,5 +196,16 @@ TEST(MegatronArguments, NameDispatchersAndGraphs) {
   EXPECT_TRUE(s.profile.fused_index_map);
 }
 
+TEST(MegatronArguments, NameFusedRoutersAndPermutations) {
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  s.model.experts.experts = 8;
+  ASSERT_FALSE(apply_megatron_arguments(R"({"moe-grouped-gemm": true, "moe-router-fusion": true})", "", s));
+  EXPECT_TRUE(s.profile.fused_router);
+  EXPECT_FALSE(s.profile.fused_permute);   // both are off by default
+  ASSERT_FALSE(apply_megatron_arguments(R"({"moe-grouped-gemm": true, "moe-permute-fusion": true})", "", s));
+  EXPECT_FALSE(s.profile.fused_router);
+  EXPECT_TRUE(s.profile.fused_permute);
+}
+
 }  // namespace
 }  // namespace rehearse::scenario::megatron_arguments_test

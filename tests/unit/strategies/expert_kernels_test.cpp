@@ -210,6 +210,82 @@ TEST(ExpertKernels, HybridEpPadsOnTheWay) {
   EXPECT_EQ(sum_of(write_plan(m, s, profile, 8), "padding").kernels, 0);
 }
 
+/// Megatron's router, written out from router.py and moe_utils.py: softmax; top-k in two kernels; weights in dense form (zeros, copy,
+/// scatter); map (zeros, cast, copy, scatter, cast) and its sum: 12. For the loss softmax, top-k, map and sum again, scores per expert, product,
+/// sum, scale, and two for the log: 15. Backward 11. Fused: three kernels of Transformer Engine, counts and two for the log; backward 6.
+TEST(ExpertKernels, MegatronsRouterIsTwentySevenLaunchesOrSix) {
+  const model::ModelDescription m = gpt_oss();
+  const FrameworkProfile profile = load_profile("megatron-core");
+  Strategy s = job(8);
+  const plan::Plan operators = write_plan(m, s, profile, 8);
+  s.experts.fused_router = true;
+  const plan::Plan fused = write_plan(m, s, profile, 8);
+  const int passes = 2 * 4;
+  EXPECT_EQ(sum_of(operators, "").kernels - sum_of(fused, "").kernels, passes * (27 - 6 + 11 - 6));
+  EXPECT_EQ(sum_of(operators, "top-k").kernels, passes * (2 + 2 + 1));   // backward's once
+  EXPECT_EQ(sum_of(fused, "fused").kernels, passes * (3 + 3));
+}
+
+int gathers_of(const plan::Plan& plan, const std::string& name) {
+  int out = 0;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing)
+      out += i.op == plan::Opcode::collective && plan.collectives[i.index].name == name;
+  return out;
+}
+
+/// Who sends slots tells the others how many: two sums, an all-gather, the local experts' part, three sums, four copies to the host. Slots
+/// padded to a capacity are known, and DeepEP's kernels count themselves.
+TEST(ExpertKernels, CountsAreExchangedBeforeSlots) {
+  const model::ModelDescription m = gpt_oss();
+  const FrameworkProfile profile = load_profile("megatron-core");
+  Strategy s = job(8);
+  s.experts.dispatcher = Dispatcher::all_to_all;
+  const plan::Plan plan = write_plan(m, s, profile, 8);
+  const int passes = 2 * 4;
+  EXPECT_EQ(gathers_of(plan, "counts"), passes);
+  EXPECT_EQ(sum_of(plan, "to host").kernels, passes * 4);
+  s.experts.capacity_factor = 1;
+  EXPECT_EQ(gathers_of(write_plan(m, s, profile, 8), "counts"), passes);
+  s.experts.pad_to_capacity = true;
+  EXPECT_EQ(gathers_of(write_plan(m, s, profile, 8), "counts"), 0);
+  s.experts = {};
+  s.experts.dispatcher = Dispatcher::deepep;
+  EXPECT_EQ(gathers_of(write_plan(m, s, profile, 8), "counts"), 0);
+}
+
+/// Without fusion the host waits for two masked_selects per pass; slots are summed by atomics, four bytes read and written per element, once
+/// in forward (scatter_add_) and once in backward (index_add_). 1024 tokens with four experts each, 2880 wide.
+TEST(ExpertKernels, PermutationsByOperatorsMakeTheHostWaitAndAddByAtomics) {
+  const model::ModelDescription m = gpt_oss();
+  const FrameworkProfile profile = load_profile("megatron-core");
+  Strategy s = job(8);
+  s.experts.dispatcher = Dispatcher::all_to_all;
+  const plan::Plan operators = write_plan(m, s, profile, 8);
+  s.experts.fused_permute = true;
+  const plan::Plan fused = write_plan(m, s, profile, 8);
+  const int passes = 2 * 4;
+  EXPECT_EQ(syncs_of(operators) - syncs_of(fused), passes * 2);
+  const double slots = 1024.0 * 4, elements = slots * 2880;
+  EXPECT_EQ(sum_of(operators, "select tokens backward").bytes, passes * elements * 8);
+  EXPECT_EQ(sum_of(operators, "scatter add").bytes - sum_of(operators, "scatter add backward").bytes, passes * elements * 8);
+  EXPECT_EQ(sum_of(fused, "scatter add").kernels, 0);
+  // Padded to a capacity nothing is unknown: a stable argsort.
+  s.experts.fused_permute = false;
+  s.experts.capacity_factor = 1;
+  s.experts.pad_to_capacity = true;
+  const plan::Plan padded = write_plan(m, s, profile, 8);
+  EXPECT_EQ(sum_of(padded, "argsort").kernels, passes * 6);
+  EXPECT_EQ(sum_of(padded, "select valid").kernels, 0);
+  // Dropped and not padded: the host waits for the number of slots, at one place where dropless it waits at another.
+  s.experts.pad_to_capacity = false;
+  s.experts.fused_permute = true;
+  EXPECT_EQ(syncs_of(write_plan(m, s, profile, 8)), syncs_of(fused));
+  s.experts.dispatcher = Dispatcher::hybridep;   // orders tokens itself
+  s.experts.fused_permute = false;
+  EXPECT_EQ(sum_of(write_plan(m, s, profile, 8), "scatter add").kernels, 0);
+}
+
 /// Megatron's _indices_to_multihot: the host learns three times in forward, once in backward, how many entries are valid. With its
 /// experimental functions a kernel each way does all. Two layers, four micro-batches; 25 launches forward, 17 backward, 1 and 1 fused.
 TEST(ExpertKernels, DeepEpsListsOfExpertsMakeTheHostWaitUnlessFused) {
