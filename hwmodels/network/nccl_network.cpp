@@ -19,7 +19,7 @@ constexpr double kCopyEfficiency =
 
 // The playbook's jobs ran on two networks, the slower 1.4 (2 nodes) to 6 times (32 nodes) as slow as the other. On it all-gathers over 2 to
 // 32 nodes waited 0.31 to 0.32 ms in each step of the ring, whether it carried 67 or 4 MB, if waits and data hide each other as on the
-// tuned network (latency_norm of EFA in hwmodels/data/collective/nccl.yaml); kStalled lies between the two at every size. Source:
+// tuned network (latency_norm of EFA in hwmodels/data/collective/nccl.yaml); no job of the faster one reaches kStalled. Source:
 // ag_gbps_world in tests/accuracy/runs/nanotron_ultrascale_playbook.csv.
 constexpr double kStalled = 1.5, kStallNorm = 2.4;
 
