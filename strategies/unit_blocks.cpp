@@ -82,7 +82,8 @@ TapeBlocks UnitBlocks::emit_unit(const Unit& u, const Variant& variant) {
   options.input_gradient = u.input_gradient;
   options.gradient_element_bytes = data_.gradient_element_bytes();
   options.main_gradient_element_bytes = data_.main_gradient_element_bytes();
-  if (stage_.profile.proxies_always_stall || !stage_.rank_class.stage_peers_other_node.empty()) options.collective_wait = stage_.profile.proxy_stall * stage_.sizes.tensor;
+  if (stage_.rank_class.groups[static_cast<std::size_t>(plan::GroupAxis::tensor)].nodes > 1) options.collective_wait = stage_.profile.ring_step_wait * (stage_.sizes.tensor - 1);
+  else if (stage_.profile.proxies_always_stall || !stage_.rank_class.stage_peers_other_node.empty()) options.collective_wait = stage_.profile.proxy_stall * stage_.sizes.tensor;
   if (stage_.profile.workspaces.size() > 1) options.backward_workspace = stage_.profile.workspaces[1].value;
   options.backward_workspace_slot = Stage::kBackwardWorkspace;
   options.split = variant.split;

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "hwmodels/collective/group.h"
 #include "hwmodels/collective/tuner.h"
@@ -21,6 +22,7 @@ class NcclNetwork final : public Network {
   CommunicationCost dispatch(Bytes bytes, const TokenExchange& exchange, const GroupShape& group) const override;
   CommunicationCost peer_copies(Bytes bytes, const GroupShape& shape) const override;
   CommunicationCost point_to_point(Bytes bytes, bool same_node, int concurrent_per_node) const override;
+  Duration ring_step_wait() const override;
   CommunicatorMemory communicator_memory(const GroupShape& group,
                                          const std::vector<CollectiveKind>& kinds) const override;
 
@@ -28,7 +30,14 @@ class NcclNetwork final : public Network {
   Group group_for(const GroupShape& shape) const;
   CommunicationCost alone(CollectiveKind kind, double bytes, const Group& group) const;
   CommunicationCost shift(Bytes bytes, const GroupShape& shape) const;
-  double measured_factor(CollectiveKind kind, const Group& group) const;
+  struct JobsMessage {
+    int ranks = 1, nodes = 1;
+    Algorithm algorithm = Algorithm::none;
+    double modelled = 0, measured = 0;
+  };
+  std::optional<JobsMessage> jobs_message(CollectiveKind kind, bool world) const;
+  static double step_wait(const JobsMessage& message, CollectiveKind kind);
+  void as_measured(CommunicationCost& cost, CollectiveKind kind, const Group& group) const;
   double fabric_seconds(CollectiveKind kind, Bytes bytes, const GroupShape& shape, Algorithm algorithm) const;
   const Topology& topology() const;
 

@@ -34,6 +34,7 @@ struct CommunicationUse {
 
 struct CommunicationCost {
   Duration duration{};  // alone, from the last arrival to the end
+  Duration waits{};     // of it, what a ring over nodes waits in its steps beyond moving data (ring_step_wait)
   Algorithm algorithm = Algorithm::none;
   Protocol protocol = Protocol::none;
   int channels = 0;
@@ -94,6 +95,9 @@ class Network {
   /// One message between two GPUs. `same_node`, or `hops` node steps apart; `concurrent` messages of this
   /// node share its NICs.
   virtual CommunicationCost point_to_point(Bytes bytes, bool same_node, int concurrent_per_node) const = 0;
+
+  /// What each step of a ring over nodes waits beside moving data, as the job's own all-gather has it; nothing on a sound network.
+  virtual Duration ring_step_wait() const { return {}; }
 
   /// What each member puts straight into the memory of the next one round the ring, by copy engines: Transformer Engine's
   /// user buffers and PyTorch's symmetric memory. No kernel of NCCL's, so no SMs and no few channels for small messages.

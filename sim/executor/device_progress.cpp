@@ -16,6 +16,11 @@ bool waits(const plan::Block& block) {
   return std::any_of(block.timing.begin(), block.timing.end(), [](const plan::Instruction& i) { return i.op == Opcode::host_wait || i.op == Opcode::host_sync; });
 }
 
+/// Is the host held by a collective, whose steps no rank passes before the others?
+bool held(const plan::Plan& plan, const plan::Block& block) {
+  return std::any_of(block.timing.begin(), block.timing.end(), [&](const plan::Instruction& i) { return i.op == Opcode::collective && plan.collectives[i.index].host_waits; });
+}
+
 /// What one call of a block issues.
 struct Issued {
   std::int64_t host = 0, launches = 0;   // host: picoseconds that the launches take, without the layers' Python
@@ -66,10 +71,11 @@ DeviceProgress::DeviceProgress(const plan::Plan& plan, const plan::Program& prog
   }
   launches_.push_back(launches);
   for (std::size_t s = 1; s < works.size(); ++s) EXPECTS(timing.done[s].size() == static_cast<std::size_t>(works[s]), "works of a stream without times");
-  // What a layer's Python takes is as long as the slowest rank of a group takes. Any other rank issues its launches sooner, until the queue is full.
+  // What a layer's Python takes is as long as the slowest rank of a group takes. Any other rank issues its launches sooner, until the queue is full
+  // or a collective holds it.
   std::int64_t synchronised = calls == 0 ? 0 : timing.call_host[0];
   for (std::size_t c = 0; c < calls; ++c) {
-    if (c > 0 && waits(plan.blocks[program.step[c - 1].block])) synchronised = timing.call_host[c];
+    if (c > 0 && (waits(plan.blocks[program.step[c - 1].block]) || held(plan, plan.blocks[program.step[c - 1].block]))) synchronised = timing.call_host[c];
     const std::int64_t issued = c == 0 ? synchronised : host_[c - 1] + of_block[program.step[c - 1].block].host;
     host_.push_back(std::max({synchronised, issued, device(launches_[c] - kLaunchQueue)}));
   }

@@ -243,14 +243,15 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   // Jobs whose own all-gather over several nodes carried less than half of what it carried within a node have the stall with
   // any kind of parallelism, jobs with a better network do not (tests/accuracy/runs/nanotron_ultrascale_playbook.csv).
   if (const auto& m = s.communication.measured; m && s.cluster.nodes > 1) profile.proxies_always_stall = m->all_gather_world > 0 && m->all_gather_world < m->all_gather_node / 2;
+  const auto network = hwmodels::make_network(s.cluster, s.communication);
+  if (profile.proxy_stall > Duration{}) profile.ring_step_wait = network->ring_step_wait();
   for (Duration* d : st::issue_times(profile))
     *d = Duration{static_cast<std::int64_t>(static_cast<double>(d->count()) * s.cluster.node.cpu.launch_time)};
   if (!options.ablation.host) {
     for (Duration* d : st::issue_times(profile)) *d = Duration{};
-    profile.step_host = profile.proxy_stall = Duration{};
+    profile.step_host = profile.proxy_stall = profile.ring_step_wait = Duration{};
   }
   result.plan = st::write_plan(s.model, s.strategy, profile, s.cluster.gpus_per_node, options.unfold ? st::Folding::unfolded : st::Folding::folded);
-  const auto network = hwmodels::make_network(s.cluster, s.communication);
   const hwmodels::KernelModel kernels(s.cluster.gpu, hwmodels::ClockState::sustained, options.ablation.spread ? s.gpus() : 1);
   result.classes.resize(result.plan.classes.size());
   const st::Layout layout(s.strategy.parallelism.degrees, s.strategy.parallelism.order);

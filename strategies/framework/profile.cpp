@@ -222,7 +222,7 @@ const config::Fields<P>& fields() {
       config::duration("grouped_low_host", &P::grouped_low_host, "grouped_host of products in 8 or fewer bits", config::non_negative),
       config::duration("grouped_low_backward_host", &P::grouped_low_backward_host, "grouped_backward_host of products in 8 or fewer bits", config::non_negative),
       config::duration("step_host", &P::step_host, "host time per step: data, logging, scheduler", config::non_negative),
-      config::duration("proxy_stall", &P::proxy_stall, "wait of a layer's collective per rank, while pipeline messages between nodes are outstanding", config::non_negative),
+      config::duration("proxy_stall", &P::proxy_stall, "wait of a layer's collective within a node per rank, while pipeline messages between nodes are outstanding", config::non_negative),
       config::number("collective_sm_factor", &P::collective_sm_factor, "SMs that collectives take from kernels beside them, of what the GPU's file says", config::non_negative),
       config::boolean("expandable_segments", &P::expandable_segments, "allocator setting"),
       config::bytes("cublas_workspace", &P::cublas_workspace, "cuBLAS workspace of one handle; 0: PyTorch's on that GPU", config::non_negative),

@@ -199,10 +199,11 @@ struct FrameworkProfile {
   /// Per expert of the rank and grouped linear layer, where each expert's product is a launch: loops over weights, quantizers and gradients.
   Duration grouped_host{}, grouped_backward_host{}, grouped_low_host{}, grouped_low_backward_host{};   // low: products of at most 8 bits
   Duration step_host{};
-  /// Observed while messages between pipeline stages on different nodes are outstanding, and on slow networks: host time of a layer's collective, per
-  /// rank of the tensor group. Likely NCCL's proxy threads, which poll the NICs on the cores of the host threads.
+  /// Observed while messages between pipeline stages on different nodes are outstanding, and on slow networks: host time of a layer's collective
+  /// within a node, per rank of the tensor group. Likely NCCL's proxy threads, which poll the NICs on the cores of the host threads.
   Duration proxy_stall{};
   bool proxies_always_stall = false;   // not only beside such messages. Set by with_workspaces' caller
+  Duration ring_step_wait{};           // the same of a collective over nodes, per step of its ring: the network's. Set by with_workspaces' caller
   /// SMs that collectives take from kernels beside them, as a multiple of what the GPU's file says: frameworks limit NCCL's
   /// blocks (NCCL_MAX_CTAS) or leave SMs free for it (Transformer Engine's SM margins). Fitted by `calibrate against`.
   double collective_sm_factor = 1;

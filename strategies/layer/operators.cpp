@@ -49,7 +49,8 @@ Item Operators::gemm(const std::string& name, model::GemmRole role, std::int64_t
 }
 
 Item Operators::collective(CollectiveKind kind, const std::string& name, std::int64_t bytes, int sync, plan::GroupAxis axis, plan::Stream stream) const {
-  return {.kind = Item::Kind::collective, .stream = stream, .sync = sync, .spec = c_.builder.collective({kind, axis, Bytes{bytes}, name})};
+  return {.kind = Item::Kind::collective, .stream = stream, .sync = sync, 
+          .spec = c_.builder.collective({.kind = kind, .axis = axis, .bytes = Bytes{bytes}, .name = name, .host_waits = axis == plan::GroupAxis::tensor && c_.profile.ring_step_wait > Duration{}})};
 }
 
 Item Operators::weight_gradient(int weight, Item made_by) const {

@@ -148,6 +148,26 @@ TEST(MeasuredMemory, SlowNetworksStallNanotronsHost) {
   EXPECT_GT(step(129), 1.5 * step(131));
 }
 
+// A tensor group over nodes: the waits of each step of its rings hold the host that issues them. So the host does not run ahead of the
+// device, which then has no buffers of collectives to come back to: less reserved, in more time.
+TEST(MeasuredMemory, SlowRingsOverNodesHoldNanotronsHost) {
+  const auto run = [](double across_nodes) {
+    Scenario s = playbook(DataParallelKind::distributed_optimizer, 8);
+    s.strategy.parallelism.degrees.tensor = 16;
+    s.strategy.parallelism.degrees.data = 1;
+    s.strategy.training.micro_batch_size = 16;   // samples, one for each rank of the group
+    s.strategy.training.global_batch_size = 64;
+    s.cluster = hwmodels::load_cluster("p5", 2, "rail-fat-tree", "");
+    s.communication.measured = hwmodels::MeasuredBandwidth{.all_gather_world = across_nodes, .all_gather_node = 260, .world = strategies::Layout(s.strategy.parallelism.degrees).shape_of(strategies::Axis::world, 0, 8)};
+    return simulate(s);
+  };
+  const Result sound = run(220), slow = run(40);
+  EXPECT_GT(slow.step_time, sound.step_time);
+  EXPECT_LT(slow.classes[0].memory.peak_reserved.value, sound.classes[0].memory.peak_reserved.value);
+  for (const plan::CollectiveSpec& c : slow.plan.collectives) EXPECT_EQ(c.host_waits, c.axis == plan::GroupAxis::tensor) << c.name;
+  for (const plan::CollectiveSpec& c : sound.plan.collectives) EXPECT_FALSE(c.host_waits) << c.name;
+}
+
 // Transformer Engine keeps a linear layer's input in the 8 bits that it was multiplied in. Per token and layer: the inputs of
 // qkv and fc1 take 1 byte per element instead of 2, fc2's as well; o_proj's is a copy beside the attention's own output.
 TEST(MeasuredMemory, EightBitInputsAreKeptAsTheyWere) {
