@@ -84,6 +84,21 @@ void LinearLayer::copy_weight() {
   node_.forward.push_back(op_.kernel("cast weight", k_ * n_ * 4, k_ * n_ * 2));
 }
 
+/// All ranks' rows, one rank after the other; of several samples they are copied into order (PyTorch 2.13 _utils.py, _maybe_view_chunk_cat).
+void LinearLayer::all_gather(std::vector<Item>& list, const std::string& what, std::int64_t bytes) const {
+  const bool copies = reorders_ && c_.batch > 1;
+  if (copies) list.push_back(op_.alloc(unordered, bytes));
+  list.push_back(op_.collective(CollectiveKind::all_gather, name_ + " gather " + what, bytes, kBoth));
+  if (copies) append(list, {op_.kernel(name_ + " order " + what, bytes, bytes, model::KernelKind::strided), op_.free(unordered)});
+}
+
+/// The sequence's pieces are put one after the other first (_utils.py, _chunk_or_narrow_cat).
+void LinearLayer::reduce_scatter(std::vector<Item>& list, const std::string& what, std::int64_t bytes, int sync) const {
+  if (reorders_) append(list, {op_.alloc(unordered, bytes), op_.kernel(name_ + " order " + what, bytes, bytes, model::KernelKind::strided)});
+  list.push_back(op_.collective(CollectiveKind::reduce_scatter, name_ + " scatter " + what, bytes, sync));
+  if (reorders_) list.push_back(op_.free(unordered));
+}
+
 // Products -----------------------------------------------------------------------------------------------------------
 
 Item LinearLayer::whole(const Gemm& gemm) const { return op_.gemm(gemm.name, gemm.role, gemm.rows, gemm.columns, gemm.depth, c_.activation, false); }
@@ -118,7 +133,7 @@ void LinearLayer::forward(const Casts& casts) {
   const bool gathers_anew = gathers_ && !keeps_gathered_ && !buffers_;
   append(f, casts.before_gather);
   if (gathers_anew) f.push_back(op_.alloc(gathered_input, sent_input_));
-  if (gathers_ && !overlaps_) f.push_back(op_.collective(CollectiveKind::all_gather, name_ + " gather input", sent_input_, kBoth));
+  if (gathers_ && !overlaps_) all_gather(f, "input", sent_input_);
   append(f, casts.before_product);
   if (scatters_ || reduces_) f.push_back(op_.alloc(partial_output, output_bytes_));
   if (nf4_) op_.dequantise(f, whole_weight, k_ * n_);
@@ -137,7 +152,7 @@ void LinearLayer::forward(const Casts& casts) {
 void LinearLayer::sum_output() {
   std::vector<Item>& f = node_.forward;
   if (scatters_) f.push_back({.kind = Item::Kind::produce_outputs});
-  if (scatters_ && !overlaps_) f.push_back(op_.collective(CollectiveKind::reduce_scatter, name_ + " scatter output", output_bytes_, kBoth));
+  if (scatters_ && !overlaps_) reduce_scatter(f, "output", output_bytes_, kBoth);
   if (reduces_) f.push_back(op_.collective(CollectiveKind::all_reduce, name_ + " reduce output", output_bytes_, kBoth));
   // What a collective reads and what it writes are marked alike.
   if (records_ == RecordStreams::all) f.push_back(op_.record_stream(partial_output));
@@ -169,7 +184,7 @@ void LinearLayer::gather_gradient() {
   std::vector<Item>& b = node_.backward;
   if (!buffers_) b.push_back(op_.alloc(gathered_gradient, sent_gradient_));
   if (overlaps_) return;
-  b.push_back(op_.collective(CollectiveKind::all_gather, name_ + " gather gradient", sent_gradient_, kBoth));
+  all_gather(b, "gradient", sent_gradient_);
   if (records_ != RecordStreams::none) b.push_back(op_.record(Item::Kind::record_outputs));
 }
 
@@ -197,9 +212,11 @@ std::vector<Item> LinearLayer::input_gradient(const Casts& casts) const {
 /// Each tensor rank of a column-parallel layer has made a part of the sum.
 std::vector<Item> LinearLayer::sum_input_gradient() const {
   const int sync = c_.profile.waits_for_input_gradients ? kBoth : plan::kAfterCompute;
+  if (c_.gathered) return {};
   if (!gathers_ && sharded_ && column_) return {op_.collective(CollectiveKind::all_reduce, name_ + " reduce gradient", input_bytes_, sync)};
   if (!gathers_) return {};
-  std::vector<Item> list{{.kind = Item::Kind::produce_input_gradients}, op_.collective(CollectiveKind::reduce_scatter, name_ + " scatter gradient", input_bytes_, sync)};
+  std::vector<Item> list{{.kind = Item::Kind::produce_input_gradients}};
+  reduce_scatter(list, "gradient", input_bytes_, sync);
   if (records_ != RecordStreams::none) append(list, {op_.record_stream(partial_input_gradient), op_.record(Item::Kind::record_input_gradients)});
   return list;
 }
