@@ -110,6 +110,7 @@ const config::Fields<P>& fields() {
       config::boolean("waits_for_input_gradients", &P::waits_for_input_gradients, "tensor parallel: the input gradient's reduction does not run beside the weight gradient"),
       config::boolean("keeps_gathered_input", &P::keeps_gathered_input, "sequence parallel: the gathered input is kept for backward"),
       config::boolean("gathers_by_block", &P::gathers_by_block, "sequence parallel: what attention and the MLP read is gathered once for all their products"),
+      config::boolean("shares_gathered", &P::shares_gathered, "sequence parallel: products that read the same input gather it once and keep it, each scatters its own gradient"),
       config::boolean("sequence_second", &P::sequence_second, "sequence parallel: tensors are copied after they are gathered along the sequence, and before they are scattered"),
       config::boolean("gathers_into_buffers", &P::gathers_into_buffers, "sequence parallel: gathered tensors lie in two buffers made once"),
       config::choice("record_streams", &P::record_streams, "which collectives of the tensor group keep freed buffers until the device has got there",

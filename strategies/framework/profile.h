@@ -83,6 +83,7 @@ struct FrameworkProfile {
   bool waits_for_input_gradients = false; // tensor parallel: the reduction of a product's input gradient does not run beside the weight gradient
   bool keeps_gathered_input = false;      // sequence parallel: linear layers keep the gathered input for backward, not their shard
   bool gathers_by_block = false;          // sequence parallel: what attention and the MLP read is gathered once, as a tensor that all their products keep (torchtitan's PrepareModuleInput); false: by each product
+  bool shares_gathered = false;           // sequence parallel: products that read the same input gather it once and keep it, each scatters its own gradient (torch.compile merges equal all-gathers)
   bool sequence_second = false;           // sequence parallel: tensors are [batch, sequence, hidden]: what is gathered along the sequence is copied into order, and before it is scattered (torch.distributed's functional collectives)
   bool gathers_into_buffers = false;      // sequence parallel: gathered tensors lie in two buffers that are made once (nanotron's MemoryBuffer)
   RecordStreams record_streams = RecordStreams::none;   // of the tensor group's collectives

@@ -55,6 +55,7 @@ void LinearLayer::keep_operands() {
   const bool nvfp4 = c_.gemm == DType::nvfp4;
   if (keeps_gathered_) {
     keep("gathered input", input_bytes_);
+  } else if (gathers_ && c_.reads_gathered) {   // the other layer keeps it
   } else if (trained_ && is_torchao(DType::nvfp4)) {
     // torchao keeps both operands as backward multiplies them: quantised along the other direction (nvfp4_linear.py, save_for_backward).
     for (const auto& [what, elements] : {std::pair("input", own_rows_ * k_), std::pair("weight", k_ * n_)}) keep(std::string("quantised ") + what, elements / 2 + elements / 16);
@@ -130,16 +131,16 @@ void LinearLayer::scattered(std::vector<Item>& list, const Gemm& gemm, const std
 
 void LinearLayer::forward(const Casts& casts) {
   std::vector<Item>& f = node_.forward;
-  const bool gathers_anew = gathers_ && !keeps_gathered_ && !buffers_;
+  const bool gathers_anew = fetches_ && !keeps_gathered_ && !buffers_;
   append(f, casts.before_gather);
   if (gathers_anew) f.push_back(op_.alloc(gathered_input, sent_input_));
-  if (gathers_ && !overlaps_) all_gather(f, "input", sent_input_);
+  if (fetches_ && !overlaps_) all_gather(f, "input", sent_input_);
   append(f, casts.before_product);
   if (scatters_ || reduces_) f.push_back(op_.alloc(partial_output, output_bytes_));
   if (nf4_) op_.dequantise(f, whole_weight, k_ * n_);
   if (gptq_) op_.unpack(f, whole_weight, k_ * n_);
   const Gemm product{name_, GemmRole::forward, m_, n_, k_};
-  if (gathers_ && overlaps_) gathered(f, product, name_ + " gather input", sent_input_);
+  if (fetches_ && overlaps_) gathered(f, product, name_ + " gather input", sent_input_);
   else if (scatters_ && overlaps_) scattered(f, product, name_ + " scatter output", output_bytes_);
   else f.push_back(whole(product));
   if (nf4_) f.push_back(op_.free(whole_weight));

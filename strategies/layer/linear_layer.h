@@ -102,8 +102,9 @@ class LinearLayer {
   const bool trained_ = op_.weight(name_ + ".weight", k_ * n_).trainable;
   const bool quantised_ = !trained_ && quantises(c_.strategy.tuning, c_.profile, name_) && !(c_.model.tied_embeddings && name_ == "lm_head");
   const bool nf4_ = quantised_ && c_.strategy.tuning.format == FourBit::nf4, gptq_ = quantised_ && !nf4_;
-  const bool keeps_gathered_ = gathers_ && trained_ && c_.profile.keeps_gathered_input;       // until backward, which else gathers it again
-  const bool regathers_ = gathers_ && trained_ && !keeps_gathered_;
+  const bool fetches_ = gathers_ && !c_.reads_gathered;                                       // by itself
+  const bool keeps_gathered_ = fetches_ && trained_ && (c_.profile.keeps_gathered_input || c_.profile.shares_gathered);   // until backward, which else gathers it again
+  const bool regathers_ = fetches_ && trained_ && !keeps_gathered_;
   const bool buffers_ = c_.profile.gathers_into_buffers;
   const bool reorders_ = c_.profile.sequence_second && !overlaps_;   // tensors that travel along the sequence
   const RecordStreams records_ = c_.profile.record_streams;

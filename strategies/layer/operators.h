@@ -34,6 +34,7 @@ struct LowerContext {
   int expert_inside = 0;           // of them: neighbours that exchange tokens first; 0: nobody does
   bool joint_reduction = false;    // outputs of row-parallel layers are not reduced one by one: the layer reduces their sum
   bool gathered = false;           // column-parallel layers find their input gathered, and leave the sum of its gradient to what gathered it
+  bool reads_gathered = false;     // a column-parallel layer reads what another has gathered and keeps, and scatters its own input gradient
   bool adapter = false;            // lowering an adapter: its weights are trained and carry none
   std::string attention;           // "flash" or "unfused"
 

@@ -189,16 +189,22 @@ bool gathers_at_once(const LowerContext& c) {
   return c.profile.gathers_by_block && !c.profile.overlap_tensor && c.sequence_parallel && c.tensor > 1 && format && !c.mixed();
 }
 
+/// The second and third product of an input. Source: torch/_functorch/compile_utils.py, fx_graph_cse, which takes functional collectives for
+/// pure. Frozen layers keep nothing that another could read.
+bool reads_gathered(const LowerContext& c) { return c.profile.shares_gathered && c.sequence_parallel && c.tensor > 1 && c.strategy.tuning.kind == TuningKind::full && bits(c.gemm) > 8; }
+
 QueryKeyValue separate_projections(const LowerContext& c, Operators& op, Tape& tape, TensorId x, bool rotates) {
   const auto& m = c.model;
   LowerContext inner = c;
   inner.gathered = gathers_at_once(c);
   if (inner.gathered) x = op.gather_sequence(x, "attention", m.hidden);
-  Operators projections(inner, tape);
+  LowerContext other = inner;
+  other.reads_gathered = reads_gathered(c);
+  Operators projections(inner, tape), others(other, tape);
   QueryKeyValue h;
   h.q = projections.linear(x, "q_proj", m.hidden, query_width(c), m.qkv_bias, Operators::Split::column);
-  h.k = projections.linear(x, "k_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
-  h.v = projections.linear(x, "v_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
+  h.k = others.linear(x, "k_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
+  h.v = others.linear(x, "v_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
   if (m.qk_norm) norm_queries_and_keys(c, op, h.q, h.k);
   if (!rotates) return h;
   h.q = op.rope(h.q, "query rope", query_width(c) / c.tensor);
@@ -288,7 +294,9 @@ TensorId mlp_block(const LowerContext& c, Operators& op, Tape& tape, TensorId x,
   LowerContext inner = c;
   inner.gathered = gathers_at_once(c);
   if (inner.gathered) x = op.gather_sequence(x, prefix + "mlp", m.hidden);
-  Operators first(inner, tape);
+  LowerContext other = inner;
+  other.reads_gathered = reads_gathered(c);
+  Operators first(inner, tape), second(other, tape);
   if (!m.gated_mlp) {
     const TensorId h = first.linear(x, prefix + "fc1", m.hidden, width, m.mlp_bias, Split::column);
     return op.linear(op.activation(h, kNoTensor, width / c.tensor, prefix), prefix + "fc2", width, m.hidden, m.mlp_bias, Split::row);
@@ -298,7 +306,7 @@ TensorId mlp_block(const LowerContext& c, Operators& op, Tape& tape, TensorId x,
     gate = first.linear(x, prefix + "gate_up", m.hidden, 2 * width, m.mlp_bias, Split::column);
   } else {
     gate = first.linear(x, prefix + "gate_proj", m.hidden, width, m.mlp_bias, Split::column);
-    up = first.linear(x, prefix + "up_proj", m.hidden, width, m.mlp_bias, Split::column);
+    up = second.linear(x, prefix + "up_proj", m.hidden, width, m.mlp_bias, Split::column);
   }
   return op.linear(op.activation(gate, up, width / c.tensor, prefix), prefix + "down_proj", width, m.hidden, m.mlp_bias, Split::row);
 }

@@ -125,6 +125,17 @@ TEST(GatheredInput, IsGatheredOnceForAllProductsOfABlock) {
   EXPECT_EQ(count(s, "q_proj gather input"), 2);   // again for the weight's gradient
 }
 
+// Compiled DTensor products gather what they share once; each scatters its own gradient.
+TEST(GatheredInput, IsSharedByCompiledProducts) {
+  Scenario s = two_ranks(1);
+  s.profile.gathers_by_block = false;
+  s.profile.shares_gathered = true;
+  EXPECT_EQ(count(s, "q_proj gather input"), 1);
+  EXPECT_EQ(count(s, "k_proj gather input") + count(s, "v_proj gather input") + count(s, "up_proj gather input"), 0);
+  EXPECT_EQ(count(s, "gate_proj gather input"), 1);
+  for (const char* product : {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"}) EXPECT_EQ(count(s, std::string(product) + " scatter gradient"), 1) << product;
+}
+
 // Pieces of [batch, sequence, hidden] that are gathered along the sequence lie in order where there is one sample; to be scattered they are
 // always copied.
 TEST(GatheredInput, IsCopiedIntoOrderWhereSamplesAreSeveral) {
