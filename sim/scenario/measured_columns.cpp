@@ -80,15 +80,16 @@ st::Precision precision_of(const std::string& word) {
   throw NotSimulated{"precision '" + word + "' is not simulated yet"};
 }
 
-st::DataParallelKind kind_of(const std::string& word, const std::string& profile, int data) {
+st::DataParallelKind kind_of(const std::string& word, const st::FrameworkProfile& with, int data) {
   using K = st::DataParallelKind;
+  const std::string& profile = with.name;
   const bool megatron = is_megatron(profile) || profile.starts_with("nanotron");
   if (word == "none" || word.empty()) return data > 1 ? (word.empty() && is_nvidia_recipe(profile) ? K::distributed_optimizer : K::ddp) : K::none;
   if (word == "zero1") return megatron && profile != "megatron-deepspeed" ? K::distributed_optimizer : K::zero1;
   if (word == "zero2") return K::zero2;
   if (word == "zero3") return K::zero3;
   if (word == "fsdp" && (profile == "megatron-core" || is_nvidia_recipe(profile))) return K::megatron_fsdp;
-  if (word == "fsdp" || word == "hsdp") return profile.starts_with("torchtitan") || profile.starts_with("torchtune") ? K::fsdp2 : K::fsdp1;
+  if (word == "fsdp" || word == "hsdp") return with.fsdp2 ? K::fsdp2 : K::fsdp1;
   if (word == "megatron-fsdp") return K::megatron_fsdp;
   throw NotSimulated{"sharding '" + word + "' is not simulated yet"};
 }

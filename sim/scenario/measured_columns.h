@@ -26,7 +26,7 @@ model::ModelDescription model_of(const config::CsvRow& row, const std::string& p
 
 /// Throw NotSimulated for words that nobody here knows. `data`: data-parallel degree.
 strategies::Precision precision_of(const std::string& word);
-strategies::DataParallelKind kind_of(const std::string& word, const std::string& profile, int data);
+strategies::DataParallelKind kind_of(const std::string& word, const strategies::FrameworkProfile& profile, int data);
 
 /// The schedule by its name in the row; without one, by the number of chunks.
 strategies::Pipeline pipeline_of(const config::CsvRow& row, int stages, std::int64_t layers);

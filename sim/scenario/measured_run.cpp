@@ -135,8 +135,8 @@ std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
     for (const char* average : {"time by average", "step time is an average over a length distribution"})
       if (contains(cell(row, "note"), average)) run.step_time_s.reset();
     run.last_stage_memory = contains(cell(row, "mem_rank"), "last");
-    run.first_stage_memory = run.framework == "nanotron";
-    run.reserved_at_end = run.first_stage_memory;   // log_memory resets the peak before and after each step's passes (nanotron trainer.py, training_step)
+    run.first_stage_memory = run.framework == "nanotron" || contains(cell(row, "mem_rank"), "first");
+    run.reserved_at_end = run.framework == "nanotron";   // log_memory resets the peak before and after each step's passes (nanotron trainer.py, training_step)
     run.fits = ended_well(row);
     run.clean = is_clean(row, run);
     try {

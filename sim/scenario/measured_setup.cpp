@@ -48,7 +48,7 @@ std::string megatron_of(const config::CsvRow& row, const std::string& gpu) {
 
 /// A profile whose kernels may be compiled has a file for that.
 std::string compiled_form(const config::CsvRow& row, const std::string& profile) {
-  return compiled(row) && (profile == "torchtitan" || profile == "fms-fsdp" || profile == "torchtune") ? profile + "-compile" : profile;
+  return compiled(row) && (profile == "torchtitan" || profile == "fms-fsdp" || profile == "torchtune" || profile == "kempnerforge") ? profile + "-compile" : profile;
 }
 
 /// Frameworks under the names of their releases, forks and relatives. Letters and digits only.
@@ -173,6 +173,15 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   if (attention == "cudnn-9.13") profile.attention = model::AttentionKernel::cudnn_9_13;
   if (attention == "mem-efficient") profile.attention = model::AttentionKernel::mem_efficient;
   if (attention == "flash1" || attention == "flash2" || attention == "mem-efficient" || attention.starts_with("cudnn")) profile.cudnn_attention_from = 0;
+  // PyTorch prefers cuDNN's attention on Hopper and Blackwell from cuDNN 9.15.1 on, which its builds have had since 2.11
+  // (ATen/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention; huggingface/transformers pull request 48163).
+  const auto torch = release_after(cell(row, "source") + " " + note, "PyTorch ");
+  if (contains(text, "sdpa") && torch && *torch >= Release{2, 11, 0} && attention.find("2") == std::string::npos) {
+    profile.cudnn_attention_from = 90;
+    profile.cudnn_attention = model::AttentionKernel::cudnn_9_13;
+  }
+  // OLMo-core's scripts of before November 2024 (fused_loss, or not).
+  if (profile.name == "olmo-core" && contains(text, "logsumexp on 16-bit logits")) profile.loss = LossKind::native;
   if (contains(text, "dispatcher: deepep")) profile.dispatcher = strategies::Dispatcher::deepep;
   if (contains(text, "cp_comm_type a2a")) profile.context = strategies::ContextKind::ulysses;
   if (contains(text, "+ rms kernel")) profile.norm = Fusion::fused;

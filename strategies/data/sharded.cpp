@@ -18,7 +18,7 @@ class Sharded final : public ShardedWriter {
   explicit Sharded(Stage& stage) : ShardedWriter(stage, stage.profile.reduce), kind_(stage.strategy.data_parallel.kind) {
     defers_ = stage.sizes.pipeline > 1 && kind_ == DataParallelKind::fsdp2;
     copies_out_ = kind_ == DataParallelKind::fsdp2;
-    skips_sync_ = kind_ == DataParallelKind::fsdp1 && profile().accumulates_unsharded && !offloads_optimizer();
+    skips_sync_ = !defers_ && profile().accumulates_unsharded && !offloads_optimizer();
   }
 
   void setup() override {
@@ -156,7 +156,9 @@ class Sharded final : public ShardedWriter {
     });
   }
 
-  bool accumulates_in_place() const { return defers_ && reduce_bytes_ == parameter_bytes_; }
+  /// FSDP2 keeps the sum of whole gradients in the format of their reduction.
+  bool sums_in_reduce_format() const { return defers_ || (skips_sync_ && kind_ == DataParallelKind::fsdp2); }
+  bool accumulates_in_place() const { return sums_in_reduce_format() && reduce_bytes_ == parameter_bytes_; }
 
   void wait_gradients() {
     if (combines_replicas()) sum_replicas();
@@ -171,8 +173,8 @@ class Sharded final : public ShardedWriter {
   /// accumulate_unsharded_grad_if_needed), FSDP1's as the flat parameter's `.grad`, whose frozen parts are zeros.
   void accumulate(std::size_t index, bool first) {
     const Unit& u = stage_.units[index];
-    const std::int64_t elements = reduced_elements(u), made = skips_sync_ ? elements * parameter_bytes_ : u.tape->trainable_bytes(parameter_bytes_),
-                       sum = skips_sync_ ? made : u.tape->trainable_bytes(reduce_bytes_);
+    const std::int64_t elements = reduced_elements(u), made = sums_in_reduce_format() ? u.tape->trainable_bytes(parameter_bytes_) : elements * parameter_bytes_,
+                       sum = sums_in_reduce_format() ? u.tape->trainable_bytes(reduce_bytes_) : made;
     if (accumulates_in_place()) return;
     if (elements == 0) return drop_gradients(u);
     stage_.call(key(first ? "accumulate first" : "accumulate", u), Phase::backward, &u, [&](plan::BlockWriter& w) {
@@ -194,9 +196,9 @@ class Sharded final : public ShardedWriter {
       w.wait(Stream::compute, Stage::kPersistentSlots - 3);
       w.free(kReduceInput);
       w.alloc(kReduceInput, bytes, Category::communication);
-      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = elements * (defers_ ? reduce_bytes_ : parameter_bytes_), .bytes_written = bytes, .name = "reduce copy-in"}), host());
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = elements * (sums_in_reduce_format() ? reduce_bytes_ : parameter_bytes_), .bytes_written = bytes, .name = "reduce copy-in"}), host());
       free_gradients_of(u, w);
-      if (defers_ || skips_sync_) w.free(extra(u, kAccumulated), Frame::unit);
+      if ((defers_ || skips_sync_) && !accumulates_in_place()) w.free(extra(u, kAccumulated), Frame::unit);
       if (gradients_leave()) {  // the last one has been copied down before its bytes are used again
         w.wait(Stream::data_reduce, kLeft);
         w.free(kLeaving);
@@ -231,7 +233,7 @@ class Sharded final : public ShardedWriter {
   DataParallelKind kind_;
   bool copies_out_ = true;      // what was gathered, into parameters of their own
   bool defers_ = false;         // gradients are reduced once per step and chunk, not per micro-batch
-  bool skips_sync_ = false;     // FSDP1 under no_sync: all but the last micro-batch's gradients stay whole on every GPU
+  bool skips_sync_ = false;     // under no_sync: all but the last micro-batch's gradients stay whole on every GPU
   std::int64_t unsummed_ = 0;   // bytes of gradient shards that wait for their sum over replicas
 };
 

@@ -75,12 +75,16 @@ struct FrameworkProfile {
   bool masks_by_product = false;          // unfused: heads are copied out of q, k and v; scores are multiplied with the mask, and a large number is taken off elsewhere (Megatron-LM until 2020)
   bool norm_upcasts = false;              // norms read an fp32 copy of their input; copy and norm are made again in backward (InternEvo)
   bool fused_qkv = true, fused_gate_up = true;
+  bool whole_embedding = false;           // tensor parallel: every rank has the whole table of words, and looks all of them up; false: its part of the vocabulary
   bool one_hot_embedding = false;         // tokens are looked up by a product with the table, and its gradient is one (MaxText, use_iota_embed)
   bool keeps_logits = true;               // the training loop holds the 16-bit logits until the loss is known
   bool copies_shifted_logits = false;     // upcast, upcast_fused: the last position is cut off, and the rest of the fp32 logits copied
   bool gathers_logits = false;            // tensor parallel: shards of the logits are gathered, and every rank computes the whole loss
   bool waits_for_input_gradients = false; // tensor parallel: the reduction of a product's input gradient does not run beside the weight gradient
   bool keeps_gathered_input = false;      // sequence parallel: linear layers keep the gathered input for backward, not their shard
+  bool gathers_by_block = false;          // sequence parallel: what attention and the MLP read is gathered once, as a tensor that all their products keep (torchtitan's PrepareModuleInput); false: by each product
+  bool shares_gathered = false;           // sequence parallel: products that read the same input gather it once and keep it, each scatters its own gradient (torch.compile merges equal all-gathers)
+  bool sequence_second = false;           // sequence parallel: tensors are [batch, sequence, hidden]: what is gathered along the sequence is copied into order, and before it is scattered (torch.distributed's functional collectives)
   bool gathers_into_buffers = false;      // sequence parallel: gathered tensors lie in two buffers that are made once (nanotron's MemoryBuffer)
   RecordStreams record_streams = RecordStreams::none;   // of the tensor group's collectives
   bool asynchronous_row = false;          // row-parallel products are autograd functions of their own, which keep their input as it came (nanotron's tp_linear_async_communication)
@@ -173,7 +177,8 @@ struct FrameworkProfile {
   bool pipeline_by_cost = false;          // stages are balanced by compute, head included (nanotron); false: by layers
   bool ddp_bucket_copies = false;         // under DDP its 16-bit buckets live beside the fp32 gradients (nanotron)
   bool accumulates_after_backward = false;  // 16-bit gradients live until the micro-batch's backward is over, then go into the fp32 ones
-  bool accumulates_unsharded = false;     // FSDP1: no_sync for all but the last micro-batch, whose gradients then stay whole on every GPU
+  bool fsdp2 = false;                     // sharded by FSDP2 (fully_shard); false: by FSDP1
+  bool accumulates_unsharded = false;     // FSDP: no_sync for all but the last micro-batch, whose gradients then stay whole on every GPU
   bool reduces_over_all = false;          // buckets are flattened, all-reduced over all replicas at once whoever shares states, and copied back (InternEvo)
   bool scatters_gradients = false;        // ZeRO-1: buckets are reduce-scattered as lists of pieces, which are copies, and parameters gathered into one; false: all-reduced
   bool joins_scattered = false;           // scatters_gradients: the pieces are joined to all gradients once more (DeepSpeed, 2020-09 to 2020-11)

@@ -14,7 +14,7 @@ TensorId layer_block(const LowerContext& context, Operators& op, Tape& tape, Ten
 TensorId latent_attention_block(const LowerContext& context, Operators& op, Tape& tape, TensorId x, const model::Layer& layer);
 
 /// A dense MLP of `width` (unsharded), gated or not; names begin with `prefix` ("" or "shared experts ").
-TensorId mlp_block(const LowerContext& context, Operators& op, TensorId x, std::int64_t width, const std::string& prefix = "");
+TensorId mlp_block(const LowerContext& context, Operators& op, Tape& tape, TensorId x, std::int64_t width, const std::string& prefix = "");
 
 /// A dense MLP, one piece of the sequence at a time; only its input is kept.
 TensorId tiled_mlp_block(const LowerContext& context, Operators& op, Tape& tape, TensorId x, std::int64_t width);

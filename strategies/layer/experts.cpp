@@ -69,7 +69,7 @@ TensorId ExpertLayer::run(TensorId x) {
 }
 
 TensorId ExpertLayer::shared_experts(TensorId x) {
-  const TensorId y = mlp_block(c_, op_, x, moe_.shared_ffn_hidden, "shared experts ");
+  const TensorId y = mlp_block(c_, op_, tape_, x, moe_.shared_ffn_hidden, "shared experts ");
   if (!moe_.shared_gate) return y;
   const TensorId gate = op_.linear(x, "shared experts gate", hidden_, 1, false, Operators::Split::none);
   const TensorId out = tape_.tensor("gated shared experts", bytes(load_.rows));

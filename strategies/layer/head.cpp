@@ -36,21 +36,26 @@ void reduce_embedding(const LowerContext& c, const Operators& op, Node& node, st
 
 /// Words of `width`, looked up in the table that tensor ranks share.
 TensorId word_embedding(const LowerContext& c, const Operators& op, Tape& tape, std::int64_t width, bool tied_here) {
-  const std::int64_t e = c.element(), whole = c.tokens * c.model.hidden * e, rows = padded_vocabulary(c) / c.tensor;
+  const bool splits = c.tensor > 1 && !c.profile.whole_embedding, cuts = c.profile.whole_embedding && c.sequence_parallel;
+  const std::int64_t e = c.element(), whole = c.tokens * c.model.hidden * e, rows = padded_vocabulary(c) / (splits ? c.tensor : 1);
   const TensorId ids = tape.tensor("token ids", c.tokens * 8, false), x = tape.tensor("embedding", c.stream_tokens() * c.model.hidden * e);
   Weight table = op.weight("word_embeddings.weight", rows * width);
   table.matrix = false;
   table.columns = width;
   table.gradient_elsewhere = tied_here;
-  table.replicated_over_tensor = c.tensor == 1;
+  table.replicated_over_tensor = c.tensor == 1;   // of a whole table all ranks make the same gradient: nothing is to be reduced
   Node node{.name = "embedding", .outputs = {x}, .intermediates = {ids}};
   if (table.trainable) node.saved = {ids};
   const int w = tape.weight(std::move(table));
-  if (c.tensor > 1) node.forward.push_back(Operators::alloc(0, whole));
+  if (splits || cuts) node.forward.push_back(Operators::alloc(0, whole));
   const bool one_hot = c.profile.one_hot_embedding;
   if (one_hot) node.forward.insert(node.forward.end(), {op.kernel("one-hot", c.tokens * 8, c.tokens * rows * e), one_hot_product(c, "embedding", model::GemmRole::forward, c.tokens, width, rows)});
   else node.forward.push_back(op.kernel("embedding", whole, whole, KernelKind::embedding));
-  if (c.tensor > 1) reduce_embedding(c, op, node, whole);
+  if (splits) reduce_embedding(c, op, node, whole);
+  if (cuts) {   // each rank goes on with its tokens of what all have looked up
+    node.forward.insert(node.forward.end(), {op.kernel("take own tokens", whole / c.tensor, whole / c.tensor), Operators::free(0)});
+    node.backward.insert(node.backward.end(), {Operators::alloc(1, whole), op.collective(CollectiveKind::all_gather, "embedding gather gradient", whole, plan::kAfterCompute | plan::kComputeWaits)});
+  }
   node.backward.push_back(op.weight_gradient(w, one_hot ? one_hot_product(c, "embedding weight gradient", model::GemmRole::weight_gradient, rows, width, c.tokens)
                                                         : op.kernel("embedding backward", whole, rows * width * e / 8 + whole, KernelKind::embedding)));
   if (c.tensor > 1 && c.sequence_parallel) node.backward.push_back(Operators::free(1));

@@ -11,6 +11,29 @@ TensorId Operators::linear(TensorId x, const std::string& name, std::int64_t in,
   return c_.strategy.tuning.kind == TuningKind::adapter_v2 ? scaled_and_shifted(y, name, out, split) : with_adapter(x, y, name, in, out, split);
 }
 
+/// torchtitan models/llama3/parallelize.py: prepare_module_input of attention and feed_forward, whose desired layout is Replicate. 8-bit
+/// operands with one scale are cast before (PrepareFloat8ModuleInput), and rest in 16 bit here.
+TensorId Operators::gather_sequence(TensorId x, const std::string& name, std::int64_t width) {
+  const std::int64_t elements = c_.tokens * width, bytes = elements * c_.element(), own = bytes / c_.tensor;
+  const bool narrow = bits(c_.gemm) <= 8 && !c_.row_scaled, orders = c_.profile.sequence_second, orders_gathered = orders && c_.batch > 1;
+  const std::int64_t sent = narrow ? elements * bits(c_.gemm) / 8 : bytes;
+  const int both = plan::kAfterCompute | plan::kComputeWaits;
+  const TensorId y = tape_.tensor(name + " gathered", bytes);
+  Node node{.name = name + " gather", .inputs = {x}, .outputs = {y}};
+  std::vector<Item>& f = node.forward;
+  if (narrow && scales_from_tensor()) f.push_back(kernel(name + " input maximum", own, 4, KernelKind::reduction));
+  if (narrow) f.push_back(kernel(name + " cast input", own, sent / c_.tensor));
+  if (orders_gathered) f.push_back(alloc(0, sent));
+  f.push_back(collective(CollectiveKind::all_gather, name + " gather input", sent, both));
+  if (orders_gathered) f.insert(f.end(), {kernel(name + " order input", sent, sent, KernelKind::strided), free(0)});
+  std::vector<Item>& b = node.backward;
+  if (orders) b.insert(b.end(), {alloc(1, bytes), kernel(name + " order input gradient", bytes, bytes, KernelKind::strided)});
+  b.insert(b.end(), {{.kind = Item::Kind::produce_input_gradients}, collective(CollectiveKind::reduce_scatter, name + " scatter input gradient", bytes, both)});
+  if (orders) b.push_back(free(1));
+  tape_.nodes.push_back(std::move(node));
+  return y;
+}
+
 /// A 4-bit weight is written out in 16 bits before each product and dropped after it: temporaries from this number on, of which the
 /// first holds the operand. Where it was quantised from fp16 it comes back as fp16 and is cast, both there at once.
 /// Sources: bitsandbytes autograd/_functions.py, MatMul4Bit, and functional.py, dequantize_4bit; Lightning Fabric 2.1 to 2.4

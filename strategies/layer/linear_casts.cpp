@@ -22,7 +22,7 @@ LinearLayer::Casts LinearLayer::casts() const {
   if (!low_precision_) return {};
   if (c_.row_scaled) return casts_by_row();
   Casts c;
-  c.before_gather = casts_of_input();
+  if (!c_.gathered) c.before_gather = casts_of_input();   // else it was cast before it was gathered
   c.before_gradient_gather = casts_of_gradient();
   if (block_scaled_ && c_.profile.transformer_engine) {
     // Activations are quantised with their scales in the product's order, weights are not: theirs are brought into it for each product.

@@ -55,6 +55,7 @@ void LinearLayer::keep_operands() {
   const bool nvfp4 = c_.gemm == DType::nvfp4;
   if (keeps_gathered_) {
     keep("gathered input", input_bytes_);
+  } else if (gathers_ && c_.reads_gathered) {   // the other layer keeps it
   } else if (trained_ && is_torchao(DType::nvfp4)) {
     // torchao keeps both operands as backward multiplies them: quantised along the other direction (nvfp4_linear.py, save_for_backward).
     for (const auto& [what, elements] : {std::pair("input", own_rows_ * k_), std::pair("weight", k_ * n_)}) keep(std::string("quantised ") + what, elements / 2 + elements / 16);
@@ -82,6 +83,21 @@ bool LinearLayer::autocast_copies_weight() const {
 void LinearLayer::copy_weight() {
   keep("weight copy", k_ * n_ * 2);
   node_.forward.push_back(op_.kernel("cast weight", k_ * n_ * 4, k_ * n_ * 2));
+}
+
+/// All ranks' rows, one rank after the other; of several samples they are copied into order (PyTorch 2.13 _utils.py, _maybe_view_chunk_cat).
+void LinearLayer::all_gather(std::vector<Item>& list, const std::string& what, std::int64_t bytes) const {
+  const bool copies = reorders_ && c_.batch > 1;
+  if (copies) list.push_back(op_.alloc(unordered, bytes));
+  list.push_back(op_.collective(CollectiveKind::all_gather, name_ + " gather " + what, bytes, kBoth));
+  if (copies) append(list, {op_.kernel(name_ + " order " + what, bytes, bytes, model::KernelKind::strided), op_.free(unordered)});
+}
+
+/// The sequence's pieces are put one after the other first (_utils.py, _chunk_or_narrow_cat).
+void LinearLayer::reduce_scatter(std::vector<Item>& list, const std::string& what, std::int64_t bytes, int sync) const {
+  if (reorders_) append(list, {op_.alloc(unordered, bytes), op_.kernel(name_ + " order " + what, bytes, bytes, model::KernelKind::strided)});
+  list.push_back(op_.collective(CollectiveKind::reduce_scatter, name_ + " scatter " + what, bytes, sync));
+  if (reorders_) list.push_back(op_.free(unordered));
 }
 
 // Products -----------------------------------------------------------------------------------------------------------
@@ -115,16 +131,16 @@ void LinearLayer::scattered(std::vector<Item>& list, const Gemm& gemm, const std
 
 void LinearLayer::forward(const Casts& casts) {
   std::vector<Item>& f = node_.forward;
-  const bool gathers_anew = gathers_ && !keeps_gathered_ && !buffers_;
+  const bool gathers_anew = fetches_ && !keeps_gathered_ && !buffers_;
   append(f, casts.before_gather);
   if (gathers_anew) f.push_back(op_.alloc(gathered_input, sent_input_));
-  if (gathers_ && !overlaps_) f.push_back(op_.collective(CollectiveKind::all_gather, name_ + " gather input", sent_input_, kBoth));
+  if (fetches_ && !overlaps_) all_gather(f, "input", sent_input_);
   append(f, casts.before_product);
   if (scatters_ || reduces_) f.push_back(op_.alloc(partial_output, output_bytes_));
   if (nf4_) op_.dequantise(f, whole_weight, k_ * n_);
   if (gptq_) op_.unpack(f, whole_weight, k_ * n_);
   const Gemm product{name_, GemmRole::forward, m_, n_, k_};
-  if (gathers_ && overlaps_) gathered(f, product, name_ + " gather input", sent_input_);
+  if (fetches_ && overlaps_) gathered(f, product, name_ + " gather input", sent_input_);
   else if (scatters_ && overlaps_) scattered(f, product, name_ + " scatter output", output_bytes_);
   else f.push_back(whole(product));
   if (nf4_) f.push_back(op_.free(whole_weight));
@@ -137,7 +153,7 @@ void LinearLayer::forward(const Casts& casts) {
 void LinearLayer::sum_output() {
   std::vector<Item>& f = node_.forward;
   if (scatters_) f.push_back({.kind = Item::Kind::produce_outputs});
-  if (scatters_ && !overlaps_) f.push_back(op_.collective(CollectiveKind::reduce_scatter, name_ + " scatter output", output_bytes_, kBoth));
+  if (scatters_ && !overlaps_) reduce_scatter(f, "output", output_bytes_, kBoth);
   if (reduces_) f.push_back(op_.collective(CollectiveKind::all_reduce, name_ + " reduce output", output_bytes_, kBoth));
   // What a collective reads and what it writes are marked alike.
   if (records_ == RecordStreams::all) f.push_back(op_.record_stream(partial_output));
@@ -169,7 +185,7 @@ void LinearLayer::gather_gradient() {
   std::vector<Item>& b = node_.backward;
   if (!buffers_) b.push_back(op_.alloc(gathered_gradient, sent_gradient_));
   if (overlaps_) return;
-  b.push_back(op_.collective(CollectiveKind::all_gather, name_ + " gather gradient", sent_gradient_, kBoth));
+  all_gather(b, "gradient", sent_gradient_);
   if (records_ != RecordStreams::none) b.push_back(op_.record(Item::Kind::record_outputs));
 }
 
@@ -197,9 +213,11 @@ std::vector<Item> LinearLayer::input_gradient(const Casts& casts) const {
 /// Each tensor rank of a column-parallel layer has made a part of the sum.
 std::vector<Item> LinearLayer::sum_input_gradient() const {
   const int sync = c_.profile.waits_for_input_gradients ? kBoth : plan::kAfterCompute;
+  if (c_.gathered) return {};
   if (!gathers_ && sharded_ && column_) return {op_.collective(CollectiveKind::all_reduce, name_ + " reduce gradient", input_bytes_, sync)};
   if (!gathers_) return {};
-  std::vector<Item> list{{.kind = Item::Kind::produce_input_gradients}, op_.collective(CollectiveKind::reduce_scatter, name_ + " scatter gradient", input_bytes_, sync)};
+  std::vector<Item> list{{.kind = Item::Kind::produce_input_gradients}};
+  reduce_scatter(list, "gradient", input_bytes_, sync);
   if (records_ != RecordStreams::none) append(list, {op_.record_stream(partial_input_gradient), op_.record(Item::Kind::record_input_gradients)});
   return list;
 }

@@ -23,7 +23,7 @@ class LinearLayer {
   enum Temporary : int {
     gathered_input = 0, partial_output = 1, gathered_gradient = 2, partial_input_gradient = 3, whole_weight = 5,
     cast_input = 6, cast_gradient = 6, cast_weight = 7, transposed_weight = 7, transposed_gradient = 8, cast_weight_columns = 9,
-    cast_gradient_columns = 10, transposed_input = 11, cast_input_columns = 12, transposed_narrow_weight = 13,
+    cast_gradient_columns = 10, transposed_input = 11, cast_input_columns = 12, transposed_narrow_weight = 13, unordered = 14,
   };
   /// What runs beside the products of a layer whose operands have fewer than 16 bits, in the order of forward and backward.
   struct Casts {
@@ -50,6 +50,8 @@ class LinearLayer {
   void regather_input();
   std::vector<Item> input_gradient(const Casts& casts) const;
   std::vector<Item> sum_input_gradient() const;
+  void all_gather(std::vector<Item>& list, const std::string& what, std::int64_t bytes) const;
+  void reduce_scatter(std::vector<Item>& list, const std::string& what, std::int64_t bytes, int sync) const;
   std::vector<Item> weight_gradient(const Casts& casts, int weight) const;
   void bias_gradient();
   Item whole(const Gemm& gemm) const;
@@ -78,7 +80,7 @@ class LinearLayer {
   const std::int64_t t_ = c_.tensor;
   const bool column_ = split_ == Operators::Split::column, row_ = split_ == Operators::Split::row;
   const bool sharded_ = (column_ || row_) && t_ > 1;
-  const bool gathers_ = sharded_ && column_ && c_.sequence_parallel;                          // its input, and scatters the input's gradient
+  const bool gathers_ = sharded_ && column_ && c_.sequence_parallel && !c_.gathered;          // its input, and scatters the input's gradient
   const bool scatters_ = sharded_ && row_ && c_.sequence_parallel;                            // its output, and gathers the output's gradient
   const bool reduces_ = sharded_ && row_ && !c_.sequence_parallel && !c_.joint_reduction;     // its output
   const bool overlaps_ = sharded_ && c_.sequence_parallel && c_.layer >= 0 && c_.profile.overlap_tensor;
@@ -100,9 +102,11 @@ class LinearLayer {
   const bool trained_ = op_.weight(name_ + ".weight", k_ * n_).trainable;
   const bool quantised_ = !trained_ && quantises(c_.strategy.tuning, c_.profile, name_) && !(c_.model.tied_embeddings && name_ == "lm_head");
   const bool nf4_ = quantised_ && c_.strategy.tuning.format == FourBit::nf4, gptq_ = quantised_ && !nf4_;
-  const bool keeps_gathered_ = gathers_ && trained_ && c_.profile.keeps_gathered_input;       // until backward, which else gathers it again
-  const bool regathers_ = gathers_ && trained_ && !keeps_gathered_;
+  const bool fetches_ = gathers_ && !c_.reads_gathered;                                       // by itself
+  const bool keeps_gathered_ = fetches_ && trained_ && (c_.profile.keeps_gathered_input || c_.profile.shares_gathered);   // until backward, which else gathers it again
+  const bool regathers_ = fetches_ && trained_ && !keeps_gathered_;
   const bool buffers_ = c_.profile.gathers_into_buffers;
+  const bool reorders_ = c_.profile.sequence_second && !overlaps_;   // tensors that travel along the sequence
   const RecordStreams records_ = c_.profile.record_streams;
 
   Node node_{};

@@ -33,6 +33,8 @@ struct LowerContext {
   int routing_draw = 0;            // of the micro-batches that the router treats differently
   int expert_inside = 0;           // of them: neighbours that exchange tokens first; 0: nobody does
   bool joint_reduction = false;    // outputs of row-parallel layers are not reduced one by one: the layer reduces their sum
+  bool gathered = false;           // column-parallel layers find their input gathered, and leave the sum of its gradient to what gathered it
+  bool reads_gathered = false;     // a column-parallel layer reads what another has gathered and keeps, and scatters its own input gradient
   bool adapter = false;            // lowering an adapter: its weights are trained and carry none
   std::string attention;           // "flash" or "unfused"
 
@@ -75,6 +77,10 @@ class Operators {
   /// A linear layer in -> out (unsharded widths). `column`: out is divided over the tensor group and x is gathered
   /// (sequence parallel) or whole; `row`: in is divided, the result is reduced. Adds an adapter where the job has one.
   TensorId linear(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
+
+  /// What several column-parallel layers read, gathered from the tensor group (sequence parallel): a tensor that they keep. Its gradient,
+  /// summed over them, is scattered once.
+  TensorId gather_sequence(TensorId x, const std::string& name, std::int64_t width);
 
   /// Rotary embedding of a tensor of `width` elements per token. Returns the rotated tensor.
   TensorId rope(TensorId x, const std::string& name, std::int64_t width);

@@ -183,12 +183,28 @@ std::int64_t key_width(const LowerContext& c) { return c.model.kv_heads * c.mode
 /// Of a fused projection, queries and keys are rotated after it has been split; else one kernel splits and rotates.
 bool rotates_parts(const LowerContext& c) { return c.profile.value_is_view || c.profile.packs_qkv || !c.profile.fused_qkv; }
 
-QueryKeyValue separate_projections(const LowerContext& c, Operators& op, TensorId x, bool rotates) {
+/// What products read is gathered for all of them at once, unless it travels under them. Blocks with scales of their own are not known to.
+bool gathers_at_once(const LowerContext& c) {
+  const bool format = bits(c.gemm) > 8 || (c.gemm == DType::fp8 && !c.profile.transformer_engine);
+  return c.profile.gathers_by_block && !c.profile.overlap_tensor && c.sequence_parallel && c.tensor > 1 && format && !c.mixed();
+}
+
+/// The second and third product of an input. Source: torch/_functorch/compile_utils.py, fx_graph_cse, which takes functional collectives for
+/// pure. Frozen layers keep nothing that another could read.
+bool reads_gathered(const LowerContext& c) { return c.profile.shares_gathered && c.sequence_parallel && c.tensor > 1 && c.strategy.tuning.kind == TuningKind::full && bits(c.gemm) > 8; }
+
+QueryKeyValue separate_projections(const LowerContext& c, Operators& op, Tape& tape, TensorId x, bool rotates) {
   const auto& m = c.model;
+  LowerContext inner = c;
+  inner.gathered = gathers_at_once(c);
+  if (inner.gathered) x = op.gather_sequence(x, "attention", m.hidden);
+  LowerContext other = inner;
+  other.reads_gathered = reads_gathered(c);
+  Operators projections(inner, tape), others(other, tape);
   QueryKeyValue h;
-  h.q = op.linear(x, "q_proj", m.hidden, query_width(c), m.qkv_bias, Operators::Split::column);
-  h.k = op.linear(x, "k_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
-  h.v = op.linear(x, "v_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
+  h.q = projections.linear(x, "q_proj", m.hidden, query_width(c), m.qkv_bias, Operators::Split::column);
+  h.k = others.linear(x, "k_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
+  h.v = others.linear(x, "v_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
   if (m.qk_norm) norm_queries_and_keys(c, op, h.q, h.k);
   if (!rotates) return h;
   h.q = op.rope(h.q, "query rope", query_width(c) / c.tensor);
@@ -257,7 +273,7 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
     h = split_and_rotated(c, op, tape, qkv, rotates);
     if (m.qk_norm) norm_queries_and_keys(c, op, h.q, h.k);
   } else {
-    h = separate_projections(c, op, x, rotates);
+    h = separate_projections(c, op, tape, x, rotates);
   }
   const LowerContext narrow = c.narrowed();
   Operators inner(narrow, tape);
@@ -272,19 +288,25 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
 
 }  // namespace
 
-TensorId mlp_block(const LowerContext& c, Operators& op, TensorId x, std::int64_t width, const std::string& prefix) {
+TensorId mlp_block(const LowerContext& c, Operators& op, Tape& tape, TensorId x, std::int64_t width, const std::string& prefix) {
   const auto& m = c.model;
   using Split = Operators::Split;
+  LowerContext inner = c;
+  inner.gathered = gathers_at_once(c);
+  if (inner.gathered) x = op.gather_sequence(x, prefix + "mlp", m.hidden);
+  LowerContext other = inner;
+  other.reads_gathered = reads_gathered(c);
+  Operators first(inner, tape), second(other, tape);
   if (!m.gated_mlp) {
-    const TensorId h = op.linear(x, prefix + "fc1", m.hidden, width, m.mlp_bias, Split::column);
+    const TensorId h = first.linear(x, prefix + "fc1", m.hidden, width, m.mlp_bias, Split::column);
     return op.linear(op.activation(h, kNoTensor, width / c.tensor, prefix), prefix + "fc2", width, m.hidden, m.mlp_bias, Split::row);
   }
   TensorId gate, up = kNoTensor;
   if (c.profile.fused_gate_up) {
-    gate = op.linear(x, prefix + "gate_up", m.hidden, 2 * width, m.mlp_bias, Split::column);
+    gate = first.linear(x, prefix + "gate_up", m.hidden, 2 * width, m.mlp_bias, Split::column);
   } else {
-    gate = op.linear(x, prefix + "gate_proj", m.hidden, width, m.mlp_bias, Split::column);
-    up = op.linear(x, prefix + "up_proj", m.hidden, width, m.mlp_bias, Split::column);
+    gate = first.linear(x, prefix + "gate_proj", m.hidden, width, m.mlp_bias, Split::column);
+    up = second.linear(x, prefix + "up_proj", m.hidden, width, m.mlp_bias, Split::column);
   }
   return op.linear(op.activation(gate, up, width / c.tensor, prefix), prefix + "down_proj", width, m.hidden, m.mlp_bias, Split::row);
 }
@@ -294,7 +316,7 @@ TensorId layer_block(const LowerContext& c, Operators& op, Tape& tape, TensorId 
   const std::int64_t rows = c.stream_tokens();
   const auto mlp = [&](TensorId in) { 
     if (layer.moe) return experts_block(c, op, tape, in);
-    return c.strategy.memory.tiled_mlp || c.strategy.memory.sequence_chunk > 0 ? tiled_mlp_block(c, op, tape, in, m.ffn_hidden) : mlp_block(c, op, in, m.ffn_hidden);
+    return c.strategy.memory.tiled_mlp || c.strategy.memory.sequence_chunk > 0 ? tiled_mlp_block(c, op, tape, in, m.ffn_hidden) : mlp_block(c, op, tape, in, m.ffn_hidden);
   };
   if (m.parallel_residual) {
     const TensorId n1 = op.norm(x, "input norm", rows, m.hidden);
@@ -309,7 +331,7 @@ TensorId layer_block(const LowerContext& c, Operators& op, Tape& tape, TensorId 
     Operators branch(joint, tape);
     const std::int64_t bytes = rows * m.hidden * c.element();
     const TensorId a = attention_block(joint, branch, tape, n1, layer);
-    const TensorId f = layer.moe ? experts_block(c, op, tape, n2) : mlp_block(joint, branch, n2, m.ffn_hidden);
+    const TensorId f = layer.moe ? experts_block(c, op, tape, n2) : mlp_block(joint, branch, tape, n2, m.ffn_hidden);
     const TensorId sum = op.residual(a, f, "branches add");
     std::vector<Item>& work = tape.nodes.back().forward;
     if (m.attention_output_bias) work.insert(work.begin(), op.kernel("attention bias", bytes, bytes));

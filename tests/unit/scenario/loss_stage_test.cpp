@@ -84,5 +84,80 @@ TEST(GatheredInput, IsKeptWhole) {
   EXPECT_NEAR(static_cast<double>(peak() - shards), static_cast<double>(more), 0.15 * static_cast<double>(more));
 }
 
+/// Two tensor-parallel ranks with sequence parallelism, as torchtitan trains them.
+Scenario two_ranks(std::int64_t samples) {
+  Scenario s;
+  s.model = small_llama(1);
+  s.strategy = small_job(1);
+  s.strategy.training.micro_batch_size = s.strategy.training.global_batch_size = samples;
+  s.strategy.parallelism.degrees.tensor = 2;
+  s.strategy.parallelism.sequence_parallel = true;
+  s.profile = strategies::load_profile("torchtitan-compile");
+  s.cluster = hwmodels::load_cluster("dgx-h100", 1, "rail-fat-tree", "");
+  s.cluster.gpus_per_node = 2;
+  return s;
+}
+
+/// How often the step has a kernel or a collective of such a name.
+int count(const Scenario& s, const std::string& words) {
+  const plan::Plan plan = strategies::write_plan(s.model, s.strategy, s.profile, s.cluster.gpus_per_node);
+  int n = 0;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing) {
+      const bool kernel = i.op == plan::Opcode::kernel;
+      if (!kernel && i.op != plan::Opcode::collective) continue;
+      n += (kernel ? plan.kernels[i.index].name : plan.collectives[i.index].name).find(words) != std::string::npos;
+    }
+  return n;
+}
+
+// torchtitan gathers what attention and the MLP read once each, and scatters its gradient once; the output layer does by itself. Of the
+// output gradients of both row-parallel products each is gathered.
+TEST(GatheredInput, IsGatheredOnceForAllProductsOfABlock) {
+  Scenario s = two_ranks(1);
+  EXPECT_EQ(count(s, "attention gather input"), 1);
+  EXPECT_EQ(count(s, "mlp gather input"), 1);
+  EXPECT_EQ(count(s, "q_proj gather input") + count(s, "k_proj gather input") + count(s, "up_proj gather input"), 0);
+  EXPECT_EQ(count(s, "scatter input gradient"), 2);
+  EXPECT_EQ(count(s, "q_proj scatter gradient"), 0);
+  s.profile.gathers_by_block = false;
+  EXPECT_EQ(count(s, "attention gather input"), 0);
+  EXPECT_EQ(count(s, "q_proj gather input"), 2);   // again for the weight's gradient
+}
+
+// Compiled DTensor products gather what they share once; each scatters its own gradient.
+TEST(GatheredInput, IsSharedByCompiledProducts) {
+  Scenario s = two_ranks(1);
+  s.profile.gathers_by_block = false;
+  s.profile.shares_gathered = true;
+  EXPECT_EQ(count(s, "q_proj gather input"), 1);
+  EXPECT_EQ(count(s, "k_proj gather input") + count(s, "v_proj gather input") + count(s, "up_proj gather input"), 0);
+  EXPECT_EQ(count(s, "gate_proj gather input"), 1);
+  for (const char* product : {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"}) EXPECT_EQ(count(s, std::string(product) + " scatter gradient"), 1) << product;
+}
+
+// Pieces of [batch, sequence, hidden] that are gathered along the sequence lie in order where there is one sample; to be scattered they are
+// always copied.
+TEST(GatheredInput, IsCopiedIntoOrderWhereSamplesAreSeveral) {
+  const Scenario one = two_ranks(1), two = two_ranks(2);
+  EXPECT_EQ(count(one, "attention order input"), 1);   // the gradient's
+  EXPECT_EQ(count(two, "attention order input"), 2);
+  EXPECT_EQ(count(one, "o_proj order output"), 1);
+  EXPECT_EQ(count(one, "o_proj order gradient"), 0);
+  EXPECT_EQ(count(two, "o_proj order gradient"), 1);
+}
+
+// The whole table on every rank: what it has more than its half, and nothing to sum in forward.
+TEST(WholeEmbedding, IsOnEveryTensorRank) {
+  Scenario s = two_ranks(1);
+  const auto parameters = [&] { return strategies::parameters_per_class(s.model, s.strategy, s.profile)[0]; };
+  const std::int64_t half = parameters();
+  EXPECT_EQ(count(s, "embedding reduce"), 1);
+  s.profile.whole_embedding = true;
+  EXPECT_EQ(parameters() - half, s.model.vocab * s.model.hidden / 2);
+  EXPECT_EQ(count(s, "embedding reduce"), 0);
+  EXPECT_EQ(count(s, "embedding gather gradient"), 1);
+}
+
 }  // namespace
 }  // namespace rehearse::scenario::loss_stage_test

@@ -411,5 +411,38 @@ TEST(MeasuredRun, NemoAutomodelHasAProfile) {
   EXPECT_EQ(scenario({{"framework", "automodel"}, {"sharding", "fsdp"}}).profile.name, "nemo-automodel");
 }
 
+TEST(MeasuredRun, FrameworksOfFsdp2) {
+  const Scenario olmo = scenario({{"framework", "olmo-core"}, {"sharding", "fsdp"}, {"torch_compile", "y"}});
+  EXPECT_EQ(olmo.profile.name, "olmo-core");
+  EXPECT_EQ(olmo.strategy.data_parallel.kind, DataParallelKind::fsdp2);
+  EXPECT_EQ(olmo.profile.loss, strategies::LossKind::compiled);
+  EXPECT_EQ(scenario({{"framework", "olmo-core"}, {"sharding", "fsdp"}, {"note", "PyTorch's cross-entropy and logsumexp on 16-bit logits"}}).profile.loss, strategies::LossKind::native);
+  EXPECT_EQ(scenario({{"framework", "kempnerforge"}, {"sharding", "fsdp"}}).profile.name, "kempnerforge");
+  EXPECT_EQ(scenario({{"framework", "kempnerforge"}, {"sharding", "fsdp"}, {"torch_compile", "y"}}).profile.name, "kempnerforge-compile");
+  EXPECT_EQ(scenario({{"framework", "fms-fsdp"}, {"sharding", "fsdp"}}).strategy.data_parallel.kind, DataParallelKind::fsdp1);
+}
+
+// PyTorch's scaled_dot_product_attention is cuDNN's on Hopper from 2.11 on.
+TEST(MeasuredRun, PyTorchsAttentionIsThatOfTheRelease) {
+  const auto from = [](const std::string& note, const std::string& attention = "flash") {
+    return scenario({{"framework", "torchtitan"}, {"sharding", "fsdp"}, {"attention", attention}, {"note", note}}).profile.cudnn_attention_from;
+  };
+  EXPECT_EQ(from("SDPA; PyTorch 2.11"), 90);
+  EXPECT_EQ(from("SDPA; PyTorch 2.9.1"), 100);
+  EXPECT_EQ(from("PyTorch 2.11"), 100);
+  EXPECT_EQ(from("SDPA; PyTorch 2.11", "flash2"), 0);
+}
+
+// DeepSpeed's BF16_Optimizer under pipeline stages adds gradients up in fp32.
+TEST(MeasuredRun, MegatronDeepSpeedInBf16UnderStages) {
+  const auto gradient = [](const std::string& pp, const std::string& precision, const std::string& note = "") {
+    return scenario({{"framework", "megatron-deepspeed"}, {"gpu", "a100-80gb-sxm"}, {"pp", pp}, {"sharding", "zero1"}, {"global_batch", "64"}, {"precision", precision}, {"note", note}}).profile.gradient;
+  };
+  EXPECT_EQ(gradient("2", "bf16"), DType::fp32);
+  EXPECT_EQ(gradient("2", "fp16"), DType::fp16);
+  EXPECT_EQ(gradient("1", "bf16"), DType::bf16);
+  EXPECT_EQ(gradient("2", "bf16", "gradients add up in 16 bit"), DType::bf16);
+}
+
 }  // namespace
 }  // namespace rehearse::scenario::measured_run_test

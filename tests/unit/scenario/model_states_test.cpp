@@ -189,6 +189,28 @@ TEST(ModelStates, NoSyncKeepsWholeGradientsAndReducesThemOnce) {
   EXPECT_NEAR(static_cast<double>(peak(once) - peak(each)), 2.0 * static_cast<double>(parameters) * (1 - 1.0 / kRanks), 0.1 * 2.0 * static_cast<double>(parameters));
 }
 
+// FSDP2 under set_requires_gradient_sync(False) keeps the sum of whole gradients in the format of the reduction: 4P in fp32, beside which
+// shards of 4P/N are nothing, and at the end of backward the last unit's own gradients.
+TEST(ModelStates, Fsdp2WithoutSyncKeepsWholeGradientsInTheFormatOfTheReduction) {
+  const model::ModelDescription model = small_llama(16);
+  strategies::Strategy s = small_job(kRanks, 1, 3);
+  s.data_parallel.kind = DataParallelKind::fsdp2;
+  strategies::FrameworkProfile profile = strategies::load_profile("plain");
+  const std::int64_t parameters = strategies::parameters_per_class(model, s, profile)[0];
+  for (const DType reduce : {DType::fp32, DType::bf16}) {
+    profile.reduce = reduce;
+    const auto peak = [&](bool unsharded) {
+      profile.accumulates_unsharded = unsharded;
+      const StepBytes bytes = ByteLedger(strategies::write_plan(model, s, profile, kRanks), 0).step();
+      EXPECT_TRUE(bytes.mistakes.empty()) << bytes.mistakes.front();
+      EXPECT_EQ(bytes.after_step, bytes.persistent);
+      return bytes.step_peak;
+    };
+    const double whole = (reduce == DType::fp32 ? 4.0 : 2.0) * static_cast<double>(parameters), shards = 2.0 / kRanks * static_cast<double>(parameters);
+    EXPECT_NEAR(static_cast<double>(peak(true) - peak(false)), whole - shards, 0.12 * whole);
+  }
+}
+
 // fp32 throughout with Adam: 4 + 4 + 8 bytes, no second copy of the parameters.
 TEST(ModelStates, Fp32AdamKeeps16BytesPerParameterToo) {
   const model::ModelDescription model = small_llama(2);
