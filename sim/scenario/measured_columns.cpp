@@ -88,7 +88,7 @@ st::DataParallelKind kind_of(const std::string& word, const std::string& profile
   if (word == "zero2") return K::zero2;
   if (word == "zero3") return K::zero3;
   if (word == "fsdp" && (profile == "megatron-core" || is_nvidia_recipe(profile))) return K::megatron_fsdp;
-  if (word == "fsdp" || word == "hsdp") return profile.starts_with("torchtitan") || profile.starts_with("torchtune") ? K::fsdp2 : K::fsdp1;
+  if (word == "fsdp" || word == "hsdp") return profile.starts_with("torchtitan") || profile.starts_with("torchtune") || profile.starts_with("nemo-automodel") ? K::fsdp2 : K::fsdp1;
   if (word == "megatron-fsdp") return K::megatron_fsdp;
   throw NotSimulated{"sharding '" + word + "' is not simulated yet"};
 }

@@ -197,6 +197,7 @@ std::vector<Item> LinearLayer::input_gradient(const Casts& casts) const {
 /// Each tensor rank of a column-parallel layer has made a part of the sum.
 std::vector<Item> LinearLayer::sum_input_gradient() const {
   const int sync = c_.profile.waits_for_input_gradients ? kBoth : plan::kAfterCompute;
+  if (c_.gathered) return {};   // parts of the sum, which is made where the input was gathered
   if (!gathers_ && sharded_ && column_) return {op_.collective(CollectiveKind::all_reduce, name_ + " reduce gradient", input_bytes_, sync)};
   if (!gathers_) return {};
   std::vector<Item> list{{.kind = Item::Kind::produce_input_gradients}, op_.collective(CollectiveKind::reduce_scatter, name_ + " scatter gradient", input_bytes_, sync)};

@@ -180,6 +180,15 @@ void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& 
 
 // Pointwise operators --------------------------------------------------------------------------------------------------
 
+TensorId Operators::gather_sequence(TensorId x, const std::string& name) {
+  constexpr int kBoth = plan::kAfterCompute | plan::kComputeWaits;
+  const std::int64_t bytes = c_.tokens * c_.model.hidden * c_.element();
+  const TensorId whole = tape_.tensor(name, bytes);
+  tape_.nodes.push_back({.name = name, .inputs = {x}, .outputs = {whole}, .forward = {collective(CollectiveKind::all_gather, name, bytes, kBoth)},
+                         .backward = {{.kind = Item::Kind::produce_input_gradients}, collective(CollectiveKind::reduce_scatter, name + " gradient", bytes, kBoth)}});
+  return whole;
+}
+
 TensorId Operators::rope(TensorId x, const std::string& name, std::int64_t width) {
   const std::int64_t bytes = c_.tokens * width * c_.element();
   const TensorId y = tape_.tensor(name, bytes);

@@ -32,6 +32,7 @@ struct LowerContext {
   int expert_rank = 0;             // among the expert-parallel ranks
   int routing_draw = 0;            // of the micro-batches that the router treats differently
   int expert_inside = 0;           // of them: neighbours that exchange tokens first; 0: nobody does
+  bool gathered = false;           // the whole sequence is here, and what column-parallel layers make of its gradient is summed where it was gathered
   bool joint_reduction = false;    // outputs of row-parallel layers are not reduced one by one: the layer reduces their sum
   bool adapter = false;            // lowering an adapter: its weights are trained and carry none
   std::string attention;           // "flash" or "unfused"
@@ -43,6 +44,15 @@ struct LowerContext {
   LowerContext narrowed() const {
     LowerContext n = *this;
     if (mixed()) n.activation = gemm;
+    return n;
+  }
+  /// What several column-parallel layers read of a split sequence is gathered for all of them. Not where its pieces travel under products, nor
+  /// where each layer casts before it sends.
+  bool gathers_once() const { return profile.gathers_once && sequence_parallel && tensor > 1 && !profile.overlap_tensor && (bits(gemm) > 8 || row_scaled); }
+  /// The place of the layers that read it; the same place where nothing is gathered so.
+  LowerContext behind_gather() const {
+    LowerContext n = *this;
+    if (gathers_once()) n.sequence_parallel = false, n.gathered = true;
     return n;
   }
   bool trains(const std::string& weight) const { return adapter || strategies::trains(strategy.tuning, weight, layer); }
@@ -67,6 +77,8 @@ LowerContext make_context(const model::ModelDescription& model, const Strategy& 
 class Operators {
  public:
   Operators(const LowerContext& context, Tape& tape) : c_(context), tape_(tape) {}
+  /// The same tape, other conditions; `context` outlives what is returned.
+  Operators in(const LowerContext& context) const { return {context, tape_}; }
 
   /// Pointwise row normalisation of `rows` x `width`, with a weight if it is `learned`. Returns the normalised tensor.
   TensorId norm(TensorId x, const std::string& name, std::int64_t rows, std::int64_t width, bool replicated = true, bool learned = true);
@@ -75,6 +87,11 @@ class Operators {
   /// A linear layer in -> out (unsharded widths). `column`: out is divided over the tensor group and x is gathered
   /// (sequence parallel) or whole; `row`: in is divided, the result is reduced. Adds an adapter where the job has one.
   TensorId linear(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
+
+  /// The whole sequence of a tensor of the hidden size whose tokens are divided over the tensor group; of its gradient, of which each rank has
+  /// made a part of the sum, a rank keeps its tokens.
+  /// Source: torch/distributed/tensor/parallel/style.py, PrepareModuleInput: one redistribution for all that a module reads.
+  TensorId gather_sequence(TensorId x, const std::string& name);
 
   /// Rotary embedding of a tensor of `width` elements per token. Returns the rotated tensor.
   TensorId rope(TensorId x, const std::string& name, std::int64_t width);

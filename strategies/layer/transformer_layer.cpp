@@ -186,9 +186,12 @@ bool rotates_parts(const LowerContext& c) { return c.profile.value_is_view || c.
 QueryKeyValue separate_projections(const LowerContext& c, Operators& op, TensorId x, bool rotates) {
   const auto& m = c.model;
   QueryKeyValue h;
-  h.q = op.linear(x, "q_proj", m.hidden, query_width(c), m.qkv_bias, Operators::Split::column);
-  h.k = op.linear(x, "k_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
-  h.v = op.linear(x, "v_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
+  const LowerContext behind = c.behind_gather();
+  if (c.gathers_once()) x = op.gather_sequence(x, "gather attention input");
+  Operators projections = op.in(behind);
+  h.q = projections.linear(x, "q_proj", m.hidden, query_width(c), m.qkv_bias, Operators::Split::column);
+  h.k = projections.linear(x, "k_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
+  h.v = projections.linear(x, "v_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
   if (m.qk_norm) norm_queries_and_keys(c, op, h.q, h.k);
   if (!rotates) return h;
   h.q = op.rope(h.q, "query rope", query_width(c) / c.tensor);
@@ -283,8 +286,11 @@ TensorId mlp_block(const LowerContext& c, Operators& op, TensorId x, std::int64_
   if (c.profile.fused_gate_up) {
     gate = op.linear(x, prefix + "gate_up", m.hidden, 2 * width, m.mlp_bias, Split::column);
   } else {
-    gate = op.linear(x, prefix + "gate_proj", m.hidden, width, m.mlp_bias, Split::column);
-    up = op.linear(x, prefix + "up_proj", m.hidden, width, m.mlp_bias, Split::column);
+    const LowerContext behind = c.behind_gather();
+    if (c.gathers_once()) x = op.gather_sequence(x, prefix + "gather MLP input");
+    Operators projections = op.in(behind);
+    gate = projections.linear(x, prefix + "gate_proj", m.hidden, width, m.mlp_bias, Split::column);
+    up = projections.linear(x, prefix + "up_proj", m.hidden, width, m.mlp_bias, Split::column);
   }
   return op.linear(op.activation(gate, up, width / c.tensor, prefix), prefix + "down_proj", width, m.hidden, m.mlp_bias, Split::row);
 }
