@@ -48,7 +48,7 @@ std::string megatron_of(const config::CsvRow& row, const std::string& gpu) {
 
 /// A profile whose kernels may be compiled has a file for that.
 std::string compiled_form(const config::CsvRow& row, const std::string& profile) {
-  return compiled(row) && (profile == "torchtitan" || profile == "fms-fsdp" || profile == "torchtune" || profile == "kempnerforge") ? profile + "-compile" : profile;
+  return compiled(row) && (profile == "torchtitan" || profile == "fms-fsdp" || profile == "torchtune" || profile == "kempnerforge" || profile == "nemo-automodel") ? profile + "-compile" : profile;
 }
 
 /// Frameworks under the names of their releases, forks and relatives. Letters and digits only.

@@ -76,9 +76,19 @@ void Zero3::gradients_made(std::size_t unit, const std::vector<int>& weights, in
   }
 }
 
+/// independent_gradient_partition_epilogue: the host waits for the stream of reductions after each micro-batch (stage3.py,
+/// reduce_and_partition_stream.synchronize), whatever it overlaps.
 void Zero3::after_backward(std::size_t unit, int, bool, bool) {
   if (unit > 0) return;
-  reduce();   // independent_gradient_partition_epilogue
+  reduce();
+  stage_.call("end of gradient partition", Phase::gradient_reduction, nullptr, [this](plan::BlockWriter& w) {
+    const auto wait_for = [&w](plan::Stream stream) {
+      w.record(stream, Stage::kPersistentSlots - 2);
+      w.host_wait(Stage::kPersistentSlots - 2);
+    };
+    wait_for(plan::Stream::data_reduce);
+    if (offloads_optimizer()) wait_for(plan::Stream::to_host);   // DeepSpeed's copies are on the same stream
+  });
   reset();
 }
 

@@ -20,7 +20,7 @@ const std::vector<Names>& all_names() {
   static const std::vector<Names> list{
       {{"megatron", "megatron-lm", "mcore", "megatron-core-moe"}, {"megatron-core", "megatron-bridge", "megatron-deepspeed", "megatron-2021"}, ""},
       {{"nemo", "nemo2", "bridge", "megatron-hub"}, {"megatron-bridge", "nemo-2024"}, ""},
-      {{"automodel"}, {"nemo-automodel"}, ""},
+      {{"automodel"}, {"nemo-automodel", "nemo-automodel-compile"}, ""},
       {{"hf", "transformers", "hugging-face", "trainer", "accelerate", "trl", "peft", "axolotl", "llama-factory", "unsloth", "swift", "ms-swift"}, {"huggingface", "huggingface-mixed", "deepspeed"}, ""},
       {{"zero", "zero1", "zero2", "zero3", "deepspeed-zero", "ds"}, {"deepspeed", "megatron-deepspeed"}, "ZeRO is data_parallel.kind: zero1, zero2 or zero3. "},
       {{"fsdp", "fsdp1", "pytorch-fsdp"}, {"llm-foundry", "fms-fsdp", "huggingface"}, "FSDP is data_parallel.kind: fsdp1 or fsdp2. "},

@@ -155,6 +155,7 @@ const config::Fields<P>& fields() {
       config::boolean("dummy_weight_gradients", &P::dummy_weight_gradients, "one 16-bit dummy gradient per weight shape"),
       format("adapter", &P::adapter, "low-rank adapters"),
       config::boolean("adapter_autocast", &P::adapter_autocast, "fp32 adapters are computed in 16 bit"),
+      config::boolean("scales_adapter_inside", &P::scales_adapter_inside, "an adapter is scaled between its two products, not after them"),
       config::boolean("adapter_per_part", &P::adapter_per_part, "a fused linear layer has an adapter for each of its parts"),
       config::boolean("clones_quantised_output", &P::clones_quantised_output, "adapters beside 4-bit weights: the product's output is copied; their input is not cast to fp32 under autocast"),
       config::boolean("unties_embeddings", &P::unties_embeddings, "the output layer has a table of its own where the model ties it"),

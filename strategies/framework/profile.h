@@ -134,6 +134,7 @@ struct FrameworkProfile {
   // Tuning
   DType adapter = DType::bf16;            // low-rank adapters: fp32 where they are kept, and computed, beside a 16-bit model (PEFT)
   bool adapter_autocast = false;          // fp32 adapters are computed in 16 bit under autocast
+  bool scales_adapter_inside = false;     // alpha / rank multiplies what adapter A makes (NeMo AutoModel); false: what B makes, the layer's whole output
   bool adapter_per_part = false;          // a layer that holds several has an adapter for each of them (LitGPT); false: one for the whole (PEFT, Megatron-Bridge)
   bool unties_embeddings = false;         // the output layer has a table of its own even where the model ties it (LitGPT)
   bool clones_quantised_output = false;   // adapters beside 4-bit weights: the product's output is copied; under autocast their input is not cast (PEFT)

@@ -156,7 +156,7 @@ TensorId Adapter::up_by_part(TensorId branch) {
 TensorId Adapter::sum(TensorId y, TensorId branch) {
   if (c_.profile.activation == Fusion::fused || c_.profile.activation == Fusion::compiled) return sum_in_one_kernel(y, branch);
   const TensorId sum = tape_.tensor(name_ + " with adapter", bytes_);
-  branch = pointwise("adapter scale", branch, branch_bytes_, branch_bytes_);
+  if (!c_.profile.scales_adapter_inside) branch = pointwise("adapter scale", branch, branch_bytes_, branch_bytes_);
   if (branch_bytes_ < bytes_) {  // a 16-bit branch beside an fp32 stream
     tape_.nodes.push_back({.name = name_ + " adapter add", .inputs = {y, branch}, .outputs = {sum}, .forward = {op_.kernel("adapter add", bytes_ + branch_bytes_, bytes_)},
                            .backward = {op_.kernel("cast", bytes_, branch_bytes_)}, .passed_inputs = 1});
@@ -180,10 +180,12 @@ TensorId Adapter::sum(TensorId y, TensorId branch) {
 TensorId Adapter::sum_in_one_kernel(TensorId y, TensorId branch) {
   const bool compiled = c_.profile.activation == Fusion::compiled, attends = name_ == "v_proj" && c_.model.heads == c_.model.kv_heads;
   const bool inside = compiled && !attends, scaled_inside = inside && name_ != "down_proj" && name_ != "fc2";
+  const bool scales = !c_.profile.scales_adapter_inside;
   const TensorId sum = tape_.tensor(name_ + " with adapter", bytes_);
   tape_.nodes.push_back({.name = name_ + " adapter add", .inputs = {y, branch}, .outputs = {sum},
                          .forward = {op_.kernel("adapter scaled add", inside ? branch_bytes_ : bytes_ + branch_bytes_, inside ? 0 : bytes_)},
-                         .backward = {op_.kernel("adapter scale backward", scaled_inside ? 0 : bytes_, branch_bytes_)}, .passed_inputs = 1});
+                         .passed_inputs = scales ? 1 : 2});
+  if (scales) tape_.nodes.back().backward = {op_.kernel("adapter scale backward", scaled_inside ? 0 : bytes_, branch_bytes_)};
   return sum;
 }
 

@@ -76,6 +76,7 @@ class TapeEmitter {
   void run_backward(const Node& node, std::vector<int>& output_gradients, Left* left);
   void release_saved(int n);
   void recompute_region(int region);
+  std::vector<int> recomputed(const std::vector<int>& members) const;
   int last_recomputed(const std::vector<int>& members) const;
   void require(TensorId t);
   /// torch/utils/checkpoint.py, CheckpointFunction: input, output and the output's gradient are its variables until its backward is over.

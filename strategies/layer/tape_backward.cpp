@@ -1,6 +1,7 @@
 // Backward of a tape: its nodes in reverse, what they recompute first, and what they leave to the weight gradients.
 // Leaves out buffers of gradients (tape_gradients.cpp).
 #include <algorithm>
+#include <set>
 
 #include "sim/core/contract.h"
 #include "strategies/layer/emitter.h"
@@ -113,17 +114,13 @@ void TapeEmitter::recompute_region(int region) {
     for (const TensorId t : {tape_.input, tape_.output}) ++tensor(t).saved;
     reentered_ = true;
   }
-  const int last_needed = last_recomputed(members);
-  for (int n : members)
-    if (n <= last_needed && !graph_.kept_in_region(n))
-      for (const auto* list : {&node(n).inputs, &node(n).holds})
-        for (TensorId t : *list) ++tensor(t).uses;
+  const std::vector<int> again = recomputed(members);
+  for (int n : again)
+    for (const auto* list : {&node(n).inputs, &node(n).holds})
+      for (TensorId t : *list) ++tensor(t).uses;
   const bool was = std::exchange(in_backward_node_, false);
   if (options_.checkpoint) out_->host(issued(profile_.layer_host + (keeps_first_graph() ? profile_.recompute_host : profile_.reentrant_host)) + profile_.submodule_host * options_.hooked_submodules);
-  for (int n : members) {
-    if (n > last_needed || graph_.kept_in_region(n)) continue;
-    forward_node(n, true);
-  }
+  for (int n : again) forward_node(n, true);
   in_backward_node_ = was;
   for (const auto& [owner, t] : graph_.region_inputs())
     if (owner == region) {
@@ -131,6 +128,32 @@ void TapeEmitter::recompute_region(int region) {
       pending_release_.push_back(t);
     }
   if (keeps_first_graph()) drop_attributes();   // backward runs through the first pass's nodes
+}
+
+/// Nodes of a region that run again, in order. A checkpoint that is compiled with its layer is part of one graph, of which nothing is run
+/// that nobody reads (tests/oracles/torch_compiled_layer.py, compiled_checkpoints). Exchanges of tokens between experts break that graph.
+std::vector<int> TapeEmitter::recomputed(const std::vector<int>& members) const {
+  const int last = last_recomputed(members);
+  std::vector<int> again;
+  for (int n : members)
+    if (n <= last && !graph_.kept_in_region(n)) again.push_back(n);
+  const bool experts = std::any_of(tape_.weights.begin(), tape_.weights.end(), [](const Weight& w) { return w.expert; });
+  if (!profile_.compiled || !profile_.early_stop_recompute || experts) return again;
+  std::set<TensorId> read;
+  for (int n : members)
+    if (graph_.active(n))
+      for (TensorId t : graph_.saved(n)) read.insert(tape_.root(t));
+  std::vector<int> needed;
+  for (auto n = again.rbegin(); n != again.rend(); ++n) {
+    const Node& it = node(*n);
+    const auto is_read = [&](TensorId t) { return read.contains(tape_.root(t)); };
+    if (!it.recomputed_last && std::none_of(it.outputs.begin(), it.outputs.end(), is_read) && std::none_of(it.intermediates.begin(), it.intermediates.end(), is_read)) continue;
+    needed.push_back(*n);
+    for (TensorId t : it.inputs) read.insert(tape_.root(t));
+    for (TensorId t : it.holds) read.insert(tape_.root(t));
+  }
+  std::reverse(needed.begin(), needed.end());
+  return needed;
 }
 
 /// Non-reentrant checkpoints stop after the last tensor that backward asked for; reentrant ones run to the end.

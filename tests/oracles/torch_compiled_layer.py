@@ -2,7 +2,8 @@
 
 One pre-norm layer with a frozen base and adapters on every projection, compiled by TorchInductor for the CPU: how many
 matrix products each pass calls, and the kernels that it makes beside them, by the operators that each holds.  Then: which
-products a checkpoint around a layer runs once more in backward, plain and compiled.
+products a checkpoint around a layer runs once more in backward, plain and compiled, and how many products backward has where
+the checkpoints, around attention and MLP or around all, are compiled with the layer.
 """
 
 import re
@@ -10,6 +11,7 @@ import re
 import torch
 from torch import nn
 from torch._inductor.utils import run_and_get_code
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -32,11 +34,29 @@ class Adapted(nn.Module):
         return functional.linear(x, self.base) + 2.0 * self.up(self.down(x))
 
 
-class Layer(nn.Module):
+class Attention(nn.Module):
     def __init__(self):
         super().__init__()
         self.q, self.k, self.v, self.o = (Adapted(HIDDEN, HIDDEN) for _ in range(4))
+
+    def forward(self, y):
+        heads = [p(y).view(1, TOKENS, HEADS, HIDDEN // HEADS).transpose(1, 2) for p in (self.q, self.k, self.v)]
+        return self.o(functional.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).reshape(1, TOKENS, HIDDEN))
+
+
+class GatedMlp(nn.Module):
+    def __init__(self):
+        super().__init__()
         self.gate, self.up, self.down = Adapted(HIDDEN, INNER), Adapted(HIDDEN, INNER), Adapted(INNER, HIDDEN)
+
+    def forward(self, y):
+        return self.down(functional.silu(self.gate(y)) * self.up(y))
+
+
+class Layer(nn.Module):
+    def __init__(self, wrap=lambda module: module):
+        super().__init__()
+        self.attention, self.mlp = wrap(Attention()), wrap(GatedMlp())
         self.norms = nn.ParameterList(nn.Parameter(torch.ones(HIDDEN), requires_grad=False) for _ in range(2))
 
     @staticmethod
@@ -45,11 +65,8 @@ class Layer(nn.Module):
         return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5) * weight).type_as(x)
 
     def forward(self, x):
-        y = self.norm(x, self.norms[0])
-        heads = [p(y).view(1, TOKENS, HEADS, HIDDEN // HEADS).transpose(1, 2) for p in (self.q, self.k, self.v)]
-        x = x + self.o(functional.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).reshape(1, TOKENS, HIDDEN))
-        y = self.norm(x, self.norms[1])
-        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+        x = x + self.attention(self.norm(x, self.norms[0]))
+        return x + self.mlp(self.norm(x, self.norms[1]))
 
 
 class Mlp(nn.Module):
@@ -75,8 +92,9 @@ def kernels(code):
     return [re.sub(r"_\d+$", "", name) for name in re.findall(r"^\s+cpp_fused_(\w+)\(", calls, re.M)], len(re.findall(r"extern_kernels\.(?:mm|addmm)\(", calls))
 
 
-def compiled_layer():
-    layer = torch.compile(Layer())
+def passes_of(layer):
+    """Forward's and backward's kernels and number of products."""
+    layer = torch.compile(layer)
     x = torch.randn(1, TOKENS, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
 
     def step():
@@ -85,10 +103,24 @@ def compiled_layer():
         return y
 
     _, codes = run_and_get_code(step)
+    return [kernels(code) for code in codes]
+
+
+def compiled_layer():
+    return [{"pass": name, "products": products, "kernels": made} for name, (made, products) in zip(("forward", "backward"), passes_of(Layer()), strict=True)]
+
+
+def compiled_checkpoints():
+    """Products of a layer's backward where checkpoints are compiled with it."""
+
+    def wrap(module):
+        return checkpoint_wrapper(module, checkpoint_impl=CheckpointImpl.NO_REENTRANT)
+
     rows = []
-    for name, code in zip(("forward", "backward"), codes, strict=True):
-        made, products = kernels(code)
-        rows.append({"pass": name, "products": products, "kernels": made})
+    for name, layer in (("none", Layer()), ("attention and mlp", Layer(wrap)), ("layer", wrap(Layer()))):
+        torch._dynamo.reset()
+        (_, forward), (_, backward) = passes_of(layer)
+        rows.append({"checkpoints": name, "forward": forward, "backward": backward})
     return rows
 
 
@@ -111,4 +143,4 @@ def recomputed_products():
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    answers.write("torch_compiled_layer.json", {"torch": torch.__version__}, passes=compiled_layer(), checkpoint=recomputed_products())
+    answers.write("torch_compiled_layer.json", {"torch": torch.__version__}, passes=compiled_layer(), checkpoint=recomputed_products(), compiled_checkpoints=compiled_checkpoints())

@@ -409,6 +409,8 @@ TEST(MeasuredRun, ComposedStepTimesAreNotClean) {
 TEST(MeasuredRun, NemoAutomodelHasAProfile) {
   EXPECT_EQ(scenario({{"framework", "NeMo AutoModel"}, {"sharding", "fsdp"}}).profile.name, "nemo-automodel");
   EXPECT_EQ(scenario({{"framework", "automodel"}, {"sharding", "fsdp"}}).profile.name, "nemo-automodel");
+  EXPECT_EQ(scenario({{"framework", "automodel"}, {"sharding", "fsdp"}}).strategy.data_parallel.kind, strategies::DataParallelKind::fsdp2);
+  EXPECT_EQ(scenario({{"framework", "automodel"}, {"sharding", "fsdp"}, {"torch_compile", "y"}}).profile.name, "nemo-automodel-compile");
 }
 
 TEST(MeasuredRun, FrameworksOfFsdp2) {

@@ -128,6 +128,56 @@ TEST(Tuning, CompiledLayersAddInsideOtherKernels) {
   }
 }
 
+// A checkpoint compiled with its layer is part of one graph: backward makes again what something reads, so all products but the last layer's
+// own and its adapter's second.
+TEST(Tuning, CheckpointsCompiledWithTheirLayerRunWhatIsRead) {
+  const nlohmann::json rows = oracle("torch_compiled_layer.json")["compiled_checkpoints"];
+  const int forward = rows[0]["forward"], again = rows[2]["backward"].get<int>() - rows[0]["backward"].get<int>();
+  EXPECT_EQ(forward - again, 2);
+  Strategy s = one_gpu_job(TuningKind::lora);
+  s.tuning.targets = {"all-linear"};
+  s.memory.recompute = Recompute::full;
+  const plan::Plan plan = write_plan(llama_like(3, 256, 8, 8, 512, 1000), s, load_profile("nemo-automodel-compile"), 1);
+  EXPECT_TRUE(ByteLedger(plan, 0).step().mistakes.empty());
+  for (const std::string name : {"down_proj", "down_proj.lora_B"}) EXPECT_EQ(runs_of(plan, name, plan::Phase::backward), 0) << name;
+  std::int64_t products = 0;
+  for (const std::string layer : {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"})
+    for (const std::string part : {"", ".lora_A", ".lora_B"}) products += runs_of(plan, layer + part, plan::Phase::backward);
+  EXPECT_EQ(products, 3 * again);
+}
+
+// NeMo AutoModel scales between the two products: nothing of the layer's width is scaled.
+TEST(Tuning, AdaptersScaledBetweenTheirProducts) {
+  const Strategy s = one_gpu_job(TuningKind::lora);
+  const plan::Plan inside = write_plan(llama_like(1, 256, 8, 2, 512, 1000), s, load_profile("nemo-automodel"), 1), after = write_plan(llama_like(1, 256, 8, 2, 512, 1000), s, load_profile("torchtune"), 1);
+  EXPECT_EQ(runs_of(inside, "adapter scale backward", plan::Phase::backward), 0);
+  EXPECT_GT(runs_of(inside, "adapter scaled add", plan::Phase::forward), 0);
+  EXPECT_GT(runs_of(after, "adapter scale backward", plan::Phase::backward), 0);
+}
+
+// DTensor gathers what a module reads once, and scatters the sum of its gradients once: per layer two gathers of inputs in forward and two
+// scatters of their gradients in backward, whatever the number of projections; layer by layer there would be five of each.
+TEST(Tuning, ASplitSequenceIsGatheredOncePerModule) {
+  Strategy s = one_gpu_job(TuningKind::full);
+  s.parallelism.degrees.tensor = 2;
+  s.parallelism.sequence_parallel = true;
+  const auto collectives = [&](FrameworkProfile profile, CollectiveKind kind, plan::Phase phase) {
+    const plan::Plan plan = write_plan(llama_like(1, 256, 8, 8, 512, 1000), s, profile, 2);
+    EXPECT_TRUE(ByteLedger(plan, 0).step().mistakes.empty());
+    std::int64_t n = 0;
+    for (const plan::Call& call : plan.classes[0].program.step)
+      if (call.phase == phase && call.layer == 0)
+        for (const plan::Instruction& i : plan.blocks[call.block].timing) n += i.op == plan::Opcode::collective && plan.collectives[i.index].kind == kind && plan.collectives[i.index].bytes == Bytes{512 * 256 * 2};
+    return n;
+  };
+  FrameworkProfile once = load_profile("torchtitan"), each = once;
+  each.gathers_by_block = false;
+  EXPECT_EQ(collectives(once, CollectiveKind::all_gather, plan::Phase::forward), 2);
+  EXPECT_EQ(collectives(each, CollectiveKind::all_gather, plan::Phase::forward), 5);
+  EXPECT_EQ(collectives(once, CollectiveKind::reduce_scatter, plan::Phase::backward), 2);
+  EXPECT_EQ(collectives(each, CollectiveKind::reduce_scatter, plan::Phase::backward), 5);
+}
+
 // Seed case B.14: rank 16 on the three matrices of one Mixtral expert: 3 x 16 x (4096 + 14336).
 TEST(Tuning, AdaptersOfOneMixtralExpert) {
   Strategy s = one_gpu_job(TuningKind::lora);
