@@ -59,7 +59,7 @@ const std::map<std::string, std::string>& relatives() {
       {"fmsfsdp", "fms-fsdp"}, {"fms", "fms-fsdp"}, {"olmo", "fms-fsdp"}, {"fairscale", "fms-fsdp"}, {"fsdp", "fms-fsdp"}, {"pytorchfsdp", "fms-fsdp"}, {"fsdp2", "torchtitan"},
       {"lightning", "litgpt"}, {"litllama", "litgpt"}, {"bmtrain", "deepspeed"}, {"colossalai", "deepspeed"}, {"automodel", "nemo-automodel"}, {"internlm", "internevo"}, {"paxml", "maxtext"} /* both are steps compiled by XLA */, {"fmsacceleration", "huggingface"},
       {"transformers", "huggingface"}, {"huggingface", "huggingface"}, {"accelerate", "huggingface"}, {"peft", "huggingface"}, {"trl", "huggingface"}, {"axolotl", "huggingface"}, {"fmshftuning", "huggingface"},
-      {"llamafactory", "huggingface"}, {"swift", "huggingface"}, {"msswift", "huggingface"}, {"llamarecipes", "huggingface"}, {"unsloth", "huggingface"}, {"pytorch", "plain"}};
+      {"llamafactory", "huggingface"}, {"swift", "huggingface"}, {"msswift", "huggingface"}, {"llamarecipes", "huggingface"}, {"vectorlm", "huggingface"}, {"unsloth", "huggingface"}, {"pytorch", "plain"}};
   return list;
 }
 
@@ -83,10 +83,12 @@ std::pair<std::string, std::string> likely_profile(const config::CsvRow& row, co
   const std::string sharding = lower(cell(row, "sharding")), task = cell(row, "task");
   bool split = cell(row, "sp") == "y";
   for (const char* degree : {"tp", "pp", "vpp", "cp", "ep"}) split = split || more_than_one(row, degree);
+  const bool tuning = task == "sft" || task == "lora" || task == "qlora";
+  if (tuning && !split && contains(sharding, "fsdp")) return {"huggingface", "fine-tuning under FSDP"};
   if (contains(sharding, "fsdp") || contains(sharding, "fully sharded")) return {compiled_form(row, split ? "torchtitan" : "fms-fsdp"), "sharded by FSDP"};
   if (contains(sharding, "zero2") || contains(sharding, "zero3") || contains(sharding, "zero-2") || contains(sharding, "zero-3") || contains(sharding, "deepspeed")) return {"deepspeed", "sharded by ZeRO"};
   if (split) return {megatron_of(row, gpu), "split by tensor, pipeline, context or expert parallelism"};
-  if (task == "sft" || task == "lora" || task == "qlora") return {"huggingface", "fine-tuning"};
+  if (tuning) return {"huggingface", "fine-tuning"};
   if (contains(sharding, "zero1") || contains(sharding, "zero-1")) return {"deepspeed", "sharded by ZeRO"};
   if (integer(row, "n_experts").value_or(0) > 0 || integer(row, "n_gpus").value_or(1) > 16) return {megatron_of(row, gpu), "pretraining on many GPUs"};
   return {"plain", "one node, nothing sharded"};
@@ -107,7 +109,7 @@ std::string known_profile(const config::CsvRow& row) {
   // Until August 2024 the gathered input was kept; bench_cluster measured before that.
   if (f == "nanotron") return contains(source, "old_bench") ? "nanotron-2024" : "nanotron";
   // DeepSpeed's tutorials of 2020 train Megatron-LM's GPT-2 (DeepSpeedExamples/Megatron-LM).
-  if (f == "deepspeed" && contains(source, "docs/_tutorials/zero")) return "deepspeed-2020";
+  if (f == "deepspeed" && (contains(source, "docs/_tutorials/zero") || contains(source, "DeepSpeedExamples Megatron-LM"))) return "deepspeed-2020";
   // FPDT's baselines are Megatron-DeepSpeed's own layers.
   if (f == "deepspeed") return contains(source, "ulysses-offload") ? "megatron-deepspeed" : "deepspeed";
   // The Qwen scripts run DeepSpeed on several GPUs.
@@ -272,7 +274,7 @@ std::string node_of(const config::CsvRow& row, const std::string& gpu) {
       {"b200-sxm", "dgx-b200"}, {"b300-sxm", "dgx-b300"}, {"gb200-nvl72", "gb200-nvl72"}, {"gb300-nvl72", "gb300-nvl72"}, {"mi300x", "mi300x-8"},
       {"l40s", "l40s-8"}, {"l4", "l40s-8"}, {"a10g", "g5"}, {"rtx-a6000", "pcie-8"}, {"rtx-4090", "rtx-4090-8"}, {"rtx-3090", "rtx-4090-8"}, {"rtx-4070-ti-super", "rtx-4090-8"},
       {"a40", "pcie-8"}, {"a30", "pcie-8"}, {"l40", "l40s-8"}, {"rtx-6000-ada", "pcie-8"}, {"rtx-5090", "rtx-4090-8"}, {"mi325x", "mi300x-8"}, {"mi350x", "mi355x-8"}, {"mi355x", "mi355x-8"},
-      {"v100-32gb-sxm2", "dgx-1v"}, {"v100-16gb-sxm2", "jean-zay-v100"}, {"v100-pcie", "pcie-8"}};
+      {"v100-32gb-sxm2", "dgx-1v"}, {"v100-16gb-sxm2", "dgx-1v"}, {"v100-pcie", "pcie-8"}};
   // One card needs no others beside it; machines that only hold eight of a kind keep their own host.
   static const char* const kDesktops[] = {"a10g", "a30", "a40", "rtx-a6000", "rtx-3090", "rtx-4070-ti-super", "rtx-5090", "rtx-6000-ada", "l4", "l40", "h100-pcie", "h100-nvl", "a100-40gb-pcie", "v100-pcie", "h800-sxm", "h20"};
   if (integer(row, "n_gpus").value_or(1) == 1 && std::find(std::begin(kDesktops), std::end(kDesktops), gpu) != std::end(kDesktops)) return "single-gpu";

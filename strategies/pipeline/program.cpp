@@ -59,11 +59,12 @@ PipelineProgram in_rounds(PipelineProgram program, int rounds) {
   EXPECTS(rounds >= 1);
   const int each = program.micro_batches;
   for (std::vector<Action>& actions : program.ranks) {
-    const std::vector<Action> once = actions;
+    const std::vector<Action> once = std::exchange(actions, {});
     int batches = 0;
     for (const Action& a : once) batches = std::max(batches, a.batch + 1);
-    for (int round = 1; round < rounds; ++round)
+    for (int round = 0; round < rounds; ++round)
       for (Action a : once) {
+        if (a.kind == ActionKind::reduce_gradient && round + 1 < rounds) continue;
         if (a.micro_batch >= 0) a.micro_batch += round * each;
         if (a.under_micro_batch >= 0) a.under_micro_batch += round * each;
         if (a.batch >= 0) a.batch += round * batches;

@@ -120,7 +120,8 @@ PipelineProgram empty_looped(std::string name, const PipelineShape& shape, int c
 PipelineProgram empty_v(std::string name, const PipelineShape& shape);
 
 /// The program `rounds` times over, each time with the next micro-batches: gradients are accumulated around a schedule that
-/// drains in between. Precondition: rounds >= 1.
+/// drains in between. FSDP reduces them in the last round (NeMo AutoModel, components/moe/fsdp_mixin.py; torchtitan reduces in each,
+/// which is not simulated). Precondition: rounds >= 1.
 PipelineProgram in_rounds(PipelineProgram program, int rounds);
 
 /// A schedule of the catalog. Both functions are pure.

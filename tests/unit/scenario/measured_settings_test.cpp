@@ -45,6 +45,28 @@ TEST(MeasuredSettings, ExpertsAsTheNoteSays) {
   EXPECT_EQ(scenario({{"model", "llama-3-8b"}, {"ep", ""}, {"note", "capacity factor 1.0, padded"}}).strategy.experts.capacity_factor, 0);
 }
 
+// Eight V100 with 16 GB are a DGX-1; Jean Zay's nodes have four.
+TEST(MeasuredSettings, NodesOfV100) {
+  const Row job{{"framework", "megatron-lm"}, {"model", "llama-2-7b"}, {"ep", ""}, {"gpu", "v100-16gb-sxm2"}, {"gpus_per_node", "8"}, {"n_gpus", "16"}, {"precision", "fp16"}, {"source", ""}};
+  EXPECT_EQ(scenario(job).cluster.gpus_per_node, 8);
+  Row idris = job;
+  idris["interconnect"] = "NVLink2 in node; Omni-Path (Jean Zay)";
+  EXPECT_EQ(scenario(idris).cluster.gpus_per_node, 4);
+}
+
+TEST(MeasuredSettings, FrameworksByTheirSource) {
+  const Row megatron{{"framework", "deepspeed"}, {"model", "gpt2"}, {"ep", ""}, {"tp", "1"}, {"gpu", "v100-16gb-sxm2"}, {"n_gpus", "8"}, {"precision", "fp16"}, {"source", "DeepSpeedExamples Megatron-LM a79272c"}};
+  EXPECT_EQ(scenario(megatron).profile.name, "deepspeed-2020");
+  const Row kempner{{"framework", "kempnerforge"}, {"model", "llama-3-8b"}, {"ep", ""}, {"tp", "1"}, {"n_gpus", "8"}, {"sharding", "fsdp"}, {"torch_compile", "y"}, {"source", ""}};
+  EXPECT_EQ(scenario(kempner).profile.name, "kempnerforge-compile");
+  EXPECT_EQ(scenario(kempner).strategy.data_parallel.kind, strategies::DataParallelKind::fsdp2);
+  // Who fine-tunes under FSDP with a program of their own mostly takes the model from transformers; who pretrains writes it.
+  Row unknown{{"framework", "our-trainer"}, {"model", "llama-3-8b"}, {"ep", ""}, {"tp", "1"}, {"n_gpus", "8"}, {"sharding", "fsdp"}, {"task", "lora"}, {"source", ""}};
+  EXPECT_EQ(scenario(unknown).profile.name, "huggingface");
+  unknown["task"] = "pretrain";
+  EXPECT_EQ(scenario(unknown).profile.name, "fms-fsdp");
+}
+
 // Numbers that are none, or that no integer holds, say nothing.
 TEST(MeasuredSettings, WordsThatOnlyLookLikeSettings) {
   EXPECT_EQ(scenario({{"source", "NeMo 25.07"}, {"note", "capacity factor ..., see text"}}).strategy.experts.capacity_factor, 0);
