@@ -114,6 +114,8 @@ class Operators {
   Weight weight(const std::string& name, std::int64_t elements) const;
   Item swizzle(const std::string& name, std::int64_t elements) const;
   Item kernel(const std::string& name, std::int64_t read, std::int64_t written, model::KernelKind kind = model::KernelKind::elementwise) const;
+  /// The same of a kernel whose backward reaches another share of the bandwidth than its forward (norms, embeddings).
+  Item backward_kernel(const std::string& name, std::int64_t read, std::int64_t written, model::KernelKind kind) const;
   Item gemm(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k, DType output, bool accumulate) const;
   Item collective(CollectiveKind kind, const std::string& name, std::int64_t bytes, int sync, plan::GroupAxis axis = plan::GroupAxis::tensor,
                   plan::Stream stream = plan::Stream::tensor) const;

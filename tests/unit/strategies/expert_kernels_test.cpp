@@ -94,6 +94,20 @@ TEST(ExpertKernels, AutomodelAddsBothBiases) {
   EXPECT_GT(sum_of(write_plan(m, job(8), load_profile("megatron-core"), 8), "clamp gate").kernels, 0);
 }
 
+// What backward of a norm and of an embedding reaches of the bandwidth is a parameter of its own: the kernel model must hear which one it is.
+TEST(BackwardKernels, NormsAndEmbeddingsSayThatTheyAre) {
+  for (const char* framework : {"megatron-core", "huggingface", "torchtitan-compile", "internevo"}) {
+    const plan::Plan plan = write_plan(model::load_preset("llama-3-8b"), job(8), load_profile(framework), 8);
+    int backward = 0;
+    for (const model::KernelSpec& k : plan.kernels)
+      if (k.kind == model::KernelKind::normalization || k.kind == model::KernelKind::native_normalization || k.kind == model::KernelKind::embedding) {
+        EXPECT_EQ(k.role != model::GemmRole::forward, k.name.ends_with("backward")) << framework << ": " << k.name;
+        backward += k.name.ends_with("backward") ? 1 : 0;
+      }
+    EXPECT_GT(backward, 0) << framework;
+  }
+}
+
 // One dummy gradient for all experts of a grouped product, which have a tensor each: of one expert's size.
 TEST(ExpertKernels, ExpertsShareADummyGradient) {
   const plan::Plan plan = write_plan(gpt_oss(), job(8), load_profile("megatron-core"), 8);
