@@ -35,14 +35,14 @@ const std::vector<Dimension>& dimensions() {
       {"recompute", {"none", "selective", "full"}},
       {"precision", {"fp32", "fp16", "bf16", "fp8"}},
       {"optimizer", st::optimizers().names()},
-      {"micro-batches", {"few", "many"}},
+      {"micro-batches", {"few", "many", "in rounds"}},
       {"model", {"llama", "grouped", "gpt", "untied gpt", "norms after", "side by side", "local layers", "mixture", "latent mixture"}},
       {"experts", {"1", "2", "2 x 2", "4 deepep", "4 all-gather", "4 hierarchical"}},
       {"framework", st::profile_names()},
       {"tuning", {"full", "full", "lora", "lora all", "qlora", "head only", "norms only", "upper half"}},
       {"phase", {"training", "training", "training", "evaluation"}},
       {"context", {"none", "none", "2", "2 ring", "2 all-gather", "2 ulysses", "4 ulysses-ring"}},
-      {"routing", {"balanced", "balanced", "zipf", "dirichlet", "capacity", "batches"}},
+      {"routing", {"balanced", "balanced", "zipf", "dirichlet", "capacity", "batches", "round-robin"}},
       {"offload", {"none", "none", "optimizer", "optimizer and parameters", "activations", "pageable", "nvme", "pieces"}},
       {"habits", {"none", "none", "none", "lower half on the host", "budget", "paged", "buffers", "synchronised", "losses gathered", "gloo", "mpi", "documents", "tiled", "first layers", "second partition"}},
   };
@@ -116,6 +116,7 @@ scenario::Scenario scenario_of(const Choice& c) {
     job.experts.imbalance = value(8) == "2" && routing == "balanced" ? 1.5 : 1;
     if (routing == "zipf" || routing == "capacity") job.experts.routing = {.distribution = st::RoutingKind::zipf, .skew = 0.8, .concentration = {}, .seed = 1};
     if (routing == "dirichlet") job.experts.routing = {.distribution = st::RoutingKind::dirichlet, .skew = {}, .concentration = 1, .seed = 2};
+    if (routing == "round-robin") job.experts.routing.distribution = st::RoutingKind::round_robin;
     if (routing == "capacity") job.experts.capacity_factor = 1.5;
     if (routing == "batches") job.experts.routing.batch_concentration = 2, job.experts.routing.batch_draws = 3;
   }
@@ -124,6 +125,7 @@ scenario::Scenario scenario_of(const Choice& c) {
   job.training.optimizer = *st::optimizers().find(value(5));
   job.training.sequence_length = 128;
   job.training.global_batch_size = d.data * (value(6) == "few" ? d.pipeline : 4 * d.pipeline);
+  if (value(6) == "in rounds" && d.pipeline > 1) job.pipeline.accumulation_steps = 2;
   job.training.framework = value(9);
   if (value(11) == "evaluation") job.training.phase = st::StepKind::evaluation;
   st::Tuning& tuning = job.tuning;
