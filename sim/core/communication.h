@@ -69,7 +69,7 @@ constexpr double places_visited(std::int64_t places, std::int64_t choices, std::
 /// the mean over all places where a token can begin.
 constexpr double places_in_turn(std::int64_t places, std::int64_t choices, std::int64_t groups) {
   if (groups <= 1 || choices < 1) return 1;
-  const std::int64_t part = places / groups, begins = places / std::gcd(places, choices);
+  const std::int64_t part = places > groups ? places / groups : 1, begins = places / std::gcd(places, choices);
   std::int64_t visited = 0;
   for (std::int64_t i = 0; i < begins; ++i) {
     const std::int64_t first = i * choices % places, parts = (first + choices - 1) / part - first / part + 1;

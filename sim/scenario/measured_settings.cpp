@@ -30,10 +30,10 @@ void apply_stages(const std::string& note, Scenario& s) {
   if (stages < 2) return;
   // torch.distributed.pipelining runs the schedules of both.
   std::string& schedule = s.strategy.pipeline.schedule;
-  if ((s.profile.name.starts_with("torchtitan") || s.profile.name == "nemo-automodel") && (schedule == "1f1b" || schedule == "interleaved-1f1b")) schedule = "pytorch-" + schedule;
+  if ((s.profile.name.starts_with("torchtitan") || s.profile.name.starts_with("nemo-automodel")) && (schedule == "1f1b" || schedule == "interleaved-1f1b")) schedule = "pytorch-" + schedule;
   static const std::regex kLocal(R"(local batch ([0-9]{1,6}))");   // samples that one run of PyTorch's schedule takes
   std::smatch local;
-  if (s.profile.name == "nemo-automodel" && std::regex_search(note, local, kLocal)) {
+  if (s.profile.name.starts_with("nemo-automodel") && std::regex_search(note, local, kLocal)) {
     const std::int64_t samples = std::stoll(local[1].str()), all = s.strategy.training.global_batch_size / s.strategy.parallelism.degrees.data;
     if (samples > 0 && all % samples == 0) s.strategy.pipeline.accumulation_steps = static_cast<int>(all / samples);
   }

@@ -57,7 +57,7 @@ TensorId word_embedding(const LowerContext& c, const Operators& op, Tape& tape, 
     node.backward.insert(node.backward.end(), {Operators::alloc(1, whole), op.collective(CollectiveKind::all_gather, "embedding gather gradient", whole, plan::kAfterCompute | plan::kComputeWaits)});
   }
   node.backward.push_back(op.weight_gradient(w, one_hot ? one_hot_product(c, "embedding weight gradient", model::GemmRole::weight_gradient, rows, width, c.tokens)
-                                                        : op.backward_kernel("embedding backward", whole, rows * width * e / 8 + whole, KernelKind::embedding)));
+                                                        : op.kernel("embedding backward", whole, rows * width * e / 8 + whole, KernelKind::embedding, model::GemmRole::data_gradient)));
   if (c.tensor > 1 && c.sequence_parallel) node.backward.push_back(Operators::free(1));
   tape.nodes.push_back(std::move(node));
   return x;
@@ -127,7 +127,7 @@ TensorId prediction_layer(const LowerContext& c, Operators& op, Tape& tape, Tens
   const bool trained = table.trainable;
   const int w = tape.weight(std::move(table));
   Node lookup{.name = "next token embedding", .outputs = {next}, .saved = {ids}, .intermediates = {ids}, .forward = {op.kernel("embedding", bytes, bytes, KernelKind::embedding)}};
-  if (trained) lookup.backward = {op.weight_gradient(w, op.backward_kernel("embedding backward", bytes, table_rows * m.hidden * c.element() / 8 + bytes, KernelKind::embedding))};
+  if (trained) lookup.backward = {op.weight_gradient(w, op.kernel("embedding backward", bytes, table_rows * m.hidden * c.element() / 8 + bytes, KernelKind::embedding, model::GemmRole::data_gradient))};
   tape.nodes.push_back(std::move(lookup));
   if (c.strategy.parallelism.degrees.pipeline == 1) shared_weight(tape, "word_embeddings.weight");
 

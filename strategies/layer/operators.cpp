@@ -35,18 +35,11 @@ LowerContext make_context(const model::ModelDescription& model, const Strategy& 
   return c;
 }
 
-Item Operators::kernel(const std::string& name, std::int64_t read, std::int64_t written, KernelKind kind) const {
+Item Operators::kernel(const std::string& name, std::int64_t read, std::int64_t written, KernelKind kind, model::GemmRole role) const {
   const std::int64_t elements = (read + written) / std::max<std::int64_t>(1, c_.element());
   return {.kind = Item::Kind::kernel,
-          .spec = c_.builder.kernel({.kind = kind, .dtype = c_.activation, .output_dtype = c_.activation, .bytes_read = read, .bytes_written = written,
+          .spec = c_.builder.kernel({.kind = kind, .role = role, .dtype = c_.activation, .output_dtype = c_.activation, .bytes_read = read, .bytes_written = written,
                                      .flops = static_cast<double>(elements), .name = name})};
-}
-
-Item Operators::backward_kernel(const std::string& name, std::int64_t read, std::int64_t written, KernelKind kind) const {
-  const std::int64_t elements = (read + written) / std::max<std::int64_t>(1, c_.element());
-  return {.kind = Item::Kind::kernel,
-          .spec = c_.builder.kernel({.kind = kind, .role = model::GemmRole::data_gradient, .dtype = c_.activation, .output_dtype = c_.activation, .bytes_read = read,
-                                     .bytes_written = written, .flops = static_cast<double>(elements), .name = name})};
 }
 
 Item Operators::gemm(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k, DType output, bool accumulate) const {
@@ -115,7 +108,7 @@ TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows,
     node.saved = {x, statistics};
     const KernelKind kind = is_native(c_.profile.norm) ? KernelKind::native_normalization : KernelKind::normalization;
     node.forward = {kernel(name, bytes, bytes, kind)};
-    node.backward = {backward_kernel(name + " backward", 2 * bytes, bytes, kind)};
+    node.backward = {kernel(name + " backward", 2 * bytes, bytes, kind, model::GemmRole::data_gradient)};
     // Transformer Engine's backward sums the weight's gradient in the same pass, one row per block of threads, and adds those up
     // (common/normalization/rmsnorm, layernorm: *_bwd_kernels.cuh); others read input and gradient once more.
     const std::int64_t again = c_.profile.transformer_engine ? kNormBlocks * width * 4 : 2 * bytes;
@@ -135,7 +128,7 @@ void Operators::norm_upcasts(Node& node, const std::string& name, std::int64_t e
   const std::vector<Item> up{alloc(0, wide), kernel("cast", narrow, wide), kernel(name, wide, narrow, KernelKind::normalization)};
   node.forward = up;
   node.forward.push_back(free(0));
-  std::vector<Item> back{backward_kernel(name + " backward", wide + narrow, wide, KernelKind::normalization)};
+  std::vector<Item> back{kernel(name + " backward", wide + narrow, wide, KernelKind::normalization, model::GemmRole::data_gradient)};
   for (std::size_t i = 1; i < node.backward.size(); ++i) back.push_back(node.backward[i]);   // the weight's gradient
   back.push_back(kernel("cast backward", wide, narrow));
   node.backward = {alloc(0, wide), kernel("cast", narrow, wide)};

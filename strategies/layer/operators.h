@@ -113,9 +113,9 @@ class Operators {
   // Building bricks, also used by head.cpp
   Weight weight(const std::string& name, std::int64_t elements) const;
   Item swizzle(const std::string& name, std::int64_t elements) const;
-  Item kernel(const std::string& name, std::int64_t read, std::int64_t written, model::KernelKind kind = model::KernelKind::elementwise) const;
-  /// The same of a kernel whose backward reaches another share of the bandwidth than its forward (norms, embeddings).
-  Item backward_kernel(const std::string& name, std::int64_t read, std::int64_t written, model::KernelKind kind) const;
+  /// `role`: backward of norms and embeddings reaches another share of the bandwidth than their forward.
+  Item kernel(const std::string& name, std::int64_t read, std::int64_t written, model::KernelKind kind = model::KernelKind::elementwise,
+              model::GemmRole role = model::GemmRole::forward) const;
   Item gemm(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k, DType output, bool accumulate) const;
   Item collective(CollectiveKind kind, const std::string& name, std::int64_t bytes, int sync, plan::GroupAxis axis = plan::GroupAxis::tensor,
                   plan::Stream stream = plan::Stream::tensor) const;

@@ -155,29 +155,6 @@ TEST(Tuning, AdaptersScaledBetweenTheirProducts) {
   EXPECT_GT(runs_of(after, "adapter scale backward", plan::Phase::backward), 0);
 }
 
-// DTensor gathers what a module reads once, and scatters the sum of its gradients once: per layer two gathers of inputs in forward and two
-// scatters of their gradients in backward, whatever the number of projections; layer by layer there would be five of each.
-TEST(Tuning, ASplitSequenceIsGatheredOncePerModule) {
-  Strategy s = one_gpu_job(TuningKind::full);
-  s.parallelism.degrees.tensor = 2;
-  s.parallelism.sequence_parallel = true;
-  const auto collectives = [&](FrameworkProfile profile, CollectiveKind kind, plan::Phase phase) {
-    const plan::Plan plan = write_plan(llama_like(1, 256, 8, 8, 512, 1000), s, profile, 2);
-    EXPECT_TRUE(ByteLedger(plan, 0).step().mistakes.empty());
-    std::int64_t n = 0;
-    for (const plan::Call& call : plan.classes[0].program.step)
-      if (call.phase == phase && call.layer == 0)
-        for (const plan::Instruction& i : plan.blocks[call.block].timing) n += i.op == plan::Opcode::collective && plan.collectives[i.index].kind == kind && plan.collectives[i.index].bytes == Bytes{512 * 256 * 2};
-    return n;
-  };
-  FrameworkProfile once = load_profile("torchtitan"), each = once;
-  each.gathers_by_block = false;
-  EXPECT_EQ(collectives(once, CollectiveKind::all_gather, plan::Phase::forward), 2);
-  EXPECT_EQ(collectives(each, CollectiveKind::all_gather, plan::Phase::forward), 5);
-  EXPECT_EQ(collectives(once, CollectiveKind::reduce_scatter, plan::Phase::backward), 2);
-  EXPECT_EQ(collectives(each, CollectiveKind::reduce_scatter, plan::Phase::backward), 5);
-}
-
 // Seed case B.14: rank 16 on the three matrices of one Mixtral expert: 3 x 16 x (4096 + 14336).
 TEST(Tuning, AdaptersOfOneMixtralExpert) {
   Strategy s = one_gpu_job(TuningKind::lora);
