@@ -202,12 +202,8 @@ class RowScenario {
     strategy.data_parallel.kind = kind_of(sharding_, s_.profile, d.data);
     if (sharding_ == "hsdp") d.data_shard = s_.cluster.gpus_per_node;
     if (const int group = shard_group(row_, d.data); group > 0) d.data_shard = group;
-    // DeepSpeed trains bf16 under pipeline stages by its BF16_Optimizer (since March 2022): the 16-bit gradients of a micro-batch live until
-    // its backward is over and are then added to whole fp32 ones (runtime/pipe/engine.py, _exec_backward_pass: update_hp_grads).
-    if (s_.profile.name == "megatron-deepspeed" && precision_ == st::Precision::bf16 && d.pipeline > 1 && !contains(note_, "gradients add up in 16 bit")) {
-      s_.profile.gradient = s_.profile.reduce = DType::fp32;
-      s_.profile.accumulates_after_backward = true;
-    }
+    if (contains(note_, "gradients add up in 16 bit")) s_.profile.wide_bf16_in_stages = false;   // before March 2022
+    s_.profile = st::with_choices(s_.profile, strategy);
     if (d.pipeline > 1) strategy.pipeline = pipeline_of(row_, d.pipeline, s_.model.layer_count());
     // Megatron's option of 2023-05 was off until 2024-11; the zero-bubble paper compares with the Megatron of 2023.
     if (d.pipeline > 2) strategy.pipeline.overlap_messages = s_.profile.overlap_messages && !contains(source_, "arXiv 2401.10241");

@@ -145,6 +145,7 @@ const config::Fields<P>& fields() {
       config::boolean("parameter_remainders", &P::parameter_remainders, "of that copy only the 16 bits that the parameters lack (Apex's store_param_remainders)"),
       format("gradient", &P::gradient, "accumulated gradients"),
       format("reduce", &P::reduce, "gradient reduction"),
+      config::boolean("wide_bf16_in_stages", &P::wide_bf16_in_stages, "bf16 training under pipeline stages adds the 16-bit gradients of each micro-batch to whole fp32 ones"),
       config::boolean("wide_bf16_gradients", &P::wide_bf16_gradients, "bf16 training accumulates and reduces gradients in fp32"),
       format("optimizer_state", &P::optimizer_state, "moments"),
       config::boolean("autocast", &P::autocast, "16-bit copies of fp32 weights are made per use"),
@@ -327,6 +328,10 @@ std::vector<std::string> profile_names() { return resource_names(kFolder, ".yaml
 
 FrameworkProfile with_choices(FrameworkProfile p, const Strategy& strategy) {
   const Training& training = strategy.training;
+  if (p.wide_bf16_in_stages && training.precision == Precision::bf16 && strategy.parallelism.degrees.pipeline > 1) {
+    p.gradient = p.reduce = DType::fp32;
+    p.accumulates_after_backward = true;
+  }
   p.gradient = strategy.data_parallel.gradient_dtype.value_or(p.gradient);
   p.loss = training.cross_entropy.value_or(p.loss);
   p.overlap_tensor = strategy.parallelism.overlap_tensor.value_or(p.overlap_tensor);

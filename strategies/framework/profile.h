@@ -120,6 +120,7 @@ struct FrameworkProfile {
   std::int64_t master_bytes() const { return !master_parameters ? 0 : parameter_remainders ? 2 : 4; }
   DType gradient = DType::fp32;           // accumulated gradient
   DType reduce = DType::fp32;             // gradient reduction on the wire
+  bool wide_bf16_in_stages = false;       // bf16 training under pipeline stages: a micro-batch's 16-bit gradients live until its backward is over, then go into whole fp32 ones, which are reduced (DeepSpeed's BF16_Optimizer)
   bool wide_bf16_gradients = false;       // training in bf16 accumulates and reduces gradients in fp32, whatever fp16 does (Megatron-LM)
   DType optimizer_state = DType::fp32;
   bool current_scaling = false;           // fp8 scales come from a pass over the tensor itself before it is quantised; false: from steps before
