@@ -21,7 +21,7 @@ using namespace rehearse::cli;
 
 constexpr const char* kFooter =
     "Exit codes: 0 yes; 1 the answer is no (does not fit, target missed); 2 bad input; 3 the environment lacks\n"
-    "something; 4 a bug of ours.\n\n"
+    "something; 4 a bug of ours; 130, 143 stopped by Ctrl-C or SIGTERM.\n\n"
     "Examples:\n"
     "  rehearse run scenarios/llama3_8b_8xh100.yaml\n"
     "  rehearse sweep scenarios/llama3_8b_8xh100.yaml --over training.micro_batch_size=1,2,4";

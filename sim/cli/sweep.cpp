@@ -9,6 +9,7 @@
 #include <new>
 #include <thread>
 
+#include "sim/cli/interruption.h"
 #include "sim/cli/output.h"
 #include "sim/cli/scenario_arguments.h"
 #include "sim/cli/subcommand.h"
@@ -54,6 +55,7 @@ Row simulate_point(const config::Value& root, const std::string& file, const std
     ++share.simulated;
   } catch (const ConfigError& error) {
     const Diagnostic& d = error.diagnostics().front();
+    row.outcome = Outcome::invalid;
     row.reason = (d.key.empty() ? "" : d.key + ": ") + d.problem;
   } catch (const std::bad_alloc&) {
     throw;   // of this machine, not of the point
@@ -100,12 +102,14 @@ class Progress {
   std::jthread thread_;
 };
 
-std::vector<Row> simulate_all(const config::Value& root, const std::string& file, const Grid& grid, int jobs, bool quiet, Share& share) {
+/// Points that an interruption left out stay `not_simulated`.
+std::vector<Row> simulate_all(const config::Value& root, const std::string& file, const Grid& grid, int jobs, bool quiet, Share& share, const Interruption& interruption) {
   keep_freed_memory();
   std::vector<Row> rows(static_cast<std::size_t>(grid.size()));
   Progress progress(grid.size(), quiet);
   for_each_index(rows.size(), jobs, [&](std::size_t row) {
     const auto i = static_cast<std::int64_t>(row);
+    if (interruption.signal() != 0) return;
     if (share.has(i)) rows[row] = simulate_point(root, file, grid.overrides(i), share);
     ++progress.done;
   });
@@ -170,18 +174,25 @@ int run(const SweepOptions& o) {
     return kYes;
   }
   if (!o.into.empty()) share.store.emplace(o.into);
-  const std::vector<Row> rows = simulate_all(root, o.scenario.file, grid, o.jobs, o.quiet, share);
-  if (share.store && !o.quiet) say(fmt::format("{} of {} points simulated now, the others were known or cannot be\n", share.simulated.load(), grid.size()));
-  if (share.of > 1) return kYes;
+  const Interruption interruption;
+  const std::vector<Row> rows = simulate_all(root, o.scenario.file, grid, o.jobs, o.quiet, share, interruption);
+  const bool stopped = interruption.signal() != 0;
+  if (stopped) {
+    say(share.store ? "stopped: the same command goes on from here\n" : "stopped: with --into FOLDER a sweep would go on from here\n");
+  } else if (share.store && !o.quiet) {
+    say(fmt::format("{} of {} points simulated now, the others were known or cannot be\n", share.simulated.load(), grid.size()));
+  }
+  if (share.of > 1) return stopped ? interruption.exit_code() : kYes;
 
   // When nothing could be read at all, the mistake is in the file, not in the combinations: say it with its place.
   const auto is = [&](Outcome outcome) { return std::any_of(rows.begin(), rows.end(), [&](const Row& r) { return r.outcome == outcome; }); };
-  if (!is(Outcome::fits) && !is(Outcome::does_not_fit) && !is(Outcome::failed)) scenario::read_scenario(config::apply_overrides(root, grid.overrides(0), o.over.empty() ? "sweep:" : "--over"), o.scenario.file);
+  if (!stopped && !is(Outcome::fits) && !is(Outcome::does_not_fit) && !is(Outcome::failed)) scenario::read_scenario(config::apply_overrides(root, grid.overrides(0), o.over.empty() ? "sweep:" : "--over"), o.scenario.file);
 
   const auto text = [&](Format f) { return f == Format::csv ? to_csv(grid, rows) : f == Format::json_lines ? to_json_lines(grid, rows) : to_ranking(grid, rows, o.top); };
   if (!o.output.empty()) write_file(o.output, text(file_format));
   if (!(o.quiet && format == Format::text)) print(text(format));
   if (is(Outcome::failed)) return kOurBug;
+  if (stopped) return interruption.exit_code();
   return is(Outcome::fits) ? kYes : kNo;
 }
 
@@ -200,6 +211,7 @@ Run add_sweep(CLI::App& app) {
   app.add_option("--top", o->top, "points in the ranking")->capture_default_str()->check(CLI::Range(0, 1'000'000));
   app.add_flag("-q,--quiet", o->quiet, "no progress and no ranking");
   app.footer("Examples:\n  rehearse sweep job.yaml --over parallelism.tensor=1,2,4,8 --over memory.recompute=none,full\n  rehearse sweep job.yaml -o points.csv --top 5\n  rehearse sweep job.yaml --into points --slurm 64 | sbatch\n"
+             "Ctrl-C ends a sweep after the points under way and writes those that are done (exit code 130); pressed twice, it ends at once.\n"
              "Exit code 0 when a combination fits, 1 when none does.");
   return [o] { return run(*o); };
 }

@@ -72,6 +72,7 @@ std::string_view name_of(Outcome outcome) {
     case Outcome::does_not_fit: return "does_not_fit";
     case Outcome::invalid: return "invalid";
     case Outcome::failed: return "failed";
+    case Outcome::not_simulated: return "not_simulated";
   }
   return "?";
 }
@@ -158,8 +159,9 @@ std::string to_ranking(const Grid& grid, const std::vector<Row>& rows, std::size
     ++outcomes[r.outcome];
     if (r.outcome == Outcome::invalid || r.outcome == Outcome::failed) ++reasons[r.reason];
   }
-  text += fmt::format("{}: {} fit, {} do not fit, {} are impossible{}\n", report::counted(static_cast<std::int64_t>(rows.size()), "combination"), fit, outcomes[Outcome::does_not_fit], outcomes[Outcome::invalid],
-                      outcomes[Outcome::failed] > 0 ? fmt::format(", {} FAILED (a bug of ours)", outcomes[Outcome::failed]) : "");
+  text += fmt::format("{}: {} fit, {} do not fit, {} are impossible{}{}\n", report::counted(static_cast<std::int64_t>(rows.size()), "combination"), fit, outcomes[Outcome::does_not_fit], outcomes[Outcome::invalid],
+                      outcomes[Outcome::failed] > 0 ? fmt::format(", {} FAILED (a bug of ours)", outcomes[Outcome::failed]) : "",
+                      outcomes[Outcome::not_simulated] > 0 ? fmt::format(", {} not simulated", outcomes[Outcome::not_simulated]) : "");
   std::vector<std::pair<std::string, std::size_t>> common(reasons.begin(), reasons.end());
   std::stable_sort(common.begin(), common.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
   for (std::size_t i = 0; i < common.size() && i < 8; ++i) text += report::wrapped(fmt::format("  {:>5} x  ", common[i].second), common[i].first);

@@ -10,11 +10,11 @@
 
 namespace rehearse::cli {
 
-enum class Outcome : std::uint8_t { fits, does_not_fit, invalid, failed };
+enum class Outcome : std::uint8_t { fits, does_not_fit, invalid, failed, not_simulated };
 std::string_view name_of(Outcome outcome);
 
 struct Row {
-  Outcome outcome = Outcome::invalid;
+  Outcome outcome = Outcome::not_simulated;
   std::string reason;   // why not; "" when it fits
   std::string hash;     // of the scenario; "" when invalid
   int gpus = 0;

@@ -24,6 +24,22 @@ for share in "" "--shard 1/2"; do
 done
 expect 0 sweep small.yaml $over --into full --format csv
 checks=$((checks + 1)); cmp -s out whole.csv || complain "a sweep that ran out of room says something else"
+# Stopped on the way: what is done is written, the rest says so, and the same command goes on from there.
+long="--over training.sequence_length=$(seq -s, 64 64 8192) --over memory.recompute=none,selective,full --over training.global_batch_size=32,64,128,256"
+"$program" sweep small.yaml $long --into stopped --jobs 1 --format csv -o stopped.csv >out 2>err </dev/null &
+pid=$!
+while [ "$(find stopped -type f 2>/dev/null | wc -l)" -lt 3 ] && kill -0 $pid; do sleep 0.05; done
+kill -TERM $pid; wait $pid; code=$?
+checks=$((checks + 3))
+[ $code -eq 143 ] || complain "a sweep that was stopped exits with $code"
+grep -q ',not_simulated,' stopped.csv || complain "no point was left out"
+grep -q ',fits,' stopped.csv || complain "the points that were done are lost"
+says "stopped: the same command goes on"
+kept=$(grep -c ',fits,' stopped.csv)
+expect 0 sweep small.yaml $long --into stopped --format csv -o went_on.csv -q
+checks=$((checks + 2))
+[ "$(grep ',fits,' stopped.csv | sort - went_on.csv | uniq -d | wc -l)" -eq "$kept" ] || complain "points changed when the sweep went on"
+! grep -q not_simulated went_on.csv || complain "points are left out for good"
 # Settings that come to the same, at once: each of them is one point, kept once.
 expect 0 sweep small.yaml --over parallelism.data=auto,8 --over memory.recompute=none,none,none,none --into same --jobs 8 --format csv
 checks=$((checks + 1)); [ "$(find same -type f | wc -l)" -eq 2 ] || complain "equal points: $(find same -type f)"
