@@ -13,7 +13,7 @@ using plan::Opcode;
 
 namespace {
 
-constexpr std::size_t kShallow = 64;   // queue entries of a stream, at most
+constexpr std::size_t kDeepest = 1024;  // queue entries of a stream, at most: more take longer to compare than a rhythm is likely to save
 constexpr std::size_t kToCome = 8;     // strides of which events may be to come, at most
 
 }  // namespace
@@ -54,7 +54,7 @@ bool TimingRun::add_hosts(Moment& m) const {
       return item.whole || item.op != Opcode::host;   // else the end of a step
     };
     for (const StreamState& s : rank.streams) {
-      if (s.fifo.size() - s.head > kShallow) return false;
+      if (s.fifo.size() - s.head > kDeepest) return false;
       add(static_cast<std::int64_t>(s.opened.size() - s.opened_head));
       for (std::size_t i = s.opened_head; i < s.opened.size(); ++i) add_item(s.opened[i], s.ready);
       add(static_cast<std::int64_t>(s.fifo.size() - s.head));

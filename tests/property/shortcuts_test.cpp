@@ -32,6 +32,7 @@ scenario::Scenario job(const std::string& changes) {
 
 struct Share {
   double time = 0, memory = 0;   // of instructions and operations that were not executed
+  std::int64_t again = 0;        // stretches of micro-batches that were counted
 };
 
 Share compare(const scenario::Scenario& s) {
@@ -47,7 +48,7 @@ Share compare(const scenario::Scenario& s) {
   const auto network = hwmodels::make_network(s.cluster, s.communication);
   const hwmodels::KernelModel kernels(s.cluster.gpu);
   const executor::TimingResult t = executor::run_timing(quick.plan, executor::price(quick.plan, {kernels, *network}));
-  return {static_cast<double>(t.replayed) / static_cast<double>(t.instructions), repeated / operations};
+  return {static_cast<double>(t.replayed) / static_cast<double>(t.instructions), repeated / operations, t.again};
 }
 
 TEST(Shortcuts, BundledScenariosAreTheSameToTheBit) {
@@ -66,6 +67,15 @@ TEST(Shortcuts, JobsOfEveryKindAreTheSameToTheBit) {
         "data_parallel.kind=ddp training.framework=nanotron", "training.global_batch_size=8", "cluster.nodes=1 cluster.gpu=h100-pcie"}) {
     SCOPED_TRACE(changes);
     compare(job(changes));
+  }
+}
+
+// Hosts wait for each micro-batch's messages, then run hundreds of kernels ahead.
+TEST(Shortcuts, ExpertsInPipelinesFindTheirRhythm) {
+  const std::string file = source_dir().string() + "/scenarios/deepseek_v3_2048xh800.yaml";
+  for (const char* change : {"memory.recompute=full", "pipeline.schedule=1f1b"}) {
+    SCOPED_TRACE(change);
+    EXPECT_GT(compare(scenario::read_scenario(config::apply_overrides(config::load_layered(file), {change}), file)).again, 40);   // of 120 micro-batches in each of two steps
   }
 }
 
