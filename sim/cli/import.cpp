@@ -1,8 +1,11 @@
 // rehearse import: a framework's own file becomes a scenario, and a report says what became of each of its keys.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fmt/format.h>
+#include <iomanip>
+#include <sstream>
 
 #include "sim/cli/output.h"
 #include "sim/cli/scenario_arguments.h"
@@ -21,7 +24,8 @@ using config::Value;
 struct ImportOptions {
   std::string file, framework, version, model, cluster, output;
   std::int64_t nodes = 0, sequence = 0;
-  std::vector<std::string> overrides, without;
+  std::vector<std::string> overrides, without, variables;
+  std::string arguments;
   bool strict = false;
 };
 
@@ -107,12 +111,27 @@ std::string scenario_text(const Value& scenario, const importers::Imported& impo
   return out;
 }
 
+/// --variable NAME=VALUE, and --arguments by their numbers.
+importers::ShellVariables variables_of(const ImportOptions& o) {
+  importers::ShellVariables out;
+  for (const std::string& v : o.variables) {
+    const std::size_t equals = v.find('=');
+    if (equals == std::string::npos || equals == 0) throw ConfigError(Diagnostic{{}, "--variable", fmt::format("'{}' is no variable with its value", v), "Write --variable WORLD_SIZE=4", ""});
+    out[v.substr(0, equals)] = v.substr(equals + 1);
+  }
+  std::istringstream words(o.arguments);
+  std::string word;
+  for (int i = 1; words >> std::quoted(word); ++i) out[std::to_string(i)] = word;
+  return out;
+}
+
 int run(const ImportOptions& o) {
   check_outputs({o.output}, {o.file});
   const Value over = stated(o);
   importers::Context context = scenario::import_context(over, o.file);
   context.version = o.version;
   context.without = o.without;
+  context.variables = variables_of(o);
   importers::Imported imported;
   try {
     imported = importers::import_file(o.file, o.framework, context);
@@ -154,6 +173,8 @@ Run add_import(CLI::App& app) {
   app.add_option("--sequence-length", o->sequence, "tokens per sample")->type_name("N")->check(CLI::Range(1, 1 << 26));
   ScenarioArguments::add_overrides(app, "--set", o->overrides, "set a key of the scenario; it wins over the file (repeatable)");
   app.add_option("--without", o->without, "leave out a key of the file, with all below it (repeatable)")->allow_extra_args(false)->type_name("KEY");
+  app.add_option("--arguments", o->arguments, "of a script, as a shell would get them: --arguments '8B 1 256'")->type_name("WORDS");
+  app.add_option("--variable", o->variables, "of a script's environment: --variable WORLD_SIZE=4 (repeatable)")->allow_extra_args(false)->type_name("NAME=VALUE");
   app.add_flag("--strict", o->strict, "keys that are not understood are errors");
   app.add_option("-o,--output", o->output, "write the scenario to a file; the report then goes to stdout")->type_name("FILE");
   app.footer("Examples:\n  rehearse import ds_config.json --model llama-2-13b --cluster dgx-a100 --sequence-length 4096 -o job.yaml\n  rehearse import train.log --cluster dgx-h100 -o job.yaml\n"

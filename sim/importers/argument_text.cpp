@@ -5,8 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "sim/importers/shell_words.h"
-
 namespace rehearse::importers {
 
 using config::Place;
@@ -59,9 +57,9 @@ constexpr std::string_view kBegin = " arguments ---", kEnd = " end of arguments 
 
 }  // namespace
 
-Value parse_command_line(const std::string& text, const std::string& file_name) {
+Value parse_command_line(const std::string& text, const std::string& file_name, const ShellVariables& given) {
   const auto source = std::make_shared<const SourceText>(file_name, text);
-  const std::vector<ShellWord> words = shell_words(text);
+  const std::vector<ShellWord> words = shell_words(text, given).words;
   Arguments out({source, 1, 1});
   for (std::size_t i = 0; i < words.size(); ++i) {
     const Place at{source, words[i].line, words[i].column};

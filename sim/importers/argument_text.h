@@ -5,6 +5,7 @@
 #include <string>
 
 #include "sim/config/value.h"
+#include "sim/importers/shell_words.h"
 
 namespace rehearse::importers {
 
@@ -12,9 +13,9 @@ inline constexpr const char* kProgram = "program";
 
 /// Every `--name value` in the text as a map: dashes become underscores, a name without a value is `true`, several values
 /// are a list, the last of several uses wins. Understands quotes, continued lines, comments, arrays, `NAME=value` with
-/// $NAME, ${NAME}, ${NAME:-default} and $((arithmetic)); every branch of a script is read. A training program (pretrain_gpt.py) is the
+/// $NAME, ${NAME}, ${NAME:-default} and $((arithmetic)), `given` from outside; branches that variables rule out are left out. A training program (pretrain_gpt.py) is the
 /// value of kProgram.
-config::Value parse_command_line(const std::string& text, const std::string& file_name);
+config::Value parse_command_line(const std::string& text, const std::string& file_name, const ShellVariables& given = {});
 
 /// The lines `  name ........ value` between "--- arguments ---" and "--- end of arguments ---", whatever a launcher wrote
 /// before them. Null when there is no such block.

@@ -306,7 +306,10 @@ class DeepSpeed {
 
 }  // namespace
 
-config::Value parse_deepspeed(const std::string& text, const std::string& file_name) { return parse_commented_json(text, file_name); }
+config::Value parse_deepspeed(const std::string& text, const std::string& file_name, const ShellVariables& given) {
+  refuse_variables(file_name, given);
+  return parse_commented_json(text, file_name);
+}
 
 bool is_deepspeed(const config::Value& root, const std::string&) {
   for (const char* key : {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"})

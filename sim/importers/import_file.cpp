@@ -33,7 +33,7 @@ std::string known_formats() {
 const Format* detect(const std::string& text, const std::string& file_name) {
   for (const auto& entry : formats().entries()) {
     try {
-      const config::Value root = entry.value.parse(text, file_name);
+      const config::Value root = entry.value.parse(text, file_name, {});
       if (root.is_map() && entry.value.recognises(root, text)) return &entry.value;
     } catch (const ConfigError&) {
       // Not this format's syntax.
@@ -64,12 +64,16 @@ void check_without(const Imported& imported, const Context& context) {
 
 }  // namespace
 
+void refuse_variables(const std::string& file_name, const ShellVariables& given) {
+  if (!given.empty()) throw ConfigError(Diagnostic{{file_name, 0, 0}, "training.variables", fmt::format("'{}' is given, but this is no script: it has no variables", given.begin()->first), "Leave it out", ""});
+}
+
 Imported import_text(const std::string& text, const std::string& file_name, const std::string& format, const Context& context) {
   const Format* chosen = format.empty() ? detect(text, file_name) : formats().find(format);
   if (chosen == nullptr) {
     throw ConfigError(Diagnostic{{file_name, 0, 0}, "", fmt::format("there is no format '{}' to import from", format), did_you_mean(format, formats().names(), "Known: " + known_formats()), ""});
   }
-  Imported imported = chosen->read(chosen->parse(text, file_name), context);
+  Imported imported = chosen->read(chosen->parse(text, file_name, context.variables), context);
   imported.file = file_name;
   check_without(imported, context);
   return imported;

@@ -10,6 +10,7 @@
 #include "sim/config/value.h"
 #include "sim/core/catalog.h"
 #include "sim/core/error.h"
+#include "sim/importers/shell_words.h"
 #include "sim/model/import_report.h"
 
 namespace rehearse::importers {
@@ -23,6 +24,7 @@ struct Context {
   std::optional<std::int64_t> hidden, layers;      // of the model
   std::string version;                         // of the framework, where its defaults changed; empty: the newest known
   std::vector<std::string> without;            // keys of the file to leave out, with all below them
+  ShellVariables variables;                    // of a script, from outside: its environment, and its arguments as "1", "2", ...
   std::string beside;                          // where file names inside the file start; empty: the folder of the file
 };
 
@@ -35,7 +37,7 @@ struct Imported {
 };
 
 /// Reads a file in `format`; an empty `format` is told from the content. Throws ConfigError with every mistake: unreadable
-/// syntax, wrong kinds of values, contradictions, keys in `without` that the file lacks.
+/// syntax, wrong kinds of values, contradictions, keys in `without` that the file lacks, variables that it does not use.
 Imported import_file(const std::filesystem::path& path, const std::string& format, const Context& context);
 
 /// The same from memory; `file_name` is what messages call it.
@@ -43,7 +45,7 @@ Imported import_text(const std::string& text, const std::string& file_name, cons
 
 /// deepspeed, megatron, torchtitan, accelerate, each with what its files look like.
 struct Format {
-  config::Value (*parse)(const std::string& text, const std::string& file_name);
+  config::Value (*parse)(const std::string& text, const std::string& file_name, const ShellVariables& given);
   bool (*recognises)(const config::Value& root, const std::string& text);
   Imported (*read)(const config::Value& root, const Context& context);
 };

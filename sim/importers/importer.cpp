@@ -22,11 +22,21 @@ std::string shown(const Value& value) {
   return "'" + value.text().substr(0, 60) + "'";
 }
 
+/// The name in $NAME or ${NAME}, "" where there is more to it.
+std::string variable_in(const std::string& text) {
+  std::string name = text.substr(std::min<std::size_t>(text.size(), 1));
+  if (name.starts_with('{') && name.ends_with('}')) name = name.substr(1, name.size() - 2);
+  const bool is_name = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; });
+  return text.starts_with('$') && is_name ? name : std::string();
+}
+
 /// What to do about a number that cannot be read: a variable that comes from outside of a script cannot be guessed.
 std::string way_out(const Value& value, std::string_view key, const std::string& fix) {
   if (!value.is_scalar()) return {};
   if (value.text().find('$') == std::string::npos) return fix;
-  return fmt::format("The script does not set it: write its value there, or {} and state what it stands for in the scenario", how_to_leave_out(key));
+  const std::string name = variable_in(value.text());
+  const std::string given = name.empty() ? std::string() : fmt::format("give {1} with training.variables: {{{0}: ...}} (import: {2}), ", name, name[0] <= '9' ? "argument " + name : name, name[0] <= '9' ? "--arguments 'A B ...', as for the script" : "--variable " + name + "=...");
+  return fmt::format("The script does not set it: {}write its value there, or {} and state what it stands for in the scenario", given, how_to_leave_out(key));
 }
 
 bool matches(std::string_view pattern, std::string_view key) {

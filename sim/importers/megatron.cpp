@@ -228,12 +228,34 @@ bool looks_like_yaml(const std::string& text) {
 
 }  // namespace
 
-config::Value parse_megatron(const std::string& text, const std::string& file_name) {
-  if (has_argument_dump(text)) return parse_argument_dump(text, file_name);
+namespace {
+
+/// A variable that is given and changes nothing is a mistake; so are arguments that the script takes in a loop.
+void check_variables(const std::string& text, const std::string& file_name, const ShellVariables& given) {
+  const ShellText script = shell_words(text, given);
+  std::vector<Diagnostic> mistakes;
+  const auto is_argument = [](const std::string& name) { return name[0] >= '0' && name[0] <= '9'; };
+  for (const auto& [name, value] : given)
+    if (!is_argument(name) && !script.used.contains(name))
+      mistakes.push_back({{file_name, 0, 0}, "training.variables", fmt::format("'{}' is given, but the script does not use it, or sets it itself", name), "Change it in the script, or leave it out", ""});
+  if (script.shifts > 0 && std::any_of(given.begin(), given.end(), [&](const auto& v) { return is_argument(v.first); }))
+    mistakes.push_back({{file_name, script.shifts, 1}, "training.variables", "the script takes its arguments one by one (shift), which is not followed", "Give the variables that it sets by name instead: --variable TP=8", ""});
+  config::throw_if_any(std::move(mistakes));
+}
+
+}  // namespace
+
+config::Value parse_megatron(const std::string& text, const std::string& file_name, const ShellVariables& given) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
-  if (first != std::string::npos && text[first] == '{') return flat_arguments(parse_commented_json(text, file_name));
-  if (looks_like_yaml(text)) return flat_arguments(config::parse_document(text, file_name).root);
-  return parse_command_line(text, file_name);
+  const bool json = first != std::string::npos && text[first] == '{';
+  const bool script = !has_argument_dump(text) && !json && !looks_like_yaml(text);
+  if (script) {
+    if (!given.empty()) check_variables(text, file_name, given);
+    return parse_command_line(text, file_name, given);
+  }
+  refuse_variables(file_name, given);
+  if (has_argument_dump(text)) return parse_argument_dump(text, file_name);
+  return flat_arguments(json ? parse_commented_json(text, file_name) : config::parse_document(text, file_name).root);
 }
 
 bool is_megatron(const config::Value& root, const std::string&) {

@@ -5,10 +5,13 @@
 #include <optional>
 #include <string_view>
 
+#include "sim/importers/shell_choices.h"
+
 namespace rehearse::importers {
 namespace {
 
 constexpr std::size_t kMaxWord = 64 << 10;
+constexpr std::size_t kMaxCondition = 100;   // words
 constexpr const char* kBlank = " \t\r\n";
 
 bool is_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
@@ -82,12 +85,13 @@ std::string without_quotes(std::string text) {
 
 class Script {
  public:
-  explicit Script(const std::string& text) : text_(text) {}
+  Script(const std::string& text, const ShellVariables& given) : text_(text), given_(given) {}
 
-  std::vector<ShellWord> words() {
+  ShellText read() {
     while (at_ < text_.size()) step();
     finish();
-    return std::move(words_);
+    no_condition();
+    return std::move(out_);
   }
 
  private:
@@ -107,11 +111,25 @@ class Script {
     word_ += piece;
     places_.resize(word_.size(), {line_, column_});
   }
-  void begin() {
+  /// What an unquoted variable stands for: words, unless it is assigned to another.
+  void put_words(const std::string& text, int line, int column) {
+    const bool to_variable = !quoted_ && word_.find('=') != std::string::npos;
+    for (std::size_t from = 0; from < text.size();) {
+      const std::size_t to = to_variable ? text.size() : std::min(text.find_first_of(kBlank, from), text.size());
+      if (to > from) {
+        begin(line, column);
+        put(std::string_view(text).substr(from, to - from));
+      }
+      if (to < text.size()) finish();
+      from = to + 1;
+    }
+  }
+  void begin() { begin(line_, column_); }
+  void begin(int line, int column) {
     if (open_) return;
     open_ = true;
-    word_line_ = line_;
-    word_column_ = column_;
+    word_line_ = line;
+    word_column_ = column;
   }
   void finish() {
     if (!open_) return;
@@ -122,10 +140,10 @@ class Script {
     quoted_ = false;
   }
   void emit() {
-    const bool assigned = !quoted_ && assign(word_);
+    const bool assigned = !quoted_ && !in_condition_ && choices_.reads() && assign(word_);
     // Arguments in one text: "--flag value" in an array, or NAME="--flag value ...", whose use stands for nothing more.
     const std::size_t from = assigned ? word_.find('=') + 1 : 0;
-    if (word_.find("--", from) != std::string::npos && (assigned || quoted_)) {
+    if (word_.find("--", from) != std::string::npos && (assigned || quoted_) && choices_.reads()) {
       for (std::size_t begin = from; begin < word_.size();) {
         const std::size_t end = std::min(word_.find_first_of(kBlank, begin), word_.size());
         if (end > begin) {
@@ -140,9 +158,49 @@ class Script {
     }
     if (!assigned && !(word_.empty() && !quoted_)) push(word_, false);
   }
-  void push(std::string word, bool ends_list) {
-    words_.push_back({std::move(word), word_line_, word_column_, !line_break_, ends_list});
+  void push(std::string text, bool ends_list) {
+    const bool command = line_break_ || begins_command_;
+    ShellWord word{std::move(text), word_line_, word_column_, !line_break_, ends_list};
     line_break_ = false;
+    begins_command_ = ends_list;
+    if (command && !quoted_ && branch(word.text)) {
+      line_break_ = begins_command_ = true;
+    } else if (in_condition_) {
+      condition_.push_back(std::move(word));
+      if (condition_.size() > kMaxCondition) no_condition();
+    } else if (choices_.reads()) {
+      if (command && word.text == "shift" && out_.shifts == 0) out_.shifts = word.line;
+      out_.words.push_back(std::move(word));
+    }
+  }
+  /// What began with "if" is another text's word.
+  void no_condition() {
+    in_condition_ = false;
+    for (ShellWord& w : condition_) out_.words.push_back(std::move(w));
+    condition_.clear();
+  }
+  /// A keyword of branches?
+  bool branch(const std::string& word) {
+    if (in_condition_) {
+      if (word != "then") return false;
+      const std::optional<bool> truth = truth_of(condition_);
+      in_condition_ = false;
+      if (elif_) choices_.otherwise(truth);
+      else choices_.enter(truth);
+      for (ShellWord& w : condition_)
+        if (!truth) out_.words.push_back(std::move(w));   // it may be a command with arguments
+      condition_.clear();
+      return true;
+    }
+    if (word == "if" || (word == "elif" && choices_.any())) {
+      in_condition_ = true;
+      elif_ = word == "elif";
+      return true;
+    }
+    if (word == "else") choices_.otherwise();
+    else if (word == "fi") choices_.leave();
+    else return word == "then" || word == "do";
+    return true;
   }
   /// NAME=value, as far as it is no array.
   bool assign(const std::string& word) {
@@ -184,7 +242,8 @@ class Script {
     } else if (c == '\'' || c == '"') {
       quote(c);
     } else if (c == '$') {
-      put(variable());
+      const int line = line_, column = column_;
+      put_words(variable(), line, column);
     } else if ((c == '<' || c == '>') && open_ && !quoted_ && word_.find_first_not_of("0123456789") == std::string::npos) {
       open_ = false;   // 2>&1: the number of a file, no word
       word_.clear();
@@ -219,13 +278,17 @@ class Script {
 
   std::string lookup(const std::string& name, const std::string& otherwise) const {
     const auto it = variables_.find(name);
-    if (it == variables_.end()) return otherwise;
+    if (it == variables_.end()) {
+      const auto given = given_.find(name);
+      if (given == given_.end()) return otherwise;
+      out_.used.insert(name);
+      return given->second;
+    }
     return it->second.find("--") == std::string::npos ? it->second : std::string();  // arguments are read where they are written
   }
 
   /// Reads what starts with '$' and returns what it stands for.
   std::string variable() {
-    begin();
     const std::size_t from = at_;
     advance();
     if (peek() == '(' && peek(1) == '(') {
@@ -252,6 +315,7 @@ class Script {
     }
     std::size_t end = at_;
     while (end < text_.size() && is_name(text_[end])) ++end;
+    if (peek() >= '0' && peek() <= '9') end = at_ + 1;   // $12 is $1 and a 2
     const std::string name = text_.substr(at_, end - at_);
     while (at_ < end) advance();
     return lookup(name, "$" + name);
@@ -287,11 +351,15 @@ class Script {
   std::vector<std::pair<int, int>> places_;  // line and column of each of its bytes
   bool open_ = false, quoted_ = false, line_break_ = true;
   std::map<std::string, std::string> variables_;
-  std::vector<ShellWord> words_;
+  const ShellVariables& given_;
+  ShellChoices choices_;
+  std::vector<ShellWord> condition_;         // between if or elif and then
+  bool in_condition_ = false, elif_ = false, begins_command_ = true;
+  mutable ShellText out_;
 };
 
 }  // namespace
 
-std::vector<ShellWord> shell_words(const std::string& text) { return Script(text).words(); }
+ShellText shell_words(const std::string& text, const ShellVariables& given) { return Script(text, given).read(); }
 
 }  // namespace rehearse::importers

@@ -1,7 +1,9 @@
-// The words of a shell script with their places, variables filled in. Leaves out running anything: commands, conditions
-// and loops are words like others.
+// The words of a shell script with their places, variables filled in. Leaves out running anything: commands and loops are
+// words like others; of branches see shell_choices.h.
 #pragma once
 
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,7 +16,17 @@ struct ShellWord {
   bool ends_list = false;   // a closing bracket, semicolon or pipe
 };
 
-/// Words of at most 64 KiB after substitution; unknown variables stay as they are written.
-std::vector<ShellWord> shell_words(const std::string& text);
+/// Variables that come from outside: the environment's, and the script's arguments as "1", "2" and so on.
+using ShellVariables = std::map<std::string, std::string>;
+
+struct ShellText {
+  std::vector<ShellWord> words;
+  std::set<std::string> used;   // of the variables from outside
+  int shifts = 0;               // line where the script takes its arguments apart, 0: it does not
+};
+
+/// Words of at most 64 KiB after substitution; unknown variables stay as they are written. Branches that the variables rule
+/// out are left out.
+ShellText shell_words(const std::string& text, const ShellVariables& given = {});
 
 }  // namespace rehearse::importers

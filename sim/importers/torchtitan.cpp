@@ -352,7 +352,8 @@ class Torchtitan {
 
 }  // namespace
 
-config::Value parse_torchtitan(const std::string& text, const std::string& file_name) {
+config::Value parse_torchtitan(const std::string& text, const std::string& file_name, const ShellVariables& given) {
+  refuse_variables(file_name, given);
   const std::size_t start = text.find("Running with configs:");
   const std::size_t brace = start == std::string::npos ? std::string::npos : text.find('{', start);
   if (brace != std::string::npos) {

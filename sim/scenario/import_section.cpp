@@ -15,7 +15,7 @@ namespace {
 
 using config::Value;
 
-constexpr std::string_view kImportKeys[] = {"from", "path", "version", "without", "strict"};
+constexpr std::string_view kImportKeys[] = {"from", "path", "version", "without", "variables", "strict"};
 
 /// The text of `training.<key>`; "" when absent. Complains when it is no text.
 std::string text_of(const Value& training, const char* key, config::Diagnostics& out) {
@@ -101,6 +101,10 @@ Value with_import(const Value& root, const std::string& file, std::vector<std::s
   if (const Value* v = training->find("without")) {
     if (!v->is_list()) out.push_back(v->diagnostic("needs a list of keys of the imported file", "Write [key, key.below]"));
     for (const Value& item : v->items()) context.without.push_back(item.text());
+  }
+  if (const Value* v = training->find("variables")) {
+    if (!v->is_map()) out.push_back(v->diagnostic("needs variables of the imported script with their values", "Write {WORLD_SIZE: 4, 1: 8B}; numbers are the script's arguments"));
+    for (const Value::Entry& e : v->entries()) context.variables[e.key] = e.value.text();
   }
   config::throw_if_any(std::move(out));
 

@@ -70,6 +70,7 @@ const config::Fields<st::Training>& training_fields() {
       read_by_import("path", "the file to read, relative to this one", "text", R"({"type": "string"})"),
       read_by_import("version", "version of the framework, for defaults that changed; default: the newest known", "text", R"({"type": ["string", "number"]})"),
       read_by_import("without", "keys of that file to leave out, with all below them: [zero_optimization.offload_optimizer]", "list of text", R"({"type": "array", "items": {"type": "string"}})"),
+      read_by_import("variables", "variables of that script which come from outside, and its arguments by their numbers: {WORLD_SIZE: 4, 1: 8B}", "map of text", R"({"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}})"),
       read_by_import("strict", "keys of that file that are not understood are errors", "true or false", R"({"type": "boolean"})"),
       config::integer("sequence_length", &T::sequence_length, "tokens per sample", between(1, 1 << 26)).required_unless("from"),
       config::integer("document_length", &T::document_length, "samples are packed documents of this many tokens, and attention stays within each (variable-length kernels); where lengths differ: mean of their squares over their mean", between(1, 1 << 26)),

@@ -37,3 +37,54 @@ expect 0 import titan.toml --cluster dgx-h100 -o titan.yaml; expect 0 run titan.
 printf 'distributed_type: FSDP\nmixed_precision: bf16\nnum_machines: 1\nnum_processes: 4\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n' >fsdp.yaml
 expect 2 import fsdp.yaml --model llama-3-8b --cluster dgx-h100 --sequence-length 2048; says "the batch is in the training script"
 expect 0 import fsdp.yaml --model llama-3-8b --cluster dgx-h100 --sequence-length 2048 --set training.micro_batch_size=1 -o fsdp_job.yaml; expect 0 run fsdp_job.yaml -q
+# Branches of a script: bash is the oracle of which are taken.
+cat >branches.sh <<'SH'
+SIZE=$1
+NODES=$2
+LAYERS=2
+if [ $SIZE = small ]; then
+  LAYERS=4
+elif [ "$SIZE" == large ] && [[ $NODES -gt 1 ]]; then
+  LAYERS=6; if test $NODES != 8
+  then LAYERS=8
+  else
+    LAYERS=10
+  fi
+elif [ $NODES -le 2 ] || [ ! "$SIZE" = other ]; then LAYERS=12
+else
+  LAYERS=14; fi
+if [ -z "$EXTRA" ]; then heads=8; else heads=16; fi
+if [ "$RECOMPUTE" = true ]; then
+  options="--recompute-activations"
+elif [ "$RECOMPUTE" = false ]; then
+  options=" "
+fi
+$RUN pretrain_gpt.py --num-layers $LAYERS --hidden-size 512 --num-attention-heads $heads --seq-length 512 --max-position-embeddings 512 --vocab-size 1000 --global-batch-size 8 --bf16 $options
+SH
+for size in small large other; do
+  for nodes in 1 2 8; do
+    for extra in "" x; do
+      for recompute in true false; do
+        expect 0 import branches.sh --cluster dgx-h100 --arguments "$size $nodes" --variable EXTRA=$extra --variable RECOMPUTE=$recompute
+        arguments=$(EXTRA=$extra RECOMPUTE=$recompute RUN=echo bash branches.sh $size $nodes)
+        prints "layers: $(echo "$arguments" | sed 's/.*--num-layers \([0-9]*\).*/\1/')  "
+        prints "heads: $(echo "$arguments" | sed 's/.*--num-attention-heads \([0-9]*\).*/\1/')  "
+        checks=$((checks + 1)); [ "$(grep -c 'recompute: selective' out)" -eq "$(echo "$arguments" | grep -c recompute-activations)" ] || complain "recomputation under RECOMPUTE=$recompute"
+      done
+    done
+  done
+done
+# What nobody gives stays open, and every branch of it is read; what is given has to be used.
+expect 0 import branches.sh --cluster dgx-h100; prints "layers: 14  "; prints "recompute: selective"
+expect 2 import branches.sh --cluster dgx-h100 --variable EXTRAS=1; says "the script does not use it"
+expect 2 import branches.sh --cluster dgx-h100 --variable LAYERS=1; says "sets it itself"
+expect 2 import branches.sh --cluster dgx-h100 --variable LAYERS; says "no variable with its value"
+expect 2 import ds.json --cluster dgx-h100 --variable LAYERS=2; says "is given, but"
+sed 's/num-layers \$LAYERS/num-layers $3/' branches.sh >third.sh
+expect 2 import third.sh --cluster dgx-h100; says "--arguments 'A B ...'"
+expect 0 import third.sh --cluster dgx-h100 --arguments "small 1 16"; prints "layers: 16  "
+sed '1i while [ $# -gt 0 ]; do case $1 in --size) SIZE=$2; shift 2;; esac; done' branches.sh >loop.sh
+expect 2 import loop.sh --cluster dgx-h100 --arguments "small 1"; says "loop.sh:1:1"; says "shift"
+printf 'cluster: {node: dgx-h100}\ntraining: {from: megatron, path: branches.sh, variables: {1: large, 2: 8, EXTRA: x}}\n' >variables.yaml
+expect 0 explain variables.yaml --stage scenario; prints "layers: 10"; prints "heads: 16"
+expect 2 run variables.yaml --set training.variables=[1]; says "variables of the imported script"
