@@ -306,6 +306,16 @@ void narrow_parameter_rules(const Strategy& s, const FrameworkProfile& profile, 
   rules.forbid(kind != DataParallelKind::none && kind != DataParallelKind::ddp && kind != DataParallelKind::distributed_optimizer, key, "only weights that each rank has whole are simulated in 8 bits", "Use data_parallel.kind distributed-optimizer or ddp, or leave the key out");
 }
 
+/// Weights that are gathered in 8 bits.
+void narrow_gather_rules(const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
+  if (s.data_parallel.fp8_gather == NarrowGather::none) return;
+  const char* key = "data_parallel.fp8_gather";
+  rules.forbid(s.data_parallel.kind != DataParallelKind::fsdp2, key, "only FSDP2 lets a weight say what is gathered of it", "Use data_parallel.kind fsdp2, or leave the key out");
+  rules.forbid(s.training.precision != Precision::fp8, key, "only weights with one scale each are gathered in 8 bits", "Set training.precision to fp8, or leave the key out");
+  rules.forbid(profile.transformer_engine, key, "the framework profile '" + profile.name + "' has Transformer Engine's layers, which cast what was gathered", "Use torchtitan, or leave the key out");
+  rules.forbid(s.memory.offload.parameters != MemoryTier::device, key, "shards that wait on the host come up in 16 bits", "Leave out memory.offload.parameters, or the key");
+}
+
 /// Which replicas and shards can be.
 void data_parallel_rules(const Strategy& s, const FrameworkProfile& profile, int gpus_per_node, Rules& rules) {
   const Degrees& d = s.parallelism.degrees;
@@ -315,6 +325,7 @@ void data_parallel_rules(const Strategy& s, const FrameworkProfile& profile, int
                "Use distributed-optimizer or megatron-fsdp, or another framework");
   for (Diagnostic& problem : zero_problems(s, gpus_per_node)) rules.add(std::move(problem));
   megatron_fsdp_rules(s, profile, rules);
+  narrow_gather_rules(s, profile, rules);
   if (kind == DataParallelKind::one_process) one_process_rules(s, profile, gpus_per_node, rules);
   rules.forbid(kind != DataParallelKind::one_process && s.data_parallel.gather != Gathered::logits, "data_parallel.gather", "only one process gathers from its GPUs", "Leave the key out, or use data_parallel.kind data-parallel");
 }

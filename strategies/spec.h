@@ -78,6 +78,9 @@ struct Parallelism {
   std::string order;                     // rank order, "" = the usual tp-cp-ep-dp-pp
 };
 
+/// FSDP2's weights of 8-bit products, cast on their shards and gathered in 8 bits (torchao's enable_fsdp_float8_all_gather).
+enum class NarrowGather : std::uint8_t { none, scaled_by_weight, scaled_ahead };
+
 struct DataParallel {
   DataParallelKind kind = DataParallelKind::ddp;
   Gathered gather = Gathered::logits;             // kind one_process
@@ -85,6 +88,7 @@ struct DataParallel {
   std::optional<bool> overlap_parameter_gather;
   std::optional<Bytes> bucket;                   // gradient bucket as sent; unset: the framework's default
   std::optional<bool> reshard_after_forward;      // FSDP: ZeRO-3 (true) or ZeRO-2 like (false); unset: true without pipeline stages (torchtitan)
+  NarrowGather fp8_gather = NarrowGather::none;
   std::optional<DType> parameter_dtype;           // mixed-precision policy; unset: from `precision` and the profile
   std::optional<DType> reduce_dtype;
   std::optional<DType> gradient_dtype;            // accumulated gradients; unset: the profile's

@@ -294,9 +294,25 @@ class Torchtitan {
         if (*recipe != "rowwise") in_.refuse(key, "the recipe " + *recipe, "Use tensorwise or rowwise");
         else by_row = true, by = key;
       }
+    read_float8_gather(eight, by_row);
     if (eight || block) in_.set("training.precision", block ? "mxfp8" : by_row ? "fp8-rowwise" : "fp8", by);
     else if (in_.has("training.mixed_precision_param")) in_.set("training.precision", compute == "bfloat16" ? "bf16" : compute == "float32" ? "fp32" : compute, "training.mixed_precision_param");
     else in_.assume("training.precision", "bf16", "mixed_precision_param is bfloat16 unless given");
+  }
+
+  /// Weights that FSDP gathers in 8 bits, and when their scales are found. torchtitan asks for one scale per weight, and shards.
+  void read_float8_gather(bool eight, bool by_row) {
+    const config::Value* kind = in_.fragment().find("data_parallel.kind");
+    const bool shards = kind != nullptr && kind->text() == "fsdp2";
+    for (const std::string at : {"float8.", "quantize.linear.float8.", "training."}) {
+      const std::string gather = at + "enable_fsdp_float8_all_gather", ahead = at + "precompute_float8_dynamic_scale_for_fsdp";
+      const bool on = in_.flag(gather).value_or(false), scaled_ahead = in_.flag(ahead).value_or(false);
+      const bool applies = on && eight && shards;
+      if (applies && by_row) in_.refuse(gather, "8-bit gathering of weights with a scale per row", "torchtitan refuses it as well");
+      else if (applies) in_.set("data_parallel.fp8_gather", scaled_ahead ? "scaled-ahead" : "scaled-by-weight", gather);
+      else if (in_.has(gather)) in_.use(gather, "parameters are gathered in 16 bits");
+      if (in_.has(ahead)) in_.use(ahead, applies && scaled_ahead ? "scales are found after the optimizer" : "no scales to find ahead");
+    }
   }
 
   void read_checkpointing() {

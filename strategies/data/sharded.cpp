@@ -92,6 +92,7 @@ class Sharded final : public ShardedWriter {
     } else {
       update(my_share());
     }
+    if (stage_.strategy.data_parallel.fp8_gather == NarrowGather::scaled_ahead) scale_ahead();
     for (const Unit& u : stage_.units)
       if (u.trainable() && !gradients_leave())
         stage_.call("free gradient shard " + std::to_string(u.tape->weights.size()), Phase::optimizer, &u, [&](plan::BlockWriter& w) { w.free(extra(u, kShard), Frame::unit); });
@@ -99,6 +100,7 @@ class Sharded final : public ShardedWriter {
 
  private:
   static constexpr std::uint32_t kLeaving = Stage::kPersistentSlots - 14, kLeft = Stage::kPersistentSlots - 15;   // gradient shard on its way down
+  static constexpr int kScaleOperators = 4;   // torchao's amax_to_scale: to fp64, clamp, divide, to fp32
   static constexpr std::uint32_t kReduceInput = Stage::kPersistentSlots - 4;  // one reduce-scatter input in flight
 
   bool offloads_parameters() const { return stage_.strategy.memory.offload.parameters != MemoryTier::device; }
@@ -121,23 +123,64 @@ class Sharded final : public ShardedWriter {
     if (bytes == 0) return;
     stage_.call(key("gather", u), Phase::parameter_gather, &u, [&](plan::BlockWriter& w) {
       const std::int64_t dense = gathered_bytes(u, Part::dense), experts = gathered_bytes(u, Part::experts);
-      const std::int64_t shard = divided(dense, Part::dense) + divided(experts, Part::experts);
+      const std::int64_t shard = divided(dense, Part::dense) + divided(experts, Part::experts), narrow = divided(u.tape->narrow_elements(), Part::dense);
+      const std::int64_t wide_stored = (shard - narrow) / parameter_bytes_ * stored_bytes();
       w.alloc(extra(u, kGathered), bytes, Category::communication, Frame::unit, Stream::data_gather);
       if (offloads_parameters()) {  // the shard comes up first
         const Offload& o = stage_.strategy.memory.offload;
         const std::uint32_t there = Stage::kPersistentSlots - 9;
-        w.alloc(extra(u, kFetched), shard / parameter_bytes_ * stored_bytes(), Category::communication, Frame::unit, Stream::data_gather);
+        w.alloc(extra(u, kFetched), wide_stored, Category::communication, Frame::unit, Stream::data_gather);
         w.record(Stream::data_gather, there);  // its bytes were the last gather's
         w.wait(Stream::to_device, there);
-        w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, o.pinned, Bytes{shard / parameter_bytes_ * stored_bytes()}, o.parameters == MemoryTier::nvme}), Stream::to_device, 0, host());
+        w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, o.pinned, Bytes{wide_stored}, o.parameters == MemoryTier::nvme}), Stream::to_device, 0, host());
         w.record(Stream::to_device, there);
         w.wait(Stream::data_gather, there);
       }
-      // copy-in casts the local shard into the all-gather input
-      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = shard / parameter_bytes_ * stored_bytes(), .bytes_written = shard, .name = "gather copy-in"}), host(), Stream::data_gather);
+      for (const Weight& weight : u.tape->weights)
+        if (gathered_narrow(weight)) cast_shard(weight, w);
+      // copy-in casts the rest of the local shard into the all-gather input
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = wide_stored + narrow, .bytes_written = shard, .name = "gather copy-in"}), host(), Stream::data_gather);
       if (offloads_parameters()) w.free(extra(u, kFetched), Frame::unit);
       over_groups(w, CollectiveKind::all_gather, {dense, experts}, "parameter gather", Stream::data_gather, 0);
       w.record(Stream::data_gather, extra(u, kEvent), Frame::unit);
+    });
+  }
+
+  /// A weight's shard in 8 bits, operator by operator: scaled, clamped and cast in fp32. Its scale is there, or is found first: the
+  /// largest of the shard, of all ranks, and four operators on that number. Source: torchao float8/fsdp_utils.py,
+  /// WeightWithDynamicFloat8CastTensor.fsdp_pre_all_gather; float8_scaling_utils.py; float8_utils.py, tensor_to_amax, amax_to_scale.
+  void cast_shard(const Weight& weight, plan::BlockWriter& w) {
+    const std::int64_t elements = divided(weight.elements, Part::dense), stored = elements * stored_bytes(), wide = elements * 4;
+    const auto kernel = [&](KernelKind kind, std::int64_t read, std::int64_t written, const char* name) {
+      w.kernel(builder().kernel({.kind = kind, .dtype = DType::fp32, .bytes_read = read, .bytes_written = written, .name = name}), host(), Stream::data_gather);
+    };
+    if (stage_.strategy.data_parallel.fp8_gather == NarrowGather::scaled_by_weight) {
+      kernel(KernelKind::elementwise, stored, stored, "shard magnitude");
+      kernel(KernelKind::reduction, stored, 4, "shard maximum");
+      over_groups(w, CollectiveKind::all_reduce, {4, 0}, "weight maximum", Stream::data_gather, 0);
+      for (int i = 0; i < kScaleOperators; ++i) kernel(KernelKind::elementwise, 8, 8, "weight scale");
+    }
+    kernel(KernelKind::elementwise, stored, wide, "scale shard");
+    kernel(KernelKind::elementwise, wide, wide, "clamp shard");
+    kernel(KernelKind::elementwise, wide, elements, "cast shard");
+  }
+
+  /// The scales of all weights for the next step. Source: torchao float8/fsdp_utils.py, precompute_float8_dynamic_scale_for_fsdp.
+  void scale_ahead() {
+    std::int64_t weights = 0, bytes = 0;
+    for (const Unit& u : stage_.units)
+      for (const Weight& weight : u.tape->weights)
+        if (gathered_narrow(weight)) ++weights, bytes += divided(weight.elements, Part::dense) * stored_bytes();
+    if (weights == 0) return;
+    stage_.call("scale weights ahead " + std::to_string(bytes), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
+      const auto kernel = [&](KernelKind kind, std::int64_t read, std::int64_t written, const char* name) {
+        w.kernel(builder().kernel({.kind = kind, .dtype = DType::fp32, .bytes_read = read, .bytes_written = written, .name = name}), host());
+      };
+      kernel(KernelKind::reduction, bytes, weights * 4, "shard maxima");
+      kernel(KernelKind::elementwise, weights * 4, weights * 4, "stack maxima");
+      if (stage_.sizes.shard > 1)
+        w.collective(builder().collective({CollectiveKind::all_reduce, plan::GroupAxis::data, Bytes{weights * 4}, "weight maxima"}), Stream::data_reduce, plan::kAfterCompute | plan::kComputeWaits, profile().collective_host);
+      for (int i = 0; i < kScaleOperators; ++i) kernel(KernelKind::elementwise, weights * 8, weights * 8, "weight scales");
     });
   }
 

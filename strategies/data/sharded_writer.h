@@ -30,7 +30,7 @@ class ShardedWriter : public DataParallelWriter {
   std::int64_t divided(std::int64_t elements, Part part) const { return (elements + stage_.sizes.sharing(part) - 1) / stage_.sizes.sharing(part); }
   /// Bytes of this rank's shards of all parameters, as they are kept.
   std::int64_t parameter_shards() const;
-  std::int64_t gathered_bytes(const Unit& u, Part part = Part::all) const { return u.tape->parameter_bytes(parameter_bytes_, part); }
+  std::int64_t gathered_bytes(const Unit& u, Part part = Part::all) const { return u.tape->parameter_bytes(parameter_bytes_, part) - (part == Part::experts ? 0 : u.tape->narrow_elements() * (parameter_bytes_ - 1)); }
   /// Blocks are shared by units of equal sizes that train the same of their weights.
   std::string key(const char* what, const Unit& u) const;
 

@@ -35,6 +35,11 @@ LinearLayer::Casts LinearLayer::casts() const {
     c.before_data_gradient = {op_.alloc(transposed_narrow_weight, bytes), op_.kernel(name_ + " transpose weight", bytes, bytes, KernelKind::permute)};
     c.after_data_gradient = {op_.free(transposed_narrow_weight)};
   }
+  if (gathered_narrow_) {   // by rows, as forward multiplies it (torchao float8_ops.py, preprocess_addmm: a transposed copy for the other direction)
+    const std::int64_t bytes = narrow(k_ * n_);
+    c.before_data_gradient = {op_.alloc(cast_weight_columns, bytes), op_.kernel(name_ + " transpose weight", bytes, bytes, KernelKind::permute)};
+    c.after_data_gradient = {op_.free(cast_weight_columns)};
+  }
   if (is_torchao(DType::mxfp8)) {
     const auto columns = [&](const char* what, std::int64_t elements) { return op_.kernel(name_ + " cast " + what + " columns", elements * c_.element(), narrow(elements)); };
     c.before_data_gradient = {columns("weight", k_ * n_)};

@@ -42,6 +42,7 @@ Weight LinearLayer::matrix() const {
   matrix.columns = k_;
   if (quantised_) matrix.packed_bytes = quantised_bytes(k_ * n_, c_.strategy.tuning), matrix.wide_bytes = 0;
   op_.cast_by_engine(matrix);
+  if (gathered_narrow_) matrix.travel_bytes = k_ * n_;
   return matrix;
 }
 

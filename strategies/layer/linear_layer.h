@@ -101,6 +101,7 @@ class LinearLayer {
 
   const bool trained_ = op_.weight(name_ + ".weight", k_ * n_).trainable;
   const bool quantised_ = !trained_ && quantises(c_.strategy.tuning, c_.profile, name_) && !(c_.model.tied_embeddings && name_ == "lm_head");
+  const bool gathered_narrow_ = low_precision_ && !quantised_ && c_.strategy.data_parallel.fp8_gather != NarrowGather::none;
   const bool nf4_ = quantised_ && c_.strategy.tuning.format == FourBit::nf4, gptq_ = quantised_ && !nf4_;
   const bool fetches_ = gathers_ && !c_.reads_gathered;                                       // by itself
   const bool keeps_gathered_ = fetches_ && trained_ && (c_.profile.keeps_gathered_input || c_.profile.shares_gathered);   // until backward, which else gathers it again

@@ -33,6 +33,12 @@ std::int64_t Tape::travel_bytes(std::int64_t element, Part part) const {
   return n;
 }
 
+std::int64_t Tape::narrow_elements() const {
+  std::int64_t n = 0;
+  for (const Weight& w : weights) n += gathered_narrow(w) ? w.elements : 0;
+  return n;
+}
+
 std::int64_t Tape::cast_bytes() const {
   std::int64_t n = 0;
   for (const Weight& w : weights) n += w.packed_bytes < 0 ? w.cast_bytes : 0;

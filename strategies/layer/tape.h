@@ -42,7 +42,7 @@ struct Weight {
   int wide_bytes = 0;                // bytes per element where they differ from what the profile stores; 0: they do not
   std::int64_t packed_bytes = -1;    // all bytes of a quantised weight; -1: not quantised
   std::int64_t cast_bytes = 0;       // of the 8- or 4-bit copies that Transformer Engine's products read; 0: they read the weight
-  std::int64_t travel_bytes = -1;    // of the weight as its ranks gather it; -1: as it is stored
+  std::int64_t travel_bytes = -1;    // of the weight as its ranks gather it; -1: as it is stored, or FSDP's parameters
   bool copied = false;               // the frozen original stays beside the trained copy
   bool one_of_several = false;       // experts of a layer that are trained, beside others that are not
   int node = 0;                      // of the tape that uses it first
@@ -51,6 +51,9 @@ struct Weight {
   bool replicated_over_tensor = false;  // every tensor rank holds all of it (norms): its gradient may need a reduction
   bool in(Part part) const { return part == Part::all || (part == Part::experts) == expert; }
 };
+
+/// FSDP gathers it in 8 bits, from shards in the format of the optimizer.
+inline bool gathered_narrow(const Weight& w) { return w.travel_bytes >= 0 && w.packed_bytes < 0 && !w.parameter_elsewhere; }
 
 /// One thing a node's forward or backward does, in order.
 struct Item {
@@ -154,6 +157,8 @@ struct Tape {
   static std::int64_t parameter_bytes(const Weight& w, std::int64_t element);
   /// Trained weights as they are gathered after an update.
   std::int64_t travel_bytes(std::int64_t element, Part part = Part::all) const;
+  /// Elements of weights that FSDP gathers in 8 bits.
+  std::int64_t narrow_elements() const;
   /// Copies in fewer bits that are kept beside weights of 16.
   std::int64_t cast_bytes() const;
   /// The same of something that each trained weight has once (its gradient).

@@ -104,6 +104,20 @@ TEST(TorchtitanToml, RecipesOfFloat8) {
   EXPECT_EQ(fate(with_recipe("rowwise_with_gw_hp"), "float8.recipe_name"), "not simulated");
 }
 
+// Both switches are off in most files; in 16 bits they do nothing.
+TEST(TorchtitanToml, WeightsGatheredIn8Bits) {
+  const auto with_gather = [](bool eight, const char* gather, const char* ahead) {
+    std::string text = kToml;
+    text.replace(text.find("[optimizer]"), 0, std::string(eight ? "converters = [\"float8\"]\n\n" : "\n") + "[float8]\nenable_fsdp_float8_all_gather = " + gather + "\nprecompute_float8_dynamic_scale_for_fsdp = " + ahead + "\n\n");
+    return toml(text);
+  };
+  EXPECT_EQ(key(with_gather(true, "true", "true"), "data_parallel.fp8_gather"), "scaled-ahead");
+  EXPECT_EQ(key(with_gather(true, "true", "false"), "data_parallel.fp8_gather"), "scaled-by-weight");
+  EXPECT_EQ(key(with_gather(true, "false", "true"), "data_parallel.fp8_gather"), "-");
+  EXPECT_EQ(key(with_gather(false, "true", "true"), "data_parallel.fp8_gather"), "-");
+  EXPECT_EQ(fate(with_gather(true, "true", "true"), "float8.precompute_float8_dynamic_scale_for_fsdp"), "used");
+}
+
 // Spellings of the files that torchtitan shipped in 2024 and 2025.
 TEST(TorchtitanToml, ConvertersMayBeWordsBetweenCommas) {
   const auto with_converters = [](const std::string& words) {

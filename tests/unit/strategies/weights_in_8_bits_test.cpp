@@ -122,5 +122,72 @@ TEST(WeightsIn8Bits, WhatHasNoneRefusesThem) {
   EXPECT_TRUE(refused("megatron-core"));
 }
 
+struct Gathers {
+  std::int64_t bytes = 0, casts = 0, maxima = 0, maxima_bytes = 0;   // gathered; kernels that cast shards; all-reduces of maxima, their bytes
+};
+
+Gathers gathers(NarrowGather how, Precision precision = Precision::fp8) {
+  Strategy s = small_job(4);
+  s.data_parallel.kind = DataParallelKind::fsdp2;
+  s.data_parallel.fp8_gather = how;
+  s.training.precision = precision;
+  const plan::Plan plan = write_plan(small_llama(2), s, with_precision(load_profile("torchtitan"), precision), 8);
+  Gathers out;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing) {
+      if (i.op == plan::Opcode::kernel) out.casts += plan.kernels[i.index].name == "cast shard";
+      if (i.op != plan::Opcode::collective) continue;
+      const plan::CollectiveSpec& c = plan.collectives[i.index];
+      if (c.name == "parameter gather") out.bytes += c.bytes.value;
+      if (c.name == "weight maximum" || c.name == "weight maxima") ++out.maxima, out.maxima_bytes += c.bytes.value;
+    }
+  return out;
+}
+
+// torchao's FSDP2 weights: 7 of a layer, a byte less each element and gather, of which there are two: for forward and for backward (the
+// last unit, with the head, stays). Scales: one all-reduce for each gathered weight, or one for all.
+TEST(WeightsIn8Bits, Fsdp2GathersThem) {
+  const Gathers wide = gathers(NarrowGather::none), one_by_one = gathers(NarrowGather::scaled_by_weight), ahead = gathers(NarrowGather::scaled_ahead);
+  const std::int64_t weights = 7 * 2, times = one_by_one.casts / weights;
+  EXPECT_EQ(wide.casts, 0);
+  EXPECT_EQ(one_by_one.casts, times * weights);
+  EXPECT_EQ(times % 2, 0) << "as often for backward as for forward";
+  EXPECT_EQ(wide.bytes - one_by_one.bytes, times * linear_elements());
+  EXPECT_EQ(ahead.bytes, one_by_one.bytes);
+  EXPECT_EQ(one_by_one.maxima, one_by_one.casts);
+  EXPECT_EQ(ahead.maxima, 1);
+  EXPECT_EQ(ahead.maxima_bytes, weights * 4);
+}
+
+// What was gathered is all that a layer holds of its weight: the peak of a job of large layers is lower by about a layer's elements.
+TEST(WeightsIn8Bits, Fsdp2HoldsThemInHalf) {
+  const auto peak = [](NarrowGather how) {
+    Strategy s = small_job(4);
+    s.data_parallel.kind = DataParallelKind::fsdp2;
+    s.data_parallel.fp8_gather = how;
+    s.training.precision = Precision::fp8;
+    return test_support::ByteLedger(write_plan(small_llama(2), s, with_precision(load_profile("torchtitan"), Precision::fp8), 8), 0).step().step_peak;
+  };
+  EXPECT_LT(peak(NarrowGather::scaled_ahead), peak(NarrowGather::none));
+}
+
+TEST(WeightsIn8Bits, OnlyFsdp2WithOneScaleEachGathersThem) {
+  Strategy s = small_job(4);
+  s.data_parallel.kind = DataParallelKind::fsdp2;
+  s.data_parallel.fp8_gather = NarrowGather::scaled_ahead;
+  const auto refused = [&](Precision precision, const char* profile = "torchtitan") {
+    s.training.precision = precision;
+    for (const auto& d : problems_of(small_llama(2), s, load_profile(profile), 8))
+      if (d.key == "data_parallel.fp8_gather") return true;
+    return false;
+  };
+  EXPECT_FALSE(refused(Precision::fp8));
+  EXPECT_TRUE(refused(Precision::fp8_rowwise));
+  EXPECT_TRUE(refused(Precision::bf16));
+  EXPECT_TRUE(refused(Precision::mxfp8));
+  s.data_parallel.kind = DataParallelKind::ddp;
+  EXPECT_TRUE(refused(Precision::fp8));
+}
+
 }  // namespace
 }  // namespace rehearse::strategies::weights_in_8_bits_test
