@@ -200,6 +200,8 @@ class RowScenario {
     strategy.parallelism.sequence_parallel = d.tensor > 1 && (said == "y" || (said.empty() && (is_nvidia_recipe(profile_) || profile_.starts_with("torchtitan"))));
     if (asynchronous_tensor(row_) && strategy.parallelism.sequence_parallel) strategy.parallelism.overlap_tensor = s_.profile.overlap_tensor = true;
     strategy.data_parallel.kind = kind_of(sharding_, s_.profile, d.data);
+    // Both switches are in the command of the source that says so (enable_fsdp_float8_all_gather, precompute_float8_dynamic_scale_for_fsdp).
+    if (strategy.data_parallel.kind == st::DataParallelKind::fsdp2 && contains(note_, "float8 all-gather")) strategy.data_parallel.fp8_gather = st::NarrowGather::scaled_ahead;
     if (sharding_ == "hsdp") d.data_shard = s_.cluster.gpus_per_node;
     if (const int group = shard_group(row_, d.data); group > 0) d.data_shard = group;
     if (contains(note_, "gradients add up in 16 bit")) s_.profile.wide_bf16_in_stages = false;   // before March 2022
