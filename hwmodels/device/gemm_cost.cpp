@@ -25,11 +25,14 @@ bool unaligned(const model::KernelSpec& s) {
   return false;
 }
 
-double fraction_of_role(const KernelParameters& p, model::GemmRole role) {
+/// Frameworks let Hopper's tensor units keep fp8 sums in fewer bits in forward only (Transformer Engine, _2X_ACC_DGRAD and _2X_ACC_WGRAD in
+/// pytorch/module/base.py; torchao float8/config.py, gemm_config_output; XLA, openxla/xla #6599).
+double fraction_of_role(const KernelParameters& p, model::GemmRole role, DType dtype) {
+  const double exact = dtype == DType::fp8 ? p.gemm_exact_fp8_fraction : 1;
   switch (role) {
     case model::GemmRole::forward: return 1;
-    case model::GemmRole::data_gradient: return p.gemm_data_gradient_fraction;
-    case model::GemmRole::weight_gradient: return p.gemm_weight_gradient_fraction;
+    case model::GemmRole::data_gradient: return exact * p.gemm_data_gradient_fraction;
+    case model::GemmRole::weight_gradient: return exact * p.gemm_weight_gradient_fraction;
   }
   return 1;
 }
@@ -103,7 +106,7 @@ CostParts gemm_cost(const DeviceRates& gpu, const model::KernelSpec& s) {
   if (s.batch == 0 || s.m == 0 || s.n == 0) return best;
 
   const double operand = bits(s.dtype) / 8.0, result = bits(s.output_dtype) / 8.0 * (s.accumulate ? 2 : 1);
-  double rate = gpu.gemm_rate[static_cast<std::size_t>(s.dtype)] / gpu.sms * fraction_of_role(p, s.role);
+  double rate = gpu.gemm_rate[static_cast<std::size_t>(s.dtype)] / gpu.sms * fraction_of_role(p, s.role, s.dtype);
   if (grouped) rate *= p.grouped_fraction;
   if (native && bits(s.dtype) == 16) rate *= p.native_grouped_fraction;
   const bool cores = gpu.on_cores[static_cast<std::size_t>(s.dtype)];

@@ -25,6 +25,7 @@ constexpr std::array kFields{
     REHEARSE_FIELD(speed_spread, false),
     REHEARSE_FIELD(gemm_peak_fraction, true),
     REHEARSE_FIELD(gemm_fp8_fraction, true),
+    REHEARSE_FIELD(gemm_exact_fp8_fraction, true),
     REHEARSE_FIELD(gemm_nvfp4_fraction, true),
     REHEARSE_FIELD(gemm_fp32_fraction, true),
     REHEARSE_FIELD(gemm_data_gradient_fraction, true),

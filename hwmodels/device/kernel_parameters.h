@@ -30,6 +30,7 @@ struct KernelParameters {
   // GEMM.
   double gemm_peak_fraction = 0;            // of the datasheet peak, 128 x 256 tile, infinitely deep, burst clock
   double gemm_fp8_fraction = 1;             // factors on the above
+  double gemm_exact_fp8_fraction = 1;       // of fp8 gradients, whose sums leave the tensor units on the way (cuBLAS without CUBLASLT_MATMUL_DESC_FAST_ACCUM)
   double gemm_nvfp4_fraction = 1;           // of the 4-bit peak
   double gemm_fp32_fraction = 1;            // fp32 and tf32
   double gemm_data_gradient_fraction = 1;

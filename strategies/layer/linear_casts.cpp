@@ -1,6 +1,9 @@
 // Fewer than 16 bits: what casts the operands of a linear layer's three products, and what scales their results.
-//   Transformer Engine, torchao's tensor-wide scales   operands are cast before they travel; Transformer Engine also writes the
-//       columns that the weight gradient wants, where they are not gathered again for it
+//   Transformer Engine     operands are cast before they travel, and the columns that the weight gradient wants with them, where they are not
+//       gathered again for it
+//   torchao's tensor-wide scales   the same, an input that several layers read once for all (torch.compile merges equal operators); weights are
+//       gathered in 16 bits, and their maximum is found and they are cast by every rank in each forward, and along the other direction in each
+//       backward (roofline_utils.py, "tensorwise"). Left out: enable_fsdp_float8_all_gather, which casts shards
 //   torchao's row scales   scales run along the sum of each product: the gradient has other ones for the weight's gradient than for the
 //       input's, and so has the weight here than in forward
 //   torchao's mxfp8        a kernel for each operand and direction (mx_linear.py)
@@ -16,6 +19,11 @@ using model::KernelKind;
 bool LinearLayer::made_by_norm() const {
   const auto made = std::find_if(tape_.nodes.rbegin(), tape_.nodes.rend(), [&](const Node& n) { return std::find(n.outputs.begin(), n.outputs.end(), x_) != n.outputs.end(); });
   return made != tape_.nodes.rend() && made->name.find("norm") != std::string::npos;
+}
+
+/// A layer before this one has cast the same input.
+bool LinearLayer::shares_input() const {
+  return std::any_of(tape_.nodes.begin(), tape_.nodes.end(), [&](const Node& n) { return n.inputs.size() == 1 && n.inputs.front() == x_; });
 }
 
 LinearLayer::Casts LinearLayer::casts() const {
@@ -35,9 +43,16 @@ LinearLayer::Casts LinearLayer::casts() const {
     c.before_data_gradient = {op_.alloc(transposed_narrow_weight, bytes), op_.kernel(name_ + " transpose weight", bytes, bytes, KernelKind::permute)};
     c.after_data_gradient = {op_.free(transposed_narrow_weight)};
   }
-  if (gathered_narrow_) {   // by rows, as forward multiplies it (torchao float8_ops.py, preprocess_addmm: a transposed copy for the other direction)
+  if (by_tensor_) {
     const std::int64_t bytes = narrow(k_ * n_);
-    c.before_data_gradient = {op_.alloc(cast_weight_columns, bytes), op_.kernel(name_ + " transpose weight", bytes, bytes, KernelKind::permute)};
+    if (!gathered_narrow_) {
+      find_scale(c.before_product, "weight", weight_bytes_, false);
+      for (const Item& i : {op_.alloc(cast_weight, bytes), op_.kernel(name_ + " cast weight", weight_bytes_, bytes)}) c.before_product.push_back(i);
+      c.after_product = {op_.free(cast_weight)};
+    }
+    // Gathered by rows, as forward multiplies it: columns are a transposed copy (float8_ops.py, preprocess_addmm).
+    const Item columns = gathered_narrow_ ? op_.kernel(name_ + " transpose weight", bytes, bytes, KernelKind::permute) : op_.kernel(name_ + " cast weight columns", weight_bytes_, bytes);
+    c.before_data_gradient = {op_.alloc(cast_weight_columns, bytes), columns};
     c.after_data_gradient = {op_.free(cast_weight_columns)};
   }
   if (is_torchao(DType::mxfp8)) {
@@ -85,8 +100,9 @@ void LinearLayer::find_scale(std::vector<Item>& list, const std::string& operand
 
 /// The input, and where torchao quantises the weight in each step, that too.
 std::vector<Item> LinearLayer::casts_of_input() const {
+  if (by_tensor_ && shares_input()) return {};
   const bool both_ways = is_torchao(DType::nvfp4), engine_both_ways = c_.profile.transformer_engine && trained_ && !gathers_;
-  const std::int64_t elements = own_rows_ * k_, copies = both_ways || engine_both_ways ? op_.quantised_copies() : 1;
+  const std::int64_t elements = own_rows_ * k_, copies = both_ways || engine_both_ways ? op_.quantised_copies() : by_tensor_ && trained_ ? 2 : 1;
   // One module makes norm and product; latent attention's down projections and routers stand alone.
   const bool after_norm = split_ != Operators::Split::none && made_by_norm();
   std::vector<Item> list;

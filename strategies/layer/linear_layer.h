@@ -65,6 +65,7 @@ class LinearLayer {
   std::vector<Item> casts_of_gradient() const;
   void find_scale(std::vector<Item>& list, const std::string& operand, std::int64_t bytes, bool norm_finds_maximum) const;
   bool made_by_norm() const;
+  bool shares_input() const;
   bool is_torchao(DType format) const { return c_.gemm == format && !c_.profile.transformer_engine; }
 
   const LowerContext& c_;
@@ -94,6 +95,7 @@ class LinearLayer {
   // gradients travel twice, scaled along rows and along columns.
   // Operands with row scales travel in 16 bit and are cast on arrival (torchtitan parallelize_llama: rowwise recipes take the plain plan).
   const bool low_precision_ = bits(c_.gemm) <= 8, block_scaled_ = c_.gemm == DType::mxfp8 || c_.gemm == DType::nvfp4;
+  const bool by_tensor_ = op_.scales_from_tensor() && !c_.row_scaled && !c_.profile.transformer_engine;   // torchao's dynamic scales of whole tensors
   const bool travels_narrow_ = low_precision_ && !c_.row_scaled;
   std::int64_t narrow(std::int64_t elements) const { return elements * bits(c_.gemm) / 8; }
   const std::int64_t sent_input_ = travels_narrow_ ? narrow(m_ * k_) : input_bytes_;

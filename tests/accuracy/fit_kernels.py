@@ -143,6 +143,34 @@ def fit_nvfp4(gpus, architecture, gemm):
     return out
 
 
+def fit_fp8(gpus, architecture, gemm):
+    """fp8 beside bf16 products of one library on one GPU: how fast short ones are, and what clock those of 3 ms and more keep."""
+    rows = [r for r in T.fp8_rows() if gpus[r["gpu"]]["architecture"] == architecture]
+    rates, clocks = {}, {}
+    for (gpu, version), index in sorted(grouped_by(rows, "gpu", "version").items()):
+        g, rate, clock = gpus[gpu], {}, {}
+        for dtype, quantised in (("bf16", 0), ("fp8", 3)):
+            rr = [rows[i] for i in index if rows[i]["dtype"] == dtype]
+            y = np.array([r["us"] for r in rr])
+            m, n, k = (np.array([r[c] for r in rr], float) for c in "mnk")
+
+            def predict(x):  # fraction, speed of the quantising pass as a fraction of HBM, launches
+                peak = g["peak"][dtype] * gemm["gemm_peak_fraction"] * x[0]
+                return F.gemm_us(g, dict(gemm, l2_share=0.5), peak, 1, m, n, k, BYTES[dtype], 2) + m * k * quantised / (x[1] * g["hbm"]) * 1e6 + x[2]
+
+            short = y < 300
+            fit = least_squares(lambda x: np.log(predict(x) / y)[short], [.9, .5, 3], bounds=([.3, .1, 0], [1.5, 1.2, 25]), loss="soft_l1", f_scale=.1)
+            rate[dtype], clock[dtype] = float(fit.x[0]), float(np.median((predict(fit.x) / y)[~short]))
+        print(f"  fp8 beside bf16, {gpu} {version}: rate {rate['fp8'] / rate['bf16']:.3f}, clock of long ones {clock['bf16']:.3f} and {clock['fp8']:.3f}")
+        rates.setdefault(gpu, []).append(rate["fp8"] / rate["bf16"])
+        clocks.setdefault(gpu, []).append(clock["fp8"] / clock["bf16"])
+    if not rows:
+        return {}
+    mean = {name: float(np.mean([np.mean(v) for v in by_gpu.values()])) for name, by_gpu in (("rate", rates), ("clock", clocks))}
+    return {"gemm_fp8_fraction of TensorRT-LLM": mean["rate"], "clock of fp8 products over bf16 ones": mean["clock"],
+            "gemm_8bit_power of a training step": 0.5 + 0.5 * mean["clock"] ** (-1 / 0.266)}
+
+
 def fit_attention(gpus, architecture, gemm):
     out = {}
     p = dict(gemm_launch_us=gemm["gemm_launch_us"], gemm_peak_fraction=gemm["gemm_peak_fraction"])
@@ -280,6 +308,7 @@ def main():
         report("GEMM" + (f" fitted without {options.without}" if options.without else ""), groups, predicted, measured)
         found = dict(gemm)
         if not options.without:
+            found.update(fit_fp8(gpus, architecture, gemm))
             found.update(fit_nvfp4(gpus, architecture, gemm))
             found.update(fit_attention(gpus, architecture, gemm))
             found.update(fit_math(gpus, architecture, gemm, 0.8))

@@ -105,6 +105,12 @@ def gemm_rows():
     return out
 
 
+def fp8_rows():
+    """Products of TensorRT-LLM in bf16 and in fp8, the latter with the pass that quantises their input: short ones, and ones of 3 ms and more."""
+    return [dict(table="aiconfigurator", gpu=GPU[r["gpu"]], version=r["source"].split("/")[-1], dtype=r["dtype"], m=int(r["m"]), n=int(r["n"]), k=int(r["k"]),
+                 us=float(r["time_us"])) for r in read("gemm_fp8_aiconfigurator")]
+
+
 def nvfp4_rows():
     """4-bit products with the pass before them that quantises their 16-bit input (m x k)."""
     return [dict(table="aiconfigurator", gpu=GPU[r["gpu"]], op="gemm nvfp4", m=int(r["m"]), n=int(r["n"]), k=int(r["k"]), us=float(r["time_us"]))

@@ -1,4 +1,4 @@
-// torchao's fp8 with a scale per row, mxfp8 and nvfp4: what is cast, transposed and scaled beside the products; layers that stay in 16 bit.
+// torchao's fp8 with a scale per row or per tensor, mxfp8 and nvfp4: what is cast, transposed and scaled beside the products; layers that stay in 16 bit.
 #include <gtest/gtest.h>
 
 #include "tests/unit/scenario/small_jobs.h"
@@ -34,9 +34,20 @@ TEST(RowScales, EveryOperandIsCastForEachProduct) {
   const std::int64_t m = 256, k = 512, n = 512;   // small_llama's o_proj
   const std::int64_t scales = 4 * (m + n) + 4 * (k + m) + 4 * (n + k);
   EXPECT_EQ(traffic_of("o_proj", Precision::fp8_rowwise), 14 * m * k + 14 * k * n + 8 * m * n + scales);
-  EXPECT_LT(traffic_of("o_proj", Precision::fp8), 8 * (m * k + m * n));
+  EXPECT_LT(traffic_of("o_proj", Precision::fp8), traffic_of("o_proj", Precision::fp8_rowwise));
   EXPECT_EQ(traffic_of("o_proj", Precision::bf16), 0);
   EXPECT_EQ(traffic_of("lm_head", Precision::fp8_rowwise), 0);   // stays in 16 bit
+}
+
+// One scale per tensor (roofline_utils.py, recipe "tensorwise"; the passes that find the maxima are reductions):
+//   input, gradient  cast along both directions by one kernel, 2 + 1 + 1
+//   weight           cast in forward 2 + 1, along the other direction in backward 2 + 1
+// What query, key and value multiply is cast once for the three.
+TEST(TensorScales, OperandsAreCastInBothDirectionsAndAnInputOnce) {
+  const std::int64_t m = 256, k = 512, n = 512;
+  EXPECT_EQ(traffic_of("o_proj", Precision::fp8), 4 * m * k + 6 * k * n + 4 * m * n);
+  EXPECT_EQ(traffic_of("q_proj", Precision::fp8) - traffic_of("o_proj", Precision::fp8), 0);
+  EXPECT_EQ(traffic_of("up_proj", Precision::fp8) - traffic_of("gate_proj", Precision::fp8), -4 * m * k);
 }
 
 TEST(RowScales, TransformerEngineHasNone) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
+#include <string>
 #include <tuple>
 
 #include "hwmodels/device/kernel_model.h"
@@ -21,12 +23,14 @@ double throttle_us(const std::string& gpu) { return gpu == "b200-sxm" ? 141 : 46
 
 // The clock that the harness ran at, where training's differs from it (hwmodels/data/kernel/README.md, "Clocks").
 double table_clock(const std::string& table, const std::string& gpu, double training) {
-  return table == "azure" && gpu == "a100-80gb-sxm" ? 0.945 : training;
+  static const std::map<std::string, double> kAzure{{"a100-80gb-sxm", 0.945}, {"h100-sxm", 0.803}, {"h200-sxm", 0.803}, {"gb200-nvl72", 0.733}};
+  const auto loops = kAzure.find(gpu);
+  return table == "azure" && loops != kAzure.end() ? loops->second : training;
 }
 
 double predicted_us(const MeasuredKernel& m) {
   Gpu gpu = load_gpu(m.gpu);
-  if (m.table == "azure" && gpu.kernel_parameters.contains("gemm_8bit_power")) gpu.kernel_parameters["gemm_8bit_power"] = 0.5;   // loops of them alone
+  if (m.table == "azure" && gpu.kernel_parameters.contains("gemm_8bit_power")) gpu.kernel_parameters["gemm_8bit_power"] = 2 * gpu.kernel_parameters["gemm_8bit_power"] - 1;   // loops of them alone, not half of a step
   gpu.kernel_parameters["sustained_clock"] = table_clock(m.table, m.gpu, gpu.kernel_parameters["sustained_clock"]);
   const KernelModel burst(gpu, ClockState::burst), hot(gpu);
   double cold_us = m.floor_us, hot_us = m.floor_us;  // of the kernels and the harness
