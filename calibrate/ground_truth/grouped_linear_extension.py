@@ -103,7 +103,7 @@ def build(folder, out, cuda):
     end = "}  // namespace transformer_engine::pytorch\n"
     write(os.path.join(csrc, "extensions", "module.cpp"), text[: text.index(end) + len(end)] + MODULE)
     write(os.path.join(work, "empty.cpp"), 'extern "C" {\n' + "".join(f"int {name}() {{ return 0; }}\n" for name in EMPTY)
-          + "}\nnamespace transformer_engine::cuda { int sm_arch(int) { return 100; } }\n")
+          + "}\nnamespace transformer_engine::cuda { int sm_arch(int) { return 100; } int sm_count(int) { return 1; } int current_device() { return 0; } int num_devices() { return 1; } }\n")
     torch_root = os.path.dirname(torch.__file__)
     include = [headers, os.path.join(torch_root, "include"), os.path.join(torch_root, "include", "torch", "csrc", "api", "include"), cuda, sysconfig.get_paths()["include"],
                work, engine, os.path.join(engine, "common", "include"), os.path.join(engine, "common"), csrc]
