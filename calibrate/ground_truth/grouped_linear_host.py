@@ -1,18 +1,20 @@
 """What the Python of Transformer Engine's grouped linear layers costs the host thread per expert.
 
-Needs torch and an unpacked Transformer Engine (its folder `transformer_engine`, 2.12 or later), but neither its extension nor a GPU: what the
-extension would do is left out, the tensor objects that it would return are made. Two GroupedLinear layers, as TEGroupedMLP
+Needs torch and an unpacked Transformer Engine (its folder `transformer_engine`, 2.12 or later), but no GPU. With EXTENSION, a
+transformer_engine_torch.so of grouped_linear_extension.py, the extension's own work per expert is in the time; without it what the
+extension would do is left out, and the tensor objects that it would return are made. Two GroupedLinear layers, as TEGroupedMLP
 has them, run forward and backward over several micro-batches with quantised weights cached, with one expert and with sixteen;
 Megatron's hook on every gradient runs too. Prints microseconds per expert and layer, forward and backward: what
-strategies/framework/data/megatron-*.yaml hold (grouped_host and its kin). A lower bound: the extension's own conversions
-per tensor are not in it, and its launches the profile counts by themselves.
+strategies/framework/data/megatron-*.yaml hold (grouped_host and its kin). Launches are not in it, the profile counts them by
+themselves, nor what cuBLASLt's calls take.
 
-    python calibrate/ground_truth/grouped_linear_host.py FOLDER [REPEATS]
+    python calibrate/ground_truth/grouped_linear_host.py FOLDER [REPEATS] [EXTENSION]
 """
 
 import contextlib
 import enum
 import importlib
+import importlib.util
 import os
 import sys
 import time
@@ -77,10 +79,19 @@ def without_gpu(capability):
         setattr(torch, name, on_host)
 
 
-class Extension:
-    """In place of transformer_engine_torch: makes the objects that it would return."""
+def built(path):
+    """The extension without CUDA: missing functions are only looked up when called."""
+    sys.setdlopenflags(os.RTLD_LAZY)
+    found = importlib.util.spec_from_file_location("transformer_engine_torch", path)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
 
-    def __init__(self):
+
+class Extension:
+    """In place of transformer_engine_torch: makes the objects that it would return, or has `real` make them."""
+
+    def __init__(self, real):
         self.buffers = {}
         module = anything("transformer_engine_torch")
         module.DType = enum.IntEnum("DType", "kByte kInt16 kInt32 kInt64 kFloat32 kFloat16 kBFloat16 kFloat8E4M3 kFloat8E5M2 kFloat8E8M0 kFloat4E2M1", start=0)
@@ -90,6 +101,10 @@ class Extension:
         module.get_num_cublas_streams = lambda: 4
         module.get_cublasLt_version = lambda: 130000
         module.get_cudnn_version = lambda: 91300
+        if real is not None:
+            module.DType = real.DType
+            module.split_quantize, module.quantize, module.te_general_grouped_gemm = real.split_quantize, real.quantize, real.te_general_grouped_gemm
+            return
         module.te_general_grouped_gemm = lambda a, ta, b, tb, d, *rest: rest[2] if len(rest) > 2 else None
         module.split_quantize = lambda x, splits, quantizers, **_: [self.quantised(q, (s, x.shape[1])) for s, q in zip(splits, quantizers)]
         module.quantize = lambda x, quantizer, output=None, noop=None: output if output is not None else self.quantised(quantizer, tuple(x.shape))
@@ -179,10 +194,10 @@ def seconds(layer, quantization, recipe, experts, repeats):
     return [sorted(t[which] for t in times[WARM_UP:])[repeats // 5] for which in (0, 1)]
 
 
-def main(folder, repeats):
+def main(folder, repeats, extension):
     torch.set_num_threads(1)
     without_gpu((10, 0))
-    Extension()
+    Extension(built(extension) if extension else None)
     layer, quantization, recipes = load(folder)
     for name, recipe in (("bf16", None), ("mxfp8", recipes.MXFP8BlockScaling()), ("fp8, current scaling", recipes.Float8CurrentScaling())):
         few, many = (seconds(layer, quantization, recipe, experts, repeats) for experts in (FEW, MANY))
@@ -191,4 +206,4 @@ def main(folder, repeats):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 60)
+    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 60, sys.argv[3] if len(sys.argv) > 3 else None)

@@ -50,6 +50,14 @@ ExpertLayer::Slots ExpertLayer::index_map(const Slots& in) {
   return out;
 }
 
+/// Python's part of a launch by Triton: 12.5 us with 19 arguments, the kernel being there, on GB200's host.
+/// Source: facebookexperimental/triton pull request 1231 (2026-04); Transformer Engine pytorch/triton/permutation.py.
+void ExpertLayer::launch_by_triton(Node& node, int forward, int backward) const {
+  const Duration each = microseconds(12.5);
+  node.forward_host += each * forward;
+  node.backward_host += each * backward;
+}
+
 /// A copy of each token for each of its experts, in the order of experts.
 ExpertLayer::Slots ExpertLayer::permute(const Slots& in, std::int64_t slots) {
   Slots out{tape_.tensor("permuted tokens", bytes(slots)), tape_.tensor("slot weights", slots * 4), slots};
@@ -65,6 +73,12 @@ ExpertLayer::Slots ExpertLayer::permute(const Slots& in, std::int64_t slots) {
       node.forward.insert(node.forward.end(), {op_.kernel("where", in.rows * 8, slots * 8 / moe_.experts), {.kind = Item::Kind::host_sync}, op_.kernel("select tokens", part, part, KernelKind::permute)});
       node.backward.push_back(op_.kernel("select tokens backward", 2 * part, part, KernelKind::permute));
     }
+  } else if (permutes_by_triton()) {
+    // The order in three passes over the map; the weights go with their tokens.
+    node.forward = {op_.kernel("slots in blocks", map, map * 4, KernelKind::reduction), op_.kernel("slot order", map * 4, map * 4), op_.kernel("slots by token", map * 4, map * 4),
+                    op_.kernel("permute", bytes(std::min(in.rows, slots)) + slots * 4, bytes(slots) + slots * 4, KernelKind::permute)};
+    node.backward = {op_.kernel("permute backward", bytes(slots) + slots * 4, bytes(in.rows) + map * 4, KernelKind::permute)};
+    launch_by_triton(node, 4, 1);
   } else {
     node.forward = {op_.kernel("slot order", map * 4, slots * 8, KernelKind::reduction),
                     // Each token is read once and written to each of its slots.
@@ -140,6 +154,7 @@ TensorId ExpertLayer::unpermute(TensorId x, TensorId weights, std::int64_t rows)
   } else {
     node.forward = {op_.kernel("unpermute", bytes(slots), bytes(rows), KernelKind::permute)};
     node.backward = {op_.kernel("unpermute backward", bytes(rows), bytes(slots), KernelKind::permute)};
+    if (permutes_by_triton()) launch_by_triton(node, 1, 1);
   }
   tape_.nodes.push_back(std::move(node));
   return y;
@@ -149,8 +164,13 @@ TensorId ExpertLayer::unpermute(TensorId x, TensorId weights, std::int64_t rows)
 ExpertLayer::Slots ExpertLayer::sort(Slots in, bool there) {
   Slots out{tape_.tensor(there ? "sorted tokens" : "unsorted outputs", bytes(load_.received)), in.weights, load_.received};
   const std::string name = there ? "sort by expert" : "sort by sender";
-  tape_.nodes.push_back({.name = name, .inputs = {in.tokens}, .outputs = {out.tokens}, .forward = {op_.kernel(name, bytes(load_.received), bytes(load_.received), KernelKind::permute)},
-                         .backward = {op_.kernel(name + " backward", bytes(load_.received), bytes(load_.received), KernelKind::permute)}});
+  Node node{.name = name, .inputs = {in.tokens}, .outputs = {out.tokens}, .forward = {op_.kernel(name, bytes(load_.received), bytes(load_.received), KernelKind::permute)},
+            .backward = {op_.kernel(name + " backward", bytes(load_.received), bytes(load_.received), KernelKind::permute)}};
+  if (permutes_by_triton()) {
+    node.forward.insert(node.forward.begin(), op_.kernel(name + " order", load_.ranks * load_.local * 8, load_.received * 4));
+    launch_by_triton(node, 2, 1);
+  }
+  tape_.nodes.push_back(std::move(node));
   return out;
 }
 

@@ -31,6 +31,8 @@ class ExpertLayer {
   bool in_two_steps() const { return dispatcher_ == Dispatcher::hierarchical && c_.expert_inside > 1 && c_.expert_inside < load_.ranks; }
   /// HybridEP delivers tokens in the order of experts itself.
   bool permutes_by_operators() const { return c_.profile.routes_by_map && !fused_permute_ && dispatcher_ != Dispatcher::hybridep; }
+  /// Transformer Engine's fused permutations are Triton's kernels (2.1 on); HybridEP has its own.
+  bool permutes_by_triton() const { return c_.profile.transformer_engine && c_.profile.routes_by_map && fused_permute_ && dispatcher_ != Dispatcher::hybridep && !loops(); }
   bool exchanges() const { return load_.ranks > 1 || load_.tensor > 1; }
   /// A product per expert, in a loop of the host, instead of grouped ones.
   bool loops() const { return !c_.profile.grouped_experts; }
@@ -53,6 +55,7 @@ class ExpertLayer {
 
   // Dispatch and combine (expert_dispatch.cpp)
   Slots permute(const Slots& in, std::int64_t slots);
+  void launch_by_triton(Node& node, int forward, int backward) const;
   void permute_by_operators(Node& node, std::int64_t rows, std::int64_t slots, std::int64_t map) const;
   void unpermute_by_operators(Node& node, std::int64_t rows, std::int64_t slots) const;
   Item add_by_atomics(const std::string& name, std::int64_t elements) const;
