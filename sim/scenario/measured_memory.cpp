@@ -42,6 +42,15 @@ void apply_zero_scripts(const config::CsvRow& row, Scenario& s) {
     s.strategy.data_parallel.overlap_gradient_reduce = true;
     s.strategy.data_parallel.bucket = Bytes{50'000'000 * 2};
   }
+  // QwenLM/Qwen finetune/ds_config_zero3.json and Juniper's ds_lora_config.json (MLPerf) have these three as "auto": transformers fills them in
+  // (integrations/deepspeed.py, trainer_config_finalize).
+  const bool automatic = contains(cell(row, "source"), "QwenLM/Qwen@") || contains(cell(row, "source"), "JuniperNetworks");
+  if (automatic && s.strategy.data_parallel.kind == st::DataParallelKind::zero3) {
+    const std::int64_t square = s.model.hidden * s.model.hidden;
+    s.strategy.data_parallel.bucket = Bytes{square * 2};
+    s.strategy.data_parallel.prefetch_bucket = square * 9 / 10;
+    s.strategy.data_parallel.persistence_threshold = 10 * s.model.hidden;
+  }
   if (!contains(cell(row, "source"), "Megatron + Deepspeed ZeRO") || s.strategy.memory.recompute != st::Recompute::full) return;
   st::Memory& memory = s.strategy.memory;
   memory.partition_activations = true;

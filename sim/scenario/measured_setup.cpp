@@ -164,9 +164,15 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   if (std::smatch found; std::regex_search(text, found, kPadded) && std::stoi(found[1].str()) > 0) profile.vocab_multiple = std::stoi(found[1].str());
   // LitGPT's longest batch is the run's first (finetune/lora.py of 2023, longest_seq_ix): no graph of a micro-batch before it.
   if (contains(note, "memory peak set by longest")) profile.holds_last_graph = false;
-  // Qwen-7B's own modeling_qwen.py, apply_rotary_pos_emb, with flash-attn installed.
+  // Qwen's own modeling_qwen.py with flash-attn and its csrc/layer_norm, which its docker image of the table's time installs: apply_rotary_pos_emb,
+  // RMSNorm. Logits are not upcast; autocast does that inside the loss, DeepSpeed's engine has none.
   const bool qwen = contains(cell(row, "source"), "QwenLM/Qwen@");
-  if (qwen) profile.rope_form = strategies::RopeForm::widened;
+  if (qwen) {
+    profile.rope_form = strategies::RopeForm::widened;
+    profile.norm = Fusion::fused;
+    profile.copies_shifted_logits = true;
+    if (profile.name == "deepspeed") profile.loss = LossKind::native;
+  }
   // Which kernel of attention, how it is split over context-parallel ranks, and norms as a kernel of their own.
   const std::string attention = cell(row, "attention");
   if (attention == "flash1") profile.attention = model::AttentionKernel::flash1;
@@ -189,15 +195,22 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   if (contains(text, "+ rms kernel")) profile.norm = Fusion::fused;
   const bool plain = profile.name == "huggingface";
   if (!plain && profile.name != "deepspeed") return;
-  // Adapters had the format of the weights beside them until PEFT 0.12 (autocast_adapter_dtype). Qwen's README asks for peft<0.8.0.
+  // Adapters have the format of the weights beside them from PEFT 0.7 until 0.12 (tuners/lora/layer.py, update_layer; autocast_adapter_dtype), and are
+  // fp32 before: Qwen's table is older than 0.7.
   const auto peft = release_after(cell(row, "source"), "peft ");
-  if (plain && (qwen || (peft && *peft < Release{0, 12, 0}))) profile.adapter = profile.stored_parameter;
+  if (plain && peft && *peft >= Release{0, 7, 0} && *peft < Release{0, 12, 0}) profile.adapter = profile.stored_parameter;
   // huggingface/peft method_comparison: use_amp is off, adapters are computed in fp32.
   const std::string source = cell(row, "source");
   if (plain && (contains(source, "method_comparison") || contains(text, "no autocast"))) profile.adapter_autocast = false;
   // Training loops of their own: run.py and train.py take torch.optim.AdamW as it is, foreach, and keep what the model returned while backward
   // runs, the former until the next batch's is there.
   if (plain && contains(source, "MetaMathQA")) profile.holds_output = profile.holds_last_graph = true;
+  // Its batches are padded, so there is a mask: scaled_dot_product_attention is the memory-efficient kernel then, on repeated keys and values
+  // (transformers integrations/sdpa_attention.py, use_gqa_in_sdpa; ATen/native/transformers/cuda/sdp_utils.cpp, check_for_attn_mask).
+  if (plain && contains(source, "MetaMathQA")) {
+    profile.attention = model::AttentionKernel::mem_efficient;
+    profile.repeat_kv = true;
+  }
   if (plain && contains(source, "fsdp_qlora")) profile.holds_output = profile.checkpoints_in_units = true;
   if (plain && contains(text, "the output held")) profile.holds_output = true;
   if (profile.holds_output) profile.fused_optimizer = false;

@@ -81,6 +81,7 @@ void Zero3::gradients_made(std::size_t unit, const std::vector<int>& weights, in
 void Zero3::after_backward(std::size_t unit, int, bool, bool) {
   if (unit > 0) return;
   reduce();
+  reductions_ = 0;
   stage_.call("end of gradient partition", Phase::gradient_reduction, nullptr, [this](plan::BlockWriter& w) {
     const auto wait_for = [&w](plan::Stream stream) {
       w.record(stream, Stage::kPersistentSlots - 2);

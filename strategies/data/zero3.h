@@ -98,6 +98,8 @@ class Zero3 final : public ShardedWriter {
   // Gradients (zero3_gradients.cpp)
   void into_bucket(std::size_t unit, int weight, const Weight& w);
   void reduce();
+  void hold_host();
+  void reductions_issued();
   void reduce_bucket(Part part, bool first, bool last);
   void copy_sums(plan::BlockWriter& w, std::int64_t shard, plan::Stream after, bool first, bool last);
   void reduce_tensors(bool first, bool last);
@@ -123,6 +125,8 @@ class Zero3 final : public ShardedWriter {
   }
 
   static constexpr std::size_t kMostOngoing = 2;   // __max_ongoing_fetch_events
+  static constexpr int kMostReductions = 2;        // max_param_reduce_events
+  static constexpr std::uint32_t kReduced = Stage::kPersistentSlots - 28;   // events of the latest reductions
   static constexpr std::uint32_t kMade = Stage::kPersistentSlots - 16, kInterleaved = Stage::kPersistentSlots - 17, kTogether = Stage::kPersistentSlots - 18, kWide = Stage::kPersistentSlots - 19;
 
   std::int64_t prefetch_ = 0, most_live_ = 0, reuse_distance_ = 0, persistence_ = 0, bucket_ = 0, sub_group_ = 0;   // elements
@@ -138,6 +142,7 @@ class Zero3 final : public ShardedWriter {
   std::vector<Handle> handles_;
   std::deque<std::size_t> ongoing_;                                           // handles of the latest arrivals
   std::array<std::int64_t, 2> elements_{};                                    // in the bucket: dense, experts
+  int reductions_ = 0;                                                        // of this micro-batch, so far
   std::vector<Tensor> tensors_;                                               // in the bucket, where they are reduced one by one
   std::int64_t in_bucket_ = 0;
   int gradients_ = 0;

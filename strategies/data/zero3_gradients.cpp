@@ -36,9 +36,11 @@ void Zero3::into_bucket(std::size_t unit, int weight, const Weight& w) {
 void Zero3::reduce() {
   if (in_bucket_ == 0) return;
   const bool first = micro_batch_ == 0, last = micro_batch_ + 1 == stage_.strategy.micro_batches();
+  hold_host();
   if (quantises_gradients_) reduce_tensors(first, last);
   else
     for (const Part part : kParts) reduce_bucket(part, first, last);
+  reductions_issued();
   for (const Waiting& g : waiting_) {
     const auto slot = static_cast<std::uint32_t>(g.weight);
     stage_.call("free gradient " + std::to_string(slot), Phase::gradient_reduction, &stage_.units[g.unit], [&](plan::BlockWriter& w) {
@@ -50,6 +52,18 @@ void Zero3::reduce() {
   elements_ = {};
   in_bucket_ = 0;
   gradients_ = 0;
+}
+
+/// The host goes no further ahead than a few reductions.
+void Zero3::hold_host() {
+  if (reductions_ <= kMostReductions) return;
+  const std::uint32_t oldest = kReduced + static_cast<std::uint32_t>(reductions_ % (kMostReductions + 1));
+  append("wait for a reduction " + std::to_string(oldest), Phase::gradient_reduction, stage_.persistent, plan::kNoFrame, [&](plan::BlockWriter& w) { w.host_wait(oldest); });
+}
+
+void Zero3::reductions_issued() {
+  const std::uint32_t event = kReduced + static_cast<std::uint32_t>(reductions_++ % (kMostReductions + 1));
+  append("reduction issued " + std::to_string(event), Phase::gradient_reduction, stage_.persistent, plan::kNoFrame, [&](plan::BlockWriter& w) { w.record(Stream::data_reduce, event); });
 }
 
 /// reduce_scatter_coalesced: several gradients are interleaved by rank first.

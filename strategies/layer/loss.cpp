@@ -59,16 +59,25 @@ class Loss {
     if (c_.profile.holds_output) tape_.nodes.back().attributes = {output};
   }
 
+  /// All positions but each sample's last, bytes of `whole`: a view of one sample's logits, a copy of several samples'.
+  TensorId shift(TensorId logits, std::int64_t bytes, std::int64_t whole, const char* copy) {
+    const bool copies = c_.batch > 1;
+    Node node{.name = "shift logits", .inputs = {logits}, .backward = {op_.kernel("zero fill", 0, whole, KernelKind::memset), op_.kernel("slice backward", bytes, bytes)}};
+    node.outputs = {copies ? tape_.tensor("shifted logits", bytes) : tape_.part("shifted logits", logits, bytes)};
+    if (copies) node.forward = {op_.kernel(copy, bytes, bytes)};
+    const TensorId out = node.outputs.front();
+    tape_.nodes.push_back(std::move(node));
+    return out;
+  }
+
   void native() {
     TensorId in = logits_;
     std::int64_t bytes = narrow_;
     std::vector<TensorId> held{logits_};
-    if (c_.profile.copies_shifted_logits && c_.batch > 1) {   // logits[:, :-1].reshape(-1, columns): a view of one sample, a copy of several
+    if (c_.profile.copies_shifted_logits) {
       bytes -= c_.batch * columns_ * c_.element();
-      in = tape_.tensor("shifted logits", bytes);
-      tape_.nodes.push_back({.name = "shift logits", .inputs = {logits_}, .outputs = {in}, .forward = {op_.kernel("reshape", bytes, bytes)},
-                             .backward = {op_.kernel("zero fill", 0, narrow_, KernelKind::memset), op_.kernel("slice backward", bytes, bytes)}});
-      held.push_back(in);
+      in = shift(logits_, bytes, narrow_, "reshape");
+      if (c_.batch > 1) held.push_back(in);
     }
     log_softmax_and_nll(in, bytes, std::move(held), logits_);
   }
@@ -86,11 +95,8 @@ class Loss {
     if (c_.profile.copies_shifted_logits) {
       // logits[..., :-1, :].contiguous(): transformers before 4.49, loss/loss_utils.py, ForCausalLMLoss.
       bytes -= c_.batch * columns_ * 4;
-      const TensorId shifted = tape_.tensor("shifted logits", bytes);
-      tape_.nodes.push_back({.name = "shift logits", .inputs = {in}, .outputs = {shifted}, .forward = {op_.kernel("contiguous", bytes, bytes)},
-                             .backward = {op_.kernel("zero fill", 0, wide_, KernelKind::memset), op_.kernel("slice backward", bytes, bytes)}});
-      in = shifted;
-      held.push_back(in);
+      in = shift(in, bytes, wide_, "contiguous");
+      if (c_.batch > 1) held.push_back(in);
     }
     // Until 4.45 the modelling code made the fp32 copy, which is what it hands out; since then its loss function does (loss/loss_utils.py).
     if (c_.profile.loss == LossKind::upcast) return log_softmax_and_nll(in, bytes, std::move(held), c_.profile.copies_shifted_logits ? held_output : logits_);

@@ -254,6 +254,31 @@ TEST(MeasuredRun, HuggingFaceOfThatTime) {
   EXPECT_EQ(fms.strategy.tuning.dropout, 0.1);
 }
 
+// PEFT gave adapters the format of the weights beside them from 0.7 until 0.12.
+TEST(MeasuredRun, AdaptersHaveTheFormatOfTheirRelease) {
+  const auto adapter = [](const std::string& source) { return scenario({{"framework", "hf"}, {"task", "lora"}, {"precision", "bf16"}, {"n_gpus", "1"}, {"global_batch", "1"}, {"source", source}}).profile.adapter; };
+  EXPECT_EQ(adapter("somebody's table; peft 0.6.2"), DType::fp32);
+  EXPECT_EQ(adapter("somebody's table; peft 0.7.1"), DType::bf16);
+  EXPECT_EQ(adapter("somebody's table; peft 0.11.1"), DType::bf16);
+  EXPECT_EQ(adapter("somebody's table; peft 0.13.2"), DType::fp32);
+}
+
+// Qwen's scripts: flash-attn's norm and rotary embedding, logits in the format of the weights where no autocast is; "auto" in ds_config_zero3.json.
+TEST(MeasuredRun, QwensScripts) {
+  const auto of = [](const std::string& sharding, const std::string& gpus) {
+    return scenario({{"framework", "hf"}, {"task", "sft"}, {"precision", "bf16"}, {"n_gpus", gpus}, {"dp", gpus}, {"global_batch", "8"}, {"sharding", sharding}, {"source", "QwenLM/Qwen@2df8e8ac45 README.md"}});
+  };
+  const Scenario alone = of("none", "1"), sharded = of("zero3", "8");
+  EXPECT_EQ(alone.profile.norm, strategies::Fusion::fused);
+  EXPECT_EQ(alone.profile.loss, strategies::LossKind::upcast);   // by autocast, inside cross_entropy
+  EXPECT_EQ(sharded.profile.loss, strategies::LossKind::native);
+  EXPECT_TRUE(alone.profile.copies_shifted_logits && sharded.profile.copies_shifted_logits);
+  const std::int64_t square = sharded.model.hidden * sharded.model.hidden;
+  EXPECT_EQ(sharded.strategy.data_parallel.bucket->value, 2 * square);
+  EXPECT_EQ(sharded.strategy.data_parallel.prefetch_bucket, square * 9 / 10);
+  EXPECT_EQ(sharded.strategy.data_parallel.persistence_threshold, 10 * sharded.model.hidden);
+}
+
 // Training loops that are no Trainer: foreach AdamW, outputs that live on, checkpoints inside FSDP's units, losses of their own.
 TEST(MeasuredRun, FineTuningScriptsOfTheirOwn) {
   const auto of = [](const std::string& source, const std::string& note) {
@@ -262,7 +287,8 @@ TEST(MeasuredRun, FineTuningScriptsOfTheirOwn) {
   const strategies::FrameworkProfile trainer = of("somebody's table", "").profile;
   EXPECT_TRUE(trainer.fused_optimizer && !trainer.holds_output && !trainer.checkpoints_in_units);
   const strategies::FrameworkProfile peft = of("huggingface/peft method_comparison/MetaMathQA/results/a.json", "").profile;
-  EXPECT_TRUE(!peft.fused_optimizer && peft.holds_output && peft.holds_last_graph && !peft.adapter_autocast);
+  EXPECT_TRUE(!peft.fused_optimizer && peft.holds_output && peft.holds_last_graph && !peft.adapter_autocast && peft.repeat_kv);
+  EXPECT_EQ(peft.attention, model::AttentionKernel::mem_efficient);   // padded batches have a mask
   const Scenario qlora = of("AnswerDotAI/fsdp_qlora train.py; transformers 4.38", "no autocast");
   EXPECT_TRUE(!qlora.profile.fused_optimizer && qlora.profile.holds_output && !qlora.profile.holds_last_graph && qlora.profile.checkpoints_in_units);
   EXPECT_EQ(qlora.strategy.tuning.dropout, 0.1);

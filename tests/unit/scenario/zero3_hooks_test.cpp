@@ -63,6 +63,20 @@ TEST(Zero3Hooks, TheHostWaitsAfterEachMicroBatch) {
   }
 }
 
+// The fourth reduction of a micro-batch and those after it wait on the host for the one three before (stage3.py, max_param_reduce_events).
+TEST(Zero3Hooks, TheHostIsAFewReductionsAhead) {
+  Scenario s = job("zero3", "none");
+  s.strategy.data_parallel.bucket = Bytes{2};   // every gradient by itself
+  const Result r = simulate(s);
+  int waits = 0, issued = 0;
+  for (const plan::Call& c : r.plan.classes[0].program.step) {
+    waits += r.plan.blocks[c.block].name.starts_with("wait for a reduction");
+    issued += r.plan.blocks[c.block].name.starts_with("reduction issued");
+  }
+  EXPECT_GT(issued, 7 * 32);   // seven matrices per layer, and more
+  EXPECT_EQ(waits, issued - 3);
+}
+
 TEST(Zero3Hooks, SetTheFloorOfSmallSteps) {
   Scenario s = job("zero3", "full", 128);
   const double with = simulate(s).step_time;

@@ -510,18 +510,22 @@ TEST(Tuning, Fp32NormsMakeAnFp32Stream) {
 }
 
 // transformers before 4.49 cut the last position off and copied what was left of the fp32 logits; at the loss it lives beside
-// the 16-bit logits, their fp32 copy and the log-softmax, which is as long. A kernel that works in place needs no log-softmax.
-TEST(Tuning, ShiftedLogitsAreCopied) {
+// the 16-bit logits, their fp32 copy and the log-softmax, which is as long. What is left of one sample is contiguous as it is
+// (torch: zeros(1, 512, n)[..., :-1, :].contiguous() has the same storage). A kernel that works in place needs no log-softmax.
+TEST(Tuning, ShiftedLogitsOfSeveralSamplesAreCopied) {
   const model::ModelDescription model = llama_like(1, 1024, 8, 8, 2048, 128000);
-  Strategy s = one_gpu_job(TuningKind::lora);
-  FrameworkProfile profile = load_profile("huggingface");
-  const auto peak = [&] { return ByteLedger(write_plan(model, s, profile, 8), 0).step().forward_peak; };
-  const std::int64_t whole = peak();
-  profile.copies_shifted_logits = true;
-  const std::int64_t shifted = peak();
-  EXPECT_EQ(shifted - whole, (511 + 511 - 512) * 128000LL * 4);
-  profile.loss = LossKind::upcast_fused;
-  EXPECT_EQ(peak() - shifted, -511 * 128000LL * 4);
+  for (const std::int64_t samples : {1, 2}) {
+    Strategy s = one_gpu_job(TuningKind::lora);
+    s.training.global_batch_size = s.training.micro_batch_size = samples;
+    FrameworkProfile profile = load_profile("huggingface");
+    const auto peak = [&] { return ByteLedger(write_plan(model, s, profile, 8), 0).step().forward_peak; };
+    const std::int64_t whole = peak();
+    profile.copies_shifted_logits = true;
+    const std::int64_t shifted = peak();
+    EXPECT_EQ(shifted - whole, samples * ((samples > 1 ? 511 : 0) + 511 - 512) * 128000LL * 4);
+    profile.loss = LossKind::upcast_fused;
+    EXPECT_EQ(peak() - shifted, -samples * 511 * 128000LL * 4);
+  }
 }
 
 // outputs = model(...) in a loop of one's own: the logits that the model hands out live as long as the graph. Until 4.45 transformers made the fp32
@@ -550,7 +554,8 @@ TEST(Tuning, TrainingLoopsHoldTheModelsOutput) {
   }
 }
 
-// A loss of one's own on 16-bit logits[:, :-1]: the cut is a view of one sample and a copy of several, beside logits and log-softmax.
+// A loss of one's own on 16-bit logits[:, :-1]: the cut is a view of one sample and a copy of several, beside logits and a log-softmax
+// that is a row per sample shorter.
 TEST(Tuning, LossesOn16BitLogitsCopyWhatTheyCut) {
   const model::ModelDescription model = llama_like(1, 1024, 8, 8, 2048, 128000);
   FrameworkProfile profile = load_profile("huggingface");
@@ -562,7 +567,7 @@ TEST(Tuning, LossesOn16BitLogitsCopyWhatTheyCut) {
       profile.copies_shifted_logits = cut;
       return ByteLedger(write_plan(model, s, profile, 8), 0).step().forward_peak;
     };
-    EXPECT_EQ(peak(true) - peak(false), samples == 1 ? 0 : samples * (511 + 511 - 512) * 128000LL * 2);
+    EXPECT_EQ(peak(true) - peak(false), samples * ((samples > 1 ? 511 : 0) + 511 - 512) * 128000LL * 2);
   }
 }
 
