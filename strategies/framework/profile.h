@@ -106,6 +106,7 @@ struct FrameworkProfile {
   bool routes_by_map = false;             // Megatron's experts: a map of tokens and experts, scores of the balancing loss and counts per expert, exchanged before tokens are
   bool fused_router = false;              // routes_by_map: the router's scores, map and loss are Transformer Engine's kernels; false: PyTorch's operators
   bool fused_permute = true;              // routes_by_map: tokens are copied and summed by Transformer Engine's kernels; false: PyTorch's operators, which the host waits for
+  bool dispatcher_keeps_weights = false;  // DeepEP: an object of the layer keeps the router's weights, and with them the graph that made them, until its next forward
   bool fused_index_map = true;            // DeepEP: a token's list of experts becomes a map of tokens and experts in one kernel; false: by operators, which the host waits for
   Dispatcher dispatcher = Dispatcher::all_to_all;
   bool overlap_shared_experts = false;    // shared experts run while tokens travel

@@ -101,6 +101,7 @@ struct Node {
   bool recomputed_last = false;       // a recomputation that stops early still runs this node (see linear())
   bool discard_output = false;        // outputs are dropped after use and recomputed on demand in backward
   Duration forward_host{}, backward_host{};   // host time beyond its kernels
+  bool outputs_kept = false;          // by an object outside of autograd, until the node runs in the next forward
   bool captured = false;              // replayed from a CUDA graph: no launches, no synchronisation of the host
 };
 
