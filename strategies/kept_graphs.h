@@ -1,5 +1,5 @@
-// What outlives a micro-batch's backward on one rank: what its recorded graph holds beside what backward reads, until the graph goes,
-// and the ends of checkpoints that FSDP watches. Leaves out which tensors these are (layer/tape_emitter.h, outliving).
+// What outlives a micro-batch's backward on one rank: what its recorded graph holds beside what backward reads, until the graph goes, a
+// recomputation's graph that the layer's dispatcher holds until the layer runs again, and the ends of checkpoints that FSDP watches. Leaves out which tensors these are (layer/tape_emitter.h, outliving).
 #pragma once
 
 #include <vector>
