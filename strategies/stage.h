@@ -35,8 +35,8 @@ struct Unit {
            above_retains == other.above_retains;
   }
 };
-constexpr std::uint32_t kForeachSlot = 8;   // of those, the optimizer's
-constexpr std::uint32_t kUnitExtraSlots = 9;
+constexpr std::uint32_t kForeachSlot = 9;   // of those, the optimizer's
+constexpr std::uint32_t kUnitExtraSlots = 10;
 
 /// How many ranks share what. `shard` divides optimizer states (and more); `replicate` repeats the shards.
 struct GroupSizes {

@@ -119,6 +119,8 @@ void StagePasses::run_hooked(plan::Call call, std::size_t u, int micro_batch, Pa
 
 void StagePasses::begin_unit(std::size_t u, int chunk, int micro_batch, Pass pass) {
   if (stage_.units[u].checkpoint && (pass == Pass::backward || pass == Pass::input_gradients)) free_sent(u, chunk, micro_batch);
+  if (pass == Pass::forward) graphs_.forward_begins(u, micro_batch);
+  else if (pass != Pass::weight_gradients) graphs_.backward_of_unit_begins(u, micro_batch);
   if (pass == Pass::forward) data_.before_forward(u, micro_batch);
   else if (pass != Pass::weight_gradients) data_.before_backward(u, micro_batch);
   if (weights_on_host_.holds(u) && (pass == Pass::forward || (stage_.runs_backward(u) && !keeps_fetched(u)))) weights_on_host_.fetch(u, phase_of(pass), micro_batch);
@@ -134,6 +136,7 @@ void StagePasses::end_unit(std::size_t u, int chunk, int micro_batch, Pass pass)
   if (inputs_.active() && checkpoint) inputs_.done();
   if (!checkpoint) free_sent(u, chunk, micro_batch);
   release(u, chunk, micro_batch);
+  graphs_.backward_of_unit_is_over(u, micro_batch);
   if (u == chunks_[chunk].first) graphs_.backward_is_over(chunk, micro_batch);
   const bool more_to_come = blocks_.may_defer(u, chunks_[chunk]) && !deferred_.empty();
   const std::int64_t made = done(chunk).weight_gradients;

@@ -17,15 +17,19 @@ class Sharded final : public ShardedWriter {
  public:
   explicit Sharded(Stage& stage) : ShardedWriter(stage, stage.profile.reduce), kind_(stage.strategy.data_parallel.kind) {
     defers_ = stage.sizes.pipeline > 1 && kind_ == DataParallelKind::fsdp2;
+    whole_states_ = kind_ == DataParallelKind::fsdp1;
     copies_out_ = kind_ == DataParallelKind::fsdp2;
     skips_sync_ = !defers_ && profile().accumulates_unsharded && !offloads_optimizer();
+    has_root_ = profile().root_unit && kind_ == DataParallelKind::fsdp1 && stage.sizes.pipeline == 1 && stage.units.size() > 1;
   }
 
   void setup() override {
     const std::int64_t shards = parameter_shards();
     const Offload& o = stage_.strategy.memory.offload;
-    if (!offloads_parameters()) persistent("parameter shards", shards, Category::parameter);
-    else (o.parameters == MemoryTier::nvme ? stage_.rank_class.host.nvme : o.pinned ? stage_.rank_class.host.pinned : stage_.rank_class.host.pageable) += shards;
+    persistent("quantisation states", whole_states(), Category::parameter);
+    if (has_root_) wrap();
+    else if (!offloads_parameters()) persistent("parameter shards", shards, Category::parameter);
+    if (offloads_parameters()) (o.parameters == MemoryTier::nvme ? stage_.rank_class.host.nvme : o.pinned ? stage_.rank_class.host.pinned : stage_.rank_class.host.pageable) += shards;
     keep_states(part_of(my_share(), false));
     stage_.rank_class.unified = paged_bytes();
     keep_on_host(my_share());
@@ -39,6 +43,7 @@ class Sharded final : public ShardedWriter {
 
   void before_forward(std::size_t unit, int) override {
     gather(unit);
+    if (of_root(unit)) gather(unit == 0 ? stage_.units.size() - 1 : 0);
     wait_gather(unit, Phase::forward);
   }
   void before_backward(std::size_t unit, int) override {
@@ -47,10 +52,21 @@ class Sharded final : public ShardedWriter {
     // Explicit prefetch, in backward order: one ahead.
     if (unit > 0 && stage_.units[unit - 1].chunk == stage_.units[unit].chunk) gather(unit - 1);
   }
+  /// Under FULL_SHARD too the root unit stays after forward (PyTorch _runtime_utils.py, _post_forward_reshard: `not state._is_root`).
+  void after_forward(std::size_t unit, int micro_batch) override {
+    if (!of_root(unit)) ShardedWriter::after_forward(unit, micro_batch);
+  }
   void after_input_gradients(std::size_t unit, int) override {
-    if (!defers_) release(unit, Phase::backward);
+    if (!defers_ && !of_root(unit)) release(unit, Phase::backward);
   }
   void after_backward(std::size_t unit, int, bool first, bool last) override {
+    if (of_root(unit)) {  // its gradients are there when the embedding's are
+      if (unit != 0) return;
+      finish(stage_.units.size() - 1, first, last);
+    }
+    finish(unit, first, last);
+  }
+  void finish(std::size_t unit, bool first, bool last) {
     if (defers_) return accumulate(unit, first);
     release(unit, Phase::backward);
     if (skips_sync_ && !(first && last)) {
@@ -113,6 +129,51 @@ class Sharded final : public ShardedWriter {
   bool wraps_adapters() const {
     const TuningKind tuning = stage_.strategy.tuning.kind;
     return profile().wraps_adapters && (tuning == TuningKind::lora || tuning == TuningKind::qlora);
+  }
+
+  /// Embedding, final norm and output layer, where they are the unit that holds the others.
+  bool of_root(std::size_t unit) const { return has_root_ && (unit == 0 || unit + 1 == stage_.units.size()); }
+
+  /// FSDP1 makes its units one after the other, the root last: the module's parameters come to the device, are copied into a flat parameter,
+  /// a shard is copied out of that, and what it was made from goes. The allocator's cache keeps the places.
+  /// Source: PyTorch torch/distributed/fsdp/_init_utils.py (_init_param_handle_from_module: device_id), _flat_param.py (flatten_tensors, shard).
+  void wrap() {
+    for (std::size_t u = 1; u + 1 < stage_.units.size(); ++u) make_unit(stage_.units[u], nullptr);
+    const Unit& first = stage_.units.front();
+    stage_.call(key("place parameters", first), Phase::setup, &first, [&](plan::BlockWriter& w) { place(first, w); });
+    make_unit(stage_.units.back(), &first);
+    stage_.call(key("drop parameters", first), Phase::setup, &first, [&](plan::BlockWriter& w) { drop(first, w); });
+  }
+
+  bool owns(const Weight& weight) const { return !weight.parameter_elsewhere && placed(weight) > 0; }
+  std::int64_t placed(const Weight& weight) const { return Tape::parameter_bytes(weight, stored_bytes()) - weight.packed_states; }
+
+  void place(const Unit& u, plan::BlockWriter& w) const {
+    for (std::size_t i = 0; i < u.tape->weights.size(); ++i)
+      if (owns(u.tape->weights[i])) w.alloc(static_cast<std::uint32_t>(i), placed(u.tape->weights[i]), Category::temporary, Frame::unit);
+  }
+  void drop(const Unit& u, plan::BlockWriter& w) const {
+    for (std::size_t i = 0; i < u.tape->weights.size(); ++i)
+      if (owns(u.tape->weights[i])) w.free(static_cast<std::uint32_t>(i), Frame::unit);
+  }
+
+  /// `with`: whose parameters are in the same unit, and are there.
+  void make_unit(const Unit& u, const Unit* with) {
+    std::int64_t whole = 0, shard = 0;
+    for (const Part part : kParts) {
+      const std::int64_t bytes = shared_bytes(u, stored_bytes(), part) + (with != nullptr ? shared_bytes(*with, stored_bytes(), part) : 0);
+      whole += bytes;
+      shard += divided(bytes / stored_bytes(), part) * stored_bytes();
+    }
+    if (whole == 0) return;
+    stage_.call(key("make unit", u), Phase::setup, &u, [&](plan::BlockWriter& w) {
+      place(u, w);
+      w.alloc(extra(u, kGathered), whole, Category::temporary, Frame::unit);
+      w.alloc(extra(u, kParameters), shard, Category::parameter, Frame::unit);
+      w.free(extra(u, kGathered), Frame::unit);
+      if (offloads_parameters()) w.free(extra(u, kParameters), Frame::unit);
+      drop(u, w);
+    });
   }
 
   void gather(std::size_t index) {
@@ -188,7 +249,7 @@ class Sharded final : public ShardedWriter {
     const Unit& u = stage_.units[index];
     const std::int64_t bytes = gathered_bytes(u);
     if (bytes == 0 || kept_[index]) return;
-    kept_[index] = defers_ || !reshard_ || index + 1 == stage_.units.size();
+    kept_[index] = defers_ || !reshard_ || of_root(index) || index + 1 == stage_.units.size();
     stage_.call(key("use gathered", u), phase, &u, [&](plan::BlockWriter& w) {
       w.wait(Stream::compute, extra(u, kEvent), Frame::unit);
       if (copies_out_) {
@@ -275,6 +336,7 @@ class Sharded final : public ShardedWriter {
 
   DataParallelKind kind_;
   bool copies_out_ = true;      // what was gathered, into parameters of their own
+  bool has_root_ = false;       // what is in no layer is one unit
   bool defers_ = false;         // gradients are reduced once per step and chunk, not per micro-batch
   bool skips_sync_ = false;     // under no_sync: all but the last micro-batch's gradients stay whole on every GPU
   std::int64_t unsummed_ = 0;   // bytes of gradient shards that wait for their sum over replicas

@@ -31,8 +31,19 @@ void ShardedWriter::end_evaluation() {
 
 std::int64_t ShardedWriter::parameter_shards() const {
   std::int64_t shards = 0;
-  for (const Part part : kParts) shards += divided(stage_.parameter_bytes(stored_bytes(), part) / stored_bytes(), part) * stored_bytes();
+  for (const Part part : kParts) {
+    std::int64_t whole = 0;
+    for (const Unit& u : stage_.units) whole += shared_bytes(u, stored_bytes(), part);
+    shards += divided(whole / stored_bytes(), part) * stored_bytes();
+  }
   return shards;
+}
+
+std::int64_t ShardedWriter::whole_states() const {
+  std::int64_t n = 0;
+  if (whole_states_)
+    for (const Unit& u : stage_.units) n += u.tape->packed_states();
+  return n;
 }
 
 std::string ShardedWriter::key(const char* what, const Unit& u) const {

@@ -22,15 +22,19 @@ class ShardedWriter : public DataParallelWriter {
   ShardedWriter(Stage& stage, DType reduce);
 
   // Slots of the unit frame beyond one per weight.
-  enum Extra : std::uint32_t { kGathered, kUnsharded, kEvent, kShard, kAccumulated, kFetched, kBucket, kReduced };
-  static_assert(kReduced < kForeachSlot);
+  enum Extra : std::uint32_t { kGathered, kUnsharded, kEvent, kShard, kAccumulated, kFetched, kBucket, kReduced, kParameters };
+  static_assert(kParameters < kForeachSlot);
   static std::uint32_t extra(const Unit& u, Extra which) { return static_cast<std::uint32_t>(u.tape->weights.size()) + which; }
 
   /// One rank's part of a number of elements, rounded up.
   std::int64_t divided(std::int64_t elements, Part part) const { return (elements + stage_.sizes.sharing(part) - 1) / stage_.sizes.sharing(part); }
   /// Bytes of this rank's shards of all parameters, as they are kept.
   std::int64_t parameter_shards() const;
-  std::int64_t gathered_bytes(const Unit& u, Part part = Part::all) const { return u.tape->parameter_bytes(parameter_bytes_, part) - (part == Part::experts ? 0 : u.tape->narrow_elements() * (parameter_bytes_ - 1)); }
+  std::int64_t gathered_bytes(const Unit& u, Part part = Part::all) const { return shared_bytes(u, parameter_bytes_, part) - (part == Part::experts ? 0 : u.tape->narrow_elements() * (parameter_bytes_ - 1)); }
+  /// Parameters of a unit that ranks share. FSDP1's flat parameters leave bitsandbytes' quantisation states where they are, whole on every GPU
+  /// (bitsandbytes nn/modules.py, fix_4bit_weight_quant_state_from_module; PyTorch _flat_param.py flattens parameters only).
+  std::int64_t shared_bytes(const Unit& u, std::int64_t element, Part part = Part::all) const { return u.tape->parameter_bytes(element, part) - (whole_states_ ? u.tape->packed_states(part) : 0); }
+  std::int64_t whole_states() const;
   /// Blocks are shared by units of equal sizes that train the same of their weights.
   std::string key(const char* what, const Unit& u) const;
 
@@ -47,6 +51,7 @@ class ShardedWriter : public DataParallelWriter {
 
   std::int64_t parameter_bytes_ = 2, reduce_bytes_ = 4;   // per element, on the wire
   bool reshard_ = true;                                   // after forward
+  bool whole_states_ = false;                             // of quantisation: on every rank
   std::vector<bool> gathered_, kept_;                     // by unit: under way or there; there for uses to come
 
  private:

@@ -106,6 +106,7 @@ struct FrameworkProfile {
   bool routes_by_map = false;             // Megatron's experts: a map of tokens and experts, scores of the balancing loss and counts per expert, exchanged before tokens are
   bool fused_router = false;              // routes_by_map: the router's scores, map and loss are Transformer Engine's kernels; false: PyTorch's operators
   bool fused_permute = true;              // routes_by_map: tokens are copied and summed by Transformer Engine's kernels; false: PyTorch's operators, which the host waits for
+  bool dispatcher_keeps_weights = false;  // DeepEP: an object of the layer keeps the router's weights, and with them the graph that made them, until its next forward
   bool fused_index_map = true;            // DeepEP: a token's list of experts becomes a map of tokens and experts in one kernel; false: by operators, which the host waits for
   Dispatcher dispatcher = Dispatcher::all_to_all;
   bool overlap_shared_experts = false;    // shared experts run while tokens travel
@@ -148,6 +149,7 @@ struct FrameworkProfile {
   bool holds_last_graph = false;          // the loss is a variable of the training loop: the graph of a micro-batch lives until the next one's loss
   bool holds_output = false;              // the model's output, logits with it, is a variable of the training loop: it lives as long as the graph
   bool checkpoints_in_units = false;      // FSDP1: checkpoints are inside its units (apply_activation_checkpointing after wrapping); false: around them, whose forward then runs again
+  bool root_unit = false;                 // FSDP1: what no wrapped module holds (embedding, final norm, output layer) is one unit, there from a micro-batch's start to its end
   bool wraps_adapters = false;            // FSDP1: adapters are units of their own, so that frozen weights have no gradient (PEFT's wrapping policy)
   bool upcasts_unquantised = false;       // 4-bit weights: what stays 16 bit becomes fp32 (prepare_model_for_kbit_training)
   bool narrows_tables = false;            // and embedding and output layer go back to 16 bit (TRL, peft_module_casting_to_bf16)

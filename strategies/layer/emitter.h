@@ -32,8 +32,9 @@ class TapeEmitter {
     std::uint32_t slot = 0;
     int refs = 0;
   };
-  /// What a node of a checkpoint's first pass holds as an attribute.
-  struct FirstGraph {
+  /// A tensor that a graph holds beyond backward: what a node of a checkpoint's first pass has as an attribute, or what the nodes of a
+  /// recomputation have saved.
+  struct Held {
     std::uint32_t slot = 0;
     std::int64_t bytes = 0;
   };
@@ -64,6 +65,9 @@ class TapeEmitter {
   void hold_attributes(int n);
   void drop_attributes();
   void set_attributes_aside();
+  void find_kept_graph();
+  void hold_kept_graph(int region);
+  void set_kept_graph_aside();
   void outliving(plan::BlockWriter& drop, plan::BlockWriter& last, plan::BlockWriter& keep);
   void kernel(std::uint32_t spec, plan::Stream stream = plan::Stream::compute, int launches = 1);
   void enter(const Node& node);
@@ -117,7 +121,9 @@ class TapeEmitter {
   std::vector<TensorId> pending_release_;      // what a region kept, until the node at hand is done
   std::vector<Left> left_;                     // in the order of backward
   std::vector<TensorId> attributes_;           // held by recorded nodes
-  std::vector<FirstGraph> first_graph_;
+  std::vector<Held> held_;
+  std::vector<std::pair<TensorId, std::uint32_t>> kept_graph_;   // tensors of a recomputation that Node::outputs_kept holds, and their slots
+  int kept_region_ = -1;                       // where it runs
   std::vector<HookPoint>* hooks_ = nullptr;    // of the block at hand
   std::vector<int> gradients_;                 // made since the last of them
   bool reentered_ = false;                     // a reentrant checkpoint's variables are held

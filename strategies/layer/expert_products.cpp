@@ -77,6 +77,7 @@ ExpertLayer::Matrices ExpertLayer::matrices(const std::string& name, std::int64_
   if (!out.trains && !adapter && quantises(c_.strategy.tuning, c_.profile, name)) {
     out.quantised = true;
     matrix.packed_bytes = quantised_bytes(load_.local * elements, c_.strategy.tuning);
+    matrix.packed_states = quantisation_states(load_.local * elements, c_.strategy.tuning);
     matrix.wide_bytes = 0;
   }
   op.cast_by_engine(matrix);

@@ -40,7 +40,11 @@ Weight LinearLayer::matrix() const {
   Weight matrix = op_.weight(name_ + ".weight", k_ * n_);
   matrix.replicated_over_tensor = !sharded_;
   matrix.columns = k_;
-  if (quantised_) matrix.packed_bytes = quantised_bytes(k_ * n_, c_.strategy.tuning), matrix.wide_bytes = 0;
+  if (quantised_) {
+    matrix.packed_bytes = quantised_bytes(k_ * n_, c_.strategy.tuning);
+    matrix.packed_states = quantisation_states(k_ * n_, c_.strategy.tuning);
+    matrix.wide_bytes = 0;
+  }
   op_.cast_by_engine(matrix);
   if (gathered_narrow_) matrix.travel_bytes = k_ * n_;
   return matrix;

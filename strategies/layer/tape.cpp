@@ -21,6 +21,13 @@ std::int64_t Tape::parameter_bytes(std::int64_t element, Part part) const {
   return n;
 }
 
+std::int64_t Tape::packed_states(Part part) const {
+  std::int64_t n = 0;
+  for (const Weight& w : weights)
+    if (!w.parameter_elsewhere && w.in(part)) n += w.packed_states;
+  return n;
+}
+
 std::int64_t Tape::parameter_bytes(const Weight& w, std::int64_t element) {
   const std::int64_t bytes = w.packed_bytes >= 0 ? w.packed_bytes : w.elements * (w.wide_bytes > 0 ? w.wide_bytes : element);
   return w.copied ? 2 * bytes : bytes;

@@ -41,6 +41,7 @@ struct Weight {
   bool adapter = false;              // low-rank: trained beside a frozen weight
   int wide_bytes = 0;                // bytes per element where they differ from what the profile stores; 0: they do not
   std::int64_t packed_bytes = -1;    // all bytes of a quantised weight; -1: not quantised
+  std::int64_t packed_states = 0;    // of those, what bitsandbytes keeps beside the parameter: scales of its blocks, and theirs
   std::int64_t cast_bytes = 0;       // of the 8- or 4-bit copies that Transformer Engine's products read; 0: they read the weight
   std::int64_t travel_bytes = -1;    // of the weight as its ranks gather it; -1: as it is stored, or FSDP's parameters
   bool copied = false;               // the frozen original stays beside the trained copy
@@ -104,6 +105,7 @@ struct Node {
   bool recomputed_last = false;       // a recomputation that stops early still runs this node (see linear())
   bool discard_output = false;        // outputs are dropped after use and recomputed on demand in backward
   Duration forward_host{}, backward_host{};   // host time beyond its kernels
+  bool outputs_kept = false;          // by an object outside of autograd, until the node runs in the next forward
   bool captured = false;              // replayed from a CUDA graph: no launches, no synchronisation of the host
 };
 
@@ -153,6 +155,8 @@ struct Tape {
   std::int64_t elements(Part part = Part::all) const;
   /// Bytes of the parameters as stored; `element`: of a weight that says nothing else.
   std::int64_t parameter_bytes(std::int64_t element, Part part = Part::all) const;
+  /// What is kept beside quantised parameters and is no part of them, bytes.
+  std::int64_t packed_states(Part part = Part::all) const;
   /// Of one of them, wherever it is stored.
   static std::int64_t parameter_bytes(const Weight& w, std::int64_t element);
   /// Trained weights as they are gathered after an update.

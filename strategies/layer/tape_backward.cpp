@@ -31,6 +31,7 @@ void TapeEmitter::emit_backward() {
       release_if_unused(t);
     }
   if (options_.checkpoint || split()) drop_attributes();   // the graph of a recomputation goes with it
+  set_kept_graph_aside();
   if (tape_.input == kNoTensor) return;
   const int g = gradient_of_[static_cast<std::size_t>(tape_.root(tape_.input))];
   if (g >= 0) {
@@ -110,6 +111,7 @@ void TapeEmitter::recompute_region(int region) {
       for (TensorId t : graph_.saved(n)) ++tensor(t).saved;
       hold_attributes(n);
     }
+  hold_kept_graph(region);
   if (reentrant()) {  // variables of CheckpointFunction.backward
     for (const TensorId t : {tape_.input, tape_.output}) ++tensor(t).saved;
     reentered_ = true;

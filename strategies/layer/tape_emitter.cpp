@@ -1,7 +1,9 @@
 #include "strategies/layer/tape_emitter.h"
 
 #include <algorithm>
+#include <set>
 
+#include "sim/core/contract.h"
 #include "strategies/layer/emitter.h"
 
 namespace rehearse::strategies {
@@ -73,6 +75,7 @@ void TapeEmitter::emit_forward() {
       for (TensorId t : *list) ++tensor(t).uses;
   for (int n = 0; n < node_count(); ++n) forward_node(n, graph_.region_of(n) < 0 || graph_.kept_in_region(n));
   if (keeps_first_graph()) set_attributes_aside();
+  find_kept_graph();
 }
 
 void TapeEmitter::forward_node(int n, bool keep_outputs) {
@@ -219,15 +222,55 @@ void TapeEmitter::set_attributes_aside() {
     --state.saved;
     if (!std::exchange(state.live, false)) continue;
     const TapeTensor& info = tape_.tensors[static_cast<std::size_t>(tape_.root(t))];
-    first_graph_.push_back({.slot = new_slot(info.name + " of the first pass"), .bytes = info.bytes});
-    out_->move(first_graph_.back().slot, state.slot, state.frame);
+    held_.push_back({.slot = new_slot(info.name + " of the first pass"), .bytes = info.bytes});
+    out_->move(held_.back().slot, state.slot, state.frame);
+  }
+}
+
+/// Backward of a checkpoint runs through the nodes of its first pass, which read what the recomputation has saved; nodes of the recomputation
+/// never run and so release nothing (torch/utils/checkpoint.py, _recomputation_hook). They go with the last tensor that was made by them, which
+/// somebody may keep. A backward in two halves is left out.
+void TapeEmitter::find_kept_graph() {
+  if (profile_.reentrant_checkpoint || split() || !options_.recorded) return;
+  std::vector<int> open;
+  for (int n = 0; n < node_count(); ++n)
+    if (node(n).outputs_kept && graph_.active(n) && graph_.region_of(n) >= 0) open.push_back(n);
+  if (open.empty()) return;
+  kept_region_ = graph_.region_of(open.front());
+  std::set<int> made_by(open.begin(), open.end());
+  std::set<TensorId> saved;
+  while (!open.empty()) {
+    const int n = open.back();
+    open.pop_back();
+    for (TensorId t : graph_.saved(n)) saved.insert(tape_.root(t));
+    for (TensorId t : node(n).inputs)
+      if (const int maker = graph_.producer(t); maker >= 0 && graph_.active(maker) && graph_.region_of(maker) == kept_region_ && made_by.insert(maker).second) open.push_back(maker);
+  }
+  for (TensorId t : saved) {
+    const TapeTensor& info = tape_.tensors[static_cast<std::size_t>(t)];
+    kept_graph_.emplace_back(t, new_slot(info.name + " of a kept graph"));
+    held_.push_back({.slot = kept_graph_.back().second, .bytes = info.bytes});
+  }
+}
+
+void TapeEmitter::hold_kept_graph(int region) {
+  if (region == kept_region_)
+    for (const auto& [t, slot] : kept_graph_) ++tensor(t).saved;
+}
+
+void TapeEmitter::set_kept_graph_aside() {
+  for (const auto& [t, slot] : kept_graph_) {
+    Tensor& state = tensor(t);
+    --state.saved;
+    EXPECTS(std::exchange(state.live, false), tape_.name + ": a graph is kept of which something is gone");
+    out_->move(slot, state.slot, state.frame);
   }
 }
 
 /// What stays behind when all blocks of the tape have run: what lets go of it, makes it, takes it over.
 void TapeEmitter::outliving(BlockWriter& drop, BlockWriter& last, BlockWriter& keep) {
   for (BlockWriter* w : {&drop, &last, &keep}) w->reserve_slots(2);
-  for (const FirstGraph& held : first_graph_) {
+  for (const Held& held : held_) {
     drop.free(held.slot);
     last.alloc(held.slot, held.bytes, Category::activation);
     keep.move(held.slot, held.slot, Frame::below);

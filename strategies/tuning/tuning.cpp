@@ -151,6 +151,10 @@ std::int64_t quantised_bytes(std::int64_t elements, const Tuning& tuning) {
   return (elements + 1) / 2 + groups * 2 + (groups + 1) / 2;
 }
 
+std::int64_t quantisation_states(std::int64_t elements, const Tuning& tuning) {
+  return tuning.format == FourBit::nf4 ? quantised_bytes(elements, tuning) - (elements + 1) / 2 : 0;
+}
+
 bool has_prompt(const Tuning& tuning, int layer) { return tuning.prompts() && layer >= kFirstPrompted; }
 
 std::string tuning_signature(const Tuning& tuning, int layer) {

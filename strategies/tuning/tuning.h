@@ -58,6 +58,9 @@ std::int64_t quantised_bytes(std::int64_t elements, bool double_quantisation);
 /// The same in the job's format. GPTQ: two values per byte, and per group of 128 a 16-bit scale and a 4-bit zero.
 /// Source: AutoGPTQ nn_modules/qlinear/qlinear_cuda_old.py (qweight, scales, qzeros); Qwen-7B-Chat-Int4 quantize_config.json (128).
 std::int64_t quantised_bytes(std::int64_t elements, const Tuning& tuning);
+
+/// Of those, what lies beside the parameter itself: NF4's scales (bitsandbytes, Params4bit.quant_state). GPTQ's are tensors of the module.
+std::int64_t quantisation_states(std::int64_t elements, const Tuning& tuning);
 /// Groups of a GPTQ weight.
 std::int64_t gptq_groups(std::int64_t elements);
 
