@@ -93,7 +93,7 @@ void StageWriter::Impl::sum_tied_embeddings() {
     return std::any_of(u.tape->weights.begin(), u.tape->weights.end(), [](const Weight& w) { return !w.trainable && (w.name == "word_embeddings.weight" || w.name == "lm_head.weight"); });
   });
   if (!outer || frozen) return;
-  const std::int64_t elements = padded_vocabulary(context) / d.tensor * context.model.hidden;
+  const std::int64_t elements = padded_vocabulary(context) / (context.profile.whole_embedding ? 1 : d.tensor) * context.model.hidden;
   stage.call("sum tied embedding gradients", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
     w.collective(stage.builder.collective({CollectiveKind::all_reduce, plan::GroupAxis::embedding, Bytes{elements * data->main_gradient_element_bytes()}, "tied embedding gradients"}),
                  Stream::data_reduce, kBoth, stage.profile.collective_host);

@@ -103,6 +103,7 @@ const config::Fields<P>& fields() {
       config::boolean("fused_qkv", &P::fused_qkv, "one product for query, key and value"),
       config::boolean("fused_gate_up", &P::fused_gate_up, "one product for gate and up"),
       config::boolean("whole_embedding", &P::whole_embedding, "tensor parallel: every rank has the whole table of words; false: its part of the vocabulary"),
+      config::boolean("whole_head_without_sequence", &P::whole_head_without_sequence, "tensor parallel without sequence parallelism: every rank has the whole output layer; false: its part of the vocabulary"),
       config::boolean("one_hot_embedding", &P::one_hot_embedding, "tokens are looked up by a product with the table"),
       config::boolean("keeps_logits", &P::keeps_logits, "16-bit logits are held until the loss is known"),
       config::boolean("copies_shifted_logits", &P::copies_shifted_logits, "loss upcast, upcast-fused: the last position is cut off and the rest of the fp32 logits copied"),

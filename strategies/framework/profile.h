@@ -76,6 +76,7 @@ struct FrameworkProfile {
   bool norm_upcasts = false;              // norms read an fp32 copy of their input; copy and norm are made again in backward (InternEvo)
   bool fused_qkv = true, fused_gate_up = true;
   bool whole_embedding = false;           // tensor parallel: every rank has the whole table of words, and looks all of them up; false: its part of the vocabulary
+  bool whole_head_without_sequence = false;  // tensor parallel, not sequence parallel: every rank has the whole output layer and computes all logits (KempnerForge's stages)
   bool one_hot_embedding = false;         // tokens are looked up by a product with the table, and its gradient is one (MaxText, use_iota_embed)
   bool keeps_logits = true;               // the training loop holds the 16-bit logits until the loss is known
   bool copies_shifted_logits = false;     // upcast, upcast_fused: the last position is cut off, and the rest of the fp32 logits copied

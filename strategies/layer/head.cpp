@@ -171,14 +171,18 @@ TensorId add_final_hidden(const LowerContext& c, Tape& tape) {
   return x;
 }
 
+/// Whether tensor ranks share the output layer.
+bool splits_head(const LowerContext& c) { return c.tensor > 1 && (c.sequence_parallel || !c.profile.whole_head_without_sequence); }
+
 /// Logits that a rank's loss reads: all of the vocabulary, or its shard of it.
-std::int64_t loss_columns(const LowerContext& c) { return padded_vocabulary(c) / (c.profile.gathers_logits ? 1 : c.tensor); }
+std::int64_t loss_columns(const LowerContext& c) { return padded_vocabulary(c) / (c.profile.gathers_logits || !splits_head(c) ? 1 : c.tensor); }
 
 /// Logits of this rank's shard of the vocabulary, or of the whole. Source of the gathering: Aleph-Alpha/scaling core/nn/linear/utils.py,
 /// _AllConcat (shards are gathered, then joined; backward takes this rank's part).
 TensorId add_logits(const LowerContext& head, Operators& op, Tape& tape, TensorId x) {
-  const TensorId shard = op.linear(x, "lm_head", output_width(head), padded_vocabulary(head), head.model.head_bias, Operators::Split::column);
-  if (head.tensor == 1 || !head.profile.gathers_logits) return shard;
+  const bool splits = splits_head(head);
+  const TensorId shard = op.linear(x, "lm_head", output_width(head), padded_vocabulary(head), head.model.head_bias, splits || head.tensor == 1 ? Operators::Split::column : Operators::Split::none);
+  if (!splits || !head.profile.gathers_logits) return shard;
   const std::int64_t whole = head.tokens * padded_vocabulary(head) * head.element(), own = whole / head.tensor;
   const TensorId logits = tape.tensor("gathered logits", whole);
   tape.nodes.push_back({.name = "gather logits", .inputs = {shard}, .outputs = {logits},

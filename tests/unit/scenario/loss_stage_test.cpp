@@ -159,5 +159,18 @@ TEST(WholeEmbedding, IsOnEveryTensorRank) {
   EXPECT_EQ(count(s, "embedding gather gradient"), 1);
 }
 
+// Without sequence parallelism the head is whole, too: all logits from one product, nothing to gather or to sum.
+TEST(WholeHead, IsOnEveryTensorRankWithoutSequenceParallelism) {
+  Scenario s = two_ranks(1);
+  s.profile.gathers_logits = s.profile.whole_head_without_sequence = true;
+  const auto parameters = [&] { return strategies::parameters_per_class(s.model, s.strategy, s.profile)[0]; };
+  const std::int64_t half = parameters();
+  EXPECT_EQ(count(s, "gather logits"), 1);
+  s.strategy.parallelism.sequence_parallel = false;
+  EXPECT_EQ(parameters() - half, s.model.vocab * s.model.hidden / 2);
+  EXPECT_EQ(count(s, "gather logits"), 0);
+  EXPECT_EQ(count(s, "lm_head reduce input gradient"), 0);
+}
+
 }  // namespace
 }  // namespace rehearse::scenario::loss_stage_test
