@@ -16,9 +16,10 @@ namespace {
 struct Joined {
   const char* word;
   int links_per_pair = 0;
+  bool uneven = false;   // pairs differ, or some are not joined
 };
 
-Joined joined(const NodeDraft& d, int own_links, ImportReport& report) {
+Joined joined(const NodeDraft& d, int own_links) {
   if (std::any_of(d.switch_links.begin(), d.switch_links.end(), [](const auto& l) { return l.second > 0; })) return {"nvswitch"};
   std::set<int> kinds;
   int pairs = 0, most_peers = 0;
@@ -38,8 +39,7 @@ Joined joined(const NodeDraft& d, int own_links, ImportReport& report) {
   // With a switch every peer shows all links of the GPU; wired directly, they are divided among the peers.
   if (all && d.gpus > 2 && (own_links > 0 ? links * (d.gpus - 1) > own_links : links >= 6)) return {"nvswitch"};
   if (most_peers <= 1) return {"bridge"};
-  if (kinds.size() > 1 || !all) report.ignored.push_back("pairs are joined by different numbers of NVLinks: the mesh has one number for all, the least is taken");
-  return {"mesh", links};
+  return {"mesh", links, kinds.size() > 1 || !all};
 }
 
 }  // namespace
@@ -48,12 +48,16 @@ ImportedNode node_from(const NodeDraft& d, const std::string& file, const Topolo
   if (options.gpu.empty())
     throw ConfigError(Diagnostic{{file, 0, 0}, "gpu", "which GPU it is is not in the file", "Say it: --gpu h100-sxm (rehearse hardware list), or a file of your own", ""});
   const hwmodels::Gpu gpu = hwmodels::load_gpu(options.gpu);
-  const Joined how = joined(d, gpu.nvlink_links, report);
+  const Joined how = joined(d, gpu.nvlink_links);
   const bool can_reduce = std::string(how.word) == "nvswitch" && gpu.compute_capability >= 90;
   std::string text = "# Written by rehearse calibrate import from " + std::filesystem::path(file).filename().string() + ".\n";
   const std::string source = "calibrate import of " + std::filesystem::path(file).filename().string();
   text += fmt::format("title: imported node with {} x {}\ngpu: {}\ngpus: {}\nscale_up: {}\n", d.gpus, gpu.title, options.gpu, d.gpus, how.word);
-  if (how.links_per_pair > 0) text += fmt::format("links_per_pair: {}\n", how.links_per_pair);
+  if (how.uneven) {
+    text += "links:\n";
+    for (const auto& [pair, links] : d.nvlinks)
+      if (pair.first < pair.second && links > 0) text += fmt::format("  - {{from: {}, to: {}, count: {}}}\n", pair.first, pair.second, links);
+  } else if (how.links_per_pair > 0) text += fmt::format("links_per_pair: {}\n", how.links_per_pair);
   text += fmt::format("domain: {}\n", d.gpus);
   if (std::string(how.word) == "nvswitch") {
     text += fmt::format("nvls: {}\n", can_reduce);

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <vector>
 
+#include "hwmodels/topology/mesh.h"
 #include "sim/core/contract.h"
 
 namespace rehearse::hwmodels {
@@ -70,6 +73,19 @@ const char* timing_name(const Gpu& gpu, bool nvlink) {
   return "hopper";
 }
 
+/// Of the groups that fill a node, `local` GPUs each, `stride` apart, the one whose rings have the fewest links: the others wait for it.
+int fewest_ring_links(const ClusterDescription& cluster, int local, int stride) {
+  int fewest = std::numeric_limits<int>::max();
+  const int block = local * stride;
+  for (int first = 0; first == 0 || first + block <= cluster.gpus_per_node; first += block)
+    for (int offset = 0; offset < stride; ++offset) {
+      std::vector<int> members;
+      for (int i = 0; i < local; ++i) members.push_back(first + offset + i * stride);
+      fewest = std::min(fewest, ring_links(cluster.node, members));
+    }
+  return fewest;
+}
+
 // What `local` neighbouring GPUs can use of the link, in GB/s; `across` is the part left when they span both
 // sockets.
 double usable_link(const ClusterDescription& cluster, int local, int stride, double link, double across) {
@@ -78,10 +94,9 @@ double usable_link(const ClusterDescription& cluster, int local, int stride, dou
   switch (node.scale_up) {
     case ScaleUp::nvswitch:
       return link;
-    case ScaleUp::mesh: {
-      double pair = link / std::max(1, cluster.gpu.nvlink_links) * std::max(1, node.links_per_pair);
-      return std::min(link, pair * (local - 1));
-    }
+    case ScaleUp::mesh:
+      if (const int links = fewest_ring_links(cluster, local, stride); links > 0) return std::min(link, link / std::max(1, cluster.gpu.nvlink_links) * links);
+      break;
     case ScaleUp::bridge:
       if (local <= 2 && stride == 1) return link;
       [[fallthrough]];

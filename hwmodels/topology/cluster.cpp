@@ -1,6 +1,9 @@
 #include "hwmodels/topology/cluster.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <set>
+#include <utility>
 
 #include "sim/config/document.h"
 #include "sim/config/fields.h"
@@ -102,6 +105,15 @@ const Fields<NvmeDesign>& nvme_fields() {
   return fields;
 }
 
+const Fields<MeshLinks>& mesh_links_fields() {
+  static const Fields<MeshLinks> fields{
+      integer("from", &MeshLinks::from, "one GPU, from 0", non_negative).required(),
+      integer("to", &MeshLinks::to, "the other", non_negative).required(),
+      integer("count", &MeshLinks::count, "NVLinks between them", positive).required(),
+  };
+  return fields;
+}
+
 const Fields<NodeDesign>& node_fields() {
   static const Fields<NodeDesign> fields{
       text("title", &NodeDesign::title, "full name").required(),
@@ -114,6 +126,7 @@ const Fields<NodeDesign>& node_fields() {
               {"none", ScaleUp::none, "PCIe only"}})
           .required(),
       integer("links_per_pair", &NodeDesign::links_per_pair, "mesh: NVLinks between two GPUs", non_negative),
+      list_of("links", &NodeDesign::links, "mesh whose pairs differ: the pairs that are joined", mesh_links_fields()),
       integer("domain", &NodeDesign::domain, "GPUs of one NVLink network, which may hold many nodes",
               positive),
       boolean("nvls", &NodeDesign::nvls, "the NVSwitches reduce and multicast (SHARP)"),
@@ -198,10 +211,33 @@ T load_named(const std::string& what, const std::string& folder, const std::stri
 
 }  // namespace
 
+namespace {
+
+/// Every pair once, both GPUs in the node.
+void check_links(const NodeDesign& node) {
+  Diagnostics wrong;
+  std::set<std::pair<int, int>> seen;
+  for (const MeshLinks& l : node.links) {
+    const std::string pair = std::to_string(l.from) + "-" + std::to_string(l.to);
+    if (l.from == l.to || std::max(l.from, l.to) >= node.gpus)
+      wrong.push_back({{node.file, 0, 0}, "links", "no pair of the node's GPUs: " + pair, "Name two of its GPUs, from 0 to " + std::to_string(node.gpus - 1), {}});
+    else if (!seen.insert(std::minmax(l.from, l.to)).second)
+      wrong.push_back({{node.file, 0, 0}, "links", "pair " + pair + " is named twice", "Give all its links at once, as count", {}});
+  }
+  throw_if_any(std::move(wrong));
+}
+
+NodeDesign checked(NodeDesign node) {
+  check_links(node);
+  return node;
+}
+
+}  // namespace
+
 NodeDesign load_node(const std::string& name) {
   static Remembered<std::string, NodeDesign> designs;
-  if (!is_file_name(name)) return designs.get(name, [&] { return load_named("node", kNodeFolder, name, node_fields()); });
-  NodeDesign node = load(name, name, node_fields());
+  if (!is_file_name(name)) return designs.get(name, [&] { return checked(load_named("node", kNodeFolder, name, node_fields())); });
+  NodeDesign node = checked(load(name, name, node_fields()));
   node.name = name;
   const std::filesystem::path beside = std::filesystem::path(name).parent_path() / node.gpu;
   std::error_code unknown;   // reading the file says what is wrong with it

@@ -15,7 +15,7 @@ namespace rehearse::hwmodels {
 
 /// How the GPUs of one NVLink domain are joined.
 ///   nvswitch  every GPU to a switch, full speed to any peer
-///   mesh      direct links, `links_per_pair` between two GPUs
+///   mesh      direct links: `links_per_pair` between any two GPUs, or as many as `links` says
 ///   bridge    pairs only (GPU 0-1, 2-3, ...); other peers over PCIe
 ///   none      PCIe only
 enum class ScaleUp : std::uint8_t { nvswitch, mesh, bridge, none };
@@ -61,12 +61,19 @@ struct PcieDesign {
   double all_to_all_across = 0.37;  // the same for an all-to-all, whose pairs all cross at once
 };
 
+/// NVLinks between two GPUs of a mesh whose pairs differ.
+struct MeshLinks {
+  int from = 0, to = 0;   // GPUs of the node, from 0
+  int count = 1;
+};
+
 struct NodeDesign {
   std::string name, title, file;
   std::string gpu;  // the card it is sold with
   int gpus = 8;
   ScaleUp scale_up = ScaleUp::nvswitch;
   int links_per_pair = 0;  // mesh only
+  std::vector<MeshLinks> links;   // mesh whose pairs differ: those that are joined
   int domain = 8;          // GPUs that share one scale-up network; larger than `gpus` for rack designs
   bool nvls = false;       // the switches can reduce and multicast (SHARP)
   NicDesign nic;

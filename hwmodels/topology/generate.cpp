@@ -5,6 +5,7 @@
 #include <map>
 
 #include "hwmodels/collective/group.h"
+#include "hwmodels/topology/mesh.h"
 #include "hwmodels/topology/topology.h"
 #include "sim/core/contract.h"
 #include "sim/core/error.h"
@@ -107,12 +108,12 @@ class Builder {
     auto count = static_cast<int>(gpu.size());
     auto first = routes_.gpu_pair.size();
     routes_.gpu_pair.resize(first + gpu.size() * gpu.size(), -1);
-    double pair =
-        mesh ? all.value / std::max(1, c_.gpu.nvlink_links) * std::max(1, c_.node.links_per_pair) : all.value;
     for (int a = 0; a < count; ++a)
       for (int b = a + 1; b < count; ++b) {
         if (bridge && (a % 2 != 0 || b != a + 1)) continue;
-        int link = join(gpu[a], gpu[b], BytesPerSecond{pair}, kNvlinkLatency);
+        const int links = mesh ? mesh_links(c_.node, a, b) : std::max(1, c_.gpu.nvlink_links);
+        if (links == 0) continue;
+        int link = join(gpu[a], gpu[b], BytesPerSecond{all.value / std::max(1, c_.gpu.nvlink_links) * links}, kNvlinkLatency);
         routes_.gpu_pair[first + a * gpu.size() + b] = link;
         routes_.gpu_pair[first + b * gpu.size() + a] = link + 1;
       }

@@ -281,6 +281,7 @@ std::string hardware_text(const scenario::Scenario& s) {
                                  g.nvlink_bandwidth.value, g.nvlink_links, g.pcie_generation, g.host_to_device.value, g.device_to_host.value);
   for (const auto& [type, rate] : g.peak) text += fmt::format("{} {}\n", name_of(type), rate.value);
   for (const auto& [name, value] : g.kernel_parameters) text += fmt::format("{} {}\n", name, value);
+  for (const hwmodels::MeshLinks& l : n.links) text += fmt::format("{}-{} {} ", l.from, l.to, l.count);
   text += fmt::format("{} {} {} {} {} {} {} {}\n", n.gpus, name_of(n.scale_up), n.links_per_pair, n.domain, n.nvls, n.nic.count, n.nic.bandwidth.value, n.nic.network);
   text += fmt::format("{} {} {} {} {} {} {} {} {} {}\n", n.nic.efficiency, n.cpu.sockets, n.cpu.memory_bandwidth.value, n.cpu.socket_link.value, n.cpu.memory.value, n.cpu.copy_bandwidth.value,
                       n.cpu.update_bandwidth.value, n.cpu.pageable_fraction, n.nvme.read.value, n.nvme.write.value);

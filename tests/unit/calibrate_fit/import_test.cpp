@@ -241,6 +241,12 @@ TEST(ImportTopology, FourOfTwelveLinksToEveryPeerAreAMeshAndPairsABridge) {
   EXPECT_NE(bridge.find("gpus_per_switch: 2"), std::string::npos) << bridge;
 }
 
+TEST(ImportTopology, PairsThatDifferAreWrittenOneByOne) {
+  const char* uneven = "     GPU0 GPU1 GPU2 GPU3 CPU Affinity\nGPU0 X NV1 NV2 SYS 0-31 0\nGPU1 NV1 X SYS NV2 0-31 0\nGPU2 NV2 SYS X NV1 0-31 0\nGPU3 SYS NV2 NV1 X 0-31 0\n";
+  const ImportedNode node = import_topology_matrix(uneven, "topo.txt", {"v100-16gb-sxm2", ""});
+  EXPECT_NE(node.yaml.find("scale_up: mesh\nlinks:\n  - {from: 0, to: 1, count: 1}\n  - {from: 0, to: 2, count: 2}\n  - {from: 1, to: 3, count: 2}\n  - {from: 2, to: 3, count: 1}\n"), std::string::npos) << node.yaml;
+}
+
 TEST(ImportTopology, MistakesAreToldByLine) {
   EXPECT_NE(error_of([] { import_topology_matrix("     GPU0 GPU1 CPU Affinity\nGPU0 X\n", "topo.txt", {"h100-sxm", ""}); }).find("topo.txt:2:1: "), std::string::npos);
   EXPECT_NE(error_of([] { import_topology_matrix("hello", "topo.txt", {"h100-sxm", ""}); }).find("holds no matrix"), std::string::npos);
