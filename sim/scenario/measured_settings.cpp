@@ -28,9 +28,11 @@ void apply_experts(const config::CsvRow& row, const std::string& note, Scenario&
 void apply_stages(const std::string& note, Scenario& s) {
   const int stages = s.strategy.parallelism.degrees.pipeline;
   if (stages < 2) return;
-  // torch.distributed.pipelining runs the schedules of both.
+  // torch.distributed.pipelining runs the schedules of all three.
   std::string& schedule = s.strategy.pipeline.schedule;
-  if ((s.profile.name.starts_with("torchtitan") || s.profile.name.starts_with("nemo-automodel")) && (schedule == "1f1b" || schedule == "interleaved-1f1b")) schedule = "pytorch-" + schedule;
+  const bool pytorch = s.profile.name.starts_with("torchtitan") || s.profile.name.starts_with("nemo-automodel") || s.profile.name.starts_with("kempnerforge");
+  if (contains(note, "FSDP2 units are resharded after forward")) s.strategy.data_parallel.reshard_after_forward = true;
+  if (pytorch && (schedule == "1f1b" || schedule == "interleaved-1f1b")) schedule = "pytorch-" + schedule;
   static const std::regex kLocal(R"(local batch ([0-9]{1,6}))");   // samples that one run of PyTorch's schedule takes
   std::smatch local;
   if (s.profile.name.starts_with("nemo-automodel") && std::regex_search(note, local, kLocal)) {

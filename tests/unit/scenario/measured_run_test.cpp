@@ -113,6 +113,23 @@ TEST(MeasuredRun, AmdsMachines) {
   EXPECT_EQ(machine("MI355X 288 GB"), (Pair{"mi355x", "mi355x-8"}));
 }
 
+TEST(MeasuredRun, BoardsOfFourHaveNoSwitch) {
+  Row row{{"framework", "kempnerforge"}, {"gpu", "h200-sxm"}, {"gpus_per_node", "4"}};
+  EXPECT_EQ(scenario(row).cluster.node.name, "hgx-h200-4");
+  row["gpus_per_node"] = "8";
+  EXPECT_EQ(scenario(row).cluster.node.name, "dgx-h200");
+  EXPECT_EQ(scenario({{"gpu", "a100-80gb-sxm"}, {"interconnect", "NVLink (4 x A100-SXM4 per node)"}}).cluster.node.name, "hgx-a100-4");
+}
+
+// PyTorch's stages of KempnerForge drop parameters after forward where the row says so.
+TEST(MeasuredRun, StagesOfFsdp2ReshardWhereStated) {
+  Row row{{"framework", "kempnerforge"}, {"gpu", "h200-sxm"}, {"sharding", "fsdp"}, {"pp", "2"}, {"n_gpus", "8"}, {"global_batch", "16"}, {"note", "FSDP2 units are resharded after forward"}};
+  EXPECT_EQ(scenario(row).strategy.data_parallel.reshard_after_forward, true);
+  EXPECT_EQ(scenario(row).strategy.pipeline.schedule, "pytorch-1f1b");
+  row["note"] = "";
+  EXPECT_FALSE(scenario(row).strategy.data_parallel.reshard_after_forward);
+}
+
 // Words for how the optimizer is sharded name no framework: ZeRO-1 beside stages is Megatron's distributed optimizer.
 TEST(MeasuredRun, ZeroOneBesideStagesIsMegatrons) {
   Row row{{"framework", "various"}, {"pp", "4"}, {"n_gpus", "64"}, {"global_batch", "64"}, {"sharding", "zero1"}, {"note", "as stated: sharding: ZeRO-1"}};

@@ -27,6 +27,14 @@ TEST(XgmiMesh, MoreMembersHaveMoreLinks) {
   EXPECT_NEAR(all_reduce("dgx-h100", 4) / all_reduce("dgx-h100", 2), 1, 0.35);   // a switch gives every group all links
 }
 
+// Boards of four GPUs have no NVSwitch either: two of them have a third of their links between them. NVIDIA/nccl-tests#331: 72 GB/s of sends
+// between two of four A100 (four links, 100 GB/s); NCCL between two of four H200 under NV6: 109 GB/s at 1 GB.
+TEST(NvlinkMesh, TwoOfFourHaveAThirdOfTheLinks) {
+  for (const char* node : {"hgx-h200-4", "hgx-a100-4"}) EXPECT_GT(all_reduce(node, 4) / all_reduce(node, 2), 3) << node;
+  EXPECT_NEAR(gigabytes_per_second("hgx-a100-4", CollectiveKind::send_recv, 2, 1), 72, 0.05 * 72);
+  EXPECT_NEAR(all_reduce("hgx-h200-4", 2), 109, 0.08 * 109);
+}
+
 // oracle-quickstart/oci-gpu-quickstarts, MI355X, 8 and 16 GiB over 8 GPUs: all-reduce 406.8 to 408.8 GB/s, all-to-all 360.7 to 361.4.
 TEST(XgmiMesh, Mi355x) {
   EXPECT_NEAR(all_reduce("mi355x-8", 8), 407.5, 0.03 * 407.5);
