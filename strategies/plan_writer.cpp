@@ -5,6 +5,7 @@
 
 #include "sim/core/contract.h"
 #include "strategies/host_backend.h"
+#include "strategies/launch_blocking.h"
 #include "strategies/layer/routing.h"
 #include "strategies/layer/transformer_layer.h"
 #include "strategies/one_process_plan.h"
@@ -251,6 +252,7 @@ plan::Plan write_plan(const model::ModelDescription& model, const Strategy& stra
   plan::Plan plan = strategy.data_parallel.kind == DataParallelKind::one_process ? write_one_process_plan(model, strategy, profile, gpus_per_node, folding)
                                                                                 : write_plan_of_processes(model, strategy, profile, gpus_per_node, folding);
   carry_through_host(plan, strategy.backend);
+  if (strategy.training.launch_blocking) block_launches(plan);
   return plan;
 }
 

@@ -216,6 +216,7 @@ void graph_rules(const Strategy& s, Rules& rules) {
   const Training& t = s.training;
   for (const std::string& m : t.cuda_graph_modules)
     rules.forbid(!is_capturable(m), "training.cuda_graph_modules", "'" + m + "' is no part of a layer that graphs are made of", "Use attn, mlp, moe_router, moe_preprocess or moe");
+  rules.forbid(t.launch_blocking && (t.cuda_graph.value_or(false) || !t.cuda_graph_modules.empty()), "training.launch_blocking", "kernels of a CUDA graph are not launched one by one", "Leave out launch_blocking or the graphs");
   rules.forbid(t.cuda_graph.value_or(false) && !t.cuda_graph_modules.empty(), "training.cuda_graph_modules", "the whole step is one graph already", "Leave out one of the two keys");
 }
 

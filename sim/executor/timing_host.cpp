@@ -9,7 +9,7 @@ using plan::Stream;
 
 void TimingRun::issue(std::size_t r) {
   RankState& rank = ranks_[r];
-  if (rank.host_done || rank.host_waits != UINT32_MAX || rank.host_syncs) return;
+  if (rank.host_done || rank.host_waits != UINT32_MAX || rank.host_syncs != 0) return;
   const auto& calls = program(r).step;
   for (;;) {
     if (rank.call == calls.size()) {
@@ -76,7 +76,7 @@ void TimingRun::issue(std::size_t r) {
           break;
         }
         case Opcode::host_sync:
-          rank.host_syncs = true;
+          rank.host_syncs = i.index == 0 ? kAllStreams : i.index;
           if (!host_resumes(rank)) return;
           break;
         default:
@@ -95,21 +95,23 @@ bool TimingRun::host_resumes(RankState& rank) {
     rank.host = std::max(rank.host, e.time);
     rank.host_waits = UINT32_MAX;
   }
-  if (rank.host_syncs) {
+  if (rank.host_syncs != 0) {
     std::int64_t latest = 0;
-    for (const StreamState& s : rank.streams) {
+    for (const int k : used_) {
+      if ((rank.host_syncs >> k & 1u) == 0) continue;
+      const StreamState& s = rank.streams[static_cast<std::size_t>(k)];
       if (!s.empty() || s.running) return false;
       latest = std::max(latest, s.ready);
     }
     rank.host = std::max(rank.host, latest);
-    rank.host_syncs = false;
+    rank.host_syncs = 0;
   }
   return true;
 }
 
 void TimingRun::settle(std::size_t r) {
   RankState& rank = ranks_[r];
-  while ((rank.host_waits != UINT32_MAX || rank.host_syncs) && host_resumes(rank)) {
+  while ((rank.host_waits != UINT32_MAX || rank.host_syncs != 0) && host_resumes(rank)) {
     issue(r);
     for (const int k : used_) poll(r, k);
   }

@@ -56,7 +56,7 @@ void TimingRun::look_for_rhythm(std::int64_t now) {
   next_mark_ = stretch.first + ((call - stretch.first) / stretch.period + 1) * stretch.period;
   if (std::exchange(issue_bound_, false)) std::erase_if(moments_, [](const Moment& m) { return !m.in_step; });
   for (std::size_t r = 0; r < classes(); ++r)
-    if (const RankState& rank = ranks_[r]; !rank.host_done && !rank.host_syncs && rank.host_waits == UINT32_MAX) return;
+    if (const RankState& rank = ranks_[r]; !rank.host_done && rank.host_syncs == 0 && rank.host_waits == UINT32_MAX) return;
   Moment here = moment(now);
   for (auto before = moments_.rbegin(); before != moments_.rend(); ++before) {
     if (before->state != here.state) continue;

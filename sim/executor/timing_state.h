@@ -10,6 +10,7 @@ namespace rehearse::executor {
 
 constexpr std::int64_t kNever = INT64_MAX;
 constexpr std::int64_t kUnset = -1;
+constexpr std::uint32_t kAllStreams = (1u << plan::kStreams) - 1;
 
 struct Item {
   plan::Opcode op;
@@ -86,7 +87,8 @@ struct RankState {
   int step = 0;
   std::int64_t host = 0;
   std::uint32_t host_waits = UINT32_MAX;
-  bool host_syncs = false, host_done = false;
+  std::uint32_t host_syncs = 0;            // bits of the streams that the host waits for
+  bool host_done = false;
   std::vector<std::int64_t> step_end;
   ClassTiming result;
   std::int64_t measured_from = kNever;

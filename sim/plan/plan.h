@@ -60,7 +60,7 @@ enum class Opcode : std::uint8_t {
   record,       // event slot (frame, index) is recorded on `stream`
   wait,         // `stream` waits for the event
   host_wait,    // the host thread waits for the event
-  host_sync,    // the host thread waits for everything issued so far
+  host_sync,    // the host thread waits for everything issued so far   index: bits of the streams that it waits for; 0: all
   // memory
   alloc,        // tensor slot (frame, index), category      value: bytes
   alloc_once,   // the same of the program's slot `index`, whatever the frame, unless it is live: made where it is first needed

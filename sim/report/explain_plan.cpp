@@ -71,6 +71,14 @@ std::string slot_text(const plan::Block& b, const plan::Instruction& i) {
   return fmt::format("{}{}", kFrames[static_cast<std::size_t>(i.frame)], named ? b.slot_names[i.index] : fmt::format("[{}]", i.index));
 }
 
+/// "compute, tensor" of bits.
+std::string streams_text(std::uint32_t bits) {
+  std::string out;
+  for (int k = 0; k < plan::kStreams; ++k)
+    if (bits >> k & 1u) out += (out.empty() ? "" : ", ") + std::string(name_of(static_cast<plan::Stream>(k)));
+  return out;
+}
+
 std::string timing_text(const plan::Plan& plan, const plan::Block& b, const plan::Instruction& i) {
   const std::string on = i.stream == plan::Stream::compute ? "" : fmt::format(" on {}", name_of(i.stream));
   const std::string sync = std::string(i.flags & plan::kAfterCompute ? ", after compute" : "") + (i.flags & plan::kComputeWaits ? ", compute waits" : "");
@@ -91,7 +99,7 @@ std::string timing_text(const plan::Plan& plan, const plan::Block& b, const plan
     case Opcode::record: return fmt::format("record      event {}{}", slot_text(b, i), on);
     case Opcode::wait: return fmt::format("wait        event {}{}", slot_text(b, i), on);
     case Opcode::host_wait: return "host waits  event " + slot_text(b, i);
-    case Opcode::host_sync: return "host waits  for everything";
+    case Opcode::host_sync: return i.index == 0 ? "host waits  for everything" : "host waits  for " + streams_text(i.index);
     default: return "?";
   }
 }
