@@ -16,7 +16,7 @@ constexpr const char* kFile = "hwmodels/data/memory/context.yaml";
 
 /// The data file. Sizes by compute capability, or by what stands for all others.
 struct MemoryFacts {
-  std::map<std::string, Bytes> context, cublas_workspace, transformer_engine_workspace;
+  std::map<std::string, Bytes> context, context_of_all_modules, cublas_workspace, transformer_engine_workspace;
   Bytes misc;
 };
 
@@ -36,6 +36,7 @@ MemoryFacts read_facts() {
   };
   MemoryFacts out;
   out.context = sizes("context", {"other"});
+  out.context_of_all_modules = sizes("context_of_all_modules", {"other"});
   out.cublas_workspace = sizes("cublas_workspace", {"before_90", "from_90", "cdna"});
   out.transformer_engine_workspace = sizes("transformer_engine_workspace", {"before_90", "from_90", "cdna"});
   out.misc = file.size("misc", &config::parse_bytes).value_or(Bytes{});
@@ -62,10 +63,11 @@ Bytes transformer_engine_workspace(const Gpu& gpu) {
   return facts().transformer_engine_workspace.at(is_cdna(gpu.architecture) ? "cdna" : generation(gpu.compute_capability));
 }
 
-DeviceOverheads device_overheads(const Gpu& gpu) {
+DeviceOverheads device_overheads(const Gpu& gpu, bool lazy_modules) {
   const MemoryFacts& f = facts();
-  const auto own = f.context.find(std::to_string(gpu.compute_capability));
-  return {.context = own != f.context.end() ? own->second : f.context.at("other"),
+  const auto& contexts = lazy_modules || is_cdna(gpu.architecture) ? f.context : f.context_of_all_modules;
+  const auto own = contexts.find(std::to_string(gpu.compute_capability));
+  return {.context = own != contexts.end() ? own->second : contexts.at("other"),
           .misc = f.misc,
           .cublas_workspace = is_cdna(gpu.architecture) ? f.cublas_workspace.at("cdna") : cublas_workspace(gpu.compute_capability)};
 }

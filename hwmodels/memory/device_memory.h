@@ -7,8 +7,7 @@
 
 namespace rehearse::hwmodels {
 
-/// Bytes of one training process besides its tensors, with kernels loaded when they are first used (CUDA's default since
-/// 11.7). The numbers and their sources: hwmodels/data/memory/context.yaml, read once. Throws ConfigError if that is broken.
+/// Bytes of one training process besides its tensors. The numbers and their sources: hwmodels/data/memory/context.yaml, read once. Throws ConfigError if that is broken.
 struct DeviceOverheads {
   Bytes context;  // CUDA context with the loaded kernels, outside the allocator
   Bytes misc;     // cuDNN, cuBLAS and CUPTI handles, IPC mappings, outside the allocator
@@ -16,7 +15,9 @@ struct DeviceOverheads {
       cublas_workspace;  // inside the allocator: one block per (handle, stream) that ran a GEMM, never freed
 };
 
-DeviceOverheads device_overheads(const Gpu& gpu);
+/// `lazy_modules`: kernels are loaded when they are first used (CUDA_MODULE_LOADING=LAZY, since CUDA 11.7); else all of a
+/// library with it. AMD's have the same size either way.
+DeviceOverheads device_overheads(const Gpu& gpu, bool lazy_modules = true);
 
 /// PyTorch's default cuBLAS workspace for an NVIDIA compute capability (80, 90, ...): ":4096:2:16:8", or 32
 /// MiB from Hopper on. Precondition: compute_capability > 0. Source: aten/src/ATen/cuda/CublasHandlePool.cpp;

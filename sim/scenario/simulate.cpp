@@ -120,7 +120,7 @@ void run_time(const Scenario& s, const SimulateOptions& options, const executor:
 }
 
 void simulate_memory(const Scenario& s, const SimulateOptions& options, const hwmodels::Network& network, Result& result) {
-  const hwmodels::DeviceOverheads overheads = hwmodels::device_overheads(s.cluster.gpu);
+  const hwmodels::DeviceOverheads overheads = hwmodels::device_overheads(s.cluster.gpu, s.profile.lazy_modules);
   const auto run = [&](std::size_t i, const executor::MemoryOptions& memory) {
     return options.memory_cache != nullptr ? options.memory_cache->run(result.plan, i, memory) : run_memory(result.plan, i, memory);
   };

@@ -172,8 +172,15 @@ void Replicated::accumulate_chunk(std::size_t first) {
     stage_.call("accumulate gradients " + std::to_string(unit.tape->trainable_elements()) + pattern_of(unit), Phase::backward, &unit, [&](plan::BlockWriter& w) {
       for (const Weight& weight : unit.tape->weights) {
         if (!weight.trainable || weight.gradient_elsewhere) continue;
-        const std::int64_t main = weight.elements * main_bytes();
-        w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = weight.elements * gradient_element_bytes() + main, .bytes_written = main, .name = "gradient accumulate"}), host());
+        const std::int64_t main = weight.elements * main_bytes(), made = weight.elements * gradient_element_bytes();
+        constexpr std::uint32_t wide = Stage::kPersistentSlots - 20;
+        const bool widens = profile().widens_before_adding && made < main;
+        if (widens) {
+          w.alloc(wide, main, Category::temporary);
+          w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = made, .bytes_written = main, .name = "widen gradient"}), host());
+        }
+        w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = (widens ? main : made) + main, .bytes_written = main, .name = "gradient accumulate"}), host());
+        if (widens) w.free(wide);
       }
       free_gradients_of(unit, w);
     });

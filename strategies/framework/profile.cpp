@@ -192,6 +192,8 @@ const config::Fields<P>& fields() {
       config::boolean("message_sync", &P::message_sync, "the host waits for the device after each blocking exchange between stages"),
       config::boolean("send_sync", &P::send_sync, "message_sync: also after exchanges that only send"),
       config::duration("message_poll", &P::message_poll, "blocking exchanges: the host sleeps so long between looks at the two messages that announce each tensor", config::non_negative),
+      config::boolean("widens_before_adding", &P::widens_before_adding, "of each 16-bit gradient an fp32 copy is made, and added to the fp32 sum after the micro-batch's backward"),
+      config::boolean("lazy_modules", &P::lazy_modules, "kernels are loaded when they are first used (CUDA_MODULE_LOADING=LAZY); false: all of a library with it"),
       config::boolean("splits_messages", &P::splits_messages, "tensor parallel without sequence parallel: each rank sends its share of a message"),
       config::boolean("pipeline_by_cost", &P::pipeline_by_cost, "stages are balanced by compute, head included"),
       config::boolean("ddp_bucket_copies", &P::ddp_bucket_copies, "under DDP its 16-bit buckets live beside the fp32 gradients"),

@@ -175,6 +175,8 @@ struct FrameworkProfile {
   bool message_sync = false;              // the host waits for the device after each blocking exchange between stages
   bool send_sync = true;                  // and after exchanges that only send; false: where something is received (nanotron)
   Duration message_poll{};                // blocking exchanges: how often the host looks whether one of the two messages that announce a tensor has arrived (nanotron of December 2024)
+  bool widens_before_adding = false;      // accumulates_after_backward: of each 16-bit gradient an fp32 copy is made, which is added (DeepSpeed); false: added as it is
+  bool lazy_modules = true;               // kernels are loaded when they are first used (since CUDA 11.7); false: all of a library with it
   bool splits_messages = false;           // tensor parallel without sequence parallel: each rank sends its share of a message, which is gathered on arrival
   bool pipeline_by_cost = false;          // stages are balanced by compute, head included (nanotron); false: by layers
   bool ddp_bucket_copies = false;         // under DDP its 16-bit buckets live beside the fp32 gradients (nanotron)

@@ -185,5 +185,35 @@ TEST(PipelineMessages, TravelInSharesWhereMegatronSplitThem) {
   for (const std::int64_t bytes : sent("megatron-2021")) EXPECT_EQ(bytes, kWhole / 2);
 }
 
+// DeepSpeed's BF16_Optimizer: after a micro-batch's backward each weight's gradient is copied to fp32 and the copy added, one
+// weight at a time. fp16 adds up in fp16 as backward goes.
+TEST(DeepSpeedUnderPipeline, WideCopiesOfGradientsComeAndGo) {
+  Strategy s = pipelined(DataParallelKind::zero1, "1f1b", 1);
+  const model::ModelDescription model = llama_like(8, 256, 8, 4, 512, 1000);
+  const auto profile = [&] { return with_choices(with_precision(load_profile("megatron-deepspeed"), s.training.precision), s); };
+  const auto widened = [&] {
+    const plan::Plan plan = write_plan(model, s, profile(), 8);
+    std::int64_t elements = 0, live = 0;
+    for (const plan::Call& call : plan.classes[0].program.step) {
+      const plan::Block& block = plan.blocks[call.block];
+      for (const plan::Instruction& i : block.timing)
+        if (i.op == plan::Opcode::kernel && plan.kernels[i.index].name == "widen gradient") {
+          EXPECT_EQ(plan.kernels[i.index].bytes_written, 2 * plan.kernels[i.index].bytes_read);
+          elements += plan.kernels[i.index].bytes_read / 2;
+        }
+      if (!block.name.starts_with("accumulate gradients")) continue;
+      for (const plan::Instruction& i : block.memory) {
+        if (i.op == plan::Opcode::alloc) live += i.value;
+        if (i.op == plan::Opcode::alloc) EXPECT_EQ(live, i.value);
+        if (i.op == plan::Opcode::free) live = 0;
+      }
+    }
+    return elements;
+  };
+  EXPECT_EQ(widened(), kMicroBatches * parameters_per_class(model, s, profile())[0]);
+  s.training.precision = Precision::fp16;
+  EXPECT_EQ(widened(), 0);
+}
+
 }  // namespace
 }  // namespace rehearse::strategies::pipeline_gradients_test

@@ -27,14 +27,16 @@ TEST(DeviceOverheads, AreMeasuredWhereSomeoneMeasured) {
   Gpu gpu;
   gpu.compute_capability = 80;
   EXPECT_NEAR(gib(device_overheads(gpu).context), 0.47, 0.001);
+  EXPECT_EQ(device_overheads(gpu, false).context, 1573_MiB);   // all modules, as before CUDA 11.7
   gpu.compute_capability = 86;
   EXPECT_EQ(device_overheads(gpu).context, 256_MiB);
+  EXPECT_EQ(device_overheads(gpu, false).context, 1573_MiB);
   gpu.compute_capability = 90;
   EXPECT_NEAR(gib(device_overheads(gpu).context), 0.45, 0.001);
   EXPECT_EQ(device_overheads(gpu).cublas_workspace, 32_MiB);
   for (const char* name : {"mi300x", "mi355x"}) {  // ROCm's code objects, larger than CUDA's
     EXPECT_EQ(device_overheads(load_gpu(name)).cublas_workspace, 128_MiB) << name;
-    EXPECT_EQ(device_overheads(load_gpu(name)).context, 850_MiB) << name;
+    for (const bool lazy : {true, false}) EXPECT_EQ(device_overheads(load_gpu(name), lazy).context, 850_MiB) << name;
   }
 }
 
