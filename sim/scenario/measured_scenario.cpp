@@ -104,13 +104,15 @@ class RowScenario {
     s_.profile = st::with_precision(st::load_profile(profile_), precision_);
     apply_wording(row_, s_.profile, s_.notes);
     s_.model = model_of(row_, profile_, s_.notes);
+    if (contains(note_, "embedding norm")) s_.model.embedding_norm = true;
+    if (contains(note_, "ALiBi")) s_.model.position = model::Position::alibi;
     // "nvfp4 (layers 0-26) + bf16 tail"
     static const std::regex kTail(R"(layers 0-([0-9]+)\) \+ bf16 tail)");
     std::smatch tail;
     if (std::regex_search(note_, tail, kTail)) s_.strategy.training.last_layers_16bit = std::max(0, static_cast<int>(s_.model.layer_count()) - 1 - std::stoi(tail[1]));
     // Megatron's own default (megatron/arguments.py, --attention-dropout and --hidden-dropout), which DeepSpeed's examples and the scripts of
-    // the zero-bubble paper leave as it is.
-    if (profile_ == "deepspeed-2020" || profile_ == "megatron-2021" || contains(source_, "arXiv 2401.10241")) s_.model.dropout = s_.model.attention_dropout = 0.1;
+    // the zero-bubble paper leave as it is, BLOOM's too (bigscience train/tr11-176B-ml/README.md).
+    if (profile_ == "deepspeed-2020" || profile_ == "megatron-2021" || contains(source_, "bigscience") || contains(source_, "arXiv 2401.10241")) s_.model.dropout = s_.model.attention_dropout = 0.1;
     if (s_.profile.unties_embeddings) s_.model.tied_embeddings = false;
     if (profile_ == "megatron-core" && !megatron_arguments_.empty()) {
       if (const auto reason = apply_megatron_arguments(megatron_arguments_, cell(row_, "env_vars_json"), s_)) throw NotSimulated{*reason};

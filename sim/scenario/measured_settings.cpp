@@ -89,6 +89,7 @@ void apply_stated_settings(const config::CsvRow& row, Scenario& s) {
   apply_recomputed_modules(note, s.strategy.memory);
   apply_nvls(row, note, s);
   if (contains(note, "mcore_distributed_optim") && s.profile.name == "nemo-2024") apply_megatron_optimizer(s.profile);
+  if (contains(note, "CUDA_LAUNCH_BLOCKING=1")) s.strategy.training.launch_blocking = true;
   if (contains(note, "no tp_comm_overlap")) s.profile.overlap_tensor = false;
 }
 
