@@ -109,7 +109,12 @@ TensorId Operators::attention_unfused(TensorId q, TensorId k, TensorId v, const 
   };
   if (c_.profile.masks_by_product) q = copied(q, "query heads"), k = copied(k, "key heads"), v = copied(v, "value heads");
   const TensorId scores = tape_.tensor("scores", scores_bytes);
-  tape_.nodes.push_back({.name = "scores", .inputs = {q, k}, .outputs = {scores}, .saved = {q, k}, .forward = {product("scores", s, s, head_dim)},
+  // ALiBi's biases are what the product adds to: they are written out for all rows, and read by it (bigscience-workshop/Megatron-DeepSpeed
+  // c839a8aa megatron/model/transformer.py and transformers modeling_bloom.py, baddbmm; MPT adds them afterwards, the same bytes).
+  std::vector<Item> make_scores;
+  if (m.position == model::Position::alibi) make_scores.push_back(kernel("position biases", scores_bytes, scores_bytes));
+  make_scores.push_back(product("scores", s, s, head_dim));
+  tape_.nodes.push_back({.name = "scores", .inputs = {q, k}, .outputs = {scores}, .saved = {q, k}, .forward = make_scores,
                          .backward = {product("scores query gradient", s, head_dim, s), product("scores key gradient", s, head_dim, s)}});
   TensorId probabilities = softmax(scores, scores_elements);
   if (c_.profile.dropout && m.attention_dropout > 0) {

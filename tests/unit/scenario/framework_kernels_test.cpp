@@ -64,6 +64,15 @@ int launches(const Scenario& s, const std::string& word) {
   return out;
 }
 
+// ALiBi beside scores in memory: biases of 8 heads x 256 x 256 are written, and read by the product, in each of two layers.
+TEST(FrameworkKernels, AlibiPassesOverTheScores) {
+  Scenario s = job("megatron-deepspeed");
+  s.model.position = model::Position::none;
+  const std::int64_t without = traffic(s);
+  s.model.position = model::Position::alibi;
+  EXPECT_EQ(traffic(s) - without, 2 * 2 * (8 * 256 * 256 * 2));
+}
+
 // A quarter of each head rotates. Of a query's bytes the quarter moves 10 forward and 15 backward; joining both parts 2; backward two
 // fills with zeros, both parts copied into them (2), their sum (3): 7.
 TEST(FrameworkKernels, APartOfEachHeadRotatesAndIsJoinedAgain) {

@@ -67,6 +67,19 @@ TEST(MeasuredSettings, FrameworksByTheirSource) {
   EXPECT_EQ(scenario(unknown).profile.name, "fms-fsdp");
 }
 
+TEST(MeasuredSettings, BloomsJobsAsItsChronicleSays) {
+  Row job{{"framework", "megatron-deepspeed"}, {"model", "llama-2-7b"}, {"ep", ""}, {"gpu", "a100-80gb-sxm"}, {"gpus_per_node", "8"}, {"n_gpus", "64"}, {"sharding", "zero1"},
+          {"source", "bigscience-workshop/bigscience tr11-176B-ml"}, {"note", "embedding norm, ALiBi; CUDA_LAUNCH_BLOCKING=1, without which 320 GPUs always hung"}};
+  const Scenario told = scenario(job);
+  EXPECT_EQ(told.profile.name, "megatron-deepspeed");
+  EXPECT_TRUE(told.strategy.training.launch_blocking);
+  EXPECT_TRUE(told.model.embedding_norm);
+  EXPECT_EQ(told.model.position, model::Position::alibi);
+  EXPECT_EQ(told.model.dropout, 0.1);
+  job["note"] = "CUDA_LAUNCH_BLOCKING not set yet";
+  EXPECT_FALSE(scenario(job).strategy.training.launch_blocking);
+}
+
 // Numbers that are none, or that no integer holds, say nothing.
 TEST(MeasuredSettings, WordsThatOnlyLookLikeSettings) {
   EXPECT_EQ(scenario({{"source", "NeMo 25.07"}, {"note", "capacity factor ..., see text"}}).strategy.experts.capacity_factor, 0);
