@@ -2,6 +2,7 @@
 // recomputation's graph that the layer's dispatcher holds until the layer runs again, and the ends of checkpoints that FSDP watches. Leaves out which tensors these are (layer/tape_emitter.h, outliving).
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "strategies/stage_frames.h"
@@ -27,8 +28,10 @@ class KeptGraphs {
  private:
   /// The training loop's variable holds a graph until the next loss is there.
   bool held_by_loop() const { return stage_.profile.holds_last_graph && chunks_.chunks.size() == 1 && stage_.sizes.pipeline == 1 && !stage_.evaluates(); }
-  /// An object of each layer holds the graph of a recomputation until the layer runs again.
-  bool held_by_layers() const { return stage_.profile.dispatcher_keeps_weights; }
+  /// An object of each layer holds the graph of a recomputation until the layer runs again. Left out where backward is split.
+  bool held_by_layers() const {
+    return stage_.profile.dispatcher_keeps_weights && std::none_of(chunks_.chunks.begin(), chunks_.chunks.end(), [](const StageChunk& c) { return c.contents.splits; });
+  }
   void let_go(std::size_t unit, plan::Phase phase, int micro_batch);
   plan::Call call(std::size_t unit, std::uint32_t block, plan::Phase phase, int micro_batch, std::uint32_t own) const;
   void drop(int chunk, int micro_batch);

@@ -78,6 +78,19 @@ TEST(KeptRecomputation, GoesWhenTheLayerRunsAgain) {
   EXPECT_EQ(peak(true, st::Recompute::none), peak(false, st::Recompute::none));
 }
 
+// In every schedule each micro-batch's frames are given back; where backward is split nothing is kept.
+TEST(KeptRecomputation, WorksUnderPipelines) {
+  for (const char* schedule : {"gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v"}) {
+    SCOPED_TRACE(schedule);
+    st::Strategy s = expert_job(4);
+    s.parallelism.degrees.pipeline = 2;
+    s.pipeline.schedule = schedule;
+    s.pipeline.virtual_stages = std::string(schedule) == "interleaved-1f1b" || std::string(schedule) == "zb-v" ? 2 : 1;
+    const plan::Plan plan = st::write_plan(small_mixture(8), s, st::load_profile("torchtitan"), 8);
+    for (std::size_t c = 0; c < plan.classes.size(); ++c) EXPECT_TRUE(ByteLedger(plan, c).step().mistakes.empty());
+  }
+}
+
 // FSDP1's root holds embedding, final norm and output layer: one gather of each per micro-batch, there to the end of backward.
 TEST(RootUnit, StaysFromBeginningToEnd) {
   const model::ModelDescription model = small_llama(6);

@@ -99,6 +99,9 @@ TEST(MeasuredRun, NotesTellHowManyLayersAreRecomputedAndThatNothingIsTransposed)
   EXPECT_EQ(told.strategy.memory.recompute_layers, 21);
   EXPECT_FALSE(told.profile.keeps_transposed_weights);
   EXPECT_FALSE(notes(told, "recomputation not stated"));
+  // NVIDIA's: releases of 2024 have no transposed weights either.
+  EXPECT_FALSE(with("NeMo 24.09; base weights in fp8").profile.keeps_transposed_weights);
+  EXPECT_TRUE(with("NeMo 25.04; base weights in fp8").profile.keeps_transposed_weights);
 }
 
 TEST(MeasuredRun, AmdsMachines) {
