@@ -97,7 +97,8 @@ std::pair<std::string, std::string> likely_profile(const config::CsvRow& row, co
 std::string known_profile(const config::CsvRow& row) {
   const std::string f = lower(cell(row, "framework")), source = cell(row, "source") + " " + cell(row, "note"), gpu = cell(row, "gpu");
   const bool old_megatron = cell(row, "attention") == "unfused" || contains(source, "arXiv 2104.04473") || contains(source, "2205.05198") ||
-                            contains(source, "images/tables.tex") || contains(source, "2021.png") /* Megatron-LM's README in 2021 */ || gpu.starts_with("v100");
+                            contains(source, "2021.png") /* Megatron-LM's README in 2021 */ || gpu.starts_with("v100");
+  if (f == "megatron-lm" && (contains(source, "Megatron-LM 8aa4619") || contains(source, "images/tables.tex"))) return "megatron-2020";  // commits of 2021-03 and 2020-09
   if (f == "megatron-lm") return old_megatron && !contains(source, "tests/functional_tests") ? "megatron-2021" : "megatron-core";
   if (f == "megatron-deepspeed") return contains(source, "HF + Deepspeed") ? "deepspeed" : "megatron-2021";
   if (const std::string release = release_of(row); f == "nemo" && release < "25" && !release.empty()) return "nemo-2024";
@@ -280,7 +281,7 @@ std::string node_of(const config::CsvRow& row, const std::string& gpu) {
   if (integer(row, "n_gpus").value_or(1) == 1 && std::find(std::begin(kDesktops), std::end(kDesktops), gpu) != std::end(kDesktops)) return "single-gpu";
   if (framework == "nanotron") return "p5-2024";
   if (gpu.starts_with("v100") && contains(net, "Jean Zay")) return "jean-zay-v100";
-  if (gpu == "v100-32gb-sxm2" && framework == "deepspeed") return "dgx-2";  // where DeepSpeed's authors measured
+  if (gpu == "v100-32gb-sxm2" && (framework == "deepspeed" /* where DeepSpeed's authors measured */ || contains(cell(row, "note"), "(DGX-2)"))) return "dgx-2";
   if (gpu == "a100-80gb-sxm" && (contains(net, "4x HDR") || contains(net, "4x200"))) return "hgx-a100-4nic";
   if (gpu == "a100-40gb-sxm" && contains(net, "1600 Gbps")) return "dgx-a100";
   // Machines of AWS: SageMaker's, and the Stability AI cluster that EleutherAI trained Pythia on (EleutherAI/DeeperSpeed 0c0c846beb,
