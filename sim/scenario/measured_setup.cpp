@@ -97,7 +97,8 @@ std::pair<std::string, std::string> likely_profile(const config::CsvRow& row, co
 std::string known_profile(const config::CsvRow& row) {
   const std::string f = lower(cell(row, "framework")), source = cell(row, "source") + " " + cell(row, "note"), gpu = cell(row, "gpu");
   const bool old_megatron = cell(row, "attention") == "unfused" || contains(source, "arXiv 2104.04473") || contains(source, "2205.05198") ||
-                            contains(source, "images/tables.tex") || contains(source, "2021.png") /* Megatron-LM's README in 2021 */ || gpu.starts_with("v100");
+                            contains(source, "2021.png") /* Megatron-LM's README in 2021 */ || gpu.starts_with("v100");
+  if (f == "megatron-lm" && (contains(source, "Megatron-LM 8aa4619") || contains(source, "images/tables.tex"))) return "megatron-2020";  // commits of 2021-03 and 2020-09
   if (f == "megatron-lm") return old_megatron && !contains(source, "tests/functional_tests") ? "megatron-2021" : "megatron-core";
   if (f == "megatron-deepspeed") return contains(source, "HF + Deepspeed") ? "deepspeed" : "megatron-2021";
   if (const std::string release = release_of(row); f == "nemo" && release < "25" && !release.empty()) return "nemo-2024";
@@ -296,7 +297,7 @@ std::string node_of(const config::CsvRow& row, const std::string& gpu) {
   // Boards of four GPUs, linked pair by pair: the Kempner Institute's H200s (KempnerForge scripts/slurm/multinode.sh), and A100s where the row says so.
   if (gpu == "h200-sxm" && framework == "kempnerforge" && integer(row, "gpus_per_node") == 4) return "hgx-h200-4";
   if (gpu == "a100-80gb-sxm" && contains(net, "4 x A100-SXM4 per node")) return "hgx-a100-4";
-  if (gpu == "v100-32gb-sxm2" && framework == "deepspeed") return "dgx-2";  // where DeepSpeed's authors measured
+  if (gpu == "v100-32gb-sxm2" && (framework == "deepspeed" /* where DeepSpeed's authors measured */ || contains(cell(row, "note"), "(DGX-2)"))) return "dgx-2";
   if (gpu == "a100-80gb-sxm" && (contains(net, "4x HDR") || contains(net, "4x200"))) return "hgx-a100-4nic";
   if (gpu == "a100-40gb-sxm" && contains(net, "1600 Gbps")) return "dgx-a100";
   // Machines of AWS: SageMaker's, and the Stability AI cluster that EleutherAI trained Pythia on (EleutherAI/DeeperSpeed 0c0c846beb,

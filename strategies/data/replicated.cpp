@@ -114,7 +114,9 @@ void Replicated::end_chunk(std::size_t, std::size_t) {
 void Replicated::end_step() {
   if (stage_.strategy.memory.optimizer_in_backward) return free_tied_gradients();
   if (!evaluates() && stage_.sizes.pipeline > 1) make_buckets(false);
-  if (reduces()) {
+  if (flattens_gradients()) {
+    reduce_flat();
+  } else if (reduces()) {
     lists() ? scatter_lists() : reduce_pending();
     stage_.call("wait gradients", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
       for (Stream s : {Stream::data_reduce, Stream::data_replicate}) {
@@ -126,9 +128,13 @@ void Replicated::end_step() {
   release_buckets();
   sum_copies(my_share());
   check_by_parameter();
-  if (widens_gradients()) widen_gradients();
+  Share updated = my_share();
+  if (widens_gradients()) {
+    widen_gradients();
+    updated.gradients = stage_.trainable_bytes(4);
+  }
   if (reduces_whole()) clip_whole();
-  else clip(my_share(), shards_states());
+  else clip(updated, shards_states());
   if (offloads_optimizer()) {
     const Share host_part = part_of(my_share(), true);
     if (!copies_under_backward())
@@ -140,11 +146,14 @@ void Replicated::end_step() {
   } else if (widens_partition()) {
     update_widened();
   } else {
-    update(my_share());
+    update(updated);
   }
   if (std::exchange(partition_made_, false)) stage_.call("free gradient partition", Phase::optimizer, nullptr, [](plan::BlockWriter& w) { w.free(kPartition); });
   if (widens_partition()) {
     // what there was has gone into the fp32 copy
+  } else if (widens_gradients() && profile().unscales_gradients) {
+    wide_gradients(false);
+    free_gradients();
   } else if (widens_gradients())
     stage_.call("free wide gradients", Phase::optimizer, nullptr, [](plan::BlockWriter& w) { w.free(kWideGradients); });
   else if (!keeps_main_gradients() && !partitions_gradients()) free_gradients();
@@ -197,18 +206,19 @@ void Replicated::dummies() {
   for (std::int64_t elements : shapes) persistent("dummy weight gradient", elements * 2, Category::temporary);
 }
 
-/// Overflow, then the norm: of each parameter an fp32 copy, a sum and a wait of the host. ZeRO-1 looks at all of them, ZeRO-2 at its own.
-/// Source: DeepSpeed of 2020-21, runtime/utils.py, CheckOverflow, get_grad_norm; zero/stage2.py, get_grad_norm_direct.
+/// Overflow, then the norm: of each parameter an fp32 copy, a sum and a wait of the host. ZeRO-1 looks at all of them, ZeRO-2 at its own;
+/// without ZeRO the norm is that of the joined copies.
+/// Source: DeepSpeed of 2020-21, runtime/utils.py, CheckOverflow, get_grad_norm; zero/stage2.py, get_grad_norm_direct; fp16/fused_optimizer.py, step.
 void Replicated::check_by_parameter() {
-  const bool deepspeed = kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2;
-  if (!profile().checks_by_parameter || !deepspeed || offloads_optimizer()) return;
+  const bool sharded = kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2;
+  if (!profile().checks_by_parameter || !(sharded || widens_gradients()) || offloads_optimizer()) return;
   std::int64_t weights = 0, elements = 0;
   for (const Unit& u : stage_.units)
     for (const Weight& w : u.tape->weights)
       if (w.trainable && !w.gradient_elsewhere) ++weights, elements += w.elements;
   if (weights == 0) return;
   const std::int64_t each = elements / weights, mine = kind_ == DataParallelKind::zero2 ? (weights + stage_.sizes.shard - 1) / stage_.sizes.shard : weights;
-  for (std::int64_t i = 0; i < 2 * mine; ++i)
+  for (std::int64_t i = 0; i < (sharded ? 2 : 1) * mine; ++i)
     stage_.call("check parameter " + std::to_string(each), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
       constexpr std::uint32_t wide = Stage::kPersistentSlots - 20;
       w.alloc(wide, each * 4, Category::temporary);
@@ -256,6 +266,26 @@ void Replicated::reduce_pending() {
   const std::int64_t most = whole ? INT64_MAX : bucket_;
   for (const Part part : kParts)
     for (std::int64_t& left = pending(part); left > 0; left -= std::min(left, most)) reduce(part, std::min(left, most));
+}
+
+/// All 16-bit gradients as one tensor: flattened, averaged, summed, waited for, copied back.
+/// Source: Megatron-LM 8aa4619f2b (2021-03), megatron/model/distributed.py, allreduce_params; DeepSpeed 7d4d742bf (2020-11), runtime/engine.py,
+/// allreduce_and_copy, whose step waits for its check of overflow.
+void Replicated::reduce_flat() {
+  const std::int64_t bytes = stage_.trainable_bytes(stored_bytes());
+  if (bytes <= 0) return;
+  stage_.call("reduce flat gradients " + std::to_string(bytes), Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
+    constexpr std::uint32_t flat = Stage::kPersistentSlots - 20;
+    const auto pass = [&](const char* name) { w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = name}), host()); };
+    w.alloc(flat, bytes, Category::communication);
+    pass("flatten gradients");
+    pass("average gradients");
+    if (reduces())
+      w.collective(builder().collective({CollectiveKind::all_reduce, axis_of(Part::dense), Bytes{bytes}, "gradient reduction"}), Stream::data_reduce, plan::kAfterCompute | plan::kComputeWaits, profile().collective_host);
+    w.host_sync();
+    pass("copy gradients back");
+    w.free(flat);
+  });
 }
 
 std::unique_ptr<DataParallelWriter> make_replicated(Stage& stage) { return std::make_unique<Replicated>(stage); }

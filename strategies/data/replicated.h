@@ -48,7 +48,9 @@ class Replicated final : public DataParallelWriter {
   bool accumulates_later() const { return profile().accumulates_after_backward && keeps_main_gradients() && !profile().fused_gradient_accumulation; }
   bool begins_chunk(std::size_t unit) const { return unit == 0 || stage_.units[unit - 1].chunk != stage_.units[unit].chunk; }
   /// DDP reduces copies of the gradients unless they are views of the buckets.
-  bool reduces_copies() const { return kind_ == DataParallelKind::ddp && !keeps_main_gradients(); }
+  bool reduces_copies() const { return kind_ == DataParallelKind::ddp && !keeps_main_gradients() && !flattens_gradients(); }
+  bool plain() const { return kind_ == DataParallelKind::ddp || kind_ == DataParallelKind::none; }
+  bool flattens_gradients() const { return profile().flattens_gradients && plain() && !keeps_main_gradients() && !offloads_optimizer(); }
   /// Source: NVIDIA/NeMo at v2.0.0, nlp/models/language_modeling/megatron_gpt_model.py, configure_optimizers (make_parameter_bucket; the last
   /// bucket, the first layer's, takes every parameter that is in none); Apex's init_params_bucket makes "one effective bucket" of each.
   bool by_layer() const { return kind_ == DataParallelKind::distributed_optimizer && profile().bucket_by_layer; }
@@ -71,6 +73,7 @@ class Replicated final : public DataParallelWriter {
   void check_by_parameter();
   void reduce(Part part, std::int64_t bytes);
   void reduce_pending();
+  void reduce_flat();
 
   // Updated parameters (replicated_gathers.cpp)
   std::uint32_t gather_event(std::size_t unit) const { return static_cast<std::uint32_t>(stage_.units[unit].tape->weights.size()); }
@@ -88,6 +91,7 @@ class Replicated final : public DataParallelWriter {
   // DeepSpeed's gradients (replicated_zero.cpp)
   bool widens_gradients() const;
   void widen_gradients();
+  void wide_gradients(bool made);
   void make_buckets(bool two);
   void release_buckets();
   void make_partition(bool first);

@@ -15,15 +15,28 @@ using plan::GroupAxis;
 using plan::Phase;
 using plan::Stream;
 
-/// Without ZeRO, DeepSpeed's fp16 step begins with fp32 copies of all gradients, then joins them into one tensor.
-/// Source: deepspeed runtime/fp16/fused_optimizer.py, step: p.grad.to(data_type), _flatten_dense_tensors.
+/// Without ZeRO, the fp16 step of DeepSpeed and of Megatron begins with fp32 copies of all gradients. DeepSpeed then joins them into
+/// one tensor, whose norm is found before they are scaled; Megatron divides them by the loss scale, and the host waits to hear of overflow.
+/// Source: deepspeed runtime/fp16/fused_optimizer.py, step: p.grad.to(data_type), _flatten_dense_tensors; Megatron-LM 8aa4619f2b
+/// (2021-03) and after, megatron/optimizer/optimizer.py, FP16OptimizerWithFP16Params.step.
 bool Replicated::widens_gradients() const {
-  const bool plain = kind_ == DataParallelKind::ddp || kind_ == DataParallelKind::none;
-  return profile().widens_gradients && plain && stage_.strategy.training.precision == Precision::fp16 && !keeps_main_gradients() && !offloads_optimizer();
+  const bool widens = profile().widens_gradients || profile().unscales_gradients;
+  return widens && plain() && stage_.strategy.training.precision == Precision::fp16 && !keeps_main_gradients() && !offloads_optimizer();
 }
 
 void Replicated::widen_gradients() {
   const std::int64_t narrow = stage_.trainable_bytes(stored_bytes()), wide = stage_.trainable_bytes(4);
+  if (profile().unscales_gradients) {
+    wide_gradients(true);
+    stage_.call("widen and unscale gradients " + std::to_string(wide), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = narrow, .bytes_written = wide, .name = "widen gradients"}), host());
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = wide, .bytes_written = wide, .name = "unscale gradients"}), host());
+      if (stage_.sizes.tensor * stage_.sizes.pipeline > 1)
+        w.collective(builder().collective({CollectiveKind::all_reduce, GroupAxis::model, Bytes{4}, "overflow"}), Stream::data_reduce, plan::kAfterCompute | plan::kComputeWaits, profile().collective_host);
+      w.host_sync();
+    });
+    return;
+  }
   stage_.call("widen gradients " + std::to_string(wide), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
     constexpr std::uint32_t copies = Stage::kPersistentSlots - 24;
     w.alloc(copies, wide, Category::gradient);
@@ -33,6 +46,19 @@ void Replicated::widen_gradients() {
     w.free(copies);
   });
   free_gradients();
+}
+
+/// Megatron's fp32 copies, a tensor for each weight; here one for each unit's weights together.
+void Replicated::wide_gradients(bool made) {
+  for (const Unit& u : stage_.units) {
+    const std::int64_t bytes = u.tape->trainable_bytes(4);
+    if (bytes == 0) continue;
+    const auto slot = static_cast<std::uint32_t>(u.tape->weights.size()) + kForeachSlot;   // the update has no temporaries of its own there
+    stage_.call((made ? "make wide gradients " : "free wide gradients ") + std::to_string(slot) + " " + std::to_string(bytes), Phase::optimizer, &u, [&](plan::BlockWriter& w) {
+      if (made) w.alloc(slot, bytes, Category::gradient, plan::Frame::unit);
+      else w.free(slot, plan::Frame::unit);
+    });
+  }
 }
 
 /// The buffers that gradients are put together in: made when a backward begins, after the loss (setup_buckets; under pipeline

@@ -72,6 +72,7 @@ struct FrameworkProfile {
   bool attention_fused = true;            // false: scores in memory (2021 Megatron)
   bool softmax_in_fp32 = false;           // unfused: scale, mask and softmax are operators of their own on an fp32 copy of the scores (Megatron's --no-masked-softmax-fusion)
   bool memory_buffer = false;             // unfused scores, and tokens that experts gather, are written into a buffer that grows to the largest and stays (Megatron's GlobalMemoryBuffer)
+  bool scripted_gelu = false;             // the MLP's gelu is scripted Python without a backward of its own: one kernel, which writes the six tensors that autograd keeps beside its input (Megatron-LM until 2020)
   bool masks_by_product = false;          // unfused: heads are copied out of q, k and v; scores are multiplied with the mask, and a large number is taken off elsewhere (Megatron-LM until 2020)
   bool norm_upcasts = false;              // norms read an fp32 copy of their input; copy and norm are made again in backward (InternEvo)
   bool fused_qkv = true, fused_gate_up = true;
@@ -171,8 +172,10 @@ struct FrameworkProfile {
   bool keeps_gradient_sums = true;        // offloaded optimizer under ZeRO-3: 16-bit sums of gradients lie in host memory; false: only where micro-batches add up (DeepSpeed before 0.6)
   bool main_gradients = false;            // gradients add up in the framework's own buffers, which are reduced, whatever their format (Megatron's main_grad)
   bool widens_gradients = false;          // the update begins with joined fp32 copies of 16-bit gradients: of its partition under ZeRO-1 and 2, in fp16 of all without ZeRO (DeepSpeed)
+  bool unscales_gradients = false;        // fp16 without ZeRO: the update begins with fp32 copies of all gradients, which are divided by the loss scale and searched for overflow (Megatron)
+  bool flattens_gradients = false;        // without ZeRO, of one replica too: after backward all 16-bit gradients are copied into one tensor, averaged, reduced, waited for and copied back (Megatron's local DDP until 2021, DeepSpeed)
   double gradient_buffer = 0;             // ZeRO-1 and 2: gradients are put together in a buffer of so many reduction buckets, made after the loss (DeepSpeed, contiguous_gradients); 0: in one made at the start
-  bool checks_by_parameter = false;       // ZeRO-1 and 2: overflow and norm are found parameter by parameter, the host waiting for each (DeepSpeed until 2022)
+  bool checks_by_parameter = false;       // ZeRO-1 and 2: overflow and norm are found parameter by parameter, the host waiting for each (DeepSpeed until 2022); in fp16 without ZeRO overflow alone
   bool gradient_norm_sync = true;         // the host reads the norm before the optimizer step
   bool overlap_messages = true;           // messages of Megatron's interleaved schedule travel under the passes
   bool message_sync = false;              // the host waits for the device after each blocking exchange between stages

@@ -71,8 +71,10 @@ TensorId Operators::softmax(TensorId scores, std::int64_t elements) {
   pointwise("scores scale", scores, scaled, narrow, narrow);
   if (c_.profile.masks_by_product) {
     const TensorId kept = tape_.tensor("scores kept", narrow), masked = tape_.tensor("scores masked", narrow);
-    pointwise("scores times mask", scaled, kept, narrow, narrow);
-    tape_.nodes.push_back({.name = "scores less mask", .inputs = {kept}, .outputs = {masked}, .forward = {kernel("scores less mask", narrow, narrow)}, .passed_inputs = 1});
+    // The mask is one square for all samples and heads: operands of two shapes are loaded one by one.
+    tape_.nodes.push_back({.name = "scores times mask", .inputs = {scaled}, .outputs = {kept}, .forward = {kernel("scores times mask", narrow, narrow, KernelKind::strided)},
+                           .backward = {kernel("scores times mask backward", narrow, narrow, KernelKind::strided)}});
+    tape_.nodes.push_back({.name = "scores less mask", .inputs = {kept}, .outputs = {masked}, .forward = {kernel("scores less mask", narrow, narrow, KernelKind::strided)}, .passed_inputs = 1});
     scaled = masked;
   }
   const bool in_fp32 = c_.element() != 4 && (c_.profile.softmax_in_fp32 || c_.model.position == model::Position::rotary);

@@ -288,6 +288,25 @@ TensorId Operators::gelu_eager(TensorId x, std::int64_t width) {
   return result();
 }
 
+/// 0.5 * x * (1 + tanh(a * x * (1 + b * x * x))) under torch.jit.script: one kernel each way. Autodiff keeps x, both operands of each of the
+/// three products of tensors and the tanh: x, b * x; a * x, 1 + ...; the tanh; 0.5 * x, 1 + tanh.
+/// Source: torch/csrc/jit/runtime/symbolic_script.cpp, mul and tanh; the graph of DeepSpeedExamples a79272cc8 Megatron-LM/mpu/transformer.py,
+/// gelu_impl, returns the six beside its result (graph_for).
+TensorId Operators::gelu_scripted(TensorId x, std::int64_t width) {
+  const std::int64_t bytes = c_.tokens * width * c_.element();
+  const TensorId y = tape_.tensor("activation", bytes);
+  Node node{.name = "gelu", .inputs = {x}, .outputs = {y}, .saved = {x}};
+  for (const char* name : {"gelu cube factor", "gelu scaled", "gelu one plus square", "gelu tanh", "gelu half", "gelu one plus tanh"}) {
+    node.saved.push_back(tape_.tensor(name, bytes));
+    node.intermediates.push_back(node.saved.back());
+  }
+  const auto kept = static_cast<std::int64_t>(node.intermediates.size());
+  node.forward = {kernel("gelu", bytes, (1 + kept) * bytes)};
+  node.backward = {kernel("gelu backward", (2 + kept) * bytes, bytes)};
+  tape_.nodes.push_back(std::move(node));
+  return y;
+}
+
 TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t width, const std::string& prefix) {
   if (!c_.model.gated_mlp && c_.profile.activation == Fusion::eager && c_.model.activation == model::Activation::gelu_tanh) return gelu_eager(gate_or_fused, width);
   const std::int64_t bytes = c_.tokens * width * c_.element();
@@ -295,6 +314,7 @@ TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t
   // Gate and up are halves of one tensor's rows: PyTorch's own kernels load them one by one, compiled ones (Megatron's jit_fuser is
   // torch.compile) do not: Liger's table, bias_swiglu_impl at its first size, before shapes that change make sizes symbolic.
   const KernelKind halves = up == kNoTensor && is_native(c_.profile.activation) ? KernelKind::strided : KernelKind::elementwise;
+  if (!c_.model.gated_mlp && c_.profile.scripted_gelu) return gelu_scripted(gate_or_fused, width);
   if (!c_.model.gated_mlp) {
     Node node{.name = prefix + "gelu", .inputs = {gate_or_fused}, .outputs = {y}, .saved = {gate_or_fused}, .forward = {kernel("gelu", bytes, bytes)},
               .backward = {kernel("gelu backward", 2 * bytes, bytes)}};

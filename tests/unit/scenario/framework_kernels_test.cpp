@@ -122,11 +122,46 @@ TEST(FrameworkKernels, EarlyDeepSpeedLooksAtEachParameter) {
   EXPECT_EQ(launches(s, "copy heads backward"), 2 * 4);
   s.strategy.data_parallel.kind = strategies::DataParallelKind::ddp;   // without ZeRO: fp32 copies of all gradients, then one tensor of them
   EXPECT_EQ(launches(s, "widen gradients") + launches(s, "join gradients"), 2);
+  EXPECT_EQ(launches(s, "check gradient"), weights);   // overflow; the norm is of the one tensor
+  EXPECT_EQ(launches(s, "flatten gradients") + launches(s, "copy gradients back"), 2);
   const auto bytes = test_support::ByteLedger(strategies::write_plan(s.model, s.strategy, s.profile, 4), 0).step();
   EXPECT_TRUE(bytes.mistakes.empty()) << bytes.mistakes.front();
   EXPECT_EQ(bytes.after_step, bytes.persistent);
   s.strategy.data_parallel.kind = strategies::DataParallelKind::zero2;
   EXPECT_EQ(launches(s, "check gradient"), 2 * ((weights + 3) / 4));
+}
+
+// Megatron's fp16 step: fp32 copies of all gradients, divided by the loss scale, and none of it in bf16. Its DDP of 2020 copies gradients into one
+// tensor and back, of a single replica too.
+TEST(FrameworkKernels, MegatronUnscalesFp32CopiesOfGradients) {
+  Scenario s = job("megatron-2020", 2, 4096, 4);
+  s.strategy.data_parallel.kind = strategies::DataParallelKind::ddp;
+  s.strategy.training.precision = strategies::Precision::fp16;
+  s.profile = strategies::with_precision(s.profile, strategies::Precision::fp16);
+  ASSERT_TRUE(problems_of(s).empty());
+  EXPECT_EQ(launches(s, "widen gradients"), 1);
+  EXPECT_EQ(launches(s, "unscale gradients"), 1);
+  EXPECT_EQ(launches(s, "join gradients"), 0);
+  EXPECT_EQ(launches(s, "average gradients"), 1);
+  EXPECT_EQ(launches(s, "copy to bucket"), 0);
+  const auto bytes = test_support::ByteLedger(strategies::write_plan(s.model, s.strategy, s.profile, 4), 0).step();
+  EXPECT_TRUE(bytes.mistakes.empty()) << bytes.mistakes.front();
+  EXPECT_EQ(bytes.after_step, bytes.persistent);
+  s.strategy.training.precision = strategies::Precision::bf16;
+  s.profile = strategies::with_precision(strategies::load_profile("megatron-2020"), strategies::Precision::bf16);
+  EXPECT_EQ(launches(s, "unscale gradients") + launches(s, "flatten gradients"), 0);
+}
+
+// Autodiff of the scripted gelu of 2020 keeps six tensors beside its input: written in forward, read in backward.
+TEST(FrameworkKernels, ScriptedGeluWritesWhatAutogradKeeps) {
+  Scenario s = job("deepspeed-2020");
+  s.model.gated_mlp = false;
+  const auto with = [&](bool scripted) {
+    s.profile.scripted_gelu = scripted;
+    return traffic(s);
+  };
+  const std::int64_t kept = 256 * 1024 * 2, plain = with(false);
+  EXPECT_EQ(with(true) - plain, 2 * (6 + 6) * kept);
 }
 
 // Megatron-LM's arguments: gradients of bf16 training add up, and are reduced, in fp32.

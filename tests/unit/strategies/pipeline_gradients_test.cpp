@@ -181,6 +181,8 @@ TEST(PipelineMessages, TravelInSharesWhereMegatronSplitThem) {
   EXPECT_EQ(gathers("megatron-2021"), std::vector<std::int64_t>(kMicroBatches, kWhole));
   for (const std::int64_t bytes : sent("megatron-core")) EXPECT_EQ(bytes, kWhole);
   EXPECT_TRUE(gathers("megatron-core").empty());
+  for (const std::int64_t bytes : sent("megatron-2020")) EXPECT_EQ(bytes, kWhole);   // NVIDIA/Megatron-LM 8aa4619f2b, training.py
+  EXPECT_TRUE(gathers("megatron-2020").empty());
   s.parallelism.sequence_parallel = true;   // what travels is a share already
   for (const std::int64_t bytes : sent("megatron-2021")) EXPECT_EQ(bytes, kWhole / 2);
 }
