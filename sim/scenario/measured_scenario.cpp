@@ -240,6 +240,7 @@ class RowScenario {
     // conf/megatron_gpt_peft_tuning_config.yaml); in v5.0 (NeMo 25.04, train.py) it is off.
     const bool frozen_in_8_bits = contains(note_, "base weights in fp8") && contains(note_, "NeMo 24.");
     if (contains(note_, "no transposed weights kept") || frozen_in_8_bits) s_.profile.keeps_transposed_weights = false;
+    if (contains(note_, "inputs of activations kept in fp8")) s_.profile.narrows_activation_input = true;
     if (profile_ == "maxtext") apply_rematerialisation(row_, s_.strategy.memory);
     apply_offload(row_, s_);
     apply_zero_scripts(row_, s_);

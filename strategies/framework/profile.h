@@ -151,6 +151,7 @@ struct FrameworkProfile {
   bool holds_last_graph = false;          // the loss is a variable of the training loop: the graph of a micro-batch lives until the next one's loss
   bool holds_output = false;              // the model's output, logits with it, is a variable of the training loop: it lives as long as the graph
   bool checkpoints_in_units = false;      // FSDP1: checkpoints are inside its units (apply_activation_checkpointing after wrapping); false: around them, whose forward then runs again
+  bool narrows_activation_input = false;  // fused activations save their input in 8 bits (Megatron's activation_func_fp8_input_store)
   bool root_unit = false;                 // FSDP1: what no wrapped module holds (embedding, final norm, output layer) is one unit, there from a micro-batch's start to its end
   bool wraps_adapters = false;            // FSDP1: adapters are units of their own, so that frozen weights have no gradient (PEFT's wrapping policy)
   bool upcasts_unquantised = false;       // 4-bit weights: what stays 16 bit becomes fp32 (prepare_model_for_kbit_training)

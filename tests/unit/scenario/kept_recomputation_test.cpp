@@ -152,5 +152,16 @@ TEST(RootUnit, QuantisationStatesAreNotSharded) {
   EXPECT_NEAR(static_cast<double>(2 * held(4) - held(2)), static_cast<double>(3 * (4 * states(512 * 512) + 3 * states(512 * 1024))), 256.0);
 }
 
+// A gated activation's input has two times its width, a byte instead of two each.
+TEST(NarrowedActivation, SavesItsInputInEightBits) {
+  st::Strategy s = small_job(1);
+  s.training.precision = st::Precision::fp8;
+  st::FrameworkProfile profile = st::load_profile("megatron-core");
+  const auto kept = [&] { return bytes_of(small_llama(3), s, profile).after_forward; };
+  const std::int64_t wide = kept();
+  profile.narrows_activation_input = true;
+  EXPECT_EQ(wide - kept(), 3 * kTokens * 2 * 1024);
+}
+
 }  // namespace
 }  // namespace rehearse::scenario::kept_recomputation_test

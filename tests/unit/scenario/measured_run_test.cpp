@@ -99,9 +99,11 @@ TEST(MeasuredRun, NotesTellHowManyLayersAreRecomputedAndThatNothingIsTransposed)
   EXPECT_EQ(told.strategy.memory.recompute_layers, 21);
   EXPECT_FALSE(told.profile.keeps_transposed_weights);
   EXPECT_FALSE(notes(told, "recomputation not stated"));
-  // NVIDIA's: releases of 2024 have no transposed weights either.
+  // NVIDIA's: releases of 2024 have no transposed weights either; inputs of activations wait in 8 bits.
   EXPECT_FALSE(with("NeMo 24.09; base weights in fp8").profile.keeps_transposed_weights);
   EXPECT_TRUE(with("NeMo 25.04; base weights in fp8").profile.keeps_transposed_weights);
+  EXPECT_FALSE(plain.profile.narrows_activation_input);
+  EXPECT_TRUE(with("base weights in fp8; inputs of activations kept in fp8").profile.narrows_activation_input);
 }
 
 TEST(MeasuredRun, AmdsMachines) {
