@@ -1,5 +1,5 @@
-// Rhythm where host threads synchronise with their devices (Megatron's messages): little is queued, so a moment holds the
-// queues whole, and the host threads with what they do next.
+// Rhythm where host threads synchronise with their devices (Megatron's messages, experts' counts): a moment holds the queues
+// whole, and the host threads with what they do next.
 //
 // What was issued before a moment and matters after it, beside the queues, are the events that slots hold. So the strides
 // that are left out are gone through as the host threads would, but for events alone: each record gives its slot an event
