@@ -205,8 +205,10 @@ TEST(DeepSpeedUnderPipeline, WideCopiesOfGradientsComeAndGo) {
         }
       if (!block.name.starts_with("accumulate gradients")) continue;
       for (const plan::Instruction& i : block.memory) {
-        if (i.op == plan::Opcode::alloc) live += i.value;
-        if (i.op == plan::Opcode::alloc) EXPECT_EQ(live, i.value);
+        if (i.op == plan::Opcode::alloc) {
+          live += i.value;
+          EXPECT_EQ(live, i.value);
+        }
         if (i.op == plan::Opcode::free) live = 0;
       }
     }
