@@ -3,7 +3,7 @@
 //       gathered again for it
 //   torchao's tensor-wide scales   the same, an input that several layers read once for all (torch.compile merges equal operators); weights are
 //       gathered in 16 bits, and their maximum is found and they are cast by every rank in each forward, and along the other direction in each
-//       backward (roofline_utils.py, "tensorwise"). Left out: enable_fsdp_float8_all_gather, which casts shards
+//       backward (roofline_utils.py, "tensorwise"), unless they are gathered in 8 bits (data_parallel.fp8_gather)
 //   torchao's row scales   scales run along the sum of each product: the gradient has other ones for the weight's gradient than for the
 //       input's, and so has the weight here than in forward
 //   torchao's mxfp8        a kernel for each operand and direction (mx_linear.py)
