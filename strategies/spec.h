@@ -148,6 +148,7 @@ struct Memory {
   bool contiguous_checkpoints = false;            // pieces are copied into buffers made together at the first one (DeepSpeed)
   int number_checkpoints = 0;                     // contiguous: how many buffers; 0: one for each recomputed layer
   bool synchronize_checkpoints = false;           // the host waits for the device around each recomputed layer (DeepSpeed)
+  std::optional<bool> fp8_activation_inputs;      // SwiGLU's input waits for backward in 8 bits (Megatron's activation_func_fp8_input_store); unset: the profile's habit
   bool tiled_mlp = false;                         // dense MLPs a piece of the sequence at a time, made again in backward (DeepSpeed's TiledMLP)
   std::int64_t tiled_mlp_num_shards = 0;          // pieces; 0: none longer than the model is wide
   std::int64_t sequence_chunk = 0;                // tokens of the whole sequence that a layer takes at a time, the rest in host memory (DeepSpeed's FPDT); 0: all

@@ -178,6 +178,7 @@ class Megatron {
       else if (method == "uniform" && layers.value_or(1) > 1) in_.refuse("recompute_num_layers", fmt::format("one checkpoint for {} layers", *layers));
       else if (method != "uniform" && method != "block") in_.complain("recompute_method", fmt::format("'{}' is no method", method), "Use uniform or block");
     }
+    if (in_.flag("activation_func_fp8_input_store").value_or(false)) in_.set("memory.fp8_activation_inputs", "true", "activation_func_fp8_input_store");
     if (in_.flag("distribute_saved_activations").value_or(false)) in_.set("memory.partition_activations", "true", "distribute_saved_activations");
     read_modules(granularity);
   }

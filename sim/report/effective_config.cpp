@@ -237,6 +237,7 @@ Value memory_section(const st::Memory& m) {
   if (m.contiguous_checkpoints) out.add("contiguous_checkpoints", true);
   if (m.number_checkpoints > 0) out.add("number_checkpoints", m.number_checkpoints);
   if (m.synchronize_checkpoints) out.add("synchronize_checkpoints", true);
+  if (m.fp8_activation_inputs) out.add("fp8_activation_inputs", *m.fp8_activation_inputs);
   if (m.tiled_mlp) out.add("tiled_mlp", true);
   if (m.tiled_mlp_num_shards > 0) out.add("tiled_mlp_num_shards", m.tiled_mlp_num_shards);
   if (m.sequence_chunk > 0) out.add("sequence_chunk", m.sequence_chunk);

@@ -200,6 +200,7 @@ const config::Fields<st::Memory>& memory_fields() {
       config::boolean("contiguous_checkpoints", &T::contiguous_checkpoints, "DeepSpeed's contiguous_memory_optimization: buffers for all inputs of recomputed layers are made together"),
       config::integer("number_checkpoints", &T::number_checkpoints, "contiguous_checkpoints: how many buffers; default: one for each recomputed layer", config::non_negative),
       config::boolean("synchronize_checkpoints", &T::synchronize_checkpoints, "the host waits for the device around each recomputed layer (DeepSpeed's synchronize_checkpoint_boundary)"),
+      config::boolean("fp8_activation_inputs", &T::fp8_activation_inputs, "the input of a fused SwiGLU waits for backward in 8 bits (Megatron's --activation-func-fp8-input-store); default: the framework's habit"),
       config::boolean("tiled_mlp", &T::tiled_mlp, "dense MLPs take a piece of the sequence at a time and are made again in backward (DeepSpeed's TiledMLP)"),
       config::integer("tiled_mlp_num_shards", &T::tiled_mlp_num_shards, "tiled_mlp: how many pieces; default: sequence over hidden size, rounded up", positive),
       config::integer("sequence_chunk", &T::sequence_chunk, "tokens of the whole sequence that attention, MLP and loss take at a time; queries, keys and values of the others wait in host memory (DeepSpeed's FPDT, --ds-sequence-parallel-fpdt-chunk-size)", positive),

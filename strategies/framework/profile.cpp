@@ -344,6 +344,7 @@ FrameworkProfile with_choices(FrameworkProfile p, const Strategy& strategy) {
   p.gradient = strategy.data_parallel.gradient_dtype.value_or(p.gradient);
   p.loss = training.cross_entropy.value_or(p.loss);
   p.overlap_tensor = strategy.parallelism.overlap_tensor.value_or(p.overlap_tensor);
+  p.narrows_activation_input = strategy.memory.fp8_activation_inputs.value_or(p.narrows_activation_input);
   // One launch of the whole step: nothing is issued kernel by kernel.
   if (training.cuda_graph.value_or(false)) {
     for (Duration* d : issue_times(p)) *d = Duration{};

@@ -64,6 +64,15 @@ TensorId ExpertLayer::activation(TensorId x, TensorId weights, std::int64_t widt
     if (by_expert_) node.backward.push_back(op_.kernel("experts activation weights backward", in + size, load_.received * 4, KernelKind::reduction));
     if (apart) node.backward.insert(node.backward.end(), {op_.kernel("experts gate product backward", 2 * size / parts, size / parts), op_.kernel("experts gate product backward", 2 * size / parts, size / parts)});
   }
+  // As Operators::activation: WeightedSwiGLUFunction.
+  if (c_.profile.narrows_activation_input && c_.model.gated_mlp && c_.model.activation == model::Activation::silu && !loops() && !fused_) {
+    const TensorId narrow = tape_.tensor("experts activation input in 8 bits", in / e(), false);
+    node.saved.front() = narrow;
+    node.intermediates.push_back(narrow);
+    node.forward.push_back(op_.kernel("experts activation input cast", in, in / e()));
+    node.backward.insert(node.backward.begin(), {op_.alloc(0, in), op_.kernel("experts activation input cast back", in / e(), in)});
+    node.backward.push_back(op_.free(0));
+  }
   if (weighs_apart()) {
     node.forward.push_back(op_.kernel("experts weigh activation", size, size));
     node.backward.push_back(op_.kernel("experts weigh activation backward", 2 * size, size));

@@ -335,7 +335,7 @@ TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t
   Node node{.name = prefix + "swiglu", .inputs = inputs, .outputs = {y}, .saved = inputs, .forward = {kernel("swiglu", 2 * bytes, bytes, halves)},
             .backward = {kernel("swiglu backward", 3 * bytes, 2 * bytes, halves)}};
   // Cast on the way to backward and back (Megatron-LM megatron/core/fusions/fused_bias_swiglu.py, SwiGLUFunction: fp8_input_store).
-  if (c_.profile.narrows_activation_input && bits(c_.gemm) == 8) {
+  if (c_.profile.narrows_activation_input) {
     const std::int64_t elements = 2 * c_.tokens * width;
     node.saved = node.intermediates = {tape_.tensor("activation input in 8 bits", elements, false)};
     node.forward.push_back(kernel("activation input cast", 2 * bytes, elements));

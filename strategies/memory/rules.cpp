@@ -137,6 +137,14 @@ void checkpoint_rules(const model::ModelDescription& model, const Strategy& s, R
   rules.forbid(m.paged_optimizer && m.offload.optimizer != MemoryTier::device, "memory.paged_optimizer", "the states are in host memory already", "Leave out memory.offload.optimizer");
 }
 
+/// Source: Megatron-LM megatron/core/transformer/transformer_config.py, __post_init__: silu and gated_linear_unit only.
+void activation_input_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
+  if (!s.memory.fp8_activation_inputs.value_or(false)) return;
+  const char* key = "memory.fp8_activation_inputs";
+  rules.forbid(!model.gated_mlp || model.activation != model::Activation::silu, key, "only SwiGLU's input is kept in 8 bits, and the model has another activation", "Leave the key out");
+  rules.forbid(is_native(profile.activation), key, "the activation of the framework profile '" + profile.name + "' is no fused kernel", "Use megatron-core, or leave the key out");
+}
+
 void memory_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
   tiling_rules(model, s, profile, rules);
   sequence_chunk_rules(model, s, profile, rules);
@@ -145,6 +153,7 @@ void memory_rules(const model::ModelDescription& model, const Strategy& s, const
   offload_rules(s, rules);
   optimizer_rules(s, rules);
   kept_input_rules(s, rules);
+  activation_input_rules(model, s, profile, rules);
 }
 
 }  // namespace rehearse::strategies

@@ -379,6 +379,12 @@ TEST(Megatron, FullyShardedDataParallel) {
   EXPECT_EQ(fate(read(common + "--data-parallel-sharding-strategy optim_grads"), "data_parallel_sharding_strategy"), "not simulated");
 }
 
+TEST(Megatron, InputsOfActivationsIn8Bits) {
+  const std::string common = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --global-batch-size 8 --vocab-size 1000 --swiglu ";
+  EXPECT_EQ(key(read(common + "--activation-func-fp8-input-store"), "memory.fp8_activation_inputs"), "true");
+  EXPECT_EQ(key(read(common), "memory.fp8_activation_inputs"), "-");
+}
+
 TEST(Megatron, DeferredGradientsOfTheOutputLayer) {
   const std::string common = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --global-batch-size 8 --vocab-size 1000 --defer-embedding-wgrad-compute ";
   EXPECT_EQ(key(read(common + "--pipeline-model-parallel-size 2 --wgrad-deferral-limit 2"), "pipeline.deferred_head_gradients"), "2");

@@ -130,7 +130,7 @@ TEST(EffectiveConfig, HasEveryKeyOfTheScenarioFile) {
       small_scenario({"cluster.gpus_per_node=1", "data_parallel.kind=none", "training.framework=plain", "training.clip_gradients=false", "training.global_batch_size=1", "training.micro_batch_size=1", "memory.optimizer_in_backward=true"}),
       small_scenario({"data_parallel.kind=zero1", "parallelism.tensor=2", "memory.recompute=full", "memory.partition_activations=true", "memory.contiguous_checkpoints=true", "memory.number_checkpoints=4",
                       "memory.synchronize_checkpoints=true"}),
-      small_scenario({"training.framework=megatron-core", "data_parallel.kind=ddp", "parallelism.pipeline=2", "pipeline.deferred_head_gradients=1", "training.precision=fp8", "training.fp8_parameters=true"}),
+      small_scenario({"training.framework=megatron-core", "data_parallel.kind=ddp", "parallelism.pipeline=2", "pipeline.deferred_head_gradients=1", "training.precision=fp8", "training.fp8_parameters=true", "memory.fp8_activation_inputs=true"}),
       small_scenario({"training.framework=deepspeed", "data_parallel.kind=zero3", "data_parallel.prefetch_bucket=1000", "data_parallel.max_live_parameters=2000", "data_parallel.max_reuse_distance=3000",
                       "data_parallel.persistence_threshold=4000", "data_parallel.sub_group=5000", "data_parallel.secondary_partition=2", "data_parallel.quantized_weights=true", "data_parallel.quantized_gradients=true", "memory.tiled_mlp=true", "memory.tiled_mlp_num_shards=4"}),
       small_scenario({"training.framework=deepspeed", "data_parallel.kind=zero2", "memory.offload.optimizer=cpu", "memory.offload.threads=4"}),

@@ -152,15 +152,32 @@ TEST(RootUnit, QuantisationStatesAreNotSharded) {
   EXPECT_NEAR(static_cast<double>(2 * held(4) - held(2)), static_cast<double>(3 * (4 * states(512 * 512) + 3 * states(512 * 1024))), 256.0);
 }
 
-// A gated activation's input has two times its width, a byte instead of two each.
+// A gated activation's input has two times its width, a byte instead of two each; of experts, for each of a token's two.
 TEST(NarrowedActivation, SavesItsInputInEightBits) {
+  for (const auto& [description, slots] : {std::pair(small_llama(3), 1), {small_mixture(3), 2}})
+    for (const st::Precision precision : {st::Precision::bf16, st::Precision::fp8}) {
+      st::Strategy s = small_job(1);
+      s.training.precision = precision;
+      const auto kept = [&] { return bytes_of(description, s, st::with_choices(st::load_profile("megatron-core"), s)).after_forward; };
+      const std::int64_t wide = kept();
+      s.memory.fp8_activation_inputs = true;
+      EXPECT_EQ(wide - kept(), 3 * kTokens * slots * 2 * 1024) << slots;
+    }
+}
+
+TEST(NarrowedActivation, IsThatOfAFusedSwiGlu) {
   st::Strategy s = small_job(1);
-  s.training.precision = st::Precision::fp8;
-  st::FrameworkProfile profile = st::load_profile("megatron-core");
-  const auto kept = [&] { return bytes_of(small_llama(3), s, profile).after_forward; };
-  const std::int64_t wide = kept();
-  profile.narrows_activation_input = true;
-  EXPECT_EQ(wide - kept(), 3 * kTokens * 2 * 1024);
+  s.memory.fp8_activation_inputs = true;
+  const auto refused = [&](const model::ModelDescription& m, const char* profile) {
+    for (const Diagnostic& d : st::problems_of(m, s, st::load_profile(profile), 8))
+      if (d.key == "memory.fp8_activation_inputs") return true;
+    return false;
+  };
+  model::ModelDescription gelu = small_llama(3);
+  gelu.activation = model::Activation::gelu;
+  EXPECT_FALSE(refused(small_llama(3), "megatron-core"));
+  EXPECT_TRUE(refused(gelu, "megatron-core"));
+  EXPECT_TRUE(refused(small_llama(3), "huggingface"));
 }
 
 }  // namespace
