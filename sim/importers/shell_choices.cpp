@@ -101,13 +101,18 @@ bool ShellChoices::reads() const {
   return std::all_of(open_.begin(), open_.end(), [](const Choice& c) { return c.reads; });
 }
 
-void ShellChoices::enter(std::optional<bool> condition) { open_.push_back({condition.value_or(true), condition == true}); }
+bool ShellChoices::certain() const {
+  return std::all_of(open_.begin(), open_.end(), [](const Choice& c) { return c.decided; });
+}
+
+void ShellChoices::enter(std::optional<bool> condition) { open_.push_back({condition.value_or(true), condition == true, condition.has_value()}); }
 
 void ShellChoices::otherwise(std::optional<bool> condition) {
   if (open_.empty()) return;
   Choice& c = open_.back();
   c.reads = !c.settled && condition.value_or(true);
   c.settled = c.settled || condition == true;
+  c.decided = c.decided && condition.has_value();
 }
 
 void ShellChoices::otherwise() { otherwise(true); }

@@ -18,6 +18,8 @@ std::optional<bool> truth_of(const std::vector<ShellWord>& condition);
 class ShellChoices {
  public:
   bool reads() const;
+  /// Is what is read here what a shell would take?
+  bool certain() const;
   bool any() const { return !open_.empty(); }
   /// `if` with what its condition came to.
   void enter(std::optional<bool> condition);
@@ -29,6 +31,7 @@ class ShellChoices {
   struct Choice {
     bool reads = true;     // the branch that is open
     bool settled = false;  // one of the branches so far is the one that a shell takes
+    bool decided = true;   // all conditions so far came to something
   };
   std::vector<Choice> open_;
 };

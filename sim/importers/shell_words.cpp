@@ -137,7 +137,7 @@ class Script {
     emit();
     word_.clear();
     places_.clear();
-    quoted_ = false;
+    quoted_ = reads_open_ = false;
   }
   void emit() {
     const bool assigned = !quoted_ && !in_condition_ && choices_.reads() && assign(word_);
@@ -208,7 +208,10 @@ class Script {
     if (equals == std::string::npos || equals == 0 || (word[0] >= '0' && word[0] <= '9')) return false;
     for (std::size_t i = 0; i < equals; ++i)
       if (!is_name(word[i])) return false;
-    variables_[word.substr(0, equals)] = word.substr(equals + 1);
+    const std::string name = word.substr(0, equals);
+    variables_[name] = word.substr(equals + 1);
+    if (!choices_.certain() || reads_open_) open_variables_.insert(name);
+    else open_variables_.erase(name);
     return true;
   }
 
@@ -284,6 +287,9 @@ class Script {
       out_.used.insert(name);
       return given->second;
     }
+    const bool open = open_variables_.contains(name);
+    if (open && in_condition_) return otherwise;   // one of several values: it decides nothing
+    reads_open_ = reads_open_ || open;
     return it->second.find("--") == std::string::npos ? it->second : std::string();  // arguments are read where they are written
   }
 
@@ -353,6 +359,8 @@ class Script {
   std::map<std::string, std::string> variables_;
   const ShellVariables& given_;
   ShellChoices choices_;
+  std::set<std::string> open_variables_;     // set where no condition tells whether a shell comes by, or from such a variable
+  mutable bool reads_open_ = false;          // this word does
   std::vector<ShellWord> condition_;         // between if or elif and then
   bool in_condition_ = false, elif_ = false, begins_command_ = true;
   mutable ShellText out_;

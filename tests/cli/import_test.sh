@@ -74,6 +74,17 @@ for size in small large other; do
     done
   done
 done
+# A variable that is set where nothing decides has one of several values, and so has what is made of it: it decides nothing either.
+cat >open.sh <<'SH'
+if [ -f /etc/x ]; then MODE=big; else MODE=small; fi
+SIZE=$MODE
+if [ $SIZE = big ]; then L=8; fi
+if [ $MODE = small ]; then H=512; fi
+MODE=big
+if [ $MODE = big ]; then B=1; else B=7; fi
+pretrain_gpt.py --num-layers $L --hidden-size $H --num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 --vocab-size 1000 --global-batch-size 8 --micro-batch-size $B --bf16
+SH
+expect 0 import open.sh --cluster dgx-h100; prints "layers: 8  "; prints "hidden: 512  "; prints "micro_batch_size: 1  "
 # What nobody gives stays open, and every branch of it is read; what is given has to be used.
 expect 0 import branches.sh --cluster dgx-h100; prints "layers: 14  "; prints "recompute: selective"
 expect 2 import branches.sh --cluster dgx-h100 --variable EXTRAS=1; says "the script does not use it"
