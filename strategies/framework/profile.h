@@ -213,6 +213,7 @@ struct FrameworkProfile {
   Duration adapter_host{};   // of a linear layer's low-rank adapter in forward, beyond its kernels
   Duration expert_host{}, expert_backward_host{};  // the same of a layer's experts: routing, dispatch, splitting by expert
   /// Per expert of the rank and grouped linear layer, where each expert's product is a launch: loops over weights, quantizers and gradients.
+  Duration triton_host{};                 // of each launch of Transformer Engine's fused permutations, which are Triton's kernels
   Duration grouped_host{}, grouped_backward_host{}, grouped_low_host{}, grouped_low_backward_host{};   // low: products of at most 8 bits
   Duration step_host{};
   /// Observed while messages between pipeline stages on different nodes are outstanding, and on slow networks: host time of a layer's collective

@@ -50,12 +50,9 @@ ExpertLayer::Slots ExpertLayer::index_map(const Slots& in) {
   return out;
 }
 
-/// Python's part of a launch by Triton: 12.5 us with 19 arguments, the kernel being there, on GB200's host.
-/// Source: facebookexperimental/triton pull request 1231 (2026-04); Transformer Engine pytorch/triton/permutation.py.
 void ExpertLayer::launch_by_triton(Node& node, int forward, int backward) const {
-  const Duration each = microseconds(12.5);
-  node.forward_host += each * forward;
-  node.backward_host += each * backward;
+  node.forward_host += c_.profile.triton_host * forward;
+  node.backward_host += c_.profile.triton_host * backward;
 }
 
 /// A copy of each token for each of its experts, in the order of experts.

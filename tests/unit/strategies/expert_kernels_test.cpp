@@ -302,7 +302,7 @@ TEST(ExpertKernels, PermutationsByOperatorsMakeTheHostWaitAndAddByAtomics) {
 }
 
 /// Transformer Engine's permutation.py: an order in three passes and the copy, an order and a copy for each sort, the sum; their backwards copy
-/// only. 9 and 4 launches by Triton, each of which Python holds up for 12.5 us, beside what its layers take anyway.
+/// only. 9 and 4 launches by Triton, each of which Python holds up, unless the whole step is a graph.
 TEST(ExpertKernels, FusedPermutationsAreLaunchedByTriton) {
   const model::ModelDescription m = gpt_oss();
   const FrameworkProfile profile = load_profile("megatron-core");
@@ -314,6 +314,10 @@ TEST(ExpertKernels, FusedPermutationsAreLaunchedByTriton) {
   for (const char* once : {"slots in blocks", "slot order", "slots by token", "sort by expert order", "sort by sender order", "permute backward", "sort by expert backward", "sort by sender backward", "unpermute backward"})
     EXPECT_EQ(sum_of(fused, once).kernels, passes * (std::string_view(once) == "permute backward" ? 2 : 1)) << once;   // "unpermute backward" is one of them
   EXPECT_EQ(sum_of(fused, "permute weights").kernels, 0);
+  EXPECT_GT(profile.triton_host, Duration{});
+  Strategy graphed = s;
+  graphed.training.cuda_graph = true;
+  EXPECT_EQ(with_choices(profile, graphed).triton_host, Duration{});
   s.experts.dispatcher = Dispatcher::hybridep;   // its own kernels, in C++
   EXPECT_EQ(sum_of(write_plan(m, s, profile, 8), "slots in blocks").kernels, 0);
 }
