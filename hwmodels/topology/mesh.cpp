@@ -9,6 +9,9 @@
 namespace rehearse::hwmodels {
 namespace {
 
+/// As many steps as NCCL's own search takes before it keeps what it has (src/graph/search.cc, NCCL_SEARCH_GLOBAL_TIMEOUT).
+constexpr int kMostSteps = 1 << 19;
+
 /// Rings over all members without a link in common, by depth-first search. Members are 0 to n-1 here; `free_[a * n + b]`: links left.
 class RingSearch {
  public:
@@ -40,7 +43,8 @@ class RingSearch {
       }
       return;
     }
-    for (int next = 1; next < n_ && best_ < most_; ++next) {
+    for (int next = 1; next < n_ && best_ < most_ && steps_ < kMostSteps; ++next) {
+      ++steps_;
       if (visited[static_cast<std::size_t>(next)] || links(at, next) == 0) continue;
       visited[static_cast<std::size_t>(next)] = true;
       --links(at, next), --links(next, at);
@@ -52,7 +56,7 @@ class RingSearch {
 
   int& links(int a, int b) { return free_[static_cast<std::size_t>(a * n_ + b)]; }
 
-  int n_, most_ = 0, best_ = 0;
+  int n_, most_ = 0, best_ = 0, steps_ = 0;
   std::vector<int> free_;
 };
 

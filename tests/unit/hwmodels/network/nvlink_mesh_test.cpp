@@ -64,5 +64,17 @@ TEST(NvlinkMesh, TheGraphHasTheLinksThatThereAre) {
   EXPECT_EQ(links, 2 * static_cast<int>(c.node.links.size()));
 }
 
+// Seven GPUs joined with nine others each and with none of their own: no ring goes through all sixteen, which only a search of all
+// ways would prove.
+TEST(NvlinkMesh, ASearchWithoutAnAnswerEnds) {
+  NodeDesign node;
+  std::vector<int> members(16);
+  for (int a = 0; a < 16; ++a) {
+    members[static_cast<std::size_t>(a)] = a;
+    for (int b = 7; a < 7 && b < 16; ++b) node.links.push_back({a, b, 1});
+  }
+  EXPECT_EQ(ring_links(node, members), 0);
+}
+
 }  // namespace
 }  // namespace rehearse::hwmodels::nvlink_mesh_test
