@@ -81,6 +81,7 @@ const Fields<CpuDesign>& cpu_fields() {
               {"arm", CpuVendor::arm, "Grace"}}),
       text("model", &CpuDesign::model, "CPU model"),
       integer("sockets", &CpuDesign::sockets, "sockets", positive),
+      integer("numa_nodes", &CpuDesign::numa_nodes, "memory domains of the node (NUMA nodes); absent: one per socket", positive),
       integer("cores", &CpuDesign::cores, "cores of the node", positive),
       rate("memory_bandwidth", &CpuDesign::memory_bandwidth, "peak DRAM bandwidth of the node", non_negative),
       rate("socket_link", &CpuDesign::socket_link, "between sockets, one direction, as NCCL counts it", non_negative),

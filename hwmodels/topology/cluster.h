@@ -28,6 +28,7 @@ struct CpuDesign {
   CpuVendor vendor = CpuVendor::intel;
   std::string model;
   int sockets = 2;
+  int numa_nodes = 0;               // memory domains of the whole node; 0: one per socket
   int cores = 0;                    // of the whole node
   BytesPerSecond memory_bandwidth;  // peak of the whole node
   BytesPerSecond socket_link;       // between sockets, one direction, as NCCL counts it

@@ -25,9 +25,16 @@ double core_of(const CpuDesign& cpu) {
 
 }  // namespace
 
-BytesPerSecond HostRates::update_on(int threads) const {
-  const double cores = core.value * threads;
-  return cores > 0 && cores < update.value ? BytesPerSecond{cores} : update;
+// Linux gives a page on the memory domain of the thread that touches it first. The driver touches a pinned buffer in the thread that asks
+// for it (pytorch/pytorch #160420, #197868: all pages on one node; ai-dynamo/dynamo #3700), so the master weights and gradients that
+// DeepSpeed pins lie on one domain; what an optimizer makes for itself is first written by all of its threads, and is spread over all.
+// With fewer processes than domains some domains' bandwidth goes unused. DeepSpeed's CPU Adam updates 10 B parameters in 2.57 s in its own
+// test, which pins nothing (tests/perf/adam_test.py), and 10.3 B in 6.2 to 6.5 s in training (docs/_tutorials/zero-offload.md, one process
+// on the same two sockets).
+Duration HostRates::update_time(Bytes moved, Bytes pinned, int threads) const {
+  const auto time = [](double bytes, BytesPerSecond rate) { return rate.value > 0 ? bytes / rate.value : 0; };
+  const double all = static_cast<double>(moved.value), near = static_cast<double>(pinned.value);
+  return seconds(std::max(time(all, core * threads), time(all + near * (crowding - 1), update)));
 }
 
 HostRates host_rates(const ClusterDescription& c) {
@@ -41,6 +48,7 @@ HostRates host_rates(const ClusterDescription& c) {
   r.pageable = cpu.pageable_fraction;
   r.update = BytesPerSecond{cpu.update_bandwidth.value > 0 ? cpu.update_bandwidth.value / used : kUpdateFraction * dram};
   r.core = BytesPerSecond{core_of(cpu)};
+  r.crowding = std::max(1.0, static_cast<double>(cpu.numa_nodes > 0 ? cpu.numa_nodes : cpu.sockets) / used);
   r.fresh = BytesPerSecond{kFresh};
   r.nvme_read = BytesPerSecond{c.node.nvme.read.value / used};
   r.nvme_write = BytesPerSecond{c.node.nvme.write.value / used};

@@ -12,11 +12,13 @@ struct HostRates {
   double pageable = 0.35;                   // of a pinned copy's rate
   BytesPerSecond update;                    // DRAM traffic of a CPU optimizer on all cores
   BytesPerSecond core;                      // on one core; 0: no bound of its own
+  double crowding = 1;                      // what a byte of pinned memory counts in `update`: a process's lies on one memory domain
   BytesPerSecond fresh;                     // first touch of memory that the operating system has yet to give, on any number of threads
   BytesPerSecond nvme_read, nvme_write;     // 0: no disk
 
-  /// DRAM traffic of a CPU optimizer on so many threads, a core each; 0: one per core.
-  BytesPerSecond update_on(int threads) const;
+  /// Of a CPU optimizer that moves `moved` bytes through DRAM, `pinned` of them in pinned memory, on so many threads, a core each
+  /// (0: one per core). Zero where nothing is known of the DRAM.
+  Duration update_time(Bytes moved, Bytes pinned, int threads) const;
 };
 
 /// GPUs behind one PCIe switch share its uplink; all share the host's DRAM and disks.

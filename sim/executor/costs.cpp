@@ -139,7 +139,7 @@ CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation
   }
   for (const plan::HostSpec& spec : plan.host_works) {
     auto time = [](Bytes bytes, BytesPerSecond rate) { return bytes > Bytes{0} && rate.value > 0 ? (bytes / rate).count() : 0; };
-    const std::int64_t compute = time(spec.dram, hardware.host.update_on(spec.threads)) + time(spec.fresh, hardware.host.fresh), read = time(spec.disk_read, hardware.host.nvme_read), write = time(spec.disk_write, hardware.host.nvme_write);
+    const std::int64_t compute = hardware.host.update_time(spec.dram, spec.pinned, spec.threads).count() + time(spec.fresh, hardware.host.fresh), read = time(spec.disk_read, hardware.host.nvme_read), write = time(spec.disk_write, hardware.host.nvme_write);
     // Pipelined, the disk still does one thing at a time.
     table.host_works.push_back(!ablation.kernels ? 0 : spec.pipelined ? std::max(compute, read + write) : compute + read + write);
   }

@@ -128,6 +128,7 @@ struct HostSpec {
   bool pipelined = false;    // reading, computing and writing overlap
   int threads = 0;           // of the rank's process; 0: one per core of the node
   Bytes fresh{};             // of new tensors, whose pages the operating system gives first
+  Bytes pinned{};            // of `dram`, in pinned memory
   friend bool operator==(const HostSpec&, const HostSpec&) = default;
 };
 

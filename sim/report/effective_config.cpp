@@ -286,6 +286,7 @@ std::string hardware_text(const scenario::Scenario& s) {
   text += fmt::format("{} {} {} {} {} {} {} {}\n", n.gpus, name_of(n.scale_up), n.links_per_pair, n.domain, n.nvls, n.nic.count, n.nic.bandwidth.value, n.nic.network);
   text += fmt::format("{} {} {} {} {} {} {} {} {} {}\n", n.nic.efficiency, n.cpu.sockets, n.cpu.memory_bandwidth.value, n.cpu.socket_link.value, n.cpu.memory.value, n.cpu.copy_bandwidth.value,
                       n.cpu.update_bandwidth.value, n.cpu.pageable_fraction, n.nvme.read.value, n.nvme.write.value);
+  if (n.cpu.numa_nodes > 0) text += fmt::format("numa {}\n", n.cpu.numa_nodes);
   if (n.cpu.core_bandwidth.value > 0) text += fmt::format("{}\n", n.cpu.core_bandwidth.value);
   text += fmt::format("{} {} {} {} {}\n", n.pcie.gpus_per_switch, n.pcie.peer_to_peer, n.pcie.efficiency, n.pcie.efficiency_across, n.pcie.all_to_all_across);
   text += fmt::format("{} {} {} {}\n", name_of(f.kind), f.nodes_per_leaf, f.spines, f.hop_latency.count());

@@ -65,7 +65,7 @@ int DataParallelWriter::cpu_threads() const {
   return stage_.strategy.memory.offload.threads.value_or(alone ? 0 : profile().cpu_threads);
 }
 
-/// Per element of a CPU optimizer: DRAM traffic, and bytes of tensors that it makes.
+/// Per element of a CPU optimizer: DRAM traffic, how much of it is of tensors that can be pinned, and bytes of tensors that it makes.
 /// DeepSpeedCPUAdam (csrc/adam/cpu_adam_impl.cpp) and PyTorch's fused CPU kernels go over parameter, moments and gradient once. PyTorch's
 /// other Adam goes operator by operator (torch/optim/adam.py, _single_tensor_adam; foreach does the same on the CPU): decay 8 bytes,
 /// first moment 12, second 8 + 12, square root 8, division 8, epsilon 8, update 16; root and quotient are new tensors.
@@ -73,22 +73,39 @@ DataParallelWriter::HostTraffic DataParallelWriter::update_traffic() const {
   const DataParallelKind kind = stage_.strategy.data_parallel.kind;
   const bool deepspeed = kind == DataParallelKind::zero1 || kind == DataParallelKind::zero2 || kind == DataParallelKind::zero3, fsdp = kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2;
   const std::int64_t k = moments();
-  HostTraffic t{8 + 8 * k + 4, 0};
-  if (!deepspeed && !profile().fused_optimizer && k == 2) t = {80, 8};
+  HostTraffic t{.moved = 8 + 8 * k + 4, .pinned = 12};
+  if (!deepspeed && !profile().fused_optimizer && k == 2) t = {.moved = 80, .pinned = 24, .fresh = 8};
   // DeepSpeed has the norm from the GPU and scales whether it clips or not (unscale_and_clip_grads); FSDP's gradients are in host memory.
-  if (deepspeed) t.moved += 8;
-  else if (stage_.strategy.training.clip_gradients) t.moved += fsdp ? 12 : 8;
+  const std::int64_t clipping = deepspeed ? 8 : !stage_.strategy.training.clip_gradients ? 0 : fsdp ? 12 : 8;
+  t.moved += clipping;
+  t.pinned += clipping;
   return t;
+}
+
+/// csrc/adam/cpu_adam.cpp of 2020-21: pieces of 2^30 elements (csrc/includes/cpu_adam.h, TILE; an eighth of that since April 2021).
+void DataParallelWriter::split_tiles(const Share& all, std::vector<Share>& into) {
+  constexpr std::int64_t kTile = std::int64_t{1} << 30;
+  for (std::int64_t done = 0; done < all.elements; done += kTile) {
+    const std::int64_t n = std::min(kTile, all.elements - done);
+    into.push_back({.elements = n, .stored = all.stored / all.elements * n, .gradients = all.gradients / all.elements * n, .master = all.master, .sharded = all.sharded});
+  }
 }
 
 void DataParallelWriter::update_on_host(const std::vector<Share>& groups, Return back) {
   const Offload& o = stage_.strategy.memory.offload;
   const std::int64_t k = moments();
   const bool disk = o.optimizer == MemoryTier::nvme, pipelined = disk && o.pipelined;
-  const HostTraffic traffic = update_traffic();
+  HostTraffic traffic = update_traffic();
   std::vector<Share> mine;
-  for (const Share& group : groups)
-    if (group.elements > 0) mine.push_back(group);
+  for (const Share& group : groups) {
+    if (group.elements == 0) continue;
+    if (back == Return::under_update) split_tiles(group, mine);
+    else mine.push_back(group);
+  }
+  if (back == Return::under_update) {   // written to a buffer (read first, as caches do), from which a kernel of the GPU reads them
+    traffic.moved += 12;
+    traffic.pinned += 12;
+  }
   // Gradients are read with the states; their way out is under backward, and left out.
   const auto reads = [&](std::size_t i) { return disk && i < mine.size() ? mine[i].elements * (4 + 4 * k + 4) : 0; };
   const auto writes = [&](std::size_t i) { return disk && i < mine.size() ? mine[i].elements * (4 + 4 * k) : 0; };
@@ -104,19 +121,22 @@ void DataParallelWriter::update_on_host(const std::vector<Share>& groups, Return
     on_disk("first states in", reads(0), 0);
   }
   for (std::size_t i = 0; i < mine.size(); ++i) {
-    const std::int64_t n = mine[i].elements, stored = mine[i].stored, returned = back == Return::wide ? n * 4 : stored;
+    const bool wide = back == Return::wide || back == Return::under_update;
+    const std::int64_t n = mine[i].elements, stored = mine[i].stored, returned = wide ? n * 4 : stored;
     // Where both sides differ in format, a blocking copy_ casts on the CPU, into a new tensor unless the result stays there
     // (aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda): read in fp32, written narrow. FSDP's parameters are the optimizer's own.
     const bool casts = back == Return::cast || back == Return::cast_and_stay, pinned = o.pinned && back != Return::cast;
-    const std::int64_t dram = n * (traffic.moved + (casts ? 4 : 0)) + (back == Return::wide || back == Return::nothing ? 0 : stored), fresh = n * traffic.fresh + (back == Return::cast ? stored : 0);
+    const std::int64_t dram = n * (traffic.moved + (casts ? 4 : 0)) + (wide || back == Return::nothing ? 0 : stored), fresh = n * traffic.fresh + (back == Return::cast ? stored : 0);
+    // Swap buffers are pinned; so is what is cast to stay (stage3.py, param_groups_fp16_flat_cpu_memory).
+    const std::int64_t near = disk ? dram : !o.pinned ? 0 : n * (traffic.pinned + (casts ? 4 : 0)) + (back == Return::cast_and_stay ? stored : 0);
     // Pipelined, the next states come in and the ones before go out under the update.
     const std::int64_t in = pipelined ? reads(i + 1) : reads(i), out = pipelined ? (i > 0 ? writes(i - 1) : 0) : writes(i);
-    const bool waits = pipelined || i + 1 < mine.size();   // the copy is a blocking one; after the last the host has nothing left to do but to write states
+    const bool waits = back != Return::under_update && (pipelined || i + 1 < mine.size());   // the copy is a blocking one; after the last the host has nothing left to do but to write states
     stage_.call("CPU optimizer " + std::to_string(n) + " " + std::to_string(returned) + (mine.size() > 1 ? " " + std::to_string(in) + " " + std::to_string(out) + (waits ? " waits" : "") : ""), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
       const std::uint32_t arrived = Stage::kPersistentSlots - 6;
       w.record(Stream::to_host, arrived);
       w.host_wait(arrived);
-      w.host_work(builder().host_work({"CPU optimizer", Bytes{dram}, Bytes{in}, Bytes{out}, pipelined, cpu_threads(), Bytes{fresh}}));
+      w.host_work(builder().host_work({"CPU optimizer", Bytes{dram}, Bytes{in}, Bytes{out}, pipelined, cpu_threads(), Bytes{fresh}, Bytes{near}}));
       if (back == Return::nothing || back == Return::cast_and_stay) return;
       w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, pinned, Bytes{returned}}), Stream::to_device, plan::kComputeWaits, host());
       if (!waits) return;

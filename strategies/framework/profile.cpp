@@ -193,6 +193,7 @@ const config::Fields<P>& fields() {
       config::boolean("unscales_gradients", &P::unscales_gradients, "fp16 without ZeRO: the update begins with fp32 copies of gradients, which are divided by the loss scale and searched for overflow"),
       config::boolean("flattens_gradients", &P::flattens_gradients, "without ZeRO: after backward all 16-bit gradients are copied into one tensor, averaged, reduced and copied back, of one replica too"),
       config::number("gradient_buffer", &P::gradient_buffer, "ZeRO-1 and 2: the buffer that gradients are put together in from the loss on, in reduction buckets; 0: made at the start", config::non_negative),
+      config::boolean("returns_under_update", &P::returns_under_update, "offloaded optimizer under ZeRO-1 and 2: updated parameters cross to the GPU while later ones are updated"),
       config::boolean("checks_by_parameter", &P::checks_by_parameter, "ZeRO-1 and 2: overflow and norm are found parameter by parameter, the host waiting for each; in fp16 without ZeRO overflow alone"),
       config::boolean("gradient_norm_sync", &P::gradient_norm_sync, "the host reads the gradient norm"),
       config::boolean("overlap_messages", &P::overlap_messages, "messages of the interleaved schedule travel under the passes"),
