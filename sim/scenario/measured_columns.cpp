@@ -43,6 +43,12 @@ model::ModelDescription model_of(const config::CsvRow& row, const std::string& p
   shapes.hidden = integer(row, "hidden").value_or(0);
   shapes.heads = integer(row, "heads").value_or(0);
   shapes.vocab = integer(row, "vocab").value_or(0);
+  // FPDT's runs take GPT-2's tokenizer (deepspeedai/Megatron-DeepSpeed examples_deepspeed/sequence_parallel, --vocab-file gpt2-vocab.json): with Llama
+  // 3's vocabulary the logits of 65536 tokens, their fp32 copy and its softmax alone would take 78 GiB of 80.
+  if (shapes.vocab > 50257 && contains(cell(row, "source"), "ulysses-offload")) {
+    shapes.vocab = 50257;
+    notes.emplace_back("vocabulary taken as GPT-2's 50257, which Megatron-DeepSpeed's scripts for these runs have");
+  }
   shapes.kv_heads = integer(row, "kv_heads");
   shapes.head_dim = integer(row, "head_dim");
   shapes.ffn_hidden = integer(row, "ffn_hidden");

@@ -174,6 +174,12 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
     profile.copies_shifted_logits = true;
     if (profile.name == "deepspeed") profile.loss = LossKind::native;
   }
+  // Megatron-DeepSpeed of 2024: the maximum is taken off into a second tensor (megatron/core/tensor_parallel/cross_entropy.py), SwiGLU is plain
+  // PyTorch (megatron/model/transformer.py, swiglu).
+  if (contains(cell(row, "source"), "ulysses-offload")) {
+    profile.loss = LossKind::sharded;
+    profile.activation = Fusion::native;
+  }
   // Which kernel of attention, how it is split over context-parallel ranks, and norms as a kernel of their own.
   const std::string attention = cell(row, "attention");
   if (attention == "flash1") profile.attention = model::AttentionKernel::flash1;

@@ -26,6 +26,7 @@ const Catalog<LossKind>& loss_kinds() {
       {"vocab-parallel", "Megatron's fp32 copy, in place", LossKind::vocab_parallel},
       {"vocab-parallel-compiled", "Megatron's cross_entropy_loss_fusion, native", LossKind::vocab_parallel_compiled},
       {"sharded", "nanotron's fp32 copies", LossKind::sharded},
+      {"sequence-parallel", "Megatron-DeepSpeed's under Ulysses: fp32 logits, softmax and its logarithm", LossKind::sequence_parallel},
       {"fused", "16-bit logits, gradient in place", LossKind::fused},
       {"compiled", "statistics only", LossKind::compiled},
       {"tiled", "DeepSpeed's TiledFusedLogitsLoss", LossKind::tiled},
@@ -89,6 +90,7 @@ const config::Fields<P>& fields() {
       fusion("activation", &P::activation, "GELU, SwiGLU"),
       fusion("residual", &P::residual, "bias, dropout and residual add"),
       config::choice("loss", &P::loss, "cross-entropy over the vocabulary", loss_kinds()),
+      config::choice("context_loss", &P::context_loss, "the same under context parallelism, where it is another", loss_kinds()),
       config::choice("attention", &P::attention, "fused attention kernel",
                      {{"flash1", AttentionKernel::flash1, ""}, {"flash2", AttentionKernel::flash2, ""}, {"flash3", AttentionKernel::flash3, ""},
                       {"cudnn", AttentionKernel::cudnn, "9.4 to 9.12"}, {"cudnn-9.13", AttentionKernel::cudnn_9_13, "and later"}, {"mem-efficient", AttentionKernel::mem_efficient, ""}, {"math", AttentionKernel::sdpa_math, ""},
@@ -344,6 +346,7 @@ FrameworkProfile with_choices(FrameworkProfile p, const Strategy& strategy) {
     p.accumulates_after_backward = true;
   }
   p.gradient = strategy.data_parallel.gradient_dtype.value_or(p.gradient);
+  if (strategy.parallelism.degrees.context > 1) p.loss = p.context_loss.value_or(p.loss);
   p.loss = training.cross_entropy.value_or(p.loss);
   p.overlap_tensor = strategy.parallelism.overlap_tensor.value_or(p.overlap_tensor);
   p.narrows_activation_input = strategy.memory.fp8_activation_inputs.value_or(p.narrows_activation_input);

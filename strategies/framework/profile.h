@@ -42,6 +42,7 @@ enum class LossKind : std::uint8_t {
   vocab_parallel,  // Megatron's: fp32 copy of the logits shard, softmax in place
   vocab_parallel_compiled,  // Megatron's through torch.compile: exponentials are written beside the fp32 copy
   sharded,         // nanotron's: fp32 logits and their copy less the maximum live together; exponentials, softmax and gradient are written over the copy
+  sequence_parallel,  // Megatron-DeepSpeed's: fp32 logits, their softmax and its logarithm live together; the gradient is made in the softmax
   fused,           // logits stay in 16 bit, gradient in place (Transformer Engine, Liger without the head)
   compiled,        // softmax statistics only; gradient fused into the backward
   tiled,           // output layer and loss a piece at a time, gradients made in forward (DeepSpeed's TiledFusedLogitsLoss)
@@ -66,6 +67,7 @@ struct FrameworkProfile {
   Fusion activation = Fusion::native;
   Fusion residual = Fusion::native;
   LossKind loss = LossKind::upcast;
+  std::optional<LossKind> context_loss;   // under context parallelism, where it is another
   model::AttentionKernel attention = model::AttentionKernel::flash2;
   int cudnn_attention_from = 0;           // compute capability from which cuDNN's attention is preferred; 0: never
   model::AttentionKernel cudnn_attention = model::AttentionKernel::cudnn;  // which cuDNN: 9.4 to 9.12, or later

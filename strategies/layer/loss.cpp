@@ -24,6 +24,7 @@ class Loss {
       case LossKind::vocab_parallel: return vocabulary_parallel();
       case LossKind::vocab_parallel_compiled: return vocabulary_parallel_compiled();
       case LossKind::sharded: return sharded();
+      case LossKind::sequence_parallel: return sequence_parallel();
       case LossKind::fused: return fused();
       case LossKind::compiled: return compiled(logits_, narrow_);
       case LossKind::tiled: break;   // with the output layer (tiled.cpp)
@@ -168,6 +169,17 @@ class Loss {
     Node n{.name = "sharded loss", .inputs = {softmax}, .saved = {softmax, rows_}, .intermediates = {rows_}, .holds = {wide_logits}, .gradient_in_place = true};
     n.forward = {op_.kernel("exp", wide_, wide_), op_.kernel("sum", wide_, row_, KernelKind::reduction), op_.kernel("divide", wide_, wide_)};
     sum_statistics(n, 3);
+    n.backward = {op_.kernel("subtract one-hot", row_, row_), op_.kernel("scale gradient", wide_, wide_)};
+    tape_.nodes.push_back(std::move(n));
+  }
+
+  /// logits.float(), softmax, softmax.log() for the negative log-likelihood; the caller holds the logits meanwhile, and all ranks get all tokens'
+  /// losses. Source: deepspeedai/Megatron-DeepSpeed megatron/core/sequence_parallel/cross_entropy.py, gpt_model.py, post_language_model_processing.
+  void sequence_parallel() {
+    const TensorId wide_logits = cast("logits fp32"), softmax = tape_.tensor("softmax fp32", wide_);
+    tape_.nodes.push_back({.name = "softmax of logits", .inputs = {wide_logits}, .outputs = {softmax}, .forward = {op_.kernel("softmax", wide_, wide_, KernelKind::softmax)}, .passed_inputs = 1});
+    Node n{.name = "sequence-parallel loss", .inputs = {softmax}, .saved = {softmax, rows_}, .intermediates = {rows_}, .holds = {logits_, wide_logits}, .gradient_in_place = true};
+    n.forward = {Operators::alloc(0, wide_), op_.kernel("logarithm", wide_, wide_), op_.kernel("nll loss", row_, row_), Operators::free(0)};
     n.backward = {op_.kernel("subtract one-hot", row_, row_), op_.kernel("scale gradient", wide_, wide_)};
     tape_.nodes.push_back(std::move(n));
   }

@@ -240,6 +240,19 @@ TEST(FrameworkKernels, TheShardedLossHasTwoFp32Copies) {
   EXPECT_EQ(peak(LossKind::sharded) - peak(LossKind::vocab_parallel), logits + 8192 * 4);
 }
 
+// Megatron-DeepSpeed under Ulysses: logits, their fp32 copy, softmax and its logarithm at once, 14 bytes per logit; Megatron's has 6 at most.
+TEST(FrameworkKernels, TheSequenceParallelLossHasThreeFp32Copies) {
+  Scenario s = job("megatron-deepspeed", 1, 131072);
+  EXPECT_EQ(s.profile.context_loss, LossKind::sequence_parallel);
+  s.strategy.training.sequence_length = 8192;
+  const auto peak = [&](LossKind loss) {
+    s.profile.loss = loss;
+    return simulate(s, {.time = false}).classes[0].memory.peak_allocated.value;
+  };
+  const std::int64_t logits = 8192LL * 131072 * 2;
+  EXPECT_EQ(peak(LossKind::sequence_parallel) - peak(LossKind::vocab_parallel), 4 * logits + 8192 * 4);
+}
+
 // Eager pieces: the log-softmax of all of them is kept in fp32, one piece's copy and gradient at a time are beside it.
 TEST(FrameworkKernels, EagerPiecesKeepTheLogSoftmax) {
   Scenario s = job("torchtune", 1, 131072);

@@ -396,9 +396,15 @@ TEST(MeasuredRun, MegatronDeepSpeedOfFPDTHasNoSequenceParallelism) {
   EXPECT_EQ(baseline.profile.name, "megatron-deepspeed");
   EXPECT_FALSE(baseline.strategy.parallelism.sequence_parallel);
   EXPECT_NE(std::find_if(baseline.notes.begin(), baseline.notes.end(), [](const std::string& note) { return note.find("no sequence parallelism") != std::string::npos; }), baseline.notes.end());
+  // Its loss of 2024, plain SwiGLU and GPT-2's vocabulary.
+  row["vocab"] = "128256";
+  EXPECT_EQ(scenario(row).model.vocab, 50257);
+  EXPECT_EQ(baseline.profile.loss, strategies::LossKind::sharded);
+  EXPECT_EQ(baseline.profile.activation, strategies::Fusion::native);
   row["framework"] = "megatron-lm";
   row["source"] = "a log";
   EXPECT_TRUE(scenario(row).strategy.parallelism.sequence_parallel);
+  EXPECT_EQ(scenario(row).model.vocab, 128256);
 }
 
 TEST(MeasuredRun, ZeroOfHuggingFaceTrainersIsDeepSpeeds) {
