@@ -88,11 +88,12 @@ void ActivationOffload::store(const StoredInput& in) {
       w.free(kOutputSlot, Frame::below);
     }
     if (!to_host_) return;
-    // Plain tensors are made for each step and go with its backward: the copy is the first to touch their pages.
-    if (!pinned_) w.host_work(stage_.builder.host_work({.name = "pages for layer input", .fresh = Bytes{bytes}}));
     w.copy(stage_.builder.copy({CopySpec::Direction::device_to_host, pinned_, Bytes{bytes}}), Stream::to_host, plan::kAfterCompute | (pinned_ ? 0 : plan::kComputeWaits), host);
     w.record(Stream::to_host, in.extra + kGone);
-    if (!pinned_) w.host_wait(in.extra + kGone);
+    if (pinned_) return;
+    // Plain tensors are made for each step and go with its backward: what fills them touches their pages first.
+    w.host_wait(in.extra + kGone);
+    w.host_work(stage_.builder.host_work({.name = "pages for layer input", .fresh = Bytes{bytes}}));
   });
   if (!to_host_) return;
   settle();
