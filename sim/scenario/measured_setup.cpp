@@ -174,6 +174,13 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
     profile.copies_shifted_logits = true;
     if (profile.name == "deepspeed") profile.loss = LossKind::native;
   }
+  // "DeepSpeed 0.14.2": how its ZeRO-1 and 2 bring parameters back from the CPU.
+  static const std::regex kDeepSpeed(R"(DeepSpeed v?0\.([0-9]{1,3})(?:\.([0-9]{1,3}))?)");
+  if (std::smatch found; profile.name == "deepspeed" && std::regex_search(note, found, kDeepSpeed)) {
+    using strategies::OffloadReturn;
+    const int release = 1000 * std::stoi(found[1].str()) + (found[2].matched ? std::stoi(found[2].str()) : 0);
+    profile.offload_return = release < 9000 ? OffloadReturn::under_update : release < 14001 ? OffloadReturn::cast : release < 17000 ? OffloadReturn::wide : OffloadReturn::narrow;
+  }
   // Megatron-DeepSpeed of 2024: the maximum is taken off into a second tensor (megatron/core/tensor_parallel/cross_entropy.py), SwiGLU is plain
   // PyTorch (megatron/model/transformer.py, swiglu).
   if (contains(cell(row, "source"), "ulysses-offload")) {

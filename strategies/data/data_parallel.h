@@ -113,16 +113,17 @@ class DataParallelWriter {
   void keep_on_host(const Share& all, std::int64_t largest = 0);
   /// Copies reduced gradients down once `after` has got there; `first`: nothing has been accumulated yet.
   void copy_gradients(plan::BlockWriter& w, std::int64_t bytes, std::int64_t bytes_down, plan::Stream after, bool first);
-  /// How updated parameters reach the GPU: as they are stored; in fp32; in fp32 while later ones are updated; cast by the CPU, from pageable
-  /// memory; cast, to wait in host memory; not at all, where the optimizer's parameters are the model's.
-  enum class Return : std::uint8_t { stored, wide, under_update, cast, cast_and_stay, nothing };
+  /// How updated parameters reach the GPU: as they are stored; cast by the CPU, from a buffer of their own; in fp32; in fp32 while later ones are
+  /// updated; cast by the CPU, from pageable memory; cast, to wait in host memory; not at all, where the optimizer's parameters are the model's.
+  enum class Return : std::uint8_t { stored, narrow, wide, under_update, cast, cast_and_stay, nothing };
+  Return zero_return() const;
   /// In pieces, one after the other; what a copy brings back is waited for.
   void update_on_host(const std::vector<Share>& groups, Return back);
   struct HostTraffic {
     std::int64_t moved = 0, pinned = 0, fresh = 0;   // bytes through DRAM; those of the master copy and the gradient; bytes of new tensors
   };
   HostTraffic update_traffic() const;
-  static void split_tiles(const Share& all, std::vector<Share>& into);
+  void split_tiles(const Share& all, std::vector<Share>& into) const;
   int cpu_threads() const;
   static constexpr std::int64_t kSwapBuffers = 4;   // NVMe: pinned, each for a whole piece (offload_config.py, buffer_count; optimizer_utils.py, largest_numel)
   /// Bytes of optimizer state per local element (moments, master copy).

@@ -35,6 +35,7 @@ void DataParallelWriter::keep_on_host(const Share& all, std::int64_t largest) {
   const bool zero3 = kind == DataParallelKind::zero3, deepspeed = zero3 || kind == DataParallelKind::zero1 || kind == DataParallelKind::zero2;
   (disk ? stage_.rank_class.host.nvme : ram) += states + gradients;
   if (deepspeed && ((zero3 && profile().keeps_gradient_sums) || stage_.strategy.micro_batches() > 1)) ram += host.stored;
+  if (deepspeed && !zero3 && profile().offload_return == OffloadReturn::narrow) ram += host.stored;   // param_buffer_of_bit16_for_cpu_offload_groups
   if (disk) stage_.rank_class.host.pinned += kSwapBuffers * largest * 4;
 }
 
@@ -82,16 +83,25 @@ DataParallelWriter::HostTraffic DataParallelWriter::update_traffic() const {
   return t;
 }
 
-/// csrc/adam/cpu_adam.cpp of 2020-21: pieces of 2^30 elements (csrc/includes/cpu_adam.h, TILE; an eighth of that since April 2021).
-void DataParallelWriter::split_tiles(const Share& all, std::vector<Share>& into) {
-  constexpr std::int64_t kTile = std::int64_t{1} << 30;
-  for (std::int64_t done = 0; done < all.elements; done += kTile) {
-    const std::int64_t n = std::min(kTile, all.elements - done);
+DataParallelWriter::Return DataParallelWriter::zero_return() const {
+  switch (profile().offload_return) {
+    case OffloadReturn::wide: return Return::wide;
+    case OffloadReturn::cast: return Return::cast;
+    case OffloadReturn::under_update: return Return::under_update;
+    case OffloadReturn::narrow: break;
+  }
+  return Return::narrow;
+}
+
+void DataParallelWriter::split_tiles(const Share& all, std::vector<Share>& into) const {
+  for (std::int64_t done = 0; done < all.elements; done += profile().update_tile) {
+    const std::int64_t n = std::min(profile().update_tile, all.elements - done);
     into.push_back({.elements = n, .stored = all.stored / all.elements * n, .gradients = all.gradients / all.elements * n, .master = all.master, .sharded = all.sharded});
   }
 }
 
 void DataParallelWriter::update_on_host(const std::vector<Share>& groups, Return back) {
+  constexpr std::uint32_t kReturned = Stage::kPersistentSlots - 31;   // fp32 parameters on the GPU (fp32_partition.to(device))
   const Offload& o = stage_.strategy.memory.offload;
   const std::int64_t k = moments();
   const bool disk = o.optimizer == MemoryTier::nvme, pipelined = disk && o.pipelined;
@@ -125,10 +135,10 @@ void DataParallelWriter::update_on_host(const std::vector<Share>& groups, Return
     const std::int64_t n = mine[i].elements, stored = mine[i].stored, returned = wide ? n * 4 : stored;
     // Where both sides differ in format, a blocking copy_ casts on the CPU, into a new tensor unless the result stays there
     // (aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda): read in fp32, written narrow. FSDP's parameters are the optimizer's own.
-    const bool casts = back == Return::cast || back == Return::cast_and_stay, pinned = o.pinned && back != Return::cast;
+    const bool casts = back == Return::narrow || back == Return::cast || back == Return::cast_and_stay, pinned = (o.pinned && back != Return::cast) || wide;
     const std::int64_t dram = n * (traffic.moved + (casts ? 4 : 0)) + (wide || back == Return::nothing ? 0 : stored), fresh = n * traffic.fresh + (back == Return::cast ? stored : 0);
     // Swap buffers are pinned; so is what is cast to stay (stage3.py, param_groups_fp16_flat_cpu_memory).
-    const std::int64_t near = disk ? dram : !o.pinned ? 0 : n * (traffic.pinned + (casts ? 4 : 0)) + (back == Return::cast_and_stay ? stored : 0);
+    const std::int64_t near = disk ? dram : !o.pinned ? 0 : n * (traffic.pinned + (casts ? 4 : 0)) + (back == Return::narrow || back == Return::cast_and_stay ? stored : 0);
     // Pipelined, the next states come in and the ones before go out under the update.
     const std::int64_t in = pipelined ? reads(i + 1) : reads(i), out = pipelined ? (i > 0 ? writes(i - 1) : 0) : writes(i);
     const bool waits = back != Return::under_update && (pipelined || i + 1 < mine.size());   // the copy is a blocking one; after the last the host has nothing left to do but to write states
@@ -138,7 +148,12 @@ void DataParallelWriter::update_on_host(const std::vector<Share>& groups, Return
       w.host_wait(arrived);
       w.host_work(builder().host_work({"CPU optimizer", Bytes{dram}, Bytes{in}, Bytes{out}, pipelined, cpu_threads(), Bytes{fresh}, Bytes{near}}));
       if (back == Return::nothing || back == Return::cast_and_stay) return;
+      if (back == Return::wide) w.alloc(kReturned, returned, Category::temporary);
       w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, pinned, Bytes{returned}}), Stream::to_device, plan::kComputeWaits, host());
+      if (back == Return::wide) {
+        w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = returned, .bytes_written = stored, .name = "narrow parameters"}), host());
+        w.free(kReturned);
+      }
       if (!waits) return;
       w.record(Stream::to_device, Stage::kPersistentSlots - 9);
       w.host_wait(Stage::kPersistentSlots - 9);

@@ -140,7 +140,7 @@ void Replicated::end_step() {
     if (!copies_under_backward())
       stage_.call("gradients to host at end", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) { copy_gradients(w, my_share().gradients, my_share().gradients, Stream::compute, true); });
     update(part_of(my_share(), false));
-    update_on_host({host_part}, !copies_under_backward() ? Return::stored : profile().returns_under_update ? Return::under_update : Return::wide);
+    update_on_host({host_part}, copies_under_backward() ? zero_return() : Return::stored);
   } else if (stage_.strategy.memory.paged_optimizer) {
     update_paged(keeps_main_gradients() ? main_bytes() : stored_bytes());
   } else if (widens_partition()) {

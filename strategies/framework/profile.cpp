@@ -15,6 +15,16 @@
 
 namespace rehearse::strategies {
 
+const Catalog<OffloadReturn>& offload_returns() {
+  static const Catalog<OffloadReturn> list{"offload return", {
+      {"narrow", "cast by the CPU into a buffer of its own", OffloadReturn::narrow},
+      {"wide", "in fp32, cast by the GPU", OffloadReturn::wide},
+      {"cast", "cast by the CPU into a new pageable tensor", OffloadReturn::cast},
+      {"under-update", "in fp32, while later ones are updated", OffloadReturn::under_update},
+  }};
+  return list;
+}
+
 const Catalog<LossKind>& loss_kinds() {
   static const Catalog<LossKind> list{"loss", {
       {"upcast", "fp32 copy of the logits", LossKind::upcast},
@@ -195,7 +205,8 @@ const config::Fields<P>& fields() {
       config::boolean("unscales_gradients", &P::unscales_gradients, "fp16 without ZeRO: the update begins with fp32 copies of gradients, which are divided by the loss scale and searched for overflow"),
       config::boolean("flattens_gradients", &P::flattens_gradients, "without ZeRO: after backward all 16-bit gradients are copied into one tensor, averaged, reduced and copied back, of one replica too"),
       config::number("gradient_buffer", &P::gradient_buffer, "ZeRO-1 and 2: the buffer that gradients are put together in from the loss on, in reduction buckets; 0: made at the start", config::non_negative),
-      config::boolean("returns_under_update", &P::returns_under_update, "offloaded optimizer under ZeRO-1 and 2: updated parameters cross to the GPU while later ones are updated"),
+      config::choice("offload_return", &P::offload_return, "offloaded optimizer under ZeRO-1 and 2: how updated parameters get back to the GPU", offload_returns()),
+      config::integer("update_tile", &P::update_tile, "under-update: elements that are updated before they cross", config::positive),
       config::boolean("checks_by_parameter", &P::checks_by_parameter, "ZeRO-1 and 2: overflow and norm are found parameter by parameter, the host waiting for each; in fp16 without ZeRO overflow alone"),
       config::boolean("gradient_norm_sync", &P::gradient_norm_sync, "the host reads the gradient norm"),
       config::boolean("overlap_messages", &P::overlap_messages, "messages of the interleaved schedule travel under the passes"),

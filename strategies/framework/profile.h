@@ -32,6 +32,14 @@ inline bool is_native(Fusion f) { return f == Fusion::eager || f == Fusion::nati
 ///   widened      fp32 copy, flash-attn's rotary kernel on it, copied back (Qwen 1)
 enum class RopeForm : std::uint8_t { rotate_half, pairs, matrices, widened };
 
+/// How parameters that the CPU has updated get back to the GPU under ZeRO-1 and 2 (DeepSpeed's runtime/zero/stage_1_and_2.py, step).
+enum class OffloadReturn : std::uint8_t {
+  narrow,        // cast by the CPU into a buffer that is pinned where the rest is (from May 2025, 17c8be070)
+  wide,          // in fp32 from pinned memory into a new tensor, cast by the GPU (from April 2024, 7b5b06602)
+  cast,          // cast by the CPU into a new pageable tensor (from March 2023, 4b6d7c159)
+  under_update,  // in fp32 while later ones are updated (before: csrc/adam/cpu_adam.cpp)
+};
+
 enum class LossKind : std::uint8_t {
   upcast,          // logits.float(), then PyTorch's cross-entropy (Hugging Face, nanotron, torchtitan eager)
   upcast_compiled, // logits.float(), then a compiled cross-entropy that keeps them: their gradient is a tensor of its own (torchtune)
@@ -178,7 +186,8 @@ struct FrameworkProfile {
   bool unscales_gradients = false;        // fp16 without ZeRO: the update begins with fp32 copies of all gradients, which are divided by the loss scale and searched for overflow (Megatron)
   bool flattens_gradients = false;        // without ZeRO, of one replica too: after backward all 16-bit gradients are copied into one tensor, averaged, reduced, waited for and copied back (Megatron's local DDP until 2021, DeepSpeed)
   double gradient_buffer = 0;             // ZeRO-1 and 2: gradients are put together in a buffer of so many reduction buckets, made after the loss (DeepSpeed, contiguous_gradients); 0: in one made at the start
-  bool returns_under_update = false;      // offloaded optimizer under ZeRO-1 and 2: updated parameters cross to the GPU while later ones are updated (DeepSpeed until March 2023)
+  OffloadReturn offload_return = OffloadReturn::wide;     // ZeRO-1 and 2
+  std::int64_t update_tile = std::int64_t{1} << 27;       // elements that are updated before they cross, under OffloadReturn::under_update
   bool checks_by_parameter = false;       // ZeRO-1 and 2: overflow and norm are found parameter by parameter, the host waiting for each (DeepSpeed until 2022); in fp16 without ZeRO overflow alone
   bool gradient_norm_sync = true;         // the host reads the norm before the optimizer step
   bool overlap_messages = true;           // messages of Megatron's interleaved schedule travel under the passes
@@ -270,6 +279,7 @@ ContextKind context_kind(const Strategy& strategy, const FrameworkProfile& profi
 
 /// Every kind of loss by the name that profiles and scenarios give it.
 const Catalog<LossKind>& loss_kinds();
+const Catalog<OffloadReturn>& offload_returns();
 
 /// The profile with what the user changed in it: training.cross_entropy, fused_gradient_accumulation, transformer_engine;
 /// data_parallel.gradient_dtype.

@@ -36,11 +36,12 @@ std::int64_t copied(const plan::Plan& plan, plan::CopySpec::Direction direction)
 }
 
 // ZeRO-Offload (Ren et al. 2021, section 4): the GPU keeps 2P; the host keeps 16P/N per rank (fp32 parameters, moments and
-// gradients). The paper's 2P/N down and 2P/N up are 4P/N each in DeepSpeed's code: gradients are widened before they go, fp32
-// parameters come back (stage_1_and_2.py, async_inplace_copy_grad_to_fp32_buffer_from_gpu, step).
+// gradients). The paper's 2P/N down and 2P/N up are 4P/N each in DeepSpeed's code until May 2025: gradients are widened before they go, fp32
+// parameters come back (stage_1_and_2.py, async_inplace_copy_grad_to_fp32_buffer_from_gpu, step). Since then the CPU casts them into 2P/N of
+// host memory first.
 TEST(Offload, ZeroOffloadBytes) {
   const model::ModelDescription model = small_llama(4);
-  const st::FrameworkProfile profile = st::load_profile("plain");
+  st::FrameworkProfile profile = st::load_profile("plain");
   const st::Strategy s = offloaded(DataParallelKind::zero2, false);
   const plan::Plan plan = st::write_plan(model, s, profile, kRanks);
   const std::int64_t p = st::parameters_per_class(model, s, profile)[0];
@@ -49,9 +50,17 @@ TEST(Offload, ZeroOffloadBytes) {
   EXPECT_EQ(bytes.setup[static_cast<std::size_t>(Category::parameter)], 2 * p);
   EXPECT_EQ(bytes.setup[static_cast<std::size_t>(Category::optimizer)], 0);
   EXPECT_EQ(bytes.before_update[static_cast<std::size_t>(Category::gradient)], 0);
-  EXPECT_EQ(plan.classes[0].host.pinned, 16 * p / kRanks);
-  EXPECT_EQ(copied(plan, plan::CopySpec::Direction::device_to_host), 4 * p / kRanks);
-  EXPECT_EQ(copied(plan, plan::CopySpec::Direction::host_to_device), 4 * p / kRanks);
+  for (const st::OffloadReturn way : {st::OffloadReturn::wide, st::OffloadReturn::under_update, st::OffloadReturn::cast, st::OffloadReturn::narrow}) {
+    const bool narrow = way == st::OffloadReturn::narrow, cast = way == st::OffloadReturn::cast;
+    profile.offload_return = way;
+    const plan::Plan back = st::write_plan(model, s, profile, kRanks);
+    EXPECT_EQ(back.classes[0].host.pinned, (narrow ? 18 : 16) * p / kRanks);
+    EXPECT_EQ(copied(back, plan::CopySpec::Direction::device_to_host), 4 * p / kRanks);
+    EXPECT_EQ(copied(back, plan::CopySpec::Direction::host_to_device), (narrow || cast ? 2 : 4) * p / kRanks);
+    const auto step = ByteLedger(back, 0).step();
+    EXPECT_TRUE(step.mistakes.empty()) << step.mistakes.front();
+  }
+  profile.offload_return = st::OffloadReturn::wide;
   // Of two micro-batches, the first leaves 2P/N, which come back to be added to.
   st::Strategy twice = offloaded(DataParallelKind::zero2, false, 2);
   twice.data_parallel.overlap_gradient_reduce = true;
@@ -155,13 +164,15 @@ TEST(Offload, PinnedMemoryLiesOnOneDomain) {
   EXPECT_NEAR(against_spread("dgx-2", 1, pinned, 1), 1, 1e-9);
 }
 
-// What of an update's traffic is pinned: DeepSpeed's master copy (8 bytes) and gradient (4 to update, 8 to scale), not the moments; nothing
-// where memory is not pinned.
+// What of an update's traffic is pinned: DeepSpeed's master copy (8 bytes) and gradient (4 to update, 8 to scale), not the moments; where the CPU
+// casts, 4 to read and 2 to write. Nothing where memory is not pinned.
 TEST(Offload, MasterCopyAndGradientArePinned) {
   Scenario s = scenario_with(offloaded(DataParallelKind::zero2, false));
   const std::int64_t mine = st::parameters_per_class(s.model, s.strategy, s.profile)[0] / kRanks;
   const auto pinned = [&] { return st::write_plan(s.model, s.strategy, s.profile, kRanks).host_works.at(0).pinned.value; };
   EXPECT_EQ(pinned(), 20 * mine);
+  s.profile.offload_return = st::OffloadReturn::narrow;
+  EXPECT_EQ(pinned(), 26 * mine);
   s.strategy.memory.offload.pinned = false;
   EXPECT_EQ(pinned(), 0);
 }
@@ -179,8 +190,10 @@ TEST(Offload, ParametersReturnUnderTheUpdate) {
     for (const plan::HostSpec& work : plan.host_works) moved += work.dram.value, ++number;
     return std::pair{moved, number};
   };
+  s.profile.offload_return = st::OffloadReturn::wide;
   EXPECT_EQ(works(), (std::pair{36 * mine, std::int64_t{1}}));
-  s.profile.returns_under_update = true;
+  s.profile.offload_return = st::OffloadReturn::under_update;
+  s.profile.update_tile = tile;
   EXPECT_EQ(works(), (std::pair{48 * (tile + mine - (tiles - 1) * tile), std::int64_t{2}}));
 }
 
