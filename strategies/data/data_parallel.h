@@ -113,6 +113,8 @@ class DataParallelWriter {
   void keep_on_host(const Share& all, std::int64_t largest = 0);
   /// Copies reduced gradients down once `after` has got there; `first`: nothing has been accumulated yet.
   void copy_gradients(plan::BlockWriter& w, std::int64_t bytes, std::int64_t bytes_down, plan::Stream after, bool first);
+  /// DeepSpeed looks at gradients before they go: overflow, norm in fp64, an fp32 copy.
+  void inspect_gradients(plan::BlockWriter& w, std::int64_t elements, plan::Stream on);
   /// How updated parameters reach the GPU: as they are stored; cast by the CPU, from a buffer of their own; in fp32; in fp32 while later ones are
   /// updated; cast by the CPU, from pageable memory; cast, to wait in host memory; not at all, where the optimizer's parameters are the model's.
   enum class Return : std::uint8_t { stored, narrow, wide, under_update, cast, cast_and_stay, nothing };

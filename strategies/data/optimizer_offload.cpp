@@ -60,6 +60,15 @@ void DataParallelWriter::copy_gradients(plan::BlockWriter& w, std::int64_t bytes
   }
 }
 
+/// stage_1_and_2.py, copy_grads_in_partition: set_norm_for_param_grad_in_gpu (double().norm(2)), the overflow tracker (_has_inf_or_nan: until 2023
+/// float().sum(), then float(), isnan, isinf, logical_or, float(), max), async_inplace_copy_grad_to_fp32_buffer_from_gpu (float()). Leaves out
+/// that the host waits for each parameter's overflow.
+void DataParallelWriter::inspect_gradients(plan::BlockWriter& w, std::int64_t elements, Stream on) {
+  const auto part = static_cast<std::int64_t>(std::llround(static_cast<double>(elements) * stage_.strategy.memory.offload.ratio));
+  const std::int64_t read = 10 + (profile().checks_by_parameter ? 6 : 17) + 2, written = 8 + (profile().checks_by_parameter ? 4 : 11) + 4;
+  w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = read * part, .bytes_written = written * part, .name = "norm and overflow of offloaded gradients"}), host(), on);
+}
+
 int DataParallelWriter::cpu_threads() const {
   const GroupSizes& s = stage_.sizes;
   const bool alone = s.tensor * s.data * s.pipeline == 1;   // torchrun leaves a single process its threads (torch/distributed/run.py, config_from_args)

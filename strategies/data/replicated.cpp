@@ -79,7 +79,11 @@ void Replicated::after_backward(std::size_t unit, int, bool first, bool last) {
     const std::int64_t bytes = stage_.units[unit].tape->trainable_bytes(stored_bytes());
     if (copies_under_backward() && (last || kind_ == DataParallelKind::zero2) && bytes > 0)
       stage_.call("gradients to host " + std::to_string(bytes) + (first ? " first" : "") + (last ? " last" : ""), Phase::gradient_reduction, nullptr,
-                  [&](plan::BlockWriter& w) { copy_gradients(w, bytes, last ? stage_.units[unit].tape->trainable_bytes(4) : bytes, Stream::compute, first || kind_ != DataParallelKind::zero2); });
+                  [&](plan::BlockWriter& w) {
+                    const std::int64_t wide = stage_.units[unit].tape->trainable_bytes(4);
+                    if (last) inspect_gradients(w, wide / 4, Stream::compute);
+                    copy_gradients(w, bytes, last ? wide : bytes, Stream::compute, first || kind_ != DataParallelKind::zero2);
+                  });
     return;
   }
   // ZeRO-2 partitions gradients, so it must reduce every micro-batch; the others only the last.
@@ -255,6 +259,7 @@ void Replicated::reduce(Part part, std::int64_t bytes) {
                    Stream::data_replicate, plan::kAfterCompute, profile().collective_host);
     }
     const std::int64_t mine = bytes / reduce_bytes() / stage_.sizes.sharing(part);
+    if (copies_under_backward() && last_) inspect_gradients(w, mine, Stream::data_reduce);
     if (copies_under_backward())
       copy_gradients(w, mine * stored_bytes(), mine * (last_ ? 4 : stored_bytes()), stage_.sizes.replicate > 1 && !experts ? Stream::data_replicate : Stream::data_reduce, first);
   });
