@@ -186,8 +186,8 @@ struct FrameworkProfile {
   bool unscales_gradients = false;        // fp16 without ZeRO: the update begins with fp32 copies of all gradients, which are divided by the loss scale and searched for overflow (Megatron)
   bool flattens_gradients = false;        // without ZeRO, of one replica too: after backward all 16-bit gradients are copied into one tensor, averaged, reduced, waited for and copied back (Megatron's local DDP until 2021, DeepSpeed)
   double gradient_buffer = 0;             // ZeRO-1 and 2: gradients are put together in a buffer of so many reduction buckets, made after the loss (DeepSpeed, contiguous_gradients); 0: in one made at the start
-  OffloadReturn offload_return = OffloadReturn::wide;     // ZeRO-1 and 2
-  std::int64_t update_tile = std::int64_t{1} << 27;       // elements that are updated before they cross, under OffloadReturn::under_update
+  OffloadReturn offload_return = OffloadReturn::under_update;   // ZeRO-1 and 2; as Ren et al. 2021 (ZeRO-Offload) have it
+  std::int64_t update_tile = std::int64_t{1} << 27;   // elements that are updated before they cross, under OffloadReturn::under_update
   bool checks_by_parameter = false;       // ZeRO-1 and 2: overflow and norm are found parameter by parameter, the host waiting for each (DeepSpeed until 2022); in fp16 without ZeRO overflow alone
   bool gradient_norm_sync = true;         // the host reads the norm before the optimizer step
   bool overlap_messages = true;           // messages of Megatron's interleaved schedule travel under the passes

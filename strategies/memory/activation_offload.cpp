@@ -15,6 +15,8 @@ using plan::Stream;
 
 namespace {
 enum Extra : std::uint32_t { kShard, kGone, kBack };
+// From here on malloc always asks the operating system and free gives back (glibc malloc/malloc.c, DEFAULT_MMAP_THRESHOLD_MAX).
+constexpr std::int64_t kMapped = std::int64_t{32} << 20;
 }  // namespace
 
 ActivationOffload::ActivationOffload(Stage& stage) : stage_(stage) {
@@ -91,9 +93,9 @@ void ActivationOffload::store(const StoredInput& in) {
     w.copy(stage_.builder.copy({CopySpec::Direction::device_to_host, pinned_, Bytes{bytes}}), Stream::to_host, plan::kAfterCompute | (pinned_ ? 0 : plan::kComputeWaits), host);
     w.record(Stream::to_host, in.extra + kGone);
     if (pinned_) return;
-    // Plain tensors are made for each step and go with its backward: what fills them touches their pages first.
     w.host_wait(in.extra + kGone);
-    w.host_work(stage_.builder.host_work({.name = "pages for layer input", .fresh = Bytes{bytes}}));
+    // Plain tensors are made for each step and go with its backward. Large ones get new pages each time, which what fills them touches first.
+    if (bytes >= kMapped) w.host_work(stage_.builder.host_work({.name = "pages for layer input", .fresh = Bytes{bytes}}));
   });
   if (!to_host_) return;
   settle();

@@ -50,7 +50,7 @@ TEST(Offload, ZeroOffloadBytes) {
   EXPECT_EQ(bytes.setup[static_cast<std::size_t>(Category::parameter)], 2 * p);
   EXPECT_EQ(bytes.setup[static_cast<std::size_t>(Category::optimizer)], 0);
   EXPECT_EQ(bytes.before_update[static_cast<std::size_t>(Category::gradient)], 0);
-  for (const st::OffloadReturn way : {st::OffloadReturn::wide, st::OffloadReturn::under_update, st::OffloadReturn::cast, st::OffloadReturn::narrow}) {
+  for (const st::OffloadReturn way : {st::OffloadReturn::narrow, st::OffloadReturn::cast, st::OffloadReturn::wide, st::OffloadReturn::under_update}) {
     const bool narrow = way == st::OffloadReturn::narrow, cast = way == st::OffloadReturn::cast;
     profile.offload_return = way;
     const plan::Plan back = st::write_plan(model, s, profile, kRanks);
@@ -60,7 +60,6 @@ TEST(Offload, ZeroOffloadBytes) {
     const auto step = ByteLedger(back, 0).step();
     EXPECT_TRUE(step.mistakes.empty()) << step.mistakes.front();
   }
-  profile.offload_return = st::OffloadReturn::wide;
   // Of two micro-batches, the first leaves 2P/N, which come back to be added to.
   st::Strategy twice = offloaded(DataParallelKind::zero2, false, 2);
   twice.data_parallel.overlap_gradient_reduce = true;
@@ -168,6 +167,7 @@ TEST(Offload, PinnedMemoryLiesOnOneDomain) {
 // casts, 4 to read and 2 to write. Nothing where memory is not pinned.
 TEST(Offload, MasterCopyAndGradientArePinned) {
   Scenario s = scenario_with(offloaded(DataParallelKind::zero2, false));
+  s.profile.offload_return = st::OffloadReturn::wide;
   const std::int64_t mine = st::parameters_per_class(s.model, s.strategy, s.profile)[0] / kRanks;
   const auto pinned = [&] { return st::write_plan(s.model, s.strategy, s.profile, kRanks).host_works.at(0).pinned.value; };
   EXPECT_EQ(pinned(), 20 * mine);
@@ -201,6 +201,7 @@ TEST(Offload, ParametersReturnUnderTheUpdate) {
 // one rank's share of DRAM.
 TEST(Offload, CpuUpdateTakesItsShareOfDram) {
   Scenario s = scenario_with(offloaded(DataParallelKind::zero2, false));
+  s.profile.offload_return = st::OffloadReturn::wide;
   s.strategy.training.clip_gradients = false;
   const plan::Plan plan = st::write_plan(s.model, s.strategy, s.profile, kRanks);
   const std::int64_t mine = st::parameters_per_class(s.model, s.strategy, s.profile)[0] / kRanks;
@@ -218,6 +219,7 @@ TEST(Offload, CpuUpdateTakesItsShareOfDram) {
 // DGX H100: a core of its Xeons moves 12.2 GB/s, a rank's share of 614 GB/s is 35.
 TEST(Offload, ThreadsBoundTheCpuUpdate) {
   Scenario s = scenario_with(offloaded(DataParallelKind::zero2, false));
+  s.profile.offload_return = st::OffloadReturn::wide;
   s.cluster = hwmodels::load_cluster("dgx-h100", 1);
   const hwmodels::HostRates rates = hwmodels::host_rates(s.cluster);
   const auto rate = [&](int threads) { return 61e9 / to_seconds(rates.update_time(Bytes{61'000'000'000}, {}, threads)); };
