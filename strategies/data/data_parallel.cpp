@@ -215,11 +215,8 @@ void DataParallelWriter::update(const Share& mine) {
     const double passes = profile().fused_optimizer ? 1.0 : foreach_passes(optimizer);
     if (optimizer == Optimizer::muon) orthogonalise(w);
     const ExtraTraffic more = extra_traffic(optimizer);
-    std::int64_t largest = 0;
-    for (const Unit& u : stage_.units)
-      for (const Weight& weight : u.tape->weights) largest = std::max(largest, weight.trainable ? weight.elements : 0);
     const std::uint32_t working = Stage::kPersistentSlots - 10;
-    w.alloc(working, more.temporary * largest, Category::temporary);
+    w.alloc(working, more.temporary * largest_weight(), Category::temporary);
     w.kernel(builder().kernel({.kind = KernelKind::optimizer, .dtype = DType::fp32, .bytes_read = static_cast<std::int64_t>(static_cast<double>(read) * passes) + more.read * elements,
                                .bytes_written = static_cast<std::int64_t>(static_cast<double>(written) * passes) + more.written * elements, .flops = 12.0 * static_cast<double>(elements), .name = "optimizer step"}),
              host());

@@ -114,7 +114,11 @@ class DataParallelWriter {
   /// Copies reduced gradients down once `after` has got there; `first`: nothing has been accumulated yet.
   void copy_gradients(plan::BlockWriter& w, std::int64_t bytes, std::int64_t bytes_down, plan::Stream after, bool first);
   /// DeepSpeed looks at gradients before they go: overflow, norm in fp64, an fp32 copy.
-  void inspect_gradients(plan::BlockWriter& w, std::int64_t elements, plan::Stream on);
+  /// `largest`: elements of the largest of them.
+  void inspect_gradients(plan::BlockWriter& w, std::int64_t elements, std::int64_t largest, plan::Stream on);
+  /// Elements of the largest trained weight: of a unit, of all.
+  static std::int64_t largest_weight(const Unit& unit);
+  std::int64_t largest_weight() const;
   /// How updated parameters reach the GPU: as they are stored; cast by the CPU, from a buffer of their own; in fp32; in fp32 while later ones are
   /// updated; cast by the CPU, from pageable memory; cast, to wait in host memory; not at all, where the optimizer's parameters are the model's.
   enum class Return : std::uint8_t { stored, narrow, wide, under_update, cast, cast_and_stay, nothing };

@@ -63,10 +63,25 @@ void DataParallelWriter::copy_gradients(plan::BlockWriter& w, std::int64_t bytes
 /// stage_1_and_2.py, copy_grads_in_partition: set_norm_for_param_grad_in_gpu (double().norm(2)), the overflow tracker (_has_inf_or_nan: until 2023
 /// float().sum(), then float(), isnan, isinf, logical_or, float(), max), async_inplace_copy_grad_to_fp32_buffer_from_gpu (float()). Leaves out
 /// that the host waits for each parameter's overflow.
-void DataParallelWriter::inspect_gradients(plan::BlockWriter& w, std::int64_t elements, Stream on) {
+void DataParallelWriter::inspect_gradients(plan::BlockWriter& w, std::int64_t elements, std::int64_t largest, Stream on) {
   const auto part = static_cast<std::int64_t>(std::llround(static_cast<double>(elements) * stage_.strategy.memory.offload.ratio));
+  constexpr std::uint32_t kWide = Stage::kPersistentSlots - 32;   // of one parameter at a time
   const std::int64_t read = 10 + (profile().checks_by_parameter ? 6 : 17) + 2, written = 8 + (profile().checks_by_parameter ? 4 : 11) + 4;
+  w.alloc(kWide, 8 * std::min(largest, part), Category::temporary, plan::Frame::own, on);
   w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = read * part, .bytes_written = written * part, .name = "norm and overflow of offloaded gradients"}), host(), on);
+  w.free(kWide);
+}
+
+std::int64_t DataParallelWriter::largest_weight(const Unit& unit) {
+  std::int64_t largest = 0;
+  for (const Weight& weight : unit.tape->weights) largest = std::max(largest, weight.trainable ? weight.elements : 0);
+  return largest;
+}
+
+std::int64_t DataParallelWriter::largest_weight() const {
+  std::int64_t largest = 0;
+  for (const Unit& u : stage_.units) largest = std::max(largest, largest_weight(u));
+  return largest;
 }
 
 int DataParallelWriter::cpu_threads() const {

@@ -34,6 +34,8 @@ void Replicated::setup() {
   keep_states(stays);
   stage_.rank_class.unified = paged_bytes();
   keep_on_host(my_share());
+  // stage_1_and_2.py, temp_grad_buffer_for_gpu_offload: what the host has of earlier micro-batches comes back into it.
+  if (copies_under_backward()) persistent("offload's gradient buffer", largest_weight() * stored_bytes(), Category::communication);
   if (profile().ddp_bucket_copies && stage_.sizes.data > 1 && !reduces_whole()) persistent("gradient bucket views", stage_.trainable_bytes(2), Category::gradient);
   const std::int64_t reduced = stage_.trainable_bytes(reduce_bytes());
   if (reduces_copies() && reduces()) persistent("gradient buckets", reduced, Category::communication);
@@ -81,7 +83,7 @@ void Replicated::after_backward(std::size_t unit, int, bool first, bool last) {
       stage_.call("gradients to host " + std::to_string(bytes) + (first ? " first" : "") + (last ? " last" : ""), Phase::gradient_reduction, nullptr,
                   [&](plan::BlockWriter& w) {
                     const std::int64_t wide = stage_.units[unit].tape->trainable_bytes(4);
-                    if (last) inspect_gradients(w, wide / 4, Stream::compute);
+                    if (last) inspect_gradients(w, wide / 4, largest_weight(stage_.units[unit]), Stream::compute);
                     copy_gradients(w, bytes, last ? wide : bytes, Stream::compute, first || kind_ != DataParallelKind::zero2);
                   });
     return;
@@ -259,7 +261,7 @@ void Replicated::reduce(Part part, std::int64_t bytes) {
                    Stream::data_replicate, plan::kAfterCompute, profile().collective_host);
     }
     const std::int64_t mine = bytes / reduce_bytes() / stage_.sizes.sharing(part);
-    if (copies_under_backward() && last_) inspect_gradients(w, mine, Stream::data_reduce);
+    if (copies_under_backward() && last_) inspect_gradients(w, mine, largest_weight(), Stream::data_reduce);
     if (copies_under_backward())
       copy_gradients(w, mine * stored_bytes(), mine * (last_ ? 4 : stored_bytes()), stage_.sizes.replicate > 1 && !experts ? Stream::data_replicate : Stream::data_reduce, first);
   });
