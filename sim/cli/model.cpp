@@ -64,7 +64,7 @@ Run add_model(CLI::App& app) {
   app.footer("Examples:\n  rehearse model show llama-3-8b\n  rehearse model show path/to/config.json");  // of the subcommands, too: they take what is there
   CLI::App* list_command = app.add_subcommand("list", "every bundled model");
   CLI::App* show_command = app.add_subcommand("show", "shapes and parameters of one");
-  show_command->add_option("NAME", *name, "a bundled model, or a Hugging Face config.json")->required();
+  show_command->add_option("NAME", *name, "a bundled model, or a Hugging Face config.json or its folder")->required();
   return [=] { return list_command->parsed() ? list_models() : show_model(*name); };
 }
 

@@ -25,8 +25,31 @@ namespace rehearse::scenario {
 using config::Value;
 namespace st = strategies;
 
+/// A path of the scenario is looked for beside the file that has it (which may be one that the scenario extends), then
+/// beside the scenario, then in the working folder.
+static std::filesystem::path place_of(const Value& written, const std::string& scenario_file) {
+  const std::filesystem::path path = written.text();
+  std::error_code unknown;
+  for (const std::filesystem::path& folder : {std::filesystem::path(written.at().file).parent_path(), std::filesystem::path(scenario_file).parent_path()})
+    if (path.is_relative() && std::filesystem::exists(folder / path, unknown)) return folder / path;
+  return path;
+}
+
+static model::ModelDescription read_config_file(const Value& path, const std::string& scenario_file, std::vector<std::string>& notes) {
+  const std::filesystem::path place = place_of(path, scenario_file);
+  std::error_code unknown;   // reading the file says what else is wrong with it
+  if (!std::filesystem::exists(place, unknown)) throw ConfigError(path.diagnostic(fmt::format("there is no file '{}'", path.text()), "Check the path"));
+  model::ImportedModel imported = model::import_huggingface(place);
+  if (imported.text_part_only) notes.push_back(place.string() + ": its language model is simulated (text_config), nothing of what sees or hears");
+  for (const auto& item : imported.report.not_understood) notes.push_back(place.string() + ": '" + item.key + "' is not understood and was left out");
+  return imported.model;
+}
+
 model::ModelDescription read_model_section(const Value& v, const std::string& file, std::vector<std::string>& notes) {
   if (v.is_scalar()) {
+    // A bundled model's bare name stays one, whatever the folder is called that lies here.
+    const bool bundled = v.text().find('/') == std::string::npos && model::preset_for(v.text());
+    if (!bundled && model::means_config_file(place_of(v, file))) return read_config_file(v, file, notes);
     try {
       return model::load_preset(v.text());
     } catch (const ConfigError& e) {
@@ -35,18 +58,15 @@ model::ModelDescription read_model_section(const Value& v, const std::string& fi
     }
   }
   const Value* from = v.find("from");
+  const Value* path = v.find("path");
+  if (from == nullptr && path != nullptr) throw ConfigError(path->diagnostic("a path, but not of what", "Write {from: hf, path: config.json}"));
   if (from == nullptr) return model::read_model(v);
   if (!from->is_scalar() || from->text() != "hf")
     throw ConfigError(from->diagnostic("models can be read from 'hf' (a Hugging Face config.json)", "Write {from: hf, path: config.json}"));
-  const Value* path = v.find("path");
   if (path == nullptr || !path->is_scalar()) throw ConfigError(v.diagnostic("a model from hf needs a path", "Write {from: hf, path: config.json}"));
   for (const Value::Entry& e : v.entries())
     if (e.key != "from" && e.key != "path") throw ConfigError(e.value.diagnostic("unknown key", "Known: from, path"));
-  std::filesystem::path place = path->text();
-  if (place.is_relative()) place = std::filesystem::path(file).parent_path() / place;
-  model::ImportedModel imported = model::import_huggingface(place);
-  for (const auto& item : imported.report.not_understood) notes.push_back(place.string() + ": '" + item.key + "' is not understood and was left out");
-  return imported.model;
+  return read_config_file(*path, file, notes);
 }
 
 /// A file is looked for beside the file that names it; one that --set names, or that is not there, in the working folder.
@@ -213,7 +233,10 @@ std::vector<Diagnostic> problems_of(const Scenario& s) {
 }
 
 std::string scenario_schema() { return config::json_schema(scenario_fields(), "Rehearse scenario"); }
-std::string scenario_reference() { return config::markdown_reference(scenario_fields(), "Scenario file"); }
+std::string scenario_reference() {
+  const std::string title = "Scenario file\n\n`extends: other.yaml` (or a list of files) at the top: this file completes the others, `key: ~` takes away what they have.";
+  return config::markdown_reference(scenario_fields(), title);
+}
 
 std::string describe(const Scenario& s) {
   const st::Degrees& d = s.strategy.parallelism.degrees;
