@@ -42,6 +42,11 @@ expect 0 model show config.json; prints "hidden          2048"
 expect 0 framework list; prints "torchtitan"
 expect 0 framework show megatron-core; prints "kernel_host"
 expect 0 framework show huggingface-mixed; prints "Keys that are not named are those of huggingface."
+printf 'row_id,framework,gpu,n_gpus,model,seq_len,global_batch,micro_batch,step_time_s,precison,mine\na,torchtitan,h100-sxm,8,llama-3-8b,8192,16,1,2.5,bf16,x\nb,nobodys,h100-sxm,8,llama-3-8b,8192,16,1,2.5,bf16,x\n' >runs.csv
+expect 0 validate runs.csv; prints "runs.csv: precison (precision?)"; prints "runs.csv: mine"; prints "1  no profile of framework 'nobodys', simulated as"
+checks=$((checks + 1)); ! grep -q "over 0 sources" out || complain "a mean over no sources is shown"
+expect 0 validate runs.csv --json; prints '"unread_columns"'
+expect 0 validate "$scenarios"/../tests/accuracy/runs/rocm_tables.csv; checks=$((checks + 1)); ! grep -q "not read" out || complain "a column of the contract is said not to be read"
 expect 0 schema; prints '"$schema"'
 expect 0 reference; prints "| \`sequence_length\` |"
 expect 0 doctor; prints "all is well"; prints "scenarios           $(find "$scenarios" -name '*.yaml' | wc -l) of"
