@@ -1,6 +1,8 @@
 // From the file's sections to a checked scenario.
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <optional>
 
 #include <fmt/core.h>
 
@@ -35,11 +37,24 @@ static std::filesystem::path place_of(const Value& written, const std::string& s
   return path;
 }
 
+/// What is wrong with a file as a whole (it is not there, it is a folder) is said where the scenario names it: `blame` makes the
+/// diagnostic there from the problem and its fix, of the file that it is about, or nothing when that is none of its files.
+template <typename Load, typename Blame>
+static auto naming(const Load& load, const Blame& blame) {
+  try {
+    return load();
+  } catch (const ConfigError& error) {
+    const Diagnostic& d = error.diagnostics().front();
+    if (d.at.line > 0 || !d.key.empty() || d.at.file.empty()) throw;
+    if (std::optional<Diagnostic> there = blame(d.at.file, fmt::format("{}: {}", d.at.file, d.problem), d.fix)) throw ConfigError(*std::move(there));
+    throw;
+  }
+}
+
 static model::ModelDescription read_config_file(const Value& path, const std::string& scenario_file, std::vector<std::string>& notes) {
   const std::filesystem::path place = place_of(path, scenario_file);
-  std::error_code unknown;   // reading the file says what else is wrong with it
-  if (!std::filesystem::exists(place, unknown)) throw ConfigError(path.diagnostic(fmt::format("there is no file '{}'", path.text()), "Check the path"));
-  model::ImportedModel imported = model::import_huggingface(place);
+  model::ImportedModel imported = naming([&] { return model::import_huggingface(place); },
+                                         [&](const std::string&, const std::string& problem, const std::string& fix) { return std::optional(path.diagnostic(problem, fix)); });
   if (imported.text_part_only) notes.push_back(place.string() + ": its language model is simulated (text_config), nothing of what sees or hears");
   for (const auto& item : imported.report.not_understood) notes.push_back(place.string() + ": '" + item.key + "' is not understood and was left out");
   return imported.model;
@@ -79,10 +94,18 @@ static std::string beside(const std::string& name, const std::string& key, const
 }
 
 hwmodels::ClusterDescription resolve_cluster(const ClusterSection& c, const config::Provenance& given) {
-  hwmodels::ClusterDescription cluster = hwmodels::load_cluster(beside(c.node, "cluster.node", given), static_cast<int>(c.nodes), beside(c.fabric, "cluster.fabric", given),
-                                                                beside(c.gpu.value_or(""), "cluster.gpu", given));
-  if (config::is_file_name(c.collectives))
-    cluster.collectives = std::make_shared<const hwmodels::CollectiveParameters>(hwmodels::load_collective_parameters(beside(c.collectives, "cluster.collectives", given)));
+  const std::map<std::string, std::string> files{{"cluster.node", beside(c.node, "cluster.node", given)}, {"cluster.fabric", beside(c.fabric, "cluster.fabric", given)},
+                                                 {"cluster.gpu", beside(c.gpu.value_or(""), "cluster.gpu", given)}, {"cluster.collectives", beside(c.collectives, "cluster.collectives", given)}};
+  const auto load = [&] {
+    hwmodels::ClusterDescription loaded = hwmodels::load_cluster(files.at("cluster.node"), static_cast<int>(c.nodes), files.at("cluster.fabric"), files.at("cluster.gpu"));
+    if (config::is_file_name(c.collectives)) loaded.collectives = std::make_shared<const hwmodels::CollectiveParameters>(hwmodels::load_collective_parameters(files.at("cluster.collectives")));
+    return loaded;
+  };
+  hwmodels::ClusterDescription cluster = naming(load, [&](const std::string& file, const std::string& problem, const std::string& fix) -> std::optional<Diagnostic> {
+    for (const auto& [key, name] : files)
+      if (name == file) return given.diagnostic(key, problem, fix);
+    return std::nullopt;
+  });
   if (c.gpus_per_node) {
     if (*c.gpus_per_node > cluster.node.gpus)
       throw ConfigError(given.diagnostic("cluster.gpus_per_node", fmt::format("{} GPUs, but a {} has {}", *c.gpus_per_node, c.node, cluster.node.gpus), fmt::format("Use at most {}", cluster.node.gpus)));
@@ -178,7 +201,9 @@ Scenario read_scenario(const Value& written, const std::string& file) {
   s.sweep = std::move(f.sweep);
   std::string framework = f.training.framework;
   if (f.training.compile.value_or(false) && framework == "torchtitan") framework = "torchtitan-compile";
-  const st::FrameworkProfile habits = st::with_precision(st::load_profile(beside(framework, "training.framework", given)), f.training.precision);
+  const st::FrameworkProfile profile = naming([&] { return st::load_profile(beside(framework, "training.framework", given)); },
+                                              [&](const std::string&, const std::string& problem, const std::string& fix) { return std::optional(given.diagnostic("training.framework", problem, fix)); });
+  const st::FrameworkProfile habits = st::with_precision(profile, f.training.precision);
   s.profile = st::with_choices(habits, s.strategy);
   if (!s.strategy.pipeline.overlap_messages && f.parallelism.pipeline > 2) s.strategy.pipeline.overlap_messages = s.profile.overlap_messages;  // two stages need it
   if (f.training.optimizer_state_dtype) s.profile.optimizer_state = *f.training.optimizer_state_dtype;

@@ -35,6 +35,7 @@ expect 0 hardware show h100-sxm; prints "989.4 TFLOPS"; prints "datasheet"
 expect 0 hardware show dgx-h100; prints "8 x h100-sxm"
 expect 0 model list; prints "llama-3-8b"
 expect 0 model show llama-3-8b; prints "8030261248"
+expect 0 model show mistral-nemo; prints "other names     mistral-nemo-12b"
 expect 0 model show Llama-3-8B; prints "8030261248"
 expect 0 model show meta-llama/Meta-Llama-3-8B; prints "8030261248"
 printf '{"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 16, "intermediate_size": 5632, "vocab_size": 32000}' >config.json

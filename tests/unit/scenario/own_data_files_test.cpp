@@ -86,9 +86,27 @@ TEST_F(OwnDataFiles, AModelFileThatIsNotThereIsBlamedOnTheLineThatNamesIt) {
       return to_string(error.diagnostics().front());
     }
   };
-  EXPECT_NE(said("{from: hf, path: gone.json}").find("job.yaml:1:25: model.path: there is no file 'gone.json'"), std::string::npos) << said("{from: hf, path: gone.json}");
-  EXPECT_NE(said("gone/config.json").find("job.yaml:1:8: model: there is no file 'gone/config.json'"), std::string::npos) << said("gone/config.json");
+  EXPECT_NE(said("{from: hf, path: gone.json}").find("job.yaml:1:25: model.path: gone.json: no such file"), std::string::npos) << said("{from: hf, path: gone.json}");
+  EXPECT_NE(said("gone/config.json").find("job.yaml:1:8: model: gone/config.json: no such file"), std::string::npos) << said("gone/config.json");
   EXPECT_NE(said("{path: gone.json}").find("Write {from: hf, path: config.json}"), std::string::npos) << said("{path: gone.json}");
+}
+
+TEST_F(OwnDataFiles, ADataFileThatIsNotThereIsBlamedOnTheKeyThatNamesIt) {
+  const auto said = [&](const std::string& cluster, const std::string& framework) -> std::string {
+    try {
+      step(cluster, framework);
+      return "nothing";
+    } catch (const ConfigError& error) {
+      return to_string(error.diagnostics().front());
+    }
+  };
+  for (const char* key : {"gpu", "fabric", "collectives"}) {
+    const std::string text = said("node: dgx-h100, nodes: 2, " + std::string(key) + ": ./gone.yaml", "plain");
+    EXPECT_NE(text.find("job.yaml:2:"), std::string::npos) << text;
+    EXPECT_NE(text.find("cluster." + std::string(key) + ": ./gone.yaml: no such file"), std::string::npos) << text;
+  }
+  EXPECT_NE(said("node: gone.yaml", "plain").find("cluster.node: gone.yaml: no such file"), std::string::npos) << said("node: gone.yaml", "plain");
+  EXPECT_NE(said("node: dgx-h100", "./gone.yaml").find("job.yaml:3:"), std::string::npos) << said("node: dgx-h100", "./gone.yaml");
 }
 
 TEST_F(OwnDataFiles, OfAMultimodalModelItIsSaidWhatIsLeftOut) {
