@@ -151,7 +151,7 @@ void report_rows(const Log& log, const std::string& refused, const std::string& 
 Imported import_nccl_tests_text(const std::string& text, const std::string& file, const ImportOptions& options) {
   Log log(options.collective);
   log.read(text);
-  if (log.header_line == 0) throw ConfigError(Diagnostic{{file, 0, 0}, "", "holds no table of nccl-tests (a line '# size count type ... busbw')", "Give the whole output of all_reduce_perf and its sisters", ""});
+  if (log.header_line == 0) throw ConfigError(Diagnostic{{file, 0, 0}, "", "holds no table of nccl-tests (a line '# size count type ... busbw')", "Give the whole output of all_reduce_perf and its sisters; what else is read: rehearse calibrate import --help", ""});
   const int ranks = options.ranks.value_or(log.ranks), nodes = options.nodes.value_or(std::max<int>(1, static_cast<int>(log.hosts.size())));
   if (ranks < 1) throw ConfigError(Diagnostic{{file, log.header_line, 1}, "", "how many GPUs took part is not in the log (its lines '# Rank ... on ... device' are missing)", "Say it: --ranks 8 --nodes 1", ""});
   SeriesBuilder series;

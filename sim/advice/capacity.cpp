@@ -78,8 +78,17 @@ struct Search {
   }
 };
 
-Case on(const Case& job, const Machines& m) {
-  return job.with({m.node, {fmt::format("cluster.node={}", m.node), fmt::format("cluster.nodes={}", m.nodes), "parallelism.data=auto"}, false});
+/// Settings that lay the job on these machines. What the scenario says of its own machines (another GPU, fewer of them, a locked
+/// clock, measured efficiencies) holds for that node design; any other is taken as it is sold.
+std::vector<std::string> settings_for(const Machines& m, const Case& job, const hwmodels::ClusterDescription& own, const hwmodels::ClusterDescription& sold) {
+  std::vector<std::string> out{fmt::format("cluster.node={}", m.node), fmt::format("cluster.nodes={}", m.nodes), "parallelism.data=auto"};
+  if (sold.node.file == own.node.file) return out;
+  if (job.says("cluster", "gpu")) out.push_back(fmt::format("cluster.gpu={}", sold.node.gpu));
+  if (own.gpus_per_node != sold.gpus_per_node) out.push_back(fmt::format("cluster.gpus_per_node={}", sold.gpus_per_node));
+  if (own.gpu.locked_clock_mhz > 0) out.push_back(fmt::format("cluster.gpu_clock={:g} MHz", sold.gpu.highest_clock_mhz()));
+  if (own.nic_efficiency && sold.node.nic.count > 0) out.push_back(fmt::format("cluster.nic_efficiency={}", sold.node.nic.efficiency));
+  if (own.collectives) out.emplace_back("cluster.collectives=nccl");
+  return out;
 }
 
 /// The scenario's own arrangement, where these GPUs can have it: its schedule, stages and recomputation may be none of ours.
@@ -136,15 +145,18 @@ std::vector<Offer> plan_capacity(const Case& job, const std::vector<Machines>& m
   std::vector<std::pair<std::size_t, std::size_t>> work;   // offer, arrangement
   for (const Machines& m : machines) {
     Offer offer{.machines = m};
-    const hwmodels::ClusterDescription cluster = hwmodels::load_cluster(m.node, m.nodes, "rail-fat-tree");
-    offer.gpus = cluster.gpus_per_node * m.nodes;
-    std::vector<Change> changes = arrangements(as_written, offer.gpus, cluster.gpus_per_node);
+    const hwmodels::ClusterDescription sold = hwmodels::load_cluster(m.node, m.nodes);
+    const hwmodels::ClusterDescription& there = sold.node.file == as_written.cluster.node.file ? as_written.cluster : sold;
+    offer.settings = settings_for(m, job, as_written.cluster, sold);
+    offer.gpus = there.gpus_per_node * m.nodes;
+    offer.architecture = name_of(there.gpu.architecture);
+    std::vector<Change> changes = arrangements(as_written, offer.gpus, there.gpus_per_node);
     if (std::optional<Change> own = as_it_is(as_written, offer.gpus)) changes.push_back(std::move(*own));
     if (changes.empty()) offer.reason = fmt::format("no arrangement of {} GPUs divides the global batch of {}", offer.gpus, as_written.strategy.training.global_batch_size);
     offer.tried = static_cast<int>(changes.size());
     for (std::size_t i = 0; i < changes.size(); ++i) work.emplace_back(offers.size(), i);
+    searches.push_back(std::make_unique<Search>(job.with({m.node, offer.settings, false}), std::move(changes)));
     offers.push_back(std::move(offer));
-    searches.push_back(std::make_unique<Search>(on(job, m), std::move(changes)));
   }
 
   int done = 0;

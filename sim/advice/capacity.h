@@ -25,6 +25,8 @@ struct Goal {
 struct Offer {
   Machines machines;
   int gpus = 0;
+  std::string architecture;                   // of the GPUs: "hopper"
+  std::vector<std::string> settings;          // of the scenario, that lay it on these machines
   int tried = 0;                              // arrangements that were looked at
   std::optional<Trial> best;                  // the fastest that fits; none: nothing does
   std::string reason;                         // why there is none

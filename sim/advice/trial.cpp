@@ -67,6 +67,11 @@ std::optional<double> Case::shortest_step(const std::vector<std::string>& more, 
   return allowed(reason, [&] { return std::optional(simulate(read(more), {.time = false, .memory = false, .bound = true}).shortest_step); });
 }
 
+bool Case::says(const std::string& section, const std::string& key) const {
+  const config::Value* map = root_.find(section);
+  return map != nullptr && map->is_map() && map->find(key) != nullptr;
+}
+
 Case Case::with(const Change& change) const {
   Case next = *this;
   for (const std::string& setting : change.settings) {

@@ -45,6 +45,8 @@ class Case {
   std::optional<double> step_time(const std::vector<std::string>& more, std::string* reason = nullptr) const;
   /// Seconds that no step is shorter than, without running one:
   std::optional<double> shortest_step(const std::vector<std::string>& more, std::string* reason = nullptr) const;
+  /// Whether the scenario was written with this key of a section: says("cluster", "gpu").
+  bool says(const std::string& section, const std::string& key) const;
   /// The same case with a change made for good.
   Case with(const Change& change) const;
   const std::vector<std::string>& settings() const { return settings_; }

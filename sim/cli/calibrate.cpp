@@ -27,7 +27,7 @@ Run add_calibrate(CLI::App& app) {
   add("import", "turn logs, traces and topologies into measurements or a node description", add_calibrate_import);
   add("show", "what a measurements file holds", add_calibrate_show);
   add("against", "fit a framework's host costs and interference to your own training runs", add_calibrate_against);
-  app.footer("Examples:\n  rehearse calibrate import all_reduce.log --op all_reduce --out m.json\n  rehearse calibrate fit m.json --out my-cluster\n  rehearse run scenario.yaml --set cluster.gpu=my-cluster/gpu.yaml");
+  app.footer("Examples:\n  rehearse calibrate import all_reduce.log --op all_reduce --out m.json\n  rehearse calibrate fit m.json --out my-cluster\n  rehearse run scenario.yaml --set cluster.collectives=my-cluster/collectives.yaml");
   return [runs] {
     for (const auto& [sub, run] : runs)
       if (sub->parsed()) return run();

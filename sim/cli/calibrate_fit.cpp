@@ -88,7 +88,7 @@ Run add_calibrate_fit(CLI::App& app) {
   app.add_option("-o,--out", o->out, "folder for gpu.yaml, collectives.yaml, node.yaml, cluster.yaml and fit.txt")->required();
   app.add_option("--gpu", o->gpu, "GPU file to start from; default: by the name that the driver gave");
   app.add_option("--node", o->node, "node design of the collectives; default: the usual one of the GPU");
-  app.footer("Example:\n  rehearse calibrate fit m.json --out my-cluster\n  rehearse run scenario.yaml --set cluster.gpu=my-cluster/gpu.yaml");
+  app.footer("Example:\n  rehearse calibrate fit m.json --out my-cluster\nThen write `extends: my-cluster/cluster.yaml` into a scenario, or name single files: --set cluster.gpu=my-cluster/gpu.yaml");
   return [o] { return fit(*o); };
 }
 

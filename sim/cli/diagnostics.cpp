@@ -88,7 +88,7 @@ std::string show(const std::vector<Diagnostic>& diagnostics, bool colour) {
     if (!d.fix.empty()) text += pad + " = " + paint.help("help") + ": " + brief(d.fix) + "\n";
     text += "\n";
   }
-  if (diagnostics.size() > 1) text += fmt::format("{} mistakes; nothing was simulated\n", diagnostics.size());
+  if (diagnostics.size() > 1) text += fmt::format("{} mistakes; nothing was done\n", diagnostics.size());
   return text;
 }
 

@@ -14,6 +14,8 @@
 #include "sim/config/layers.h"
 #include "sim/config/reader.h"
 #include "sim/importers/importer.h"
+#include "sim/model/huggingface.h"
+#include "sim/model/presets.h"
 #include "sim/scenario/import_section.h"
 
 namespace rehearse::cli {
@@ -33,8 +35,10 @@ struct ImportOptions {
 Value stated(const ImportOptions& o) {
   std::vector<std::string> all;
   if (!o.model.empty()) {
+    // The model section reads paths from beside the scenario, which lies elsewhere than the working folder.
     std::error_code ignored;
-    const bool file = o.model.ends_with(".json") || (o.model.find('/') != std::string::npos && std::filesystem::is_regular_file(o.model, ignored));
+    const bool path = o.model.find('/') != std::string::npos;
+    const bool file = path ? std::filesystem::is_regular_file(o.model, ignored) || model::means_config_file(o.model) : !model::preset_for(o.model) && model::means_config_file(o.model);
     all.push_back(file ? fmt::format("model={{from: hf, path: \"{}\"}}", std::filesystem::absolute(o.model).string()) : "model=" + o.model);
   }
   if (!o.cluster.empty()) all.push_back("cluster.node=" + o.cluster);
@@ -167,7 +171,7 @@ Run add_import(CLI::App& app) {
   app.add_option("FILE", o->file, "configuration of a framework: DeepSpeed's JSON, Megatron's arguments or log, torchtitan's TOML or JSON, accelerate's YAML")->required();
   app.add_option("--framework", o->framework, "what the file is, if its content does not tell: " + formats)->type_name("NAME");
   app.add_option("--framework-version", o->version, "for defaults that changed; default: the newest known")->type_name("VERSION");
-  app.add_option("--model", o->model, "a bundled model, or a Hugging Face config.json")->type_name("NAME");
+  app.add_option("--model", o->model, "a bundled model, or a Hugging Face config.json or its folder")->type_name("NAME");
   app.add_option("--cluster", o->cluster, "node design (hardware list)")->type_name("NODE");
   app.add_option("--nodes", o->nodes, "number of nodes")->type_name("N")->check(CLI::Range(1, 100000));
   app.add_option("--sequence-length", o->sequence, "tokens per sample")->type_name("N")->check(CLI::Range(1, 1 << 26));

@@ -14,15 +14,15 @@
 namespace rehearse::cli {
 namespace {
 
+std::string other_names(const std::string& preset) { return fmt::format("{}", fmt::join(model::preset_facts(preset).aliases, ", ")); }
+
 int list_models() {
   report::Table table({"Model", "parameters", "layers", "hidden", "heads", "kv heads", "vocabulary", "other names"});
   table.left(7);
   for (const std::string& name : model::preset_names()) {
     const model::ModelDescription m = model::load_preset(name);
-    std::string aliases;
-    for (const std::string& alias : model::preset_facts(name).aliases) aliases += (aliases.empty() ? "" : ", ") + alias;
     table.add({"  " + name, model::human_count(model::count_parameters(m).total), std::to_string(m.layer_count()), std::to_string(m.hidden), std::to_string(m.heads), std::to_string(m.kv_heads),
-               std::to_string(m.vocab), aliases});
+               std::to_string(m.vocab), other_names(name)});
   }
   print(table.text(0));
   return kYes;
@@ -51,6 +51,7 @@ int show_model(const std::string& name) {
   }
   const model::ModelDescription m = model::load_preset(preset.value_or(name));
   std::string text = lines(model::describe(m));
+  if (preset && !other_names(*preset).empty()) text += report::wrapped("other names     ", other_names(*preset));
   if (preset) text += report::wrapped("source          ", model::preset_facts(*preset).source);
   print(text);
   return kYes;
@@ -64,7 +65,7 @@ Run add_model(CLI::App& app) {
   app.footer("Examples:\n  rehearse model show llama-3-8b\n  rehearse model show path/to/config.json");  // of the subcommands, too: they take what is there
   CLI::App* list_command = app.add_subcommand("list", "every bundled model");
   CLI::App* show_command = app.add_subcommand("show", "shapes and parameters of one");
-  show_command->add_option("NAME", *name, "a bundled model, or a Hugging Face config.json")->required();
+  show_command->add_option("NAME", *name, "a bundled model, or a Hugging Face config.json or its folder")->required();
   return [=] { return list_command->parsed() ? list_models() : show_model(*name); };
 }
 

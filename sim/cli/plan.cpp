@@ -101,7 +101,8 @@ int run(const PlanOptions& o) {
   keep_freed_memory();
   const advice::Goal goal = goal_of(o);
   const advice::Case job(config::apply_overrides(config::load_layered(o.scenario.file), o.scenario.overrides), o.scenario.file);
-  const strategies::Training t = job.read().strategy.training;
+  const scenario::Scenario as_written = job.read();
+  const strategies::Training& t = as_written.strategy.training;
   const auto step_tokens = static_cast<double>(t.sequence_length * t.global_batch_size);
   if (goal.tokens < step_tokens) complain("--tokens", fmt::format("{} are less than the {} of one step", o.tokens, step_tokens), "Write --tokens 15T, 300B or 2e12");
   const std::vector<advice::Machines> machines = machines_of(o, job);
@@ -111,7 +112,7 @@ int run(const PlanOptions& o) {
   const bool told = !o.quiet && is_terminal(Channel::err);
   const std::vector<advice::Offer> offers = plan_capacity(job, machines, goal, o.jobs, told ? [](int asked) { say(fmt::format("\r\033[K{} arrangements", asked)); } : std::function<void(int)>{});
   if (told) say("\r\033[K");
-  print(o.json ? report::write_capacity_json(offers, goal) : report::write_capacity(offers, goal, o.scenario.file));
+  print(o.json ? report::write_capacity_json(offers, goal, as_written) : report::write_capacity(offers, goal, as_written));
   return advice::chosen(offers) != nullptr ? kYes : kNo;
 }
 
@@ -130,6 +131,7 @@ Run add_plan(CLI::App& app) {
   app.add_flag("-q,--quiet", o->quiet, "no progress");
   app.footer("For each set of machines the fastest arrangement is found by simulation: the scenario's own, and others: tensor and pipeline degrees, chunks,\n"
              "micro-batches, recomputation. Global batch, sequence, data-parallel strategy, context and expert degrees stay the scenario's.\n"
+             "What the scenario says of its machines (cluster.gpu, gpus_per_node, gpu_clock, nic_efficiency, collectives) holds for that node design only.\n"
              "Exit code 1: nothing on offer meets the goal.\n"
              "Example:\n  rehearse plan job.yaml --tokens 2T --within 30d --machines dgx-h100:16,32,64 --machines dgx-b200:8,16 --price dgx-h100=2.5 --price dgx-b200=4.5");
   return [o] { return run(*o); };

@@ -87,20 +87,38 @@ Json presence_of(const std::string& key) {
   return schema;
 }
 
+/// The keys of a map and their forms; which of them must be there says requirements_of.
 Json schema_of(const TableInfo& table) {
   Json properties = Json::object();
+  for (const FieldInfo& field : table.fields) properties[field.name] = schema_of(field);
+  return {{"type", "object"}, {"additionalProperties", false}, {"properties", properties}};
+}
+
+Json requirements_of(const TableInfo& table);
+
+/// What a field's own keys must hold; null when nothing.
+Json requirements_of(const FieldInfo& field) {
+  if (!field.table) return nullptr;
+  const Json inside = requirements_of(*field.table);
+  if (inside.empty()) return nullptr;
+  if (field.shape == Shape::table_list) return {{"items", inside}};
+  if (field.shape == Shape::table_map) return {{"additionalProperties", inside}};
+  return inside;
+}
+
+/// Which keys must be there, down the whole tree: a schema to stand beside schema_of. Empty when none must.
+Json requirements_of(const TableInfo& table) {
   Json required = Json::array();
+  Json properties = Json::object();
   std::map<std::string, Json> required_unless;
   for (const FieldInfo& field : table.fields) {
-    properties[field.name] = schema_of(field);
     if (field.required) (field.unless.empty() ? required : required_unless[field.unless]).push_back(field.name);
+    if (Json inside = requirements_of(field); !inside.is_null()) properties[field.name] = std::move(inside);
   }
-  Json schema = {{"type", "object"}, {"additionalProperties", false}, {"properties", properties}};
+  Json schema = Json::object();
   if (!required.empty()) schema["required"] = required;
-  for (const auto& [key, names] : required_unless) {
-    schema["if"] = presence_of(key);
-    schema["else"] = {{"required", names}};
-  }
+  for (const auto& [key, names] : required_unless) schema["allOf"].push_back({{"if", presence_of(key)}, {"else", {{"required", names}}}});
+  if (!properties.empty()) schema["properties"] = properties;
   return schema;
 }
 
@@ -149,18 +167,20 @@ void write_section(const TableInfo& table, const std::string& path, std::string&
 
 }  // namespace
 
+/// Read before any table (layers.h), so no table has it.
+constexpr const char* kExtends = "file or files that this one completes; paths relative to this file";
+
 std::string json_schema(const TableInfo& root, const std::string& title) {
   Json schema = {{"$schema", "http://json-schema.org/draft-07/schema#"}, {"title", title}};
   const Json file_name = {{"type", "string"}};
   schema.update(schema_of(root));
-  // A file that extends others may leave required keys to them.
-  if (schema.contains("required")) {
-    const Json required = schema["required"];
-    schema.erase("required");
-    schema["anyOf"] = Json::array({{{"required", required}}, {{"required", Json::array({"extends"})}}});
+  // A file that extends others may leave required keys to them, at every depth.
+  if (const Json requirements = requirements_of(root); !requirements.empty()) {
+    schema["if"] = {{"required", Json::array({"extends"})}};
+    schema["else"] = requirements;
   }
   schema["properties"]["extends"] = {
-      {"description", "file or files that this one completes; paths relative to this file"},
+      {"description", kExtends},
       {"anyOf", Json::array({file_name, {{"type", "array"}, {"items", file_name}}})}};
   return schema.dump(2) + "\n";
 }

@@ -56,6 +56,17 @@ std::vector<std::string> longer_or_shorter(const std::string& word, const std::v
   return out;
 }
 
+/// Those that begin with the whole word: a100-80gb-sxm for a100, which is no slip for a10g.
+std::vector<std::string> begun_by(const std::string& word, const std::vector<std::string>& candidates) {
+  const std::string start = folded(word);
+  std::vector<std::string> out;
+  for (const std::string& candidate : candidates) {
+    const std::string other = folded(candidate);
+    if (other.size() > start.size() && other.starts_with(start) && std::isalnum(static_cast<unsigned char>(other[start.size()])) == 0) out.push_back(candidate);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::optional<std::string> nearest_name(const std::string& word, const std::vector<std::string>& candidates) {
@@ -68,7 +79,8 @@ std::optional<std::string> nearest_name(const std::string& word, const std::vect
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& candidates, const std::string& otherwise) {
   constexpr std::size_t kMost = 5;
   std::vector<std::string> names;
-  if (!word.empty() && word.size() <= kLongestWord) names = nearest_names(word, candidates);
+  if (!word.empty()) names = begun_by(word, candidates);
+  if (names.empty() && !word.empty() && word.size() <= kLongestWord) names = nearest_names(word, candidates);
   if (names.empty() && word.size() <= kLongestWord) names = longer_or_shorter(word, candidates);
   if (names.empty() || names.size() > kMost) return otherwise;
   std::string text = "Did you mean " + names[0];

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "sim/config/document.h"
-#include "sim/core/suggestion.h"
 #include "sim/model/huggingface_families.h"
 
 namespace rehearse::model {
@@ -70,6 +69,8 @@ const Catalog<FamilyReader> kHuggingFaceFamilies{
 
 namespace {
 
+constexpr const char* kConfigFile = "config.json";
+
 /// What a multimodal file calls itself, and what its text part is when that does not say.
 std::string text_family(const std::string& model_type) {
   if (model_type == "gemma3") return "gemma3_text";
@@ -115,7 +116,8 @@ Diagnostic unknown_family(const config::Value& object, const std::string& model_
   Diagnostic diagnostic =
       (value != nullptr ? *value : object)
           .diagnostic(problem,
-                      did_you_mean(model_type, names, fmt::format("Supported: {}", fmt::join(names, ", "))));
+                      // The library wrote the word: a family whose name is near has another shape.
+                      fmt::format("Supported: {}", fmt::join(names, ", ")));
   if (value == nullptr) diagnostic.key = config::child_path(object.path(), "model_type");
   return diagnostic;
 }
@@ -154,14 +156,25 @@ ImportedModel import_huggingface(const config::Value& config, const std::string&
   if (!mistakes.empty()) throw ConfigError(std::move(mistakes));
   result.report = fields.take_report(reason_to_ignore);
   if (nested != nullptr) report_wrapper(config, result.report);
+  result.text_part_only = nested != nullptr;
   return result;
 }
 
 ImportedModel import_huggingface(const std::filesystem::path& path) {
-  const config::Document document = config::load_document(path);
+  std::error_code unknown;   // reading the file says what is wrong with it
+  const std::filesystem::path file = std::filesystem::is_directory(path, unknown) ? path / kConfigFile : path;
+  const config::Document document = config::load_document(file);
   ImportedModel result = import_huggingface(document.root, {});
-  if (result.model.name.empty()) result.model.name = path.stem().string();
+  if (!result.model.name.empty()) return result;
+  // Every model's file is called config.json: its folder has the model's name.
+  const std::filesystem::path folder = std::filesystem::absolute(file, unknown).lexically_normal().parent_path();
+  result.model.name = file.filename() == kConfigFile && folder.has_filename() ? folder.filename().string() : file.stem().string();
   return result;
+}
+
+bool means_config_file(const std::filesystem::path& given) {
+  std::error_code unknown;
+  return given.extension() == ".json" || std::filesystem::is_regular_file(given / kConfigFile, unknown);
 }
 
 std::vector<HuggingFaceFamily> huggingface_families() {

@@ -15,6 +15,7 @@ namespace rehearse::model {
 struct ImportedModel {
   ModelDescription model;
   ImportReport report;
+  bool text_part_only = false;   // the file describes a multimodal model, this is its language model
 };
 
 /// The description of the language model in a config.json. A file that keeps it under `text_config` is
@@ -27,8 +28,11 @@ struct ImportedModel {
 /// fields.
 ImportedModel import_huggingface(const config::Value& config, const std::string& name = {});
 
-/// The same for a file. Throws also when it cannot be read or is not JSON.
+/// The same for a file, or for a folder that holds a config.json. Throws also when it cannot be read or is not JSON.
 ImportedModel import_huggingface(const std::filesystem::path& path);
+
+/// Whether what is given for a model means a file, not a preset: it ends in .json, or is a folder with a config.json.
+bool means_config_file(const std::filesystem::path& given);
 
 /// Every `model_type` that import_huggingface knows, with a word on it, in the catalog's order.
 struct HuggingFaceFamily {

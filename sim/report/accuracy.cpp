@@ -42,7 +42,7 @@ std::map<std::string, std::string> facets_of(const scenario::MeasuredRun& run) {
 }
 
 RowOutcome outcome_of(const scenario::MeasuredRun& run, const AccuracyOptions& options) {
-  RowOutcome out{.row_id = run.row_id, .source = run.source, .framework = run.framework, .gpu = run.gpu, .clean = run.clean, .dense = run.dense, .reason = run.reason, .memory_kind = run.peak_mem_kind};
+  RowOutcome out{.row_id = run.row_id, .source = run.source, .framework = run.framework, .gpu = run.gpu, .clean = run.clean, .dense = run.dense, .reason = run.reason, .guessed_profile = run.guessed_profile, .memory_kind = run.peak_mem_kind};
   out.facets = facets_of(run);
   if (!run.scenario) return out;
   out.profile = run.scenario->profile.name;
@@ -206,6 +206,8 @@ Accuracy measure_accuracy(const std::vector<std::string>& files, const AccuracyO
   if (!options.gpu.empty()) use_gpu(options.gpu, runs);
 
   Accuracy accuracy;
+  for (const std::string& file : files)
+    for (const std::string& column : scenario::unread_columns(file)) accuracy.unread.push_back(file + ": " + column);
   accuracy.rows.resize(runs.size());
   std::vector<std::string> failures(runs.size());
   for_each_index(runs.size(), options.threads, [&](std::size_t i) {

@@ -19,6 +19,7 @@ struct RowOutcome {
   std::map<std::string, std::string> facets;               // "tensor" -> "8": what `--by` can group by
   bool clean = true, simulated = false, dense = true;
   std::string reason;                                      // why not simulated
+  std::string guessed_profile;                             // which profile stands in for an unknown framework, and why
   std::optional<double> measured_time, predicted_time;     // seconds
   std::string memory_kind;
   std::optional<double> measured_memory, predicted_memory; // GiB
@@ -41,6 +42,7 @@ struct SourceSummary {
 struct Accuracy {
   std::vector<RowOutcome> rows;
   std::vector<SourceSummary> sources;   // by name, then "all"; the errors of "all" are over rows
+  std::vector<std::string> unread;      // "runs.csv: precison (precision?)": columns that nothing reads
 };
 
 /// Which mechanism to switch off, to see what it is worth.

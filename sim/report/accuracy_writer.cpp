@@ -36,7 +36,8 @@ OverSources over_sources(const Accuracy& a) {
     o.bias += s.time.bias;
     ++o.sources;
   }
-  if (o.sources > 0) o.mape /= o.sources, o.bias /= o.sources;
+  if (o.sources == 0) return {.mape = std::nan(""), .bias = std::nan("")};
+  o.mape /= o.sources, o.bias /= o.sources;
   return o;
 }
 
@@ -57,17 +58,25 @@ std::string accuracy_text(const Accuracy& a, int worst) {
     out += fmt::format("{:<32} {:>5} {:>5} | {:>5} {:>6} {:>6} {:>6} {:>6} {:>5} | {:>5} {:>6} {:>6} {:>6} | {:>5}\n", s.name, s.rows, s.simulated, s.time.rows, percent(s.time.mape), percent(s.time.median),
                        percent(s.time.bias, true), percent(s.time.p90), correlation(s.time), s.memory.rows, percent(s.memory.mape), percent(s.memory.bias, true), percent(s.memory.p90), fits(s));
   const OverSources o = over_sources(a);
-  out += fmt::format("\nstep time over {} with at least 5 rows: MAPE {} %, bias {} %. All errors in %, of clean rows.\n", counted(o.sources, "source"), percent(o.mape), percent(o.bias, true));
+  out += "\n";
+  if (o.sources > 0) out += fmt::format("step time over {} with at least 5 rows: MAPE {} %, bias {} %. ", counted(o.sources, "source"), percent(o.mape), percent(o.bias, true));
+  out += "All errors in %, of clean rows.\n";
   const std::vector<Coverage> coverage = band_coverage(a);
   if (!coverage.empty()) out += fmt::format("error bands made from the other sources (80 % wanted): a source's step times lie inside {} %, mean over sources\n", percent(mean_coverage(coverage)));
   const SourceSummary& all = a.sources.back();
   out += fmt::format("dense rows simulated: {} of {} ({:.1f} %)\n", all.dense_simulated, all.dense, 100.0 * all.dense_simulated / std::max(1, all.dense));
 
-  std::map<std::string, int> reasons;
-  for (const RowOutcome& r : a.rows)
-    if (!r.simulated) ++reasons[r.reason];
-  if (!reasons.empty()) out += "\nnot simulated:\n";
-  for (const auto& [reason, count] : reasons) out += fmt::format("{:>6}  {}\n", count, reason);
+  const auto list = [&](const char* title, const auto& text_of) {
+    std::map<std::string, int> counts;
+    for (const RowOutcome& r : a.rows)
+      if (const std::string text = text_of(r); !text.empty()) ++counts[text];
+    if (!counts.empty()) out += fmt::format("\n{}:\n", title);
+    for (const auto& [text, count] : counts) out += fmt::format("{:>6}  {}\n", count, text);
+  };
+  list("not simulated", [](const RowOutcome& r) { return r.simulated ? std::string() : r.reason; });
+  list("simulated as something else", [](const RowOutcome& r) { return r.simulated ? r.guessed_profile : std::string(); });
+  if (!a.unread.empty()) out += "\ncolumns that are not read (tests/accuracy/runs/README.md has those that are):\n";
+  for (const std::string& column : a.unread) out += "  " + column + "\n";
 
   std::vector<const RowOutcome*> rows;
   for (const RowOutcome& r : a.rows)
@@ -140,6 +149,7 @@ std::string accuracy_json(const Accuracy& a) {
                        {"fits_rows", s.fits_rows}, {"fits_right", s.fits_right}});
   const OverSources o = over_sources(a);
   nlohmann::json document{{"schema_version", 1}, {"summary", {{"sources", sources}, {"step_time_mape_over_sources", number_or_null(o.mape)}, {"step_time_bias_over_sources", number_or_null(o.bias)}}}, {"rows", rows}};
+  if (!a.unread.empty()) document["unread_columns"] = a.unread;
   return document.dump(1) + "\n";
 }
 

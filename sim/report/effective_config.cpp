@@ -142,8 +142,9 @@ Value data_parallel_section(const scenario::Scenario& s) {
   const st::DataParallel& d = s.strategy.data_parallel;
   Section out("data_parallel");
   out.add("kind", word_of(d.kind));
-  if (d.kind == st::DataParallelKind::one_process) out.add("gather", std::string_view(d.gather == st::Gathered::loss ? "loss" : "logits"));
-  out.add("overlap_gradient_reduce", d.overlap_gradient_reduce.value_or(s.profile.overlap_gradient_reduce));
+  const bool one_process = d.kind == st::DataParallelKind::one_process;   // its gradients wait for each other, whatever the framework's habit
+  if (one_process) out.add("gather", std::string_view(d.gather == st::Gathered::loss ? "loss" : "logits"));
+  out.add("overlap_gradient_reduce", !one_process && d.overlap_gradient_reduce.value_or(s.profile.overlap_gradient_reduce));
   out.add("overlap_parameter_gather", d.overlap_parameter_gather.value_or(s.profile.overlap_parameter_gather));
   if (d.bucket) out.add("bucket", config::to_text(*d.bucket));
   out.add("reshard_after_forward", d.reshard_after_forward.value_or(s.strategy.parallelism.degrees.pipeline == 1));

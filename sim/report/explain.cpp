@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "sim/model/describe.h"
 #include "sim/report/effective_config.h"
 #include "sim/report/format.h"
@@ -66,6 +68,19 @@ std::string explain_layout(const Scenario& s, const Result&) {
   return table.empty() ? text + "no process group has more than one rank\n" : text + table.text(0);
 }
 
+/// What the letters of the drawing stand for, of those that it has.
+std::string schedule_legend(const st::PipelineProgram& program) {
+  const auto has = [&](st::ActionKind kind) {
+    return std::any_of(program.ranks.begin(), program.ranks.end(), [&](const auto& rank) { return std::any_of(rank.begin(), rank.end(), [&](const st::Action& a) { return a.kind == kind; }); });
+  };
+  std::string text = "F forward of a micro-batch";
+  if (has(st::ActionKind::backward)) text += ", B backward";
+  if (has(st::ActionKind::backward_input)) text += ", I input gradients, W weight gradients";
+  if (has(st::ActionKind::overlapped)) text += ", & the backward that runs beside the forward before it";
+  if (program.virtual_stages > program.stages()) text += ", a b ... the rank's chunks";
+  return wrapped("", text + ", - goes on, . idle");
+}
+
 std::string explain_schedule(const Scenario& s, const Result&) {
   const scenario::Scenario timed = scenario::wants_pass_times(s) ? scenario::with_pass_times(s) : s;
   const st::PipelineProgram program = st::schedule_of(timed.strategy);
@@ -73,7 +88,7 @@ std::string explain_schedule(const Scenario& s, const Result&) {
   const st::PassTimes& times = timed.strategy.pipeline.times;
   for (std::size_t r = 0; r < times.forward.size(); ++r)
     text += fmt::format("stage {}: forward {:.3f} ms, input gradients {:.3f} ms, weight gradients {:.3f} ms\n", r, times.forward[r] * 1e-9, times.input_gradient[r] * 1e-9, times.weight_gradient[r] * 1e-9);
-  return text + st::draw(program, {}, 200);
+  return text + schedule_legend(program) + st::draw(program, {}, 200);
 }
 
 }  // namespace rehearse::report

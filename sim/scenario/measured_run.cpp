@@ -9,6 +9,7 @@
 
 #include <fmt/core.h>
 
+#include "sim/core/suggestion.h"
 #include "sim/scenario/measured_columns.h"
 #include "sim/scenario/measured_scenario.h"
 #include "sim/scenario/measured_sharding.h"
@@ -106,7 +107,30 @@ std::optional<bool> ended_well(const config::CsvRow& row) {
   return outcome == "ok";
 }
 
+/// The contract: tests/accuracy/runs/README.md.
+const std::vector<std::string>& contract_columns() {
+  static const std::vector<std::string> columns{
+      "row_id", "task", "framework", "model", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "gated_mlp", "n_experts", "top_k", "moe_ffn_hidden", "shared_expert_ffn", "head_dim",
+      "tie_embeddings", "seq_len", "params", "gpu", "n_gpus", "gpus_per_node", "interconnect", "tp", "sp", "pp", "vpp", "pp_schedule", "dp", "cp", "ep", "etp", "sharding", "micro_batch", "global_batch",
+      "grad_accum", "precision", "recompute", "attention", "optimizer", "offload", "lora_rank", "lora_targets", "torch_compile", "cuda_graph", "step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu",
+      "mfu_pct", "hfu_pct", "peak_mem_gib", "peak_mem_kind", "outcome", "derived", "source", "note", "mem_rank", "model_args_json", "env_vars_json", "deterministic", "max_mem_allocated_bytes",
+      "final_mem_allocated_gib", "net_class", "ar_gbps_world", "ag_gbps_world", "rs_gbps_world", "ar_gbps_node", "ag_gbps_node", "rs_gbps_node", "optimizer_phase_alloc_gib", "after_pp_fix"};
+  return columns;
+}
+
 }  // namespace
+
+std::vector<std::string> unread_columns(const std::string& path) {
+  std::vector<std::string> out;
+  const std::vector<std::string>& known = contract_columns();
+  const config::CsvTable table = config::read_csv(path);
+  for (const std::string& column : table.columns()) {
+    if (std::find(known.begin(), known.end(), column) != known.end()) continue;
+    const auto meant = nearest_name(column, known);
+    out.push_back(meant ? fmt::format("{} ({}?)", column, *meant) : column);
+  }
+  return out;
+}
 
 std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
   const config::CsvTable table = config::read_csv(path);

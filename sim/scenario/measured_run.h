@@ -27,10 +27,14 @@ struct MeasuredRun {
   /// Where recomputation, ZeRO's stage or the degrees are not stated: the same in less memory. Whoever ran it took the first that fits.
   std::vector<Scenario> smaller;
   std::string reason;                           // why there is no scenario
+  std::string guessed_profile;                  // which profile stands in for a framework that nobody here knows, and why
 };
 
 /// Every row of the table; rows that cannot be simulated carry the reason. Defaults that had to be filled in are notes of
 /// the scenario. Throws ConfigError only for a file that cannot be read as such a table.
 std::vector<MeasuredRun> read_measured_runs(const std::string& path);
+
+/// The table's columns that nothing here reads, with the one that may be meant: "precison (precision?)". Throws as above.
+std::vector<std::string> unread_columns(const std::string& path);
 
 }  // namespace rehearse::scenario

@@ -63,6 +63,7 @@ class RowScenario {
     const ProfileChoice choice = profile_of(row_);
     profile_ = choice.name;
     if (!choice.note.empty()) s_.notes.push_back(choice.note);
+    if (choice.guessed) run_.guessed_profile = choice.note;
     gpu_ = gpu_of(row_);
     if (auto other = gpu_of_stated_memory(row_, gpu_)) {
       s_.notes.push_back(fmt::format("GPU taken as {}: the memory that its source gives is not {}'s", *other, gpu_));

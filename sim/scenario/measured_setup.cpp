@@ -141,7 +141,7 @@ ProfileChoice plain_profile_of(const config::CsvRow& row) {
   if (const auto it = relatives().find(name); it != relatives().end()) return {compiled_form(row, it->second), ""};
   const auto [profile, why] = likely_profile(row, lower(cell(row, "gpu")));
   const bool nameless = framework.empty() || framework == "various";
-  return {profile, fmt::format("{}, simulated as {}: {}", nameless ? "framework not stated" : "no profile of framework '" + framework + "'", profile, why)};
+  return {profile, fmt::format("{}, simulated as {}: {}", nameless ? "framework not stated" : "no profile of framework '" + framework + "'", profile, why), !nameless};
 }
 
 }  // namespace

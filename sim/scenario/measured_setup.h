@@ -15,6 +15,7 @@ namespace rehearse::scenario {
 struct ProfileChoice {
   std::string name;   // of a file in strategies/framework/data
   std::string note;   // where it stands in for a framework without a profile: which, and why this one
+  bool guessed = false;   // the row names a framework, and nobody here knows it
 };
 
 /// Never fails: a framework that nobody knows is the one that the row's degrees, sharding and GPU point to.

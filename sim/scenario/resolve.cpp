@@ -1,6 +1,8 @@
 // From the file's sections to a checked scenario.
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <optional>
 
 #include <fmt/core.h>
 
@@ -25,8 +27,44 @@ namespace rehearse::scenario {
 using config::Value;
 namespace st = strategies;
 
+/// A path of the scenario is looked for beside the file that has it (which may be one that the scenario extends), then
+/// beside the scenario, then in the working folder.
+static std::filesystem::path place_of(const Value& written, const std::string& scenario_file) {
+  const std::filesystem::path path = written.text();
+  std::error_code unknown;
+  for (const std::filesystem::path& folder : {std::filesystem::path(written.at().file).parent_path(), std::filesystem::path(scenario_file).parent_path()})
+    if (path.is_relative() && std::filesystem::exists(folder / path, unknown)) return folder / path;
+  return path;
+}
+
+/// What is wrong with a file as a whole (it is not there, it is a folder) is said where the scenario names it: `blame` makes the
+/// diagnostic there from the problem and its fix, of the file that it is about, or nothing when that is none of its files.
+template <typename Load, typename Blame>
+static auto naming(const Load& load, const Blame& blame) {
+  try {
+    return load();
+  } catch (const ConfigError& error) {
+    const Diagnostic& d = error.diagnostics().front();
+    if (d.at.line > 0 || !d.key.empty() || d.at.file.empty()) throw;
+    if (std::optional<Diagnostic> there = blame(d.at.file, fmt::format("{}: {}", d.at.file, d.problem), d.fix)) throw ConfigError(*std::move(there));
+    throw;
+  }
+}
+
+static model::ModelDescription read_config_file(const Value& path, const std::string& scenario_file, std::vector<std::string>& notes) {
+  const std::filesystem::path place = place_of(path, scenario_file);
+  model::ImportedModel imported = naming([&] { return model::import_huggingface(place); },
+                                         [&](const std::string&, const std::string& problem, const std::string& fix) { return std::optional(path.diagnostic(problem, fix)); });
+  if (imported.text_part_only) notes.push_back(place.string() + ": its language model is simulated (text_config), nothing of what sees or hears");
+  for (const auto& item : imported.report.not_understood) notes.push_back(place.string() + ": '" + item.key + "' is not understood and was left out");
+  return imported.model;
+}
+
 model::ModelDescription read_model_section(const Value& v, const std::string& file, std::vector<std::string>& notes) {
   if (v.is_scalar()) {
+    // A bundled model's bare name stays one, whatever the folder is called that lies here.
+    const bool bundled = v.text().find('/') == std::string::npos && model::preset_for(v.text());
+    if (!bundled && model::means_config_file(place_of(v, file))) return read_config_file(v, file, notes);
     try {
       return model::load_preset(v.text());
     } catch (const ConfigError& e) {
@@ -35,18 +73,15 @@ model::ModelDescription read_model_section(const Value& v, const std::string& fi
     }
   }
   const Value* from = v.find("from");
+  const Value* path = v.find("path");
+  if (from == nullptr && path != nullptr) throw ConfigError(path->diagnostic("a path, but not of what", "Write {from: hf, path: config.json}"));
   if (from == nullptr) return model::read_model(v);
   if (!from->is_scalar() || from->text() != "hf")
     throw ConfigError(from->diagnostic("models can be read from 'hf' (a Hugging Face config.json)", "Write {from: hf, path: config.json}"));
-  const Value* path = v.find("path");
   if (path == nullptr || !path->is_scalar()) throw ConfigError(v.diagnostic("a model from hf needs a path", "Write {from: hf, path: config.json}"));
   for (const Value::Entry& e : v.entries())
     if (e.key != "from" && e.key != "path") throw ConfigError(e.value.diagnostic("unknown key", "Known: from, path"));
-  std::filesystem::path place = path->text();
-  if (place.is_relative()) place = std::filesystem::path(file).parent_path() / place;
-  model::ImportedModel imported = model::import_huggingface(place);
-  for (const auto& item : imported.report.not_understood) notes.push_back(place.string() + ": '" + item.key + "' is not understood and was left out");
-  return imported.model;
+  return read_config_file(*path, file, notes);
 }
 
 /// A file is looked for beside the file that names it; one that --set names, or that is not there, in the working folder.
@@ -59,10 +94,18 @@ static std::string beside(const std::string& name, const std::string& key, const
 }
 
 hwmodels::ClusterDescription resolve_cluster(const ClusterSection& c, const config::Provenance& given) {
-  hwmodels::ClusterDescription cluster = hwmodels::load_cluster(beside(c.node, "cluster.node", given), static_cast<int>(c.nodes), beside(c.fabric, "cluster.fabric", given),
-                                                                beside(c.gpu.value_or(""), "cluster.gpu", given));
-  if (config::is_file_name(c.collectives))
-    cluster.collectives = std::make_shared<const hwmodels::CollectiveParameters>(hwmodels::load_collective_parameters(beside(c.collectives, "cluster.collectives", given)));
+  const std::map<std::string, std::string> files{{"cluster.node", beside(c.node, "cluster.node", given)}, {"cluster.fabric", beside(c.fabric, "cluster.fabric", given)},
+                                                 {"cluster.gpu", beside(c.gpu.value_or(""), "cluster.gpu", given)}, {"cluster.collectives", beside(c.collectives, "cluster.collectives", given)}};
+  const auto load = [&] {
+    hwmodels::ClusterDescription loaded = hwmodels::load_cluster(files.at("cluster.node"), static_cast<int>(c.nodes), files.at("cluster.fabric"), files.at("cluster.gpu"));
+    if (config::is_file_name(c.collectives)) loaded.collectives = std::make_shared<const hwmodels::CollectiveParameters>(hwmodels::load_collective_parameters(files.at("cluster.collectives")));
+    return loaded;
+  };
+  hwmodels::ClusterDescription cluster = naming(load, [&](const std::string& file, const std::string& problem, const std::string& fix) -> std::optional<Diagnostic> {
+    for (const auto& [key, name] : files)
+      if (name == file) return given.diagnostic(key, problem, fix);
+    return std::nullopt;
+  });
   if (c.gpus_per_node) {
     if (*c.gpus_per_node > cluster.node.gpus)
       throw ConfigError(given.diagnostic("cluster.gpus_per_node", fmt::format("{} GPUs, but a {} has {}", *c.gpus_per_node, c.node, cluster.node.gpus), fmt::format("Use at most {}", cluster.node.gpus)));
@@ -158,7 +201,9 @@ Scenario read_scenario(const Value& written, const std::string& file) {
   s.sweep = std::move(f.sweep);
   std::string framework = f.training.framework;
   if (f.training.compile.value_or(false) && framework == "torchtitan") framework = "torchtitan-compile";
-  const st::FrameworkProfile habits = st::with_precision(st::load_profile(beside(framework, "training.framework", given)), f.training.precision);
+  const st::FrameworkProfile profile = naming([&] { return st::load_profile(beside(framework, "training.framework", given)); },
+                                              [&](const std::string&, const std::string& problem, const std::string& fix) { return std::optional(given.diagnostic("training.framework", problem, fix)); });
+  const st::FrameworkProfile habits = st::with_precision(profile, f.training.precision);
   s.profile = st::with_choices(habits, s.strategy);
   if (!s.strategy.pipeline.overlap_messages && f.parallelism.pipeline > 2) s.strategy.pipeline.overlap_messages = s.profile.overlap_messages;  // two stages need it
   if (f.training.optimizer_state_dtype) s.profile.optimizer_state = *f.training.optimizer_state_dtype;
@@ -213,7 +258,10 @@ std::vector<Diagnostic> problems_of(const Scenario& s) {
 }
 
 std::string scenario_schema() { return config::json_schema(scenario_fields(), "Rehearse scenario"); }
-std::string scenario_reference() { return config::markdown_reference(scenario_fields(), "Scenario file"); }
+std::string scenario_reference() {
+  const std::string title = "Scenario file\n\n`extends: other.yaml` (or a list of files) at the top: this file completes the others, `key: ~` takes away what they have.";
+  return config::markdown_reference(scenario_fields(), title);
+}
 
 std::string describe(const Scenario& s) {
   const st::Degrees& d = s.strategy.parallelism.degrees;

@@ -32,14 +32,26 @@ const config::Fields<ClusterSection>& cluster_fields() {
       config::fraction("nic_efficiency", &ClusterSection::nic_efficiency, "achieved fraction of the NICs' line rate", between(0.01, 1)),
       config::named_or_file("collectives", &ClusterSection::collectives, "measured constants of NCCL; a file: what calibrate fit wrote", "set of constants", hwmodels::collective_parameter_names),
       config::boolean("nvls", &ClusterSection::nvls, "NVLink SHARP may be used (NCCL_NVLS_ENABLE)"),
-      config::named("backend", &ClusterSection::backend, "communication library", "backend", [] { return std::vector<std::string>{"nccl", "gloo", "mpi"}; }),
+      config::named("backend", &ClusterSection::backend, "communication library: nccl, gloo or mpi", "backend", [] { return std::vector<std::string>{"nccl", "gloo", "mpi"}; }),
   };
   return table;
 }
 
+/// A field whose words the schema and the reference list.
+template <typename T, typename E>
+config::Field<T> listing(const Catalog<E>& catalog, config::Field<T> field) {
+  std::string names;
+  for (const auto& entry : catalog.entries()) {
+    names += (names.empty() ? "\"" : ", \"") + entry.name + "\"";
+    field.info.type.choices.emplace_back(entry.name, entry.summary);
+  }
+  field.info.type.schema = "{\"enum\": [" + names + "]}";
+  return field;
+}
+
 template <typename T, typename E>
 config::Field<T> from_catalog(const char* name, E T::*member, const char* doc, const Catalog<E>& catalog) {
-  return config::custom<T>(name, doc, doc, "{\"type\": \"string\"}", [member, &catalog](const config::Value& v, T& object, config::FieldReader& reader) {
+  return listing(catalog, config::custom<T>(name, doc, doc, "{}", [member, &catalog](const config::Value& v, T& object, config::FieldReader& reader) {
     const std::string* word = reader.scalar(v, "a name", true);
     if (word == nullptr) return;
     if (const E* found = catalog.find(*word)) {
@@ -49,7 +61,7 @@ config::Field<T> from_catalog(const char* name, E T::*member, const char* doc, c
     std::string known;
     for (const std::string& n : catalog.names()) known += (known.empty() ? "" : ", ") + n;
     reader.complain(v, "there is no " + catalog.what() + " '" + *word + "'", did_you_mean(*word, catalog.names(), "Known: " + known));
-  });
+  }));
 }
 
 /// A key that import_section.cpp takes away before this table is read; it stands here for the schema and the reference.
@@ -83,7 +95,7 @@ const config::Fields<st::Training>& training_fields() {
                       {"nvfp4", st::Precision::nvfp4, "4-bit products, scales per 16"}}),
       config::integer("first_layers_16bit", &T::first_layers_16bit, "with fp8, mxfp8 or nvfp4: layers at the start whose products stay in 16 bit", between(0, 10000)),
       config::integer("last_layers_16bit", &T::last_layers_16bit, "the same at the end", between(0, 10000)),
-      from_catalog("optimizer", &T::optimizer, "parameter update", st::optimizers()),
+      from_catalog("optimizer", &T::optimizer, "parameter update", st::optimizers()).shown_default("adamw"),
       config::choice("optimizer_state_dtype", &T::optimizer_state_dtype, "moments; default: the framework's (precision-aware optimizers have 16 bit)", {{"fp32", DType::fp32, ""}, {"bf16", DType::bf16, ""}, {"fp16", DType::fp16, ""}}),
       config::choice("phase", &T::phase, "what one step is", {{"training", st::StepKind::training, "forward, backward, update"}, {"evaluation", st::StepKind::evaluation, "forward only, beside the states of training"}}),
       config::named_or_file("framework", &T::framework, "how a step is carried out: megatron-core, torchtitan, deepspeed, ...; `framework list` shows all", "framework profile", st::profile_names, st::profiles_meant_by).required_unless("from"),
@@ -91,7 +103,7 @@ const config::Fields<st::Training>& training_fields() {
       config::boolean("cuda_graph", &T::cuda_graph, "the whole step is replayed from one CUDA graph"),
       config::text("cuda_graph_modules", &T::cuda_graph_modules, "parts of each layer that are replayed from graphs: attn, mlp, moe_router, moe_preprocess, moe"),
       config::boolean("launch_blocking", &T::launch_blocking, "the job runs under CUDA_LAUNCH_BLOCKING=1: the host thread waits for each kernel that it launches, NCCL's included"),
-      config::named("attention", &T::attention, "attention kernel; default: the framework's", "attention kind", [] { return std::vector<std::string>{"flash", "unfused"}; }),
+      config::named("attention", &T::attention, "attention kernel, flash or unfused; default: the framework's", "attention kind", [] { return std::vector<std::string>{"flash", "unfused"}; }),
       config::boolean("multi_token_prediction", &T::multi_token_prediction, "the model's multi-token-prediction layers are trained as well"),
       config::boolean("clip_gradients", &T::clip_gradients, "the gradient norm is computed and clipped"),
       config::choice("cross_entropy", &T::cross_entropy, "how the loss treats the logits; default: the framework's habit", st::loss_kinds()),
@@ -124,7 +136,7 @@ const config::Fields<ParallelismSection>& parallelism_fields() {
 const config::Fields<st::DataParallel>& data_parallel_fields() {
   using T = st::DataParallel;
   static const config::Fields<T> table{
-      from_catalog("kind", &T::kind, "what data-parallel ranks keep and exchange", st::data_parallel_kinds()),
+      from_catalog("kind", &T::kind, "what data-parallel ranks keep and exchange; default: ddp where there are several, else none", st::data_parallel_kinds()),
       config::choice("gather", &T::gather, "data-parallel: what the first GPU gathers from the others", {{"logits", st::Gathered::logits, "the model's outputs; it has the loss alone"}, {"loss", st::Gathered::loss, "the loss that each GPU has made"}}),
       config::boolean("overlap_gradient_reduce", &T::overlap_gradient_reduce, "gradients are reduced under backward; default: the framework's habit"),
       config::boolean("overlap_parameter_gather", &T::overlap_parameter_gather, "parameters are gathered under the next forward"),
@@ -151,7 +163,7 @@ const config::Fields<st::DataParallel>& data_parallel_fields() {
 const config::Fields<st::Pipeline>& pipeline_fields() {
   using T = st::Pipeline;
   static const config::Fields<T> table{
-      config::named("schedule", &T::schedule, "order of forwards and backwards", "pipeline schedule", [] { return st::kPipelineSchedules.names(); }),
+      listing(st::kPipelineSchedules, config::named("schedule", &T::schedule, "order of forwards and backwards", "pipeline schedule", [] { return st::kPipelineSchedules.names(); })),
       config::text("table", &T::table_file, "a schedule of your own: a CSV with a row per rank and a cell per action, as PyTorch writes it; takes the place of schedule"),
       config::boolean("overlap_messages", &T::overlap_messages, "messages of interleaved-1f1b travel under the passes (Megatron's overlap_p2p_comm); default: the framework's habit"),
       config::boolean("post_validation", &T::post_validation, "each stage's optimizer goes on with the norm of the stages before it (zero bubble)"),
@@ -270,7 +282,7 @@ const config::Fields<ScenarioFile>& scenario_fields() {
   using T = ScenarioFile;
   static const config::Fields<T> table{
       config::text("title", &T::title, "one line that says what this stands for"),
-      config::custom<T>("model", "a preset's name, {from: hf, path: config.json}, or shapes {layers, hidden, heads, vocab, ...}", "name or map", "{\"type\": [\"string\", \"object\"]}",
+      config::custom<T>("model", "a preset's name, a Hugging Face config.json or its folder, or shapes {layers, hidden, heads, vocab, ...}", "name or map", "{\"type\": [\"string\", \"object\"]}",
                         [](const config::Value& v, T& file, config::FieldReader&) { file.model.inline_model = v; }).required_unless("training.from"),
       config::nested("cluster", &T::cluster, "the machines", cluster_fields()).required(),
       config::nested("training", &T::training, "batch, precision, framework", training_fields()).required(),

@@ -12,7 +12,7 @@
 namespace rehearse::scenario {
 
 struct ModelSection {
-  std::optional<config::Value> inline_model;   // a preset's name, {from: hf, path: ...}, or shapes
+  std::optional<config::Value> inline_model;   // a preset's name, a config.json (as a text or as {from: hf, path: ...}), or shapes
 };
 
 struct ClusterSection {

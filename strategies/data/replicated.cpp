@@ -13,13 +13,20 @@ using plan::GroupAxis;
 using plan::Phase;
 using plan::Stream;
 
+/// Bytes that are reduced at once under backward where neither job nor framework says: what XLA combines, or
+/// DistributedDataParallel's bucket_cap_mb (torch/nn/parallel/distributed.py, _DEFAULT_BUCKET_CAP_MB).
+std::int64_t Replicated::ddp_bucket() const {
+  constexpr std::int64_t kPyTorchBucket = 25 << 20;
+  return profile().replica_bucket > Bytes{0} ? profile().replica_bucket.value : kPyTorchBucket;
+}
+
 Replicated::Replicated(Stage& stage) : DataParallelWriter(stage), kind_(stage.strategy.data_parallel.kind) {
   const auto& dp = stage.strategy.data_parallel;
   overlap_reduce_ = dp.overlap_gradient_reduce.value_or(profile().overlap_gradient_reduce);
   overlap_gather_ = dp.overlap_parameter_gather.value_or(profile().overlap_parameter_gather) && shards_states();
   reduce_dtype_ = dp.reduce_dtype.value_or(profile().reduce);
   bucket_ = dp.bucket ? dp.bucket->value : std::max(profile().bucket_elements, profile().bucket_elements_per_rank * stage_.sizes.data) * reduce_bytes();
-  if (bucket_ <= 0) bucket_ = INT64_MAX;
+  if (bucket_ <= 0) bucket_ = kind_ == DataParallelKind::ddp && overlap_reduce_ && !profile().ddp_bucket_copies ? ddp_bucket() : INT64_MAX;
   if (lists()) overlap_reduce_ = false;
 }
 

@@ -55,6 +55,7 @@ class Replicated final : public DataParallelWriter {
   /// bucket, the first layer's, takes every parameter that is in none); Apex's init_params_bucket makes "one effective bucket" of each.
   bool by_layer() const { return kind_ == DataParallelKind::distributed_optimizer && profile().bucket_by_layer; }
   bool wide_compute() const { return stage_.strategy.training.precision == Precision::fp32 || stage_.strategy.training.precision == Precision::tf32; }
+  std::int64_t ddp_bucket() const;
   std::int64_t main_bytes() const { return bits(profile().gradient) / 8; }
   std::int64_t reduce_bytes() const { return bits(reduce_dtype_) / 8; }
   Share my_share() const { return share(shards_states(), keeps_main_gradients() || partitions_gradients() ? main_bytes() : stored_bytes()); }

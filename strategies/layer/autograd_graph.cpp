@@ -33,7 +33,7 @@ void AutogradGraph::find_active(bool input_gradient) {
     active_[static_cast<std::size_t>(n)] = active;
     if (!active) continue;
     for (TensorId t : node.outputs)
-      if (tape_.tensors[static_cast<std::size_t>(t)].needs_gradient) wants_[static_cast<std::size_t>(tape_.root(t))] = true;
+      if (tape_.tensors[static_cast<std::size_t>(t)].needs_gradient && !(node.separate_views && tape_.root(t) != t)) wants_[static_cast<std::size_t>(tape_.root(t))] = true;
   }
 }
 

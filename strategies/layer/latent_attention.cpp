@@ -22,7 +22,7 @@ Heads rotate(const LowerContext& c, Operators& op, Tape& tape, TensorId q, Tenso
 
   const TensorId key = tape.tensor("key", q_bytes);
   TensorId query, value;
-  Node node{.name = "latent rope", .inputs = {q, latent_rotary, kv}};
+  Node node{.name = "latent rope", .inputs = {q, latent_rotary, kv}, .separate_views = true};
   if (fused) {
     query = tape.view("query", q);
     value = tape.tensor("value", v_bytes);

@@ -106,6 +106,7 @@ struct Node {
   bool discard_output = false;        // outputs are dropped after use and recomputed on demand in backward
   Duration forward_host{}, backward_host{};   // host time beyond its kernels
   bool outputs_kept = false;          // by an object outside of autograd, until the node runs in the next forward
+  bool separate_views = false;        // several operators in one: an output that is a view of an input wants a gradient where that input does
   bool captured = false;              // replayed from a CUDA graph: no launches, no synchronisation of the host
 };
 

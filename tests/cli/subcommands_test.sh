@@ -35,6 +35,7 @@ expect 0 hardware show h100-sxm; prints "989.4 TFLOPS"; prints "datasheet"
 expect 0 hardware show dgx-h100; prints "8 x h100-sxm"
 expect 0 model list; prints "llama-3-8b"
 expect 0 model show llama-3-8b; prints "8030261248"
+expect 0 model show mistral-nemo; prints "other names     mistral-nemo-12b"
 expect 0 model show Llama-3-8B; prints "8030261248"
 expect 0 model show meta-llama/Meta-Llama-3-8B; prints "8030261248"
 printf '{"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 16, "intermediate_size": 5632, "vocab_size": 32000}' >config.json
@@ -42,6 +43,11 @@ expect 0 model show config.json; prints "hidden          2048"
 expect 0 framework list; prints "torchtitan"
 expect 0 framework show megatron-core; prints "kernel_host"
 expect 0 framework show huggingface-mixed; prints "Keys that are not named are those of huggingface."
+printf 'row_id,framework,gpu,n_gpus,model,seq_len,global_batch,micro_batch,step_time_s,precison,mine\na,torchtitan,h100-sxm,8,llama-3-8b,8192,16,1,2.5,bf16,x\nb,nobodys,h100-sxm,8,llama-3-8b,8192,16,1,2.5,bf16,x\n' >runs.csv
+expect 0 validate runs.csv; prints "runs.csv: precison (precision?)"; prints "runs.csv: mine"; prints "1  no profile of framework 'nobodys', simulated as"
+checks=$((checks + 1)); ! grep -q "over 0 sources" out || complain "a mean over no sources is shown"
+expect 0 validate runs.csv --json; prints '"unread_columns"'
+expect 0 validate "$scenarios"/../tests/accuracy/runs/rocm_tables.csv; checks=$((checks + 1)); ! grep -q "not read" out || complain "a column of the contract is said not to be read"
 expect 0 schema; prints '"$schema"'
 expect 0 reference; prints "| \`sequence_length\` |"
 expect 0 doctor; prints "all is well"; prints "scenarios           $(find "$scenarios" -name '*.yaml' | wc -l) of"

@@ -119,6 +119,32 @@ TEST(Capacity, OffersThatAnotherBeatsInTimeAndCostAreNotWorthHaving) {
   EXPECT_EQ(chosen(offers), &offers[1]);
 }
 
+// A card put into the scenario's own nodes, fewer of them, a locked clock and measured efficiencies say nothing of the machines of
+// another offer: each is what a scenario of those machines alone gives.
+TEST(Capacity, WhatIsSaidOfTheScenariosMachinesHoldsForThemAlone) {
+  const char* model = "model: {layers: 8, hidden: 4096, heads: 32, ffn_hidden: 11008, vocab: 32000}\n";
+  const char* rest =
+      "training: {sequence_length: 4096, global_batch_size: 64, micro_batch_size: 1, precision: bf16, framework: megatron-core}\n"
+      "data_parallel: {kind: distributed-optimizer}\n";
+  const auto planned = [&](const std::string& cluster, const Machines& on) {
+    const Case job(config::parse_document(model + cluster + rest, "job.yaml").root, "job.yaml");
+    return plan_capacity(job, {on}, {.tokens = 1e12})[0];
+  };
+  const std::string special = "cluster: {node: dgx-h100, nodes: 2, gpu: h200-sxm, gpus_per_node: 4, gpu_clock: 1500 MHz, nic_efficiency: 0.5}\n";
+  for (const char* node : {"dgx-a100", "dgx-b200", "gb200-nvl72"}) {
+    const Offer with = planned(special, {node, 2}), plain = planned("cluster: {node: " + std::string(node) + ", nodes: 2}\n", {node, 2});
+    ASSERT_TRUE(with.best && plain.best) << node << ": " << with.reason;
+    EXPECT_EQ(with.gpus, plain.gpus) << node;
+    EXPECT_EQ(with.seconds, plain.seconds) << node;
+    EXPECT_EQ(with.architecture, plain.architecture) << node;
+  }
+  // Its own card named once more is still no other machine's.
+  EXPECT_EQ(planned("cluster: {node: dgx-h100, nodes: 2, gpu: h100-sxm}\n", {"dgx-b200", 2}).seconds, planned("cluster: {node: dgx-b200, nodes: 2}\n", {"dgx-b200", 2}).seconds);
+  const Offer own = planned(special, {"dgx-h100", 4});
+  EXPECT_EQ(own.gpus, 16);
+  EXPECT_NE(own.seconds, planned("cluster: {node: dgx-h100, nodes: 4, gpus_per_node: 4}\n", {"dgx-h100", 4}).seconds);
+}
+
 TEST(Capacity, ThreadsChangeNothing) {
   const std::vector<Machines> machines{{"dgx-h100", 1}, {"dgx-a100", 2}};
   const auto one = plan_capacity(job(), machines, {.tokens = 1e12}, 1), four = plan_capacity(job(), machines, {.tokens = 1e12}, 4);

@@ -24,6 +24,8 @@ TEST(Suggestion, AllThatAreAsNearAreNamed) {
 // "h100" is five letters and more from every name, "micro_batch" four.
 TEST(Suggestion, NamesThatBeginWithTheWordAreNamed) {
   EXPECT_EQ(did_you_mean("h100", kGpus), "Did you mean h100-pcie or h100-sxm?");
+  EXPECT_EQ(did_you_mean("a100", {"a100-80gb-pcie", "a100-80gb-sxm", "a10g"}), "Did you mean a100-80gb-pcie or a100-80gb-sxm?");
+  EXPECT_EQ(did_you_mean("kin", {"kind", "kin-folk"}), "Did you mean kin-folk?");
   EXPECT_EQ(did_you_mean("micro_batch", {"global_batch_size", "micro_batch_size"}), "Did you mean micro_batch_size?");
   EXPECT_EQ(did_you_mean("bucket_size", {"kind", "bucket"}), "Did you mean bucket?");
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -9,6 +10,7 @@
 #include "sim/model/presets.h"
 #include "sim/report/effective_config.h"
 #include "sim/scenario/scenario_file.h"
+#include "tests/support/source_dir.h"
 
 namespace rehearse::report::json_writer_test {
 namespace {
@@ -93,6 +95,20 @@ TEST(EffectiveConfig, ReadsBackToTheSameScenario) {
     EXPECT_EQ(again.model, scenario.model);
     EXPECT_EQ(hash_of(again), hash_of(scenario)) << text;
   }
+}
+
+// Every strategy, framework and machine that a bundled scenario has is one that --print-config can write.
+TEST(EffectiveConfig, EveryBundledScenarioReadsBackAsItself) {
+  int scenarios = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(source_dir() / "scenarios")) {
+    if (entry.path().extension() != ".yaml") continue;
+    const auto scenario = scenario::load_scenario(entry.path().string());
+    SCOPED_TRACE(entry.path().string());
+    const auto again = scenario::read_scenario(config::parse_document(config::to_yaml(effective_config(scenario)), "again.yaml").root, "again.yaml");
+    EXPECT_EQ(hash_of(again), hash_of(scenario));
+    ++scenarios;
+  }
+  EXPECT_GT(scenarios, 50);
 }
 
 // Whatever a description says is in the effective scenario: no two models share one.

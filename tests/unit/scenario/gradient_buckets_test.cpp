@@ -1,6 +1,9 @@
 // What a reduction of gradients holds under NeMo with Apex's distributed Adam: a layer, or under pipeline stages a chunk.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "tests/unit/scenario/small_jobs.h"
 
 namespace rehearse::scenario::gradient_buckets_test {
@@ -44,6 +47,26 @@ TEST(GradientBuckets, HaveASizeUnderMegatronsOwnOptimizer) {
   const auto buckets = reductions(profile, 3, 1, 1);
   ASSERT_FALSE(buckets.empty());
   for (std::size_t i = 0; i + 1 < buckets.size(); ++i) EXPECT_EQ(buckets[i], kLayer + 1);
+}
+
+// PyTorch's DistributedDataParallel, where no framework says otherwise: 25 MiB as soon as they are there, under backward.
+TEST(GradientBuckets, OfDdpAreReducedUnderBackward) {
+  const auto reductions_of = [](bool overlap) {
+    st::Strategy s = small_job(4);
+    s.data_parallel.kind = st::DataParallelKind::ddp;
+    s.data_parallel.overlap_gradient_reduce = overlap;
+    const plan::Plan plan = st::write_plan(small_llama(24), s, st::load_profile("huggingface"), 8);
+    std::vector<std::int64_t> out;
+    for (const plan::Call& call : plan.classes[0].program.step)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing)
+        if (i.op == plan::Opcode::collective && plan.collectives[i.index].kind == CollectiveKind::all_reduce) out.push_back(plan.collectives[i.index].bytes.value);
+    return out;
+  };
+  constexpr std::int64_t kAll = 2 * (24 * kLayer + 2 * kTable + kNorm), kBucket = 25 << 20;   // gradients in 16 bits
+  const std::vector<std::int64_t> buckets = reductions_of(true);
+  ASSERT_EQ(std::accumulate(buckets.begin(), buckets.end(), std::int64_t{0}), kAll);
+  EXPECT_EQ(std::count(buckets.begin(), buckets.end(), kBucket), kAll / kBucket);
+  EXPECT_EQ(reductions_of(false), std::vector<std::int64_t>{kAll});
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Data files of the user's own, named by path in a scenario: GPU, node, collectives and framework profile.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -49,6 +50,70 @@ TEST_F(OwnDataFiles, ANodeFileNamesItsGpuFileBesideIt) {
   write("slow.yaml", changed(text_of("hwmodels/data/gpu/h100-sxm.yaml"), "sustained_clock: {value: 0.753", "sustained_clock: {value: 0.4"));
   write("node.yaml", changed(text_of("hwmodels/data/node/dgx-h100.yaml"), "gpu: h100-sxm", "gpu: slow.yaml"));
   EXPECT_EQ(step("node: node.yaml"), step("node: dgx-h100, gpu: slow.yaml"));
+}
+
+// A config.json by its path, by the folder that holds it (as transformers' from_pretrained takes it) and in the long form; beside the
+// file that names it, also where a scenario in another folder extends that file.
+TEST_F(OwnDataFiles, AModelIsAConfigJsonOrItsFolder) {
+  std::filesystem::create_directories(folder / "my-llama");
+  std::filesystem::create_directories(folder / "elsewhere");
+  write("my-llama/config.json", R"({"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8, "intermediate_size": 2816, "vocab_size": 32000})");
+  const std::string rest = "\ncluster: {node: dgx-h100}\ntraining: {sequence_length: 1024, global_batch_size: 8, framework: plain}\ndata_parallel: {kind: ddp}\n";
+  for (const char* model : {"my-llama", "./my-llama", "my-llama/config.json", "{from: hf, path: my-llama}", "{from: hf, path: my-llama/config.json}"}) {
+    write("job.yaml", "model: " + std::string(model) + rest);
+    write("elsewhere/more.yaml", "extends: ../job.yaml\ntitle: more\n");
+    for (const char* file : {"job.yaml", "elsewhere/more.yaml"}) {
+      const Scenario s = load_scenario((folder / file).string());
+      EXPECT_EQ(s.model.hidden, 1024) << model;
+      EXPECT_EQ(s.model.name, "my-llama") << model;
+    }
+  }
+  // A bundled model's name stays one beside a folder that is called so.
+  std::filesystem::create_directories(folder / "llama-3-8b");
+  std::filesystem::copy_file(folder / "my-llama/config.json", folder / "llama-3-8b/config.json", std::filesystem::copy_options::overwrite_existing);
+  write("job.yaml", "model: llama-3-8b" + rest);
+  EXPECT_EQ(load_scenario((folder / "job.yaml").string()).model.hidden, 4096);
+}
+
+TEST_F(OwnDataFiles, AModelFileThatIsNotThereIsBlamedOnTheLineThatNamesIt) {
+  const std::string rest = "\ncluster: {node: dgx-h100}\ntraining: {sequence_length: 1024, global_batch_size: 8, framework: plain}\ndata_parallel: {kind: ddp}\n";
+  const auto said = [&](const std::string& model) -> std::string {
+    write("job.yaml", "model: " + model + rest);
+    try {
+      load_scenario((folder / "job.yaml").string());
+      return "nothing";
+    } catch (const ConfigError& error) {
+      return to_string(error.diagnostics().front());
+    }
+  };
+  EXPECT_NE(said("{from: hf, path: gone.json}").find("job.yaml:1:25: model.path: gone.json: no such file"), std::string::npos) << said("{from: hf, path: gone.json}");
+  EXPECT_NE(said("gone/config.json").find("job.yaml:1:8: model: gone/config.json: no such file"), std::string::npos) << said("gone/config.json");
+  EXPECT_NE(said("{path: gone.json}").find("Write {from: hf, path: config.json}"), std::string::npos) << said("{path: gone.json}");
+}
+
+TEST_F(OwnDataFiles, ADataFileThatIsNotThereIsBlamedOnTheKeyThatNamesIt) {
+  const auto said = [&](const std::string& cluster, const std::string& framework) -> std::string {
+    try {
+      step(cluster, framework);
+      return "nothing";
+    } catch (const ConfigError& error) {
+      return to_string(error.diagnostics().front());
+    }
+  };
+  for (const char* key : {"gpu", "fabric", "collectives"}) {
+    const std::string text = said("node: dgx-h100, nodes: 2, " + std::string(key) + ": ./gone.yaml", "plain");
+    EXPECT_NE(text.find("job.yaml:2:"), std::string::npos) << text;
+    EXPECT_NE(text.find("cluster." + std::string(key) + ": ./gone.yaml: no such file"), std::string::npos) << text;
+  }
+  EXPECT_NE(said("node: gone.yaml", "plain").find("cluster.node: gone.yaml: no such file"), std::string::npos) << said("node: gone.yaml", "plain");
+  EXPECT_NE(said("node: dgx-h100", "./gone.yaml").find("job.yaml:3:"), std::string::npos) << said("node: dgx-h100", "./gone.yaml");
+}
+
+TEST_F(OwnDataFiles, OfAMultimodalModelItIsSaidWhatIsLeftOut) {
+  write("seeing.json", R"({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 1152, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 1, "intermediate_size": 6912, "vocab_size": 32000, "head_dim": 256}, "vision_config": {"hidden_size": 64}})");
+  write("job.yaml", "model: seeing.json\ncluster: {node: dgx-h100}\ntraining: {sequence_length: 1024, global_batch_size: 8, framework: plain}\ndata_parallel: {kind: ddp}\n");
+  const Scenario s = load_scenario((folder / "job.yaml").string());
+  EXPECT_TRUE(std::any_of(s.notes.begin(), s.notes.end(), [](const std::string& note) { return note.find("its language model is simulated") != std::string::npos; }));
 }
 
 TEST_F(OwnDataFiles, CollectiveConstantsOfOneGenerationReplaceOurs) {
