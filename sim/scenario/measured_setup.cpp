@@ -105,7 +105,7 @@ std::string known_profile(const config::CsvRow& row) {
   if (f == "megatron-bridge" || f == "nemo") return "megatron-bridge";
   if (f == "torchtitan" || (f == "various" && contains(source, "torchtitan"))) {
     if (!compiled(row)) return "torchtitan";
-    return contains(source, "_202412_") ? "torchtitan-compile-2024" : "torchtitan-compile";  // the loss was compiled later
+    return contains(source, "_202412_") || contains(source, "loss not compiled") ? "torchtitan-compile-2024" : "torchtitan-compile";  // the loss was compiled later
   }
   // Until August 2024 the gathered input was kept; bench_cluster measured before that.
   if (f == "nanotron") return contains(source, "old_bench") ? "nanotron-2024" : "nanotron";
