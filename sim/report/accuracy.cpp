@@ -1,6 +1,7 @@
 #include "sim/report/accuracy.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -21,6 +22,7 @@ std::string size_class(int n) { return n <= 1 ? "1" : n <= 8 ? "2-8" : n <= 64 ?
 
 std::map<std::string, std::string> facets_of(const scenario::MeasuredRun& run) {
   std::map<std::string, std::string> out{{"source", run.source}, {"framework", run.framework}, {"gpu", run.gpu}};
+  if (run.peak_mem_gib) out["memory-kind"] = run.peak_mem_kind;
   if (!run.scenario) return out;
   const scenario::Scenario& s = *run.scenario;
   const strategies::Degrees& d = s.strategy.parallelism.degrees;
@@ -124,13 +126,17 @@ SourceSummary summarise(const std::string& name, const std::vector<const RowOutc
   SourceSummary s;
   s.name = name;
   std::vector<double> mt, pt, mm, pm;
+  std::map<std::string, std::array<std::vector<double>, 2>> kinds;   // measured, predicted
   for (const RowOutcome* r : rows) {
     ++s.rows;
     s.dense += r->dense;
     s.simulated += r->simulated;
     s.dense_simulated += r->simulated && r->dense;
     if (r->clean && r->measured_time && r->predicted_time) mt.push_back(*r->measured_time), pt.push_back(*r->predicted_time);
-    if (r->clean && r->measured_memory && r->predicted_memory && r->memory_kind != "unstated") mm.push_back(*r->measured_memory), pm.push_back(*r->predicted_memory);
+    if (r->clean && r->measured_memory && r->predicted_memory && r->memory_kind != "unstated") {
+      mm.push_back(*r->measured_memory), pm.push_back(*r->predicted_memory);
+      kinds[r->memory_kind][0].push_back(*r->measured_memory), kinds[r->memory_kind][1].push_back(*r->predicted_memory);
+    }
     if (r->measured_fits && r->predicted_fits) {
       ++s.fits_rows;
       s.fits_right += *r->measured_fits == *r->predicted_fits;
@@ -138,13 +144,14 @@ SourceSummary summarise(const std::string& name, const std::vector<const RowOutc
   }
   s.time = summarise(mt, pt);
   s.memory = summarise(mm, pm);
+  for (const auto& [kind, values] : kinds) s.memory_by_kind[kind] = summarise(values[0], values[1]);
   return s;
 }
 
 }  // namespace
 
 const std::vector<std::string>& accuracy_facets() {
-  static const std::vector<std::string> names{"source", "framework", "profile", "gpu", "architecture", "gpus", "tensor", "pipeline", "context", "data-parallel", "precision", "recompute", "sequence", "micro-batch"};
+  static const std::vector<std::string> names{"source", "framework", "profile", "gpu", "architecture", "gpus", "tensor", "pipeline", "context", "data-parallel", "precision", "recompute", "sequence", "micro-batch", "memory-kind"};
   return names;
 }
 

@@ -36,6 +36,7 @@ struct SourceSummary {
   std::string name;
   int rows = 0, dense = 0, simulated = 0, dense_simulated = 0;
   ErrorSummary time, memory;      // clean rows only; memory of a stated kind only
+  std::map<std::string, ErrorSummary> memory_by_kind;   // allocated, reserved, device: those that rows state
   int fits_rows = 0, fits_right = 0;
 };
 

@@ -41,6 +41,14 @@ OverSources over_sources(const Accuracy& a) {
   return o;
 }
 
+/// Kinds of memory, which have a bar each: PyTorch's two counters and what nvidia-smi shows.
+constexpr std::array<const char*, 3> kMemoryKinds{"allocated", "reserved", "device"};
+
+const ErrorSummary* of_kind(const SourceSummary& s, const char* kind) {
+  const auto it = s.memory_by_kind.find(kind);
+  return it == s.memory_by_kind.end() ? nullptr : &it->second;
+}
+
 double error_of(const RowOutcome& r) { return *r.predicted_time / *r.measured_time - 1; }
 
 nlohmann::json number_or_null(double v) { return std::isnan(v) ? nlohmann::json(nullptr) : nlohmann::json(v); }
@@ -64,6 +72,8 @@ std::string accuracy_text(const Accuracy& a, int worst) {
   const std::vector<Coverage> coverage = band_coverage(a);
   if (!coverage.empty()) out += fmt::format("error bands made from the other sources (80 % wanted): a source's step times lie inside {} %, mean over sources\n", percent(mean_coverage(coverage)));
   const SourceSummary& all = a.sources.back();
+  for (const char* kind : kMemoryKinds)
+    if (const ErrorSummary* e = of_kind(all, kind)) out += fmt::format("memory, {}: {}, MAPE {} %, bias {} %, P90 {} %\n", kind, counted(e->rows, "row"), percent(e->mape), percent(e->bias, true), percent(e->p90));
   out += fmt::format("dense rows simulated: {} of {} ({:.1f} %)\n", all.dense_simulated, all.dense, 100.0 * all.dense_simulated / std::max(1, all.dense));
 
   const auto list = [&](const char* title, const auto& text_of) {
@@ -100,6 +110,28 @@ std::string groups_text(const std::vector<SourceSummary>& groups, const std::vec
   return out;
 }
 
+namespace {
+
+/// Memory by framework profile and kind; profiles of whose runs nobody stated a peak are left out.
+std::string memory_markdown(const Accuracy& a) {
+  std::string out = "\n| memory by profile | allocated rows | MAPE % | bias % | reserved rows | MAPE % | bias % | device rows | MAPE % | bias % |\n";
+  out += "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n";
+  std::vector<SourceSummary> lines = grouped(a, {"profile"});
+  lines.push_back(a.sources.back());
+  for (const SourceSummary& s : lines) {
+    if (s.memory.rows == 0) continue;
+    out += "| " + s.name + " |";
+    for (const char* kind : kMemoryKinds) {
+      const ErrorSummary* e = of_kind(s, kind);
+      out += e == nullptr ? " 0 | - | - |" : fmt::format(" {} | {} | {} |", e->rows, percent(e->mape), percent(e->bias, true));
+    }
+    out += "\n";
+  }
+  return out;
+}
+
+}  // namespace
+
 std::string accuracy_markdown(const Accuracy& a) {
   std::string out = "| source | rows | simulated | time rows | MAPE % | bias % | P90 % | rank corr. | memory rows | MAPE % | bias % | P90 % | fits or not, right % |\n";
   out += "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n";
@@ -112,7 +144,7 @@ std::string accuracy_markdown(const Accuracy& a) {
                      percent(o.bias, true), all.dense_simulated, all.dense, 100.0 * all.dense_simulated / std::max(1, all.dense));
   const std::vector<Coverage> coverage = band_coverage(a);
   if (!coverage.empty()) out += fmt::format("Error bands of 80 %, made from the other sources: a source's step times lie inside {} %, mean over sources.\n", percent(mean_coverage(coverage)));
-  return out;
+  return out + memory_markdown(a);
 }
 
 std::string accuracy_json(const Accuracy& a) {
@@ -144,9 +176,12 @@ std::string accuracy_json(const Accuracy& a) {
     }
     rows.push_back(std::move(j));
   }
-  for (const SourceSummary& s : a.sources)
+  for (const SourceSummary& s : a.sources) {
+    nlohmann::json by_kind = nlohmann::json::object();
+    for (const auto& [kind, e] : s.memory_by_kind) by_kind[kind] = json_of(e);
     sources.push_back({{"source", s.name}, {"rows", s.rows}, {"dense", s.dense}, {"simulated", s.simulated}, {"dense_simulated", s.dense_simulated}, {"step_time", json_of(s.time)}, {"peak_memory", json_of(s.memory)},
-                       {"fits_rows", s.fits_rows}, {"fits_right", s.fits_right}});
+                       {"peak_memory_by_kind", by_kind}, {"fits_rows", s.fits_rows}, {"fits_right", s.fits_right}});
+  }
   const OverSources o = over_sources(a);
   nlohmann::json document{{"schema_version", 1}, {"summary", {{"sources", sources}, {"step_time_mape_over_sources", number_or_null(o.mape)}, {"step_time_bias_over_sources", number_or_null(o.bias)}}}, {"rows", rows}};
   if (!a.unread.empty()) document["unread_columns"] = a.unread;

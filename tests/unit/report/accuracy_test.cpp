@@ -1,0 +1,44 @@
+#include "sim/report/accuracy.h"
+
+#include <gtest/gtest.h>
+
+namespace rehearse::report::accuracy_test {
+namespace {
+
+RowOutcome row(const std::string& kind, double measured, double predicted) {
+  RowOutcome r{.source = "one", .profile = "torchtitan", .simulated = true};
+  r.facets = {{"profile", r.profile}, {"memory-kind", kind}};
+  r.memory_kind = kind;
+  r.measured_memory = measured;
+  r.predicted_memory = predicted;
+  return r;
+}
+
+// 50 of 50 and 51 of 50 allocated: 1 %. 44 of 40 reserved: 10 %. Together (0 + 2 + 10) / 3 = 4 %. What nobody names is not scored.
+TEST(Accuracy, KindsOfMemoryAreSummedUpApart) {
+  Accuracy a;
+  a.rows = {row("allocated", 50, 50), row("allocated", 50, 51), row("reserved", 40, 44), row("unstated", 40, 80)};
+  const std::vector<SourceSummary> groups = grouped(a, {"profile"});
+  ASSERT_EQ(groups.size(), 1u);
+  EXPECT_NEAR(groups[0].memory.mape, 0.04, 1e-12);
+  ASSERT_EQ(groups[0].memory_by_kind.size(), 2u);
+  EXPECT_EQ(groups[0].memory_by_kind.at("allocated").rows, 2);
+  EXPECT_NEAR(groups[0].memory_by_kind.at("allocated").mape, 0.01, 1e-12);
+  EXPECT_NEAR(groups[0].memory_by_kind.at("reserved").bias, 0.10, 1e-12);
+
+  a.sources = groups;
+  EXPECT_NE(accuracy_markdown(a).find("| torchtitan | 2 | 1.0 | +1.0 | 1 | 10.0 | +10.0 | 0 | - | - |"), std::string::npos) << accuracy_markdown(a);
+  EXPECT_NE(accuracy_text(a, 0).find("memory, reserved: 1 row, MAPE 10.0 %"), std::string::npos) << accuracy_text(a, 0);
+}
+
+TEST(Accuracy, RowsCanBeGroupedByKindOfMemory) {
+  Accuracy a;
+  a.rows = {row("allocated", 50, 51), row("reserved", 40, 44)};
+  const std::vector<SourceSummary> groups = grouped(a, {"memory-kind"});
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].name, "allocated");
+  EXPECT_NEAR(groups[1].memory.mape, 0.10, 1e-12);
+}
+
+}  // namespace
+}  // namespace rehearse::report::accuracy_test
