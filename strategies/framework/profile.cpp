@@ -120,6 +120,7 @@ const config::Fields<P>& fields() {
       config::boolean("one_hot_embedding", &P::one_hot_embedding, "tokens are looked up by a product with the table"),
       config::boolean("keeps_logits", &P::keeps_logits, "16-bit logits are held until the loss is known"),
       config::boolean("copies_shifted_logits", &P::copies_shifted_logits, "loss upcast, upcast-fused: the last position is cut off and the rest of the fp32 logits copied"),
+      config::boolean("loss_parallel", &P::loss_parallel, "loss upcast, compiled: under tensor parallelism the loss works on sharded logits as PyTorch's loss_parallel does"),
       config::boolean("gathers_logits", &P::gathers_logits, "tensor parallel: shards of the logits are gathered, every rank computes the whole loss"),
       config::boolean("waits_for_input_gradients", &P::waits_for_input_gradients, "tensor parallel: the input gradient's reduction does not run beside the weight gradient"),
       config::boolean("keeps_gathered_input", &P::keeps_gathered_input, "sequence parallel: the gathered input is kept for backward"),

@@ -91,6 +91,7 @@ struct FrameworkProfile {
   bool one_hot_embedding = false;         // tokens are looked up by a product with the table, and its gradient is one (MaxText, use_iota_embed)
   bool keeps_logits = true;               // the training loop holds the 16-bit logits until the loss is known
   bool copies_shifted_logits = false;     // upcast, upcast_fused: the last position is cut off, and the rest of the fp32 logits copied
+  bool loss_parallel = false;             // upcast, compiled: under tensor parallelism logits stay sharded DTensors in the loss (PyTorch's loss_parallel)
   bool gathers_logits = false;            // tensor parallel: shards of the logits are gathered, and every rank computes the whole loss
   bool waits_for_input_gradients = false; // tensor parallel: the reduction of a product's input gradient does not run beside the weight gradient
   bool keeps_gathered_input = false;      // sequence parallel: linear layers keep the gathered input for backward, not their shard

@@ -26,7 +26,7 @@ class Loss {
       case LossKind::sharded: return sharded();
       case LossKind::sequence_parallel: return sequence_parallel();
       case LossKind::fused: return fused();
-      case LossKind::compiled: return compiled(logits_, narrow_);
+      case LossKind::compiled: return in_parallel() ? parallel_compiled(logits_, narrow_) : compiled(logits_, narrow_);
       case LossKind::tiled: break;   // with the output layer (tiled.cpp)
     }
   }
@@ -48,6 +48,34 @@ class Loss {
     if (c_.tensor == 1) return;
     for (int i = 0; i < reductions; ++i) n.forward.push_back(op_.collective(CollectiveKind::all_reduce, "loss statistics", row_, plan::kAfterCompute | plan::kComputeWaits));
   }
+
+  /// Cross-entropy over DTensors whose vocabulary is sharded, operator by operator. Source: torch/distributed/tensor/parallel/loss.py, _log_softmax,
+  /// _nll_loss_forward, _nll_loss_and_log_softmax_backward. The exponentials' tensor is gone before the result's comes: one here.
+  void parallel(TensorId logits, std::int64_t bytes, std::vector<TensorId> held) {
+    const TensorId log_softmax = tape_.tensor("log softmax", bytes);
+    Node n{.name = "parallel loss", .inputs = {logits}, .saved = {log_softmax, rows_}, .intermediates = {log_softmax, rows_}, .holds = std::move(held)};
+    n.forward = {op_.kernel("max", bytes, row_, KernelKind::reduction), Operators::alloc(0, bytes), op_.kernel("subtract maximum", bytes, bytes), op_.kernel("exp", bytes, bytes),
+                 op_.kernel("sum", bytes, row_, KernelKind::reduction), op_.kernel("subtract logarithm", bytes, bytes), Operators::free(0), op_.kernel("nll loss", row_, row_)};
+    sum_statistics(n, 3);
+    n.backward = {Operators::alloc(0, bytes), op_.kernel("zero fill", 0, bytes, KernelKind::memset), op_.kernel("subtract one-hot", row_, row_), Operators::alloc(1, bytes), op_.kernel("exp", bytes, bytes),
+                  op_.kernel("add", 2 * bytes, bytes), op_.kernel("scale gradient", bytes, bytes), Operators::free(1), Operators::free(0)};
+    tape_.nodes.push_back(std::move(n));
+  }
+
+  /// The same, compiled: forward makes the gradient but for its scale, in fp32, and keeps it. Held against AOTAutograd's graphs of it
+  /// (tests/oracles/torch_loss_parallel.py).
+  void parallel_compiled(TensorId logits, std::int64_t bytes) {
+    const TensorId unscaled = tape_.tensor("softmax less one-hot fp32", wide_);
+    Node n{.name = "compiled parallel loss", .inputs = {logits}, .saved = {unscaled, rows_}, .intermediates = {unscaled, rows_}};
+    n.forward = {op_.kernel("max", bytes, row_, KernelKind::reduction), op_.kernel("exp and sum", bytes, row_, kCrossEntropy), op_.kernel("zero fill", 0, wide_, KernelKind::memset),
+                 op_.kernel("add softmax", bytes + wide_, wide_)};
+    sum_statistics(n, 3);
+    n.backward = {op_.kernel("scale gradient and cast", wide_, bytes)};
+    tape_.nodes.push_back(std::move(n));
+  }
+
+  /// Do ranks of the tensor group keep their shards of the vocabulary in the loss, as PyTorch's loss_parallel has it?
+  bool in_parallel() const { return c_.profile.loss_parallel && c_.tensor > 1; }
 
   /// torch.nn.functional.cross_entropy, eager. `bytes`: of the logits; `held`: variables of the loss function, and of its caller; `output`: the logits
   /// that the model hands out.
@@ -100,6 +128,7 @@ class Loss {
       if (c_.batch > 1) held.push_back(in);
     }
     // Until 4.45 the modelling code made the fp32 copy, which is what it hands out; since then its loss function does (loss/loss_utils.py).
+    if (c_.profile.loss == LossKind::upcast && in_parallel()) return parallel(in, bytes, std::move(held));
     if (c_.profile.loss == LossKind::upcast) return log_softmax_and_nll(in, bytes, std::move(held), c_.profile.copies_shifted_logits ? held_output : logits_);
     if (c_.profile.loss == LossKind::upcast_compiled) return compiled(in, bytes);
     tape_.nodes.push_back({.name = "fused loss", .inputs = {in}, .saved = {in, rows_}, .intermediates = {rows_}, .holds = std::move(held), .forward = {op_.kernel("cross entropy", bytes, row_, kCrossEntropy)},
