@@ -104,6 +104,8 @@ void apply_optimizer(const config::CsvRow& row, Scenario& s) {
   }
   // torchtune's recipes clip only where they are told to (clip_grad_norm).
   if (s.profile.name.starts_with("torchtune")) t.clip_gradients = false;
+  // thunder/benchmarks/benchmark_litgpt.py: backward, then the optimizer.
+  if (s.profile.name.starts_with("litgpt") && contains(cell(row, "source"), "lightning-thunder")) t.clip_gradients = false;
   if (contains(note, "no gradient clipping")) t.clip_gradients = false;
   if (contains(note, "optimizer_in_bwd") || contains(note, "optimizer in backward") || contains(note, "optimizer step into backward")) {
     t.clip_gradients = false;

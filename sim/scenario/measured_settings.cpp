@@ -91,6 +91,10 @@ void apply_stated_settings(const config::CsvRow& row, Scenario& s) {
   apply_recomputed_modules(note, s.strategy.memory);
   apply_nvls(row, note, s);
   if (contains(note, "mcore_distributed_optim") && s.profile.name == "nemo-2024") apply_megatron_optimizer(s.profile);
+  // FSDP1's SHARD_GRAD_OP, FSDP2 without reshard_after_forward. FULL_SHARD, which is dropped after forward, is what nobody names.
+  static const std::regex kKept(R"((FSDP[12]?|shard_mode) zero2\b)");
+  const st::DataParallelKind kind = s.strategy.data_parallel.kind;
+  if ((kind == st::DataParallelKind::fsdp1 || kind == st::DataParallelKind::fsdp2) && std::regex_search(note, kKept)) s.strategy.data_parallel.reshard_after_forward = false;
   if (contains(note, "CUDA_LAUNCH_BLOCKING=1")) s.strategy.training.launch_blocking = true;
   if (contains(note, "no tp_comm_overlap")) s.profile.overlap_tensor = false;
 }

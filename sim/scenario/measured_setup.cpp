@@ -1,10 +1,12 @@
 #include "sim/scenario/measured_setup.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <optional>
 #include <regex>
 #include <utility>
+#include <vector>
 
 #include <fmt/core.h>
 
@@ -46,9 +48,19 @@ std::string megatron_of(const config::CsvRow& row, const std::string& gpu) {
   return gpu.starts_with("v100") || attention == "unfused" || fp16_before_hopper ? "megatron-2021" : "megatron-core";
 }
 
-/// A profile whose kernels may be compiled has a file for that.
+/// A profile whose kernels may be compiled has a file for that, `<profile>-compile`.
 std::string compiled_form(const config::CsvRow& row, const std::string& profile) {
-  return compiled(row) && (profile == "torchtitan" || profile == "fms-fsdp" || profile == "torchtune" || profile == "kempnerforge" || profile == "nemo-automodel") ? profile + "-compile" : profile;
+  const std::vector<std::string> names = strategies::profile_names();
+  return compiled(row) && std::find(names.begin(), names.end(), profile + "-compile") != names.end() ? profile + "-compile" : profile;
+}
+
+/// Lightning-AI/lightning-thunder thunder/benchmarks/benchmark_litgpt.py: LitGPT's model in a loop of its own. PyTorch's cross-entropy on
+/// the 16-bit logits, whose name lives as long as their graph; AdamW with fused, built on parameters in bf16; FSDP1 or FSDP2 as asked.
+void apply_thunder_benchmark(const std::string& note, strategies::FrameworkProfile& profile) {
+  profile.loss = strategies::LossKind::native;
+  profile.holds_output = true;
+  profile.fused_optimizer = true;
+  profile.fsdp2 = contains(note, "FSDP2");
 }
 
 /// Frameworks under the names of their releases, forks and relatives. Letters and digits only.
@@ -158,6 +170,7 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   using strategies::Fusion;
   using strategies::LossKind;
   const std::string note = cell(row, "note"), text = lower(note);
+  if (compiled(row) && !profile.compiled) notes.push_back(fmt::format("torch.compile stated, simulated without: the profile {} has no compiled form", profile.name));
   // torchtune's recipes of before August 2024, and tables that compare with them: the whole logits.
   if (profile.name.starts_with("torchtune") && contains(note, "torch.nn.CrossEntropyLoss")) profile.loss = profile.compiled ? LossKind::upcast_compiled : LossKind::upcast;
   // Rows of the embedding and the head: "vocab padded to multiple of 8".
@@ -165,6 +178,7 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   if (std::smatch found; std::regex_search(text, found, kPadded) && std::stoi(found[1].str()) > 0) profile.vocab_multiple = std::stoi(found[1].str());
   // LitGPT's longest batch is the run's first (finetune/lora.py of 2023, longest_seq_ix): no graph of a micro-batch before it.
   if (contains(note, "memory peak set by longest")) profile.holds_last_graph = false;
+  if (profile.name.starts_with("litgpt") && contains(cell(row, "source"), "lightning-thunder")) apply_thunder_benchmark(note, profile);
   // Qwen's own modeling_qwen.py with flash-attn and its csrc/layer_norm, which its docker image of the table's time installs: apply_rotary_pos_emb,
   // RMSNorm. Logits are not upcast; autocast does that inside the loss, DeepSpeed's engine has none.
   const bool qwen = contains(cell(row, "source"), "QwenLM/Qwen@");

@@ -28,7 +28,7 @@ const std::vector<Names>& all_names() {
       {{"ddp", "pytorch", "torch", "native"}, {"huggingface", "torchtitan", "plain"}, "PyTorch runs the layers of a library. "},
       {{"titan", "torch-titan"}, {"torchtitan", "torchtitan-compile"}, ""},
       {{"foundry", "composer", "mosaicml", "mosaic"}, {"llm-foundry"}, ""},
-      {{"lightning", "fabric", "lit-gpt", "lit"}, {"litgpt"}, ""},
+      {{"lightning", "fabric", "lit-gpt", "lit"}, {"litgpt", "litgpt-compile"}, ""},
       {{"neox", "gptneox"}, {"gpt-neox"}, ""},
       {{"jax", "xla", "t5x", "paxml", "pax"}, {"maxtext"}, ""},
       {{"tune", "torch-tune"}, {"torchtune", "torchtune-compile"}, ""},

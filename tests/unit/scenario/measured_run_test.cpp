@@ -158,6 +158,40 @@ TEST(MeasuredRun, NamesOfTheContractHaveProfilesOfTheirOwn) {
   EXPECT_EQ(scenario({{"source", "MoE Parallel Folding (arXiv 2504.14960)"}}).profile.name, "megatron-core");
 }
 
+TEST(MeasuredRun, WhatIsCompiledIsSimulatedCompiledOrSaysThatItIsNot) {
+  const Scenario litgpt = scenario({{"framework", "litgpt"}, {"sharding", "fsdp"}, {"torch_compile", "y"}});
+  EXPECT_EQ(litgpt.profile.name, "litgpt-compile");
+  EXPECT_FALSE(notes(litgpt, "no compiled form"));
+  EXPECT_FALSE(notes(scenario({{"framework", "olmo-core"}, {"sharding", "fsdp"}, {"torch_compile", "y"}}), "no compiled form"));
+  const Row foundry{{"framework", "llm-foundry"}, {"sharding", "fsdp"}, {"torch_compile", "y"}};
+  EXPECT_TRUE(notes(scenario(foundry), "torch.compile stated, simulated without: the profile llm-foundry has no compiled form"));
+  Row eager = foundry;
+  eager["torch_compile"] = "n";
+  EXPECT_FALSE(notes(scenario(eager), "no compiled form"));
+}
+
+// Lightning-AI/lightning-thunder thunder/benchmarks/benchmark_litgpt.py at d425fe469.
+TEST(MeasuredRun, ThundersBenchmarkTrainsLitGptInALoopOfItsOwn) {
+  Row row{{"framework", "litgpt"}, {"sharding", "fsdp"}, {"torch_compile", "n"}};
+  const Scenario own = scenario(row);
+  EXPECT_EQ(own.profile.loss, strategies::LossKind::chunked);
+  EXPECT_TRUE(own.strategy.training.clip_gradients);
+  row["source"] = "Lightning-AI/lightning-thunder pull request 940 (2024-08)";
+  row["note"] = "benchmark_litgpt.py, FSDP2, shard_mode zero2 (parameters stay gathered after forward)";
+  const Scenario second = scenario(row);
+  EXPECT_EQ(second.profile.loss, strategies::LossKind::native);
+  EXPECT_TRUE(second.profile.fused_optimizer && second.profile.holds_output);
+  EXPECT_FALSE(second.strategy.training.clip_gradients);
+  EXPECT_EQ(second.strategy.data_parallel.kind, DataParallelKind::fsdp2);
+  EXPECT_EQ(second.strategy.data_parallel.reshard_after_forward, false);
+  row["note"] = "benchmark_litgpt.py, FSDP1 zero2";
+  const Scenario first = scenario(row);
+  EXPECT_EQ(first.strategy.data_parallel.kind, DataParallelKind::fsdp1);
+  EXPECT_EQ(first.strategy.data_parallel.reshard_after_forward, false);
+  row["note"] = "benchmark_litgpt.py, FSDP1 zero3";
+  EXPECT_NE(scenario(row).strategy.data_parallel.reshard_after_forward, false);
+}
+
 TEST(MeasuredRun, WhatAProfileHasNotIsSimulatedByOneThatHas) {
   EXPECT_EQ(scenario({{"framework", "nemo"}, {"task", "sft"}, {"sharding", "fsdp"}}).profile.name, "torchtitan");
   const Scenario whole = scenario({{"framework", "nemo"}, {"sharding", "fsdp"}});
