@@ -105,6 +105,7 @@ const config::Fields<P>& fields() {
                      {{"flash1", AttentionKernel::flash1, ""}, {"flash2", AttentionKernel::flash2, ""}, {"flash3", AttentionKernel::flash3, ""},
                       {"cudnn", AttentionKernel::cudnn, "9.4 to 9.12"}, {"cudnn-9.13", AttentionKernel::cudnn_9_13, "and later"}, {"mem-efficient", AttentionKernel::mem_efficient, ""}, {"math", AttentionKernel::sdpa_math, ""},
                       {"triton", AttentionKernel::triton, ""}}),
+      config::boolean("aiter_attention", &P::aiter_attention, "on AMD's GPUs fused attention is AITER's, as Transformer Engine takes it"),
       config::integer("cudnn_attention_from", &P::cudnn_attention_from, "compute capability from which cuDNN's attention is preferred; 0: never", config::non_negative),
       config::choice("cudnn_attention", &P::cudnn_attention, "which cuDNN that is", {{"cudnn", AttentionKernel::cudnn, "9.4 to 9.12"}, {"cudnn-9.13", AttentionKernel::cudnn_9_13, "and later"}}),
       config::boolean("attention_fused", &P::attention_fused, "false: scores in memory"),

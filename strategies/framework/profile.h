@@ -77,6 +77,7 @@ struct FrameworkProfile {
   LossKind loss = LossKind::upcast;
   std::optional<LossKind> context_loss;   // under context parallelism, where it is another
   model::AttentionKernel attention = model::AttentionKernel::flash2;
+  bool aiter_attention = false;           // on AMD's GPUs fused attention is AITER's, as Transformer Engine takes it; false: PyTorch's (AOTriton) or flash-attn's
   int cudnn_attention_from = 0;           // compute capability from which cuDNN's attention is preferred; 0: never
   model::AttentionKernel cudnn_attention = model::AttentionKernel::cudnn;  // which cuDNN: 9.4 to 9.12, or later
   bool attention_fused = true;            // false: scores in memory (2021 Megatron)
