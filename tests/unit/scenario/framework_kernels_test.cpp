@@ -283,5 +283,22 @@ TEST(FrameworkKernels, WrappedAdaptersReduceTheirOwnGradientsOnly) {
   EXPECT_GT(reduced(false), 20 * reduced(true));
 }
 
+// PyTorch's attention is AOTriton's on AMD's GPUs; what Transformer Engine calls there is assembly, about twice as fast backward.
+TEST(FrameworkKernels, AttentionOnAmdIsTheFrameworksOwn) {
+  const auto attention = [](const std::string& framework, const std::string& gpu) {
+    Scenario s = job(framework);
+    s.cluster = hwmodels::load_cluster("single-gpu", 1, "rail-fat-tree", gpu);
+    const Result r = simulate(s);
+    for (const model::KernelSpec& k : r.plan.kernels)
+      if (k.kind == model::KernelKind::attention_forward) return k.attention;
+    ADD_FAILURE() << "no attention";
+    return model::AttentionKernel::sdpa_math;
+  };
+  EXPECT_EQ(attention("torchtitan", "mi300x"), model::AttentionKernel::triton);
+  EXPECT_EQ(attention("torchtitan", "mi355x"), model::AttentionKernel::triton);
+  EXPECT_EQ(attention("torchtitan", "h100-sxm"), model::AttentionKernel::flash2);
+  EXPECT_EQ(attention("megatron-core", "mi300x"), model::AttentionKernel::flash2);
+}
+
 }  // namespace
 }  // namespace rehearse::scenario::framework_kernels_test
