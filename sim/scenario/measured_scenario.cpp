@@ -70,7 +70,16 @@ class RowScenario {
       gpu_ = *std::move(other);
     }
     sharding_ = sharding_of(row_, profile_, s_.notes);
-    one_gpu_said_ = contains(note_, "all runs are single-GPU");
+    const bool one_gpu = contains(note_, "all runs are single-GPU");
+    // LitGPT's config_hub/finetune: `devices` is 1 for adapters, 4 for the full fine-tuning of Gemma-2B, Llama-2-7B and Llama-3-8B, whose weights,
+    // gradients and AdamW states of the first alone are 20 GB beside the 17.43 GB that its README has. finetune/full.py, setup: several devices are
+    // FSDP with a checkpoint around every block.
+    checkpointed_fsdp_ = one_gpu && cell(row_, "task") == "sft" && integer(row_, "n_gpus").value_or(1) > 1;
+    one_gpu_said_ = one_gpu && !checkpointed_fsdp_;
+    if (checkpointed_fsdp_) {
+      sharding_ = "fsdp";
+      s_.notes.push_back("full fine-tuning on several GPUs: FSDP with block checkpoints, as LitGPT's finetune/full.py has them");
+    }
     if (one_gpu_said_) {
       sharding_ = "none";
       s_.notes.push_back("ran on one GPU, as its source says");
@@ -233,7 +242,8 @@ class RowScenario {
 
   void choose_memory() {
     const bool share_open = apply_recompute(row_, s_);
-    const bool stated = !cell(row_, "recompute").empty() || s_.strategy.memory.recompute_layers > 0;
+    if (checkpointed_fsdp_) s_.strategy.memory.recompute = st::Recompute::full;
+    const bool stated = checkpointed_fsdp_ || !cell(row_, "recompute").empty() || s_.strategy.memory.recompute_layers > 0;
     if (nemo()) apply_nemo(cell(row_, "model"), sharding_, release_of(row_), s_.profile, s_.strategy);
     if (contains(lower(note_), "delayed scaling")) s_.profile.current_scaling = false;
     if ((contains(note_, "fp8 parameters") || contains(note_, "base weights in fp8")) && s_.profile.transformer_engine) s_.profile.fp8_parameters = true;
@@ -331,7 +341,7 @@ class RowScenario {
   std::string note_, source_, megatron_arguments_;    // cells
   std::string profile_, gpu_, sharding_, format_;     // by our names
   st::Precision precision_ = st::Precision::bf16;
-  bool one_gpu_said_ = false;
+  bool one_gpu_said_ = false, checkpointed_fsdp_ = false;
   bool micro_batch_open_ = false, recompute_open_ = false;   // whoever ran it chose
 };
 

@@ -170,6 +170,23 @@ TEST(MeasuredRun, WhatIsCompiledIsSimulatedCompiledOrSaysThatItIsNot) {
   EXPECT_FALSE(notes(scenario(eager), "no compiled form"));
 }
 
+// Lightning-AI/litgpt config_hub/finetune/README.md: "All runs are single-GPU experiments", but its full.yaml files have `devices: 4`.
+TEST(MeasuredRun, LitGptTunesAllWeightsOnItsFourGpusAndAdaptersOnOne) {
+  Row row{{"task", "lora"}, {"framework", "litgpt"}, {"gpu", "a10g"}, {"n_gpus", "4"}, {"sharding", "see note"}, {"note", "README itself says all runs are single-GPU"}};
+  const Scenario adapters = scenario(row);
+  EXPECT_EQ(adapters.strategy.parallelism.degrees.data, 1);
+  EXPECT_TRUE(notes(adapters, "ran on one GPU"));
+  row["task"] = "sft";
+  const Scenario whole = scenario(row);
+  EXPECT_EQ(whole.strategy.parallelism.degrees.data, 4);
+  EXPECT_EQ(whole.strategy.data_parallel.kind, DataParallelKind::fsdp1);
+  EXPECT_EQ(whole.strategy.memory.recompute, strategies::Recompute::full);
+  EXPECT_TRUE(notes(whole, "FSDP with block checkpoints"));
+  EXPECT_FALSE(notes(whole, "ran on one GPU") || notes(whole, "recomputation not stated"));
+  row["n_gpus"] = "1";
+  EXPECT_EQ(scenario(row).strategy.data_parallel.kind, DataParallelKind::none);
+}
+
 // Lightning-AI/lightning-thunder thunder/benchmarks/benchmark_litgpt.py at d425fe469.
 TEST(MeasuredRun, ThundersBenchmarkTrainsLitGptInALoopOfItsOwn) {
   Row row{{"framework", "litgpt"}, {"sharding", "fsdp"}, {"torch_compile", "n"}};
