@@ -233,10 +233,10 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   // On Blackwell cuDNN's backward is deterministic without dropout only (transformer_engine/common/fused_attn/fused_attn.cpp,
   // nvte_get_fused_attn_backend): FlashAttention it is then.
   const bool not_deterministic = profile.deterministic_attention && capability >= 100 && profile.dropout && s.model.attention_dropout > 0;
-  if (profile.cudnn_attention_from > 0 && capability >= profile.cudnn_attention_from && !not_deterministic) profile.attention = profile.cudnn_attention;
-  // PyTorch's attention on AMD's GPUs is made of Triton's kernels (AOTriton), flash-attn's of Composable Kernel's; Transformer Engine takes AITER's.
   const hwmodels::Architecture architecture = s.cluster.gpu.architecture;
   const bool amd = architecture == hwmodels::Architecture::cdna3 || architecture == hwmodels::Architecture::cdna4;
+  if (!amd && profile.cudnn_attention_from > 0 && capability >= profile.cudnn_attention_from && !not_deterministic) profile.attention = profile.cudnn_attention;
+  // PyTorch's attention on AMD's GPUs is made of Triton's kernels (AOTriton), flash-attn's of Composable Kernel's; Transformer Engine takes AITER's.
   if (amd && profile.attention == model::AttentionKernel::flash2 && !profile.aiter_attention) profile.attention = model::AttentionKernel::triton;
   // The products of Blackwell's tensor cores take 8-bit operands in both orientations (cuBLAS: TN, NN and NT from compute
   // capability 10.0 on).
