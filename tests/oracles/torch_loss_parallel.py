@@ -62,8 +62,8 @@ def compiled(mesh):
 
     def keep(name):
         def compiler(graph, examples):
-            outputs = [n for n in graph.graph.find_nodes(op="output")[0].args[0] if n is not None]
-            sizes[name] = [n.meta["val"] for n in outputs if n.op != "placeholder" and hasattr(n, "meta") and "val" in n.meta]
+            made = [n for n in graph.graph.find_nodes(op="output")[0].args[0] if n is not None and n.op != "placeholder"]
+            sizes[name] = [n.meta["val"] for n in made]
             return make_boxed_func(graph)
 
         return compiler
