@@ -25,6 +25,9 @@ Cause cause_of(GroupAxis axis) {
   }
 }
 
+/// What buckets are packed, cast and unpacked on while they travel: waiting for it is waiting for data-parallel communication.
+bool reduces_or_gathers(plan::Stream s) { return s == plan::Stream::data_gather || s == plan::Stream::data_reduce || s == plan::Stream::data_replicate; }
+
 }  // namespace
 
 void TimingRun::happen(std::size_t r, std::int64_t now) {
@@ -150,7 +153,7 @@ const TimingRun::SharedPair& TimingRun::shared(const Priced* a, const Priced* b)
 
 Cause TimingRun::cause(const Item& item) const {
   switch (item.op) {
-    case Opcode::kernel: return kernel_cause_[item.index];
+    case Opcode::kernel: return reduces_or_gathers(item.stream) ? Cause::data : kernel_cause_[item.index];
     case Opcode::collective: return cause_of(plan_.collectives[item.index].axis);
     case Opcode::copy: return Cause::copy;
     default: return Cause::pipeline_message;
