@@ -18,18 +18,6 @@ double own_nics(const Group& group) {
   return group.nic * std::min(beside, std::ceil(kEnough / group.nic));
 }
 
-/// What DeepEP's kernels take inside a node: microseconds before the first token, microseconds of an SM per token, GB/s of an SM
-/// for its copies, and the part of NVLink that they reach. Fitted to aiconfigurator-core 0.12.0, six GPUs (Hopper and Blackwell), 8 to
-/// 24 SMs, 1 to 22 choices; its rows of 20 SMs: tests/accuracy/tables/dispatch_deepep.csv.
-struct CopyingKernel {
-  double launch, token, rate, link_efficiency;
-};
-/// What HybridEP does around its kernels, whatever the size: 126 us (fp8) and 160 us (bf16) for 158 and 317 MB on B200, less the copies
-/// between its buffers and tensors. Its kernels reach what direct_efficiency says (643 and 590 of 900 GB/s).
-/// Source: deepseek-ai/DeepEP@41cad9444 docs/README_Hybrid-EP.md, Torch API less kernel time.
-constexpr double kBulkLaunch = 92;
-constexpr CopyingKernel kDispatch{40, 0.47, 21.5, 0.64}, kCombine{65, 1.03, 31.6, 0.69};
-
 }  // namespace
 
 // Local and remote parts move at the same time; the slower one decides.
@@ -61,16 +49,21 @@ DispatchBytes dispatch_bytes(const Group& group, const TokenExchange& exchange) 
   return moved;
 }
 
+const DispatchKernel& dispatch_kernel(const Group& group, const TokenExchange& exchange) {
+  return exchange.bulk ? group.dispatch->bulk : exchange.home ? group.dispatch->combine : group.dispatch->dispatch;
+}
+
 double dispatch_time(const Group& group, const TokenExchange& exchange, double bytes, const DispatchBytes& moved) {
   const GenerationTiming& t = *group.timing;
+  const DispatchKernel& kernel = dispatch_kernel(group, exchange);
   const double inside = bytes * moved.inside / (1000 * group.direct_link * t.direct_efficiency);
   if (group.nodes == 1 && !exchange.bulk) {
-    const CopyingKernel& kernel = exchange.home ? kCombine : kDispatch;
     const double copies = moved.inside * group.ranks / std::max(1, group.ranks - 1), tokens = bytes / std::max<double>(1, exchange.token_bytes);
-    const double sms = tokens / kDispatchSms * (kernel.token + copies * exchange.token_bytes / (1000 * kernel.rate));
+    const double copying = kernel.rate > 0 ? copies * exchange.token_bytes / (1000 * kernel.rate) : 0;
+    const double sms = tokens / kernel.sms * (kernel.token + copying);
     return kernel.launch + std::max(sms, bytes * moved.inside / (1000 * group.direct_link * kernel.link_efficiency));
   }
-  const double time = exchange.bulk ? kBulkLaunch : t.direct_launch;
+  const double time = exchange.bulk ? kernel.launch : t.direct_launch;
   if (group.nodes == 1) return time + inside;
   const NetworkTiming& net = *group.network;
   double per_gpu = std::min(own_nics(group), group.nics * group.nic * group.nic_share / group.local);
@@ -99,10 +92,7 @@ double send_time(const Group& group, double bytes, bool same_domain, int concurr
   // One message leaves through the NICs beside its GPU; many share all NICs of the node.
   double own = own_nics(group);
   double shared = group.nics * group.nic / std::max(1, concurrent);
-  // A node's NIC efficiency is that of its collectives. One message in flight reaches the card: 48-49 of 50 GB/s with NCCL
-  // (nccl-tests #267), 96.9 % of the line with RDMA writes; 1 GiB of logits in less than 22 ms on p5 (nanotron's sweep).
-  constexpr double kMessageEfficiency = 0.95;
-  return net.send + bytes / (1000 * std::min(own, shared) * std::max(kMessageEfficiency, group.nic_efficiency));
+  return net.send + bytes / (1000 * std::min(own, shared) * std::max(group.common->message_efficiency, group.nic_efficiency));
 }
 
 }  // namespace rehearse::hwmodels

@@ -19,8 +19,8 @@ struct DispatchBytes {
 /// On the way to another node a token travels once and is copied there, so every copy crosses NVLink.
 /// Source: deepseek-ai/DeepEP README.
 DispatchBytes dispatch_bytes(const Group& group, const TokenExchange& exchange);
-/// SMs of the kernels that dispatch and combine. Source: Megatron's moe_deepep_num_sms and moe_hybridep_num_sms; DeepEP README.
-inline constexpr int kDispatchSms = 20, kBulkDispatchSms = 16;
+/// The kernel that carries the exchange out: HybridEP's for bulk, else DeepEP's, which has one for each way.
+const DispatchKernel& dispatch_kernel(const Group& group, const TokenExchange& exchange);
 /// Microseconds, for tokens of `bytes` in all; NVLink and NIC move at the same time. Inside a node DeepEP's warps copy token by
 /// token, so that SMs may be what holds it up: a fixed time per token and the bytes of its copies, its own rank's too.
 double dispatch_time(const Group& group, const TokenExchange& exchange, double bytes, const DispatchBytes& moved);

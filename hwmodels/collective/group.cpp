@@ -166,6 +166,8 @@ Group make_group(const ClusterDescription& cluster, const GroupShape& shape,
   group.timing = &timing->second;
   group.network =
       network == parameters.networks.end() ? &parameters.networks.begin()->second : &network->second;
+  group.common = &parameters.common;
+  group.dispatch = &parameters.expert_dispatch;
   return group;
 }
 

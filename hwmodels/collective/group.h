@@ -34,6 +34,8 @@ struct Group {
   double gpus_per_nic = 1;
   const GenerationTiming* timing = nullptr;
   const NetworkTiming* network = nullptr;
+  const CommonTiming* common = nullptr;
+  const DispatchTiming* dispatch = nullptr;
 
   /// What the group gets out of a node and into it, GB/s, in large messages.
   double network_bandwidth() const { return nics * nic * nic_share * nic_efficiency; }

@@ -50,6 +50,20 @@ const Fields<NetworkTiming>& network_fields() {
   return fields;
 }
 
+const Fields<CommonTiming>& common_fields() {
+  using C = CommonTiming;
+  static const Fields<C> fields{REHEARSE_NUMBER(C, own_piece), REHEARSE_NUMBER(C, message_efficiency), REHEARSE_NUMBER(C, copy_efficiency), source_field<C>()};
+  return fields;
+}
+
+const Fields<DispatchTiming>& dispatch_fields() {
+  using D = DispatchKernel;
+  static const Fields<D> kernel{number("sms", &D::sms, "see collective/parameters.h", positive), REHEARSE_NUMBER(D, launch), REHEARSE_NUMBER(D, token), REHEARSE_NUMBER(D, rate), REHEARSE_NUMBER(D, link_efficiency), source_field<D>()};
+  using T = DispatchTiming;
+  static const Fields<T> fields{nested("dispatch", &T::dispatch, "DeepEP, to the experts", kernel), nested("combine", &T::combine, "DeepEP, back from them", kernel), nested("bulk", &T::bulk, "HybridEP", kernel)};
+  return fields;
+}
+
 const Fields<HostBackendTiming>& backend_fields() {
   using H = HostBackendTiming;
   static const Fields<H> fields{REHEARSE_NUMBER(H, alpha), REHEARSE_NUMBER(H, intra),
@@ -64,6 +78,8 @@ const Fields<CollectiveParameters>& parameter_fields() {
   static const Fields<P> fields{
       map_of("generations", &P::generations, "by GPU generation", generation_fields()),
       map_of("networks", &P::networks, "by kind of network", network_fields()),
+      nested("common", &P::common, "whatever the generation and the network", common_fields()),
+      nested("expert_dispatch", &P::expert_dispatch, "kernels that send tokens to experts without NCCL", dispatch_fields()),
       map_of("backends", &P::backends, "communication through host memory", backend_fields()),
   };
   return fields;
@@ -97,18 +113,18 @@ const std::vector<NamedNumber<NetworkTiming>>& network_numbers() {
 CollectiveParameters load_collective_parameters(const std::string& file) {
   Document document = load_document(file);
   Diagnostics wrong;
-  CollectiveParameters own = read(document.root, parameter_fields(), wrong);
+  // What the user did not measure stays as it was.
+  const CollectiveParameters& usual = collective_parameters();
+  CollectiveParameters own = read(document.root, parameter_fields(), wrong, nullptr, {.common = usual.common, .expert_dispatch = usual.expert_dispatch});
   for (const auto& [name, timing] : own.generations)
-    if (!collective_parameters().generations.contains(name))
+    if (!usual.generations.contains(name))
       wrong.push_back(document.root.find("generations")->find(name)->diagnostic("there is no such generation", "Known: volta, ampere, hopper, blackwell, cdna3, cdna4, pcie"));
   throw_if_any(std::move(wrong));
-  // What the user did not measure stays as it was.
-  CollectiveParameters merged = collective_parameters();
-  for (const auto& [name, timing] : own.generations) merged.generations[name] = timing;
-  for (const auto& [name, timing] : own.networks) merged.networks[name] = timing;
-  for (const auto& [name, timing] : own.backends) merged.backends[name] = timing;
-  merged.file = file;
-  return merged;
+  own.generations.insert(usual.generations.begin(), usual.generations.end());
+  own.networks.insert(usual.networks.begin(), usual.networks.end());
+  own.backends.insert(usual.backends.begin(), usual.backends.end());
+  own.file = file;
+  return own;
 }
 
 const CollectiveParameters& collective_parameters() {

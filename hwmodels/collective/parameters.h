@@ -58,6 +58,27 @@ struct NetworkTiming {
   double latency_norm = 2.4;  // p: how step latencies and data of a ring hide each other, (a^p + b^p)^(1/p)
 };
 
+/// The same on every generation and network.
+struct CommonTiming {
+  double own_piece = 0.45;           // what the piece that a ring step moves within a GPU's own memory costs, of a piece on NVLink
+  double message_efficiency = 0.95;  // of the NIC line rate, one message in flight
+  double copy_efficiency = 0.9;      // of the HBM bandwidth, copies within a GPU
+};
+
+/// A kernel that sends tokens to their experts, or brings them back, and does not go through NCCL.
+struct DispatchKernel {
+  double sms = 20;             // that it holds
+  double launch = 40;          // microseconds before the first token
+  double token = 0;            // microseconds of an SM per token ...
+  double rate = 0;             // ... and GB/s of an SM for its copies; 0: links alone decide
+  double link_efficiency = 1;  // of NVLink: the kernel reaches this part of it
+};
+
+/// Inside a node DeepEP's kernels; `bulk` is HybridEP, which moves what all tokens of a rank send at once.
+struct DispatchTiming {
+  DispatchKernel dispatch, combine, bulk;
+};
+
 /// Gloo and MPI: alpha-beta through host memory.
 struct HostBackendTiming {
   double alpha = 50;   // microseconds per step
@@ -70,6 +91,8 @@ struct HostBackendTiming {
 struct CollectiveParameters {
   std::map<std::string, GenerationTiming> generations;  // volta, ampere, hopper, blackwell, cdna3, cdna4, pcie
   std::map<std::string, NetworkTiming> networks;        // by the name that a node design gives
+  CommonTiming common;
+  DispatchTiming expert_dispatch;
   std::map<std::string, HostBackendTiming> backends;    // gloo, mpi
   std::string file;
 };

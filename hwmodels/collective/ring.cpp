@@ -23,14 +23,13 @@ int steps_of(CollectiveKind kind, int ranks) {
 namespace {
 
 // Besides what it sends, a GPU moves one piece within its own memory (its own into the result, or the last into it), which costs
-// what 0.45 of a piece costs on NVLink: measured all-gathers, reduce-scatters and all-reduces over 2, 4 and 8 GPUs of a node
-// want 0.34 to 0.59 on A100, H200 and B200 (tests/accuracy/tables/nccl_aiconfigurator.csv). Efficiencies are those of 8 GPUs.
-constexpr double kOwnPiece = 0.45;
+// what `own_piece` of a piece costs on NVLink. Efficiencies are those of 8 GPUs.
 constexpr int kReferenceRanks = 8;
 
 double own_piece_share(const Group& group, CollectiveKind kind) {
   const auto share = [kind](int ranks, double own) { return steps_of(kind, ranks) / (steps_of(kind, ranks) + own); };
-  return share(group.ranks, kOwnPiece * group.ring_link / group.copy_link) / share(kReferenceRanks, kOwnPiece);
+  const double own = group.common->own_piece;
+  return share(group.ranks, own * group.ring_link / group.copy_link) / share(kReferenceRanks, own);
 }
 
 class Ring final : public CollectiveAlgorithm {

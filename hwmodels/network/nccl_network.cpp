@@ -14,9 +14,6 @@
 namespace rehearse::hwmodels {
 namespace {
 
-constexpr double kCopyEfficiency =
-    0.9;  // of HBM, device copies: BabelStream 0.87 on H100 and 0.84 on H200, Azure guide
-
 // The playbook's jobs ran on two networks, the slower 1.4 (2 nodes) to 6 times (32 nodes) as slow as the other. On it all-gathers over 2 to
 // 32 nodes waited 0.31 to 0.32 ms in each step of the ring, whether it carried 67 or 4 MB, if waits and data hide each other as on the
 // tuned network (latency_norm of EFA in hwmodels/data/collective/nccl.yaml); no job of the faster one reaches kStalled. Source:
@@ -109,7 +106,7 @@ std::optional<NcclNetwork::JobsMessage> NcclNetwork::jobs_message(CollectiveKind
   JobsMessage message{reference.ranks, reference.nodes, cost.algorithm, to_seconds(cost.duration) * 1e6 - launch,
                       bytes * bus_factor(kind, reference.ranks) / (1000 * bus) - launch};
   if (m.through_lists && kind != CollectiveKind::all_reduce)
-    message.measured -= 2 * bytes / (kCopyEfficiency * cluster_.gpu.hbm_bandwidth.value) * 1e6;
+    message.measured -= 2 * bytes / (reference.common->copy_efficiency * cluster_.gpu.hbm_bandwidth.value) * 1e6;
   if (message.measured <= 0 || message.modelled <= 0) return {};
   return message;
 }
@@ -210,7 +207,7 @@ CommunicationCost NcclNetwork::dispatch(Bytes bytes, const TokenExchange& exchan
   CommunicationCost cost;
   cost.algorithm = Algorithm::direct;
   cost.protocol = Protocol::simple;
-  cost.channels = exchange.bulk ? kBulkDispatchSms : kDispatchSms;
+  cost.channels = static_cast<int>(dispatch_kernel(group, exchange).sms);
   cost.duration = microseconds(time);
   const double rate = time > 0 ? tokens / (1000 * time) : 0;
   cost.use.nvlink = std::min(1.0, moved.inside * rate / group.link);

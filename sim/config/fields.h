@@ -121,10 +121,9 @@ class Fields {
 };
 
 /// Reads a map into a T. Mistakes are added to `out` (throw_if_any turns them into a ConfigError) and leave
-/// their member at its default. `given` learns every key that was written.
+/// their member at its default. `given` learns every key that was written; `object` has what the map does not name.
 template <typename T>
-T read(const Value& map, const Fields<T>& fields, Diagnostics& out, Provenance* given = nullptr) {
-  T object{};
+T read(const Value& map, const Fields<T>& fields, Diagnostics& out, Provenance* given = nullptr, T object = {}) {
   FieldReader reader(out, given, fields.table().get());
   read_table(map, *fields.table(), &object, reader);
   return object;

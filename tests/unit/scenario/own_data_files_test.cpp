@@ -129,6 +129,18 @@ TEST_F(OwnDataFiles, CollectiveConstantsOfOneGenerationReplaceOurs) {
   EXPECT_THROW(step("node: dgx-h100, collectives: odd.yaml"), ConfigError);
 }
 
+TEST_F(OwnDataFiles, OneMeasuredKernelOfDispatchLeavesTheOthersAsTheyAre) {
+  write("own.yaml", "expert_dispatch:\n  combine: {source: mine, sms: 12, launch: 80}\n");
+  const hwmodels::CollectiveParameters own = hwmodels::load_collective_parameters((folder / "own.yaml").string()), &usual = hwmodels::collective_parameters();
+  EXPECT_EQ(own.expert_dispatch.combine.launch, 80);
+  EXPECT_EQ(own.expert_dispatch.combine.rate, usual.expert_dispatch.combine.rate);
+  EXPECT_EQ(own.expert_dispatch.dispatch.launch, usual.expert_dispatch.dispatch.launch);
+  EXPECT_EQ(own.common.own_piece, usual.common.own_piece);
+  EXPECT_EQ(own.generations.size(), usual.generations.size());
+  write("odd.yaml", "expert_dispatch:\n  combine: {source: mine, sms: 0}\n");
+  EXPECT_THROW(hwmodels::load_collective_parameters((folder / "odd.yaml").string()), ConfigError);
+}
+
 TEST_F(OwnDataFiles, NumbersAreNamedAsTheFileNamesThem) {
   const auto& hopper = hwmodels::collective_parameters().generations.at("hopper");
   double sum = 0;
