@@ -99,7 +99,7 @@ void context_rules(const model::ModelDescription& model, const Strategy& s, cons
   if (exchanges && model.heads % d.tensor == 0) {
     const std::int64_t ranks = kind == ContextKind::ulysses ? d.context : d.context_ulysses, heads = model.heads / d.tensor;
     const char* key = kind == ContextKind::ulysses ? "parallelism.context" : "parallelism.context_ulysses";
-    const std::int64_t shared = profile.repeat_kv && profile.transformer_engine ? heads : std::max<std::int64_t>(1, model.kv_heads / d.tensor);
+    const std::int64_t shared = profile.repeat_kv && (profile.transformer_engine || profile.exchanges_repeated_kv) ? heads : std::max<std::int64_t>(1, model.kv_heads / d.tensor);
     rules.forbid(heads % ranks != 0, key, text(ranks) + " does not divide the " + text(heads) + " attention heads of a tensor rank (ulysses gives each rank whole heads)", use_divisor(std::gcd(heads, shared), 64));
     rules.forbid(heads % ranks == 0 && shared % ranks != 0 && (profile.transformer_engine || ranks % shared != 0), key,
                  text(ranks) + " does not divide the " + text(shared) + " key/value heads of a tensor rank" + (profile.transformer_engine ? ", and Transformer Engine makes no copies" : ""),

@@ -79,23 +79,33 @@ RowOutcome outcome_of(const scenario::MeasuredRun& run, const AccuracyOptions& o
   return out;
 }
 
+/// Places in ascending order, from 0; equal values share the mean of their places.
 std::vector<double> ranks_of(const std::vector<double>& v) {
   std::vector<std::size_t> order(v.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return v[a] < v[b]; });
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return v[a] < v[b]; });
   std::vector<double> rank(v.size());
-  for (std::size_t i = 0; i < order.size(); ++i) rank[order[i]] = static_cast<double>(i);
+  for (std::size_t first = 0; first < order.size();) {
+    std::size_t end = first + 1;
+    while (end < order.size() && v[order[end]] == v[order[first]]) ++end;
+    for (std::size_t i = first; i < end; ++i) rank[order[i]] = static_cast<double>(first + end - 1) / 2;
+    first = end;
+  }
   return rank;
 }
 
-/// Spearman's rho without ties: 1 - 6 sum d^2 / (n (n^2 - 1)).
+/// Spearman's rho: Pearson's correlation of the ranks (Kendall 1970, ch. 3, on ties). NaN for fewer than three values, or if all of one kind are equal.
 double spearman(const std::vector<double>& x, const std::vector<double>& y) {
-  const double n = static_cast<double>(x.size());
   if (x.size() < 3) return std::numeric_limits<double>::quiet_NaN();
   const auto a = ranks_of(x), b = ranks_of(y);
-  double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
-  return 1 - 6 * sum / (n * (n * n - 1));
+  const double middle = static_cast<double>(x.size() - 1) / 2;
+  double both = 0, of_x = 0, of_y = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    both += (a[i] - middle) * (b[i] - middle);
+    of_x += (a[i] - middle) * (a[i] - middle);
+    of_y += (b[i] - middle) * (b[i] - middle);
+  }
+  return of_x > 0 && of_y > 0 ? both / std::sqrt(of_x * of_y) : std::numeric_limits<double>::quiet_NaN();
 }
 
 ErrorSummary summarise(const std::vector<double>& measured, const std::vector<double>& predicted) {

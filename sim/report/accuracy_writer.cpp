@@ -19,7 +19,7 @@ std::string percent(double v, bool sign = false) {
   return sign ? signed_text(100 * v) : fmt::format("{:.1f}", 100 * v);
 }
 
-std::string correlation(const ErrorSummary& e) { return e.rows < 3 ? "-" : fmt::format("{:.2f}", e.rank_correlation); }
+std::string correlation(const ErrorSummary& e) { return e.rows < 3 || std::isnan(e.rank_correlation) ? "-" : fmt::format("{:.2f}", e.rank_correlation); }
 
 std::string fits(const SourceSummary& s) { return s.fits_rows == 0 ? "-" : fmt::format("{:.1f}", 100.0 * s.fits_right / s.fits_rows); }
 

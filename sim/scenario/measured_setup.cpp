@@ -201,6 +201,8 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
     profile.loss = LossKind::sharded;
     profile.activation = Fusion::native;
   }
+  // xtuner/model/modules/dispatch/llama.py (June 2024): repeat_kv, then the all-to-alls of pre_process_for_sequence_parallel_attn.
+  if (contains(cell(row, "source"), "InternLM/xtuner")) profile.exchanges_repeated_kv = true;
   // Which kernel of attention, how it is split over context-parallel ranks, and norms as a kernel of their own.
   const std::string attention = cell(row, "attention");
   if (attention == "flash1") profile.attention = model::AttentionKernel::flash1;

@@ -136,6 +136,7 @@ const config::Fields<P>& fields() {
       config::boolean("packs_qkv", &P::packs_qkv, "q, k and v are reordered and joined for the attention kernel, its output is ordered back"),
       config::boolean("joint_branches", &P::joint_branches, "parallel residual: the sum of both branches is reduced over the tensor group, not each"),
       config::boolean("repeat_kv", &P::repeat_kv, "keys and values are copied to all query heads"),
+      config::boolean("exchanges_repeated_kv", &P::exchanges_repeated_kv, "repeat_kv under Ulysses: keys and values are copied before heads are exchanged"),
       config::choice("context", &P::context, "attention under context parallelism", context_kinds()),
       config::boolean("dropout", &P::dropout, "trains with dropout"),
       config::boolean("grouped_experts", &P::grouped_experts, "one grouped product for all experts of a rank; false: a loop"),

@@ -106,6 +106,7 @@ struct FrameworkProfile {
   bool packs_qkv = false;                 // q, k and v are reordered from [sequence, batch], joined for the attention kernel, and its output is ordered back (GPT-NeoX)
   bool joint_branches = false;            // parallel residual: attention's bias is added by itself, the sum of both branches is reduced over the tensor group once (GPT-NeoX)
   bool repeat_kv = false;                 // keys and values are copied to all query heads before attention
+  bool exchanges_repeated_kv = false;     // repeat_kv, under Ulysses: the copies are made before heads are exchanged, not of what has arrived
   ContextKind context = ContextKind::ring;  // how attention is carried out under context parallelism
   bool dropout = false;                   // trains with dropout masks by default
   bool grouped_experts = true;            // one grouped product for all experts of a rank; false: a loop over experts

@@ -48,11 +48,12 @@ struct LowerContext {
     return n;
   }
   bool trains(const std::string& weight) const { return adapter || strategies::trains(strategy.tuning, weight, layer); }
-  /// Keys and values are copied to all query heads before attention; Ulysses (UlyssesSPAttentionHF) copies what has arrived.
+  /// Keys and values are copied to all query heads before attention; Ulysses copies what has arrived (UlyssesSPAttentionHF),
+  /// or sends the copies (XTuner's dispatch/llama.py, llama_attn_forward).
   bool repeats_before_exchange() const {
     const ContextKind kind = context_kind(strategy, profile);
     const bool exchanges = strategy.parallelism.degrees.context > 1 && (kind == ContextKind::ulysses || kind == ContextKind::ulysses_ring);
-    return profile.repeat_kv && model.kv_heads < model.heads && (!exchanges || profile.transformer_engine);
+    return profile.repeat_kv && model.kv_heads < model.heads && (!exchanges || profile.transformer_engine || profile.exchanges_repeated_kv);
   }
   /// Tokens of the residual stream on this rank: split over the tensor group with sequence parallelism.
   std::int64_t stream_tokens() const { return sequence_parallel ? tokens / tensor : tokens; }

@@ -1,5 +1,7 @@
 #include "sim/report/accuracy.h"
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 namespace rehearse::report::accuracy_test {
@@ -29,6 +31,33 @@ TEST(Accuracy, KindsOfMemoryAreSummedUpApart) {
   a.sources = groups;
   EXPECT_NE(accuracy_markdown(a).find("| torchtitan | 2 | 1.0 | +1.0 | 1 | 10.0 | +10.0 | 0 | - | - |"), std::string::npos) << accuracy_markdown(a);
   EXPECT_NE(accuracy_text(a, 0).find("memory, reserved: 1 row, MAPE 10.0 %"), std::string::npos) << accuracy_text(a, 0);
+}
+
+RowOutcome timed(double measured, double predicted) {
+  RowOutcome r{.source = "one", .simulated = true};
+  r.facets = {{"profile", "plain"}};
+  r.measured_time = measured;
+  r.predicted_time = predicted;
+  return r;
+}
+
+// Measured 1 2 3 4 has ranks 0 1 2 3, predicted 5 7 7 9 ranks 0 1.5 1.5 3. About their mean 1.5: products 2.25 + 0 + 0 + 2.25 = 4.5, squares
+// 5 and 4.5: rho = 4.5 / sqrt(22.5) = 0.9487, whatever order the equal ones are written in.
+TEST(Accuracy, EqualTimesShareTheirRank) {
+  const double expected = 4.5 / std::sqrt(22.5);
+  for (const bool swapped : {false, true}) {
+    Accuracy a;
+    a.rows = {timed(1, 5), timed(swapped ? 3 : 2, 7), timed(swapped ? 2 : 3, 7), timed(4, 9)};
+    EXPECT_NEAR(grouped(a, {"profile"}).at(0).time.rank_correlation, expected, 1e-12);
+  }
+  // Nothing to rank: no number.
+  Accuracy equal;
+  equal.rows = {timed(1, 7), timed(2, 7), timed(3, 7)};
+  EXPECT_TRUE(std::isnan(grouped(equal, {"profile"}).at(0).time.rank_correlation));
+  // A reversed order is -1, an equal one 1.
+  Accuracy reversed;
+  reversed.rows = {timed(1, 9), timed(2, 8), timed(3, 7)};
+  EXPECT_NEAR(grouped(reversed, {"profile"}).at(0).time.rank_correlation, -1, 1e-12);
 }
 
 TEST(Accuracy, RowsCanBeGroupedByKindOfMemory) {

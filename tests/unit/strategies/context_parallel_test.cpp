@@ -94,6 +94,17 @@ TEST(ContextParallel, UlyssesMovesFourTensorsEachWay) {
             2 * (2 * query_bytes(8) + pair_bytes(8, 8)));
 }
 
+// Four key heads of kHeads: copied to all query heads before they are sent, queries, keys, values and the output are of one size, there and
+// back: 8 tensors of queries. Copied where they arrive, keys and values of four heads travel.
+TEST(ContextParallel, CopiesOfKeysMayTravel) {
+  FrameworkProfile profile = load_profile("deepspeed");
+  ASSERT_TRUE(profile.repeat_kv);
+  const auto sent = [&] { return moved(write_plan(small_model(4), job(4, ContextKind::ulysses), profile, 8)).at({CollectiveKind::all_to_all, plan::GroupAxis::context}); };
+  EXPECT_EQ(sent(), 2 * (2 * query_bytes(4) + pair_bytes(4, 4)));
+  profile.exchanges_repeated_kv = true;
+  EXPECT_EQ(sent(), 8 * query_bytes(4));
+}
+
 // p = inside x outside: Ulysses among `inside` ranks, then a ring of `outside`, each with the tokens and 1 / inside of the heads.
 TEST(ContextParallel, HybridMovesHeadsInsideAndKeysOutside) {
   for (const auto& [p, inside] : {std::pair{4, 2}, {8, 2}, {8, 4}}) {
