@@ -27,7 +27,7 @@ class ChunkBuilder {
     else if (held.loss) add_end(loss_tape(neighbours.gathered ? whole_batch() : of_layer(-1)));
     chunk.last = stage_.units.size();
 
-    const std::int64_t stream = context_.stream_tokens() * context_.model.hidden * context_.element();
+    const std::int64_t stream = context_.stream_tokens() * context_.model.hidden * context_.stream_element();
     chunk.bytes_in = held.loss && !held.head ? logits_bytes(neighbours.gathered ? whole_batch() : context_) : stream;
     chunk.bytes_out = held.head && !held.loss ? logits_bytes(context_) : stream;
     out_.chunks.push_back(std::move(chunk));

@@ -52,7 +52,7 @@ struct StageWriter::Impl {
         data(make_data_parallel(stage)),
         frames(stage.frames),
         messages(stage, chunks, frames),
-        passes(stage, chunks, *data, frames, messages, context.stream_tokens() * model.hidden * context.element()) {
+        passes(stage, chunks, *data, frames, messages, context.stream_tokens() * model.hidden * context.stream_element()) {
     if (strategy.memory.sequence_chunk > 0) rank_class.host.pinned += chunked_host_bytes(context, model.layer_count());
   }
 

@@ -121,8 +121,8 @@ class RowScenario {
     std::smatch tail;
     if (std::regex_search(note_, tail, kTail)) s_.strategy.training.last_layers_16bit = std::max(0, static_cast<int>(s_.model.layer_count()) - 1 - std::stoi(tail[1]));
     // Megatron's own default (megatron/arguments.py, --attention-dropout and --hidden-dropout), which DeepSpeed's examples and the scripts of
-    // the zero-bubble paper leave as it is, BLOOM's too (bigscience train/tr11-176B-ml/README.md).
-    if (profile_ == "deepspeed-2020" || profile_ == "megatron-2020" || profile_ == "megatron-2021" || contains(source_, "bigscience") || contains(source_, "arXiv 2401.10241")) s_.model.dropout = s_.model.attention_dropout = 0.1;
+    // the zero-bubble paper leave as it is, BLOOM's too (bigscience train/tr11-176B-ml/README.md). GPT2Config's as well (transformers).
+    if (profile_ == "deepspeed-2020" || profile_ == "megatron-2020" || profile_ == "megatron-2021" || profile_ == "flash-attention" || contains(source_, "bigscience") || contains(source_, "arXiv 2401.10241")) s_.model.dropout = s_.model.attention_dropout = 0.1;
     if (s_.profile.unties_embeddings) s_.model.tied_embeddings = false;
     if (profile_ == "megatron-core" && !megatron_arguments_.empty()) {
       if (const auto reason = apply_megatron_arguments(megatron_arguments_, cell(row_, "env_vars_json"), s_)) throw NotSimulated{*reason};

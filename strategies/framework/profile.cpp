@@ -113,6 +113,8 @@ const config::Fields<P>& fields() {
       config::boolean("memory_buffer", &P::memory_buffer, "unfused scores, and tokens that experts gather, are written into a buffer that grows to the largest and stays"),
       config::boolean("scripted_gelu", &P::scripted_gelu, "the MLP's gelu is one scripted kernel that writes the six tensors which autograd keeps beside its input"),
       config::boolean("masks_by_product", &P::masks_by_product, "attention_fused false: heads are copied, scores are multiplied with the mask and a large number is taken off"),
+      config::boolean("wide_residual", &P::wide_residual, "the residual stream is fp32; one kernel drops out, adds and normalises"),
+      config::boolean("fused_dense", &P::fused_dense, "bias gradients, and the gelu of an MLP without gate, are made inside products"),
       config::boolean("norm_upcasts", &P::norm_upcasts, "norms read an fp32 copy of their input; copy and norm are made again in backward"),
       config::boolean("fused_qkv", &P::fused_qkv, "one product for query, key and value"),
       config::boolean("fused_gate_up", &P::fused_gate_up, "one product for gate and up"),

@@ -87,9 +87,11 @@ TensorId pointwise(const LowerContext& c, const Operators& op, Tape& tape, Tenso
 
 }  // namespace
 
-Tape embedding_tape(const LowerContext& c, bool tied_here) {
+Tape embedding_tape(const LowerContext& context, bool tied_here) {
   Tape tape;
   tape.name = "embedding";
+  LowerContext c = context;
+  if (c.profile.wide_residual) c.activation = DType::fp32;
   Operators op(c, tape);
   const auto& m = c.model;
   const std::int64_t width = m.embedding_width > 0 ? m.embedding_width : m.hidden;
@@ -162,7 +164,7 @@ TensorId add_final_hidden(const LowerContext& c, Tape& tape) {
   const LowerContext head = head_context(c);
   Operators op(c, tape);
   const auto& m = c.model;
-  TensorId x = tape.tensor("final hidden", c.stream_tokens() * m.hidden * c.element());
+  TensorId x = tape.tensor("final hidden", c.stream_tokens() * m.hidden * c.stream_element());
   tape.input = x;
   if (m.final_norm) x = op.norm(x, "final norm", c.stream_tokens(), m.hidden);
   const std::int64_t width = output_width(c);

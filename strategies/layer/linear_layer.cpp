@@ -246,7 +246,7 @@ void LinearLayer::bias_gradient() {
   const bool trained = bias.trainable;
   const int weight = tape_.weight(std::move(bias));
   if (!trained) return;
-  node_.backward.push_back(op_.weight_gradient(weight, op_.kernel(name_ + " bias gradient", output_bytes_, n_ * 4, model::KernelKind::reduction)));
+  node_.backward.push_back(op_.weight_gradient(weight, op_.kernel(name_ + " bias gradient", c_.profile.fused_dense ? 0 : output_bytes_, n_ * 4, model::KernelKind::reduction)));
   node_.backward.back().reads_gathered = scatters_;
 }
 

@@ -91,6 +91,7 @@ void Operators::cast_by_engine(Weight& w) const {
 
 TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows, std::int64_t width, bool replicated, bool learned) {
   const std::int64_t elements = rows * width, bytes = elements * c_.element();
+  const bool adds = c_.profile.wide_residual && tape_.tensors[static_cast<std::size_t>(tape_.root(x))].bytes == elements * c_.stream_element();
   const TensorId y = tape_.tensor(name, bytes);
   const bool layer_norm = c_.model.norm == model::Norm::layer_norm;
   Weight scale = weight(name + ".weight", width * (layer_norm && c_.model.norm_bias ? 2 : 1));
@@ -107,8 +108,12 @@ TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows,
     node.intermediates = {statistics};
     node.saved = {x, statistics};
     const KernelKind kind = is_native(c_.profile.norm) ? KernelKind::native_normalization : KernelKind::normalization;
-    node.forward = {kernel(name, bytes, bytes, kind)};
-    node.backward = {kernel(name + " backward", 2 * bytes, bytes, kind, model::GemmRole::data_gradient)};
+    // The kernel that has added a branch to a wide stream normalises the sum too: it only writes the result. Backward, one kernel likewise, reads
+    // the result's gradient and the sum and writes the sum's gradient; what the stream's adds is the tape's (add_kernel), the branch's the
+    // residual's. Source: Dao-AILab/flash-attention@4f285b354 csrc/layer_norm/ln_fwd_kernels.cuh, ln_bwd_kernels.cuh.
+    const std::int64_t sum = adds ? elements * c_.stream_element() : bytes;
+    node.forward = {kernel(name, adds ? 0 : bytes, bytes, kind)};
+    node.backward = {kernel(name + " backward", bytes + sum, sum, kind, model::GemmRole::data_gradient)};
     // Transformer Engine's backward sums the weight's gradient in the same pass, one row per block of threads, and adds those up
     // (common/normalization/rmsnorm, layernorm: *_bwd_kernels.cuh); others read input and gradient once more.
     const std::int64_t again = c_.profile.transformer_engine ? kNormBlocks * width * 4 : 2 * bytes;
@@ -316,8 +321,11 @@ TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t
   const KernelKind halves = up == kNoTensor && is_native(c_.profile.activation) ? KernelKind::strided : KernelKind::elementwise;
   if (!c_.model.gated_mlp && c_.profile.scripted_gelu) return gelu_scripted(gate_or_fused, width);
   if (!c_.model.gated_mlp) {
-    Node node{.name = prefix + "gelu", .inputs = {gate_or_fused}, .outputs = {y}, .saved = {gate_or_fused}, .forward = {kernel("gelu", bytes, bytes)},
-              .backward = {kernel("gelu backward", 2 * bytes, bytes)}};
+    // Made where the products' results are written: forward writes the second tensor too, backward reads the first.
+    const bool inside = c_.profile.fused_dense;
+    Node node{.name = prefix + "gelu", .inputs = {gate_or_fused}, .outputs = {y}, .saved = {gate_or_fused}, .forward = {kernel("gelu", inside ? 0 : bytes, bytes)},
+              .backward = {inside ? kernel("gelu backward", bytes, 0) : kernel("gelu backward", 2 * bytes, bytes)}};
+    node.gradient_in_place = inside;
     tape_.nodes.push_back(std::move(node));
     return y;
   }
@@ -346,16 +354,16 @@ TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t
 }
 
 TensorId Operators::residual(TensorId stream, TensorId branch, const std::string& name) {
-  const std::int64_t elements = c_.stream_tokens() * c_.model.hidden, bytes = elements * c_.element();
+  const std::int64_t elements = c_.stream_tokens() * c_.model.hidden, bytes = elements * c_.element(), wide = elements * c_.stream_element();
   const auto bytes_of = [&](TensorId t) { return tape_.tensors[static_cast<std::size_t>(tape_.root(t))].bytes; };
   if (bytes_of(stream) < bytes_of(branch)) std::swap(stream, branch);
-  const TensorId y = tape_.tensor(name, bytes);
+  const TensorId y = tape_.tensor(name, wide);
   if (c_.profile.dropout && c_.model.dropout > 0) {
     const TensorId mask = tape_.tensor(name + " dropout mask", elements, false);
     if (c_.profile.residual == Fusion::fused) {  // bias, dropout and add in one kernel
       tape_.nodes.push_back({.name = name, .inputs = {stream, branch}, .outputs = {y}, .saved = {mask}, .intermediates = {mask},
-                             .forward = {kernel("bias dropout add", 2 * bytes, bytes + elements)},
-                             .backward = {kernel("dropout backward", bytes + elements, bytes)}, .passed_inputs = 1});
+                             .forward = {kernel("bias dropout add", wide + bytes, wide + elements)},
+                             .backward = {kernel("dropout backward", (c_.profile.wide_residual ? 0 : bytes) + elements, bytes)}, .passed_inputs = 1});
       return y;
     }
     const TensorId dropped = tape_.tensor(name + " dropout", bytes);
@@ -363,10 +371,10 @@ TensorId Operators::residual(TensorId stream, TensorId branch, const std::string
                            .forward = {kernel("dropout", bytes, bytes + elements)}, .backward = {kernel("dropout backward", bytes + elements, bytes)}});
     branch = dropped;
   }
-  Node node{.name = name, .inputs = {stream, branch}, .outputs = {y}, .forward = {kernel(name, 2 * bytes, bytes)}, .passed_inputs = 2};
-  if (c_.mixed() && bytes_of(branch) < bytes) {  // the sum is fp32, the branch's gradient is cast
+  Node node{.name = name, .inputs = {stream, branch}, .outputs = {y}, .forward = {kernel(name, wide + bytes, wide)}, .passed_inputs = 2};
+  if ((c_.mixed() || c_.profile.wide_residual) && bytes_of(branch) < bytes_of(stream)) {  // the sum is fp32, the branch's gradient is cast
     node.passed_inputs = 1;
-    node.backward = {kernel("cast", bytes, bytes_of(branch))};
+    node.backward = {kernel("cast", wide, bytes_of(branch))};
   }
   tape_.nodes.push_back(std::move(node));
   return y;

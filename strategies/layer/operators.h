@@ -39,6 +39,8 @@ struct LowerContext {
   std::string attention;           // "flash" or "unfused"
 
   std::int64_t element() const { return bits(activation) / 8; }
+  /// Bytes per element of the residual stream.
+  std::int64_t stream_element() const { return profile.wide_residual ? 4 : element(); }
   /// An fp32 stream around 16-bit products (autocast).
   bool mixed() const { return activation == DType::fp32 && bits(gemm) == 16; }
   /// The same place with a stream in the format of its products.

@@ -37,9 +37,10 @@ int TapeEmitter::take_over(TensorId t) {
 }
 
 /// TorchInductor makes the sum inside the kernel that needs it, mostly a norm's backward, which then reads one gradient more
-/// (tests/oracles/torch_compiled_layer.py: the sums of all projections' gradients lie in the norms' kernels).
+/// (tests/oracles/torch_compiled_layer.py: the sums of all projections' gradients lie in the norms' kernels). So do kernels that add and
+/// normalise in one (Operators::norm).
 void TapeEmitter::add_kernel(std::int64_t bytes) {
-  const bool inside = profile_.residual == Fusion::compiled;
+  const bool inside = profile_.residual == Fusion::compiled || profile_.wide_residual;
   kernel(builder_.kernel({.kind = model::KernelKind::elementwise, .bytes_read = inside ? bytes : 2 * bytes, .bytes_written = inside ? 0 : bytes, .name = inside ? "gradient sum" : "gradient add"}));
 }
 

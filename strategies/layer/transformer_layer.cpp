@@ -353,7 +353,7 @@ Tape layer_tape(const LowerContext& c, const model::Layer& layer) {
   Tape tape;
   tape.name = "layer";
   Operators op(c, tape);
-  tape.input = tape.tensor("layer input", c.stream_tokens() * c.model.hidden * c.element());
+  tape.input = tape.tensor("layer input", c.stream_tokens() * c.model.hidden * c.stream_element());
   tape.output = layer_block(c, op, tape, tape.input, layer);
   apply_selective(c, tape);
   apply_capture(c, tape);

@@ -466,6 +466,13 @@ TEST(MeasuredRun, ZeroOfHuggingFaceTrainersIsDeepSpeeds) {
   EXPECT_EQ(liger.profile.norm, strategies::Fusion::fused);
 }
 
+TEST(MeasuredRun, FlashAttentionsScriptsHaveGpt2sDropout) {
+  const Scenario s = scenario({{"framework", "flash-attention"}, {"attention", "flash1"}});
+  EXPECT_EQ(s.profile.name, "flash-attention");
+  EXPECT_EQ(s.profile.attention, model::AttentionKernel::flash1);
+  EXPECT_EQ(s.model.dropout, 0.1);
+}
+
 TEST(MeasuredRun, NotesSayReleaseScalingAndAttention) {
   const Row nemo{{"framework", "nemo"}, {"precision", "fp8"}};
   const auto with = [&](Row more) {
