@@ -6,14 +6,15 @@ namespace rehearse::strategies {
 namespace {
 
 /// nanotron's rule: a block goes to the current stage, and the next stage begins once the summed cost has reached that
-/// stage's share (the public code asks for more than the share; of 146 runs of the Ultra-Scale Playbook whose share falls on
-/// a layer's end, 129 have the stages of this rule: optimizer_phase_alloc_gib is 10 P + 14 P / d or 20 P bytes to 0.1 %). Costs: 4 q h + 3 f h
+/// stage's share, or `passes` it, as the public code asks. The two differ where a share falls on a layer's end: of 146 such runs of the
+/// Ultra-Scale Playbook all eight from before the last week of 2024 have the stages of the public code, 129 of the later 138 those of the other
+/// (the source's Local Params; optimizer_phase_alloc_gib is 10 P + 14 P / d or 20 P bytes to 0.1 %). Costs: 4 q h + 3 f h
 /// for a layer, V h for the head, nothing for the rest. Head and loss are the last stage's: by the public code the loss alone would be, where
 /// the head passes the share of the stage before (16 layers on 8 stages), but logits of 4.3 GB per GPU that crossed between nodes twice
 /// would take longer than those runs' micro-batches (64 GPUs, tensor degree 8). A stage before the last that is left with nothing takes a
 /// layer from the one before it. Source: huggingface/nanotron, models/base.py (placement) and models/llama.py (get_block_compute_costs).
 /// Empty: fewer layers than stages before the last.
-std::vector<int> layers_by_cost(const model::ModelDescription& m, int stages) {
+std::vector<int> layers_by_cost(const model::ModelDescription& m, int stages, bool passes) {
   if (m.layer_count() < stages - 1) return {};
   const double layer = static_cast<double>(m.hidden) * (4.0 * static_cast<double>(m.query_width()) + 3.0 * static_cast<double>(m.ffn_hidden));
   const double total = layer * static_cast<double>(m.layer_count()) + static_cast<double>(m.hidden) * static_cast<double>(m.vocab);
@@ -23,7 +24,8 @@ std::vector<int> layers_by_cost(const model::ModelDescription& m, int stages) {
   for (std::int64_t l = 0; l < m.layer_count(); ++l) {
     ++counts[static_cast<std::size_t>(stage)];
     sum += layer;
-    if (sum >= total * (stage + 1) / stages && stage + 1 < stages) ++stage;
+    const double share = total * (stage + 1) / stages;
+    if ((passes ? sum > share : sum >= share) && stage + 1 < stages) ++stage;
   }
   for (int s = stages - 2; s > 0; --s)
     for (int from = s - 1; counts[static_cast<std::size_t>(s)] == 0; --from)
@@ -48,7 +50,7 @@ PartitionRequest request_of(const model::ModelDescription& m, const Strategy& s,
   q.chunks = virtual_stages / q.stages;
   q.remainder = Remainder::first_stages;
   for (std::int64_t n : s.pipeline.layers_per_stage) q.layers_per_stage.push_back(static_cast<int>(n));
-  if (q.layers_per_stage.empty() && profile.pipeline_by_cost && virtual_stages > 1) q.layers_per_stage = layers_by_cost(m, virtual_stages);
+  if (q.layers_per_stage.empty() && profile.pipeline_by_cost && virtual_stages > 1) q.layers_per_stage = layers_by_cost(m, virtual_stages, profile.passes_share);
   if (q.layers_per_stage.empty()) {
     // The head, then the embedding, fill a stage of their own where layers are one or two short.
     q.head_counts_as_layer = q.layers < virtual_stages;

@@ -32,7 +32,7 @@ bool is_clean(const config::CsvRow& row, const MeasuredRun& run) {
 std::string configuration(const config::CsvRow& row, std::initializer_list<std::string_view> but = {}) {
   std::string key;
   for (const char* column : {"task", "framework", "model", "layers", "hidden", "kv_heads", "ffn_hidden", "seq_len", "gpu", "n_gpus", "tp", "sp", "pp", "vpp", "pp_schedule", "dp", "cp", "ep", "sharding", "micro_batch", "global_batch", "precision",
-                             "recompute", "attention", "optimizer", "offload", "lora_rank", "lora_targets", "torch_compile", "cuda_graph", "model_args_json", "env_vars_json"})
+                             "recompute", "attention", "optimizer", "offload", "lora_rank", "lora_targets", "torch_compile", "cuda_graph", "model_args_json", "env_vars_json", "after_pp_fix"})
     if (std::find(but.begin(), but.end(), column) == but.end()) key += cell(row, column) + "|";
   if (asynchronous_tensor(row)) key += "asynchronous tensor parallelism";
   if (contains(cell(row, "note"), "rowwise")) key += "a scale per row";
@@ -114,7 +114,7 @@ const std::vector<std::string>& contract_columns() {
       "tie_embeddings", "seq_len", "params", "gpu", "n_gpus", "gpus_per_node", "interconnect", "tp", "sp", "pp", "vpp", "pp_schedule", "dp", "cp", "ep", "etp", "sharding", "micro_batch", "global_batch",
       "grad_accum", "precision", "recompute", "attention", "optimizer", "offload", "lora_rank", "lora_targets", "torch_compile", "cuda_graph", "step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu",
       "mfu_pct", "hfu_pct", "peak_mem_gib", "peak_mem_kind", "outcome", "derived", "source", "note", "mem_rank", "model_args_json", "env_vars_json", "deterministic", "max_mem_allocated_bytes",
-      "final_mem_allocated_gib", "net_class", "ar_gbps_world", "ag_gbps_world", "rs_gbps_world", "ar_gbps_node", "ag_gbps_node", "rs_gbps_node", "optimizer_phase_alloc_gib", "after_pp_fix"};
+      "final_mem_allocated_gib", "net_class", "ar_gbps_world", "ag_gbps_world", "rs_gbps_world", "ar_gbps_node", "ag_gbps_node", "rs_gbps_node", "optimizer_phase_alloc_gib", "after_pp_fix", "local_params"};
   return columns;
 }
 

@@ -9,6 +9,7 @@
 #include "sim/scenario/measured_alternatives.h"
 #include "sim/scenario/measured_columns.h"
 #include "sim/scenario/measured_memory.h"
+#include "sim/scenario/measured_nanotron.h"
 #include "sim/scenario/measured_settings.h"
 #include "sim/scenario/measured_setup.h"
 #include "sim/scenario/measured_sharding.h"
@@ -221,13 +222,7 @@ class RowScenario {
     if (d.pipeline > 1) strategy.pipeline = pipeline_of(row_, d.pipeline, s_.model.layer_count());
     // Megatron's option of 2023-05 was off until 2024-11; the zero-bubble paper compares with the Megatron of 2023.
     if (d.pipeline > 2) strategy.pipeline.overlap_messages = s_.profile.overlap_messages && !contains(source_, "arXiv 2401.10241");
-    // The Ultra-Scale Playbook's table says of each job whether it ran after a fix of nanotron's messages (`after_pp_fix`), which had been
-    // polled since 2024-12 (67c5ebb6): none of its 89 jobs of tensor degree 32 with stages did.
-    const std::string fixed = lower(cell(row_, "after_pp_fix"));
-    if (profile_ == "nanotron" && d.pipeline > 1 && (fixed == "n" || fixed == "false" || (d.tensor == 32 && contains(source_, "bench_final2")))) {
-      s_.profile.message_poll = std::chrono::milliseconds(100);
-      s_.notes.emplace_back("messages between stages are polled every 100 ms, as nanotron did before the fix that the source's table speaks of");
-    }
+    if (profile_ == "nanotron" && d.pipeline > 1) apply_nanotron_release(row_, s_);
     if (profile_ == "megatron-core") apply_megatron_layout(megatron_arguments_, s_);
     if (megatron_arguments_.empty() && profile_.starts_with("megatron")) take_named_flags();
   }

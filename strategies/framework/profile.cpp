@@ -222,6 +222,7 @@ const config::Fields<P>& fields() {
       config::boolean("lazy_modules", &P::lazy_modules, "kernels are loaded when they are first used (CUDA_MODULE_LOADING=LAZY); false: all of a library with it"),
       config::boolean("splits_messages", &P::splits_messages, "tensor parallel without sequence parallel: each rank sends its share of a message"),
       config::boolean("pipeline_by_cost", &P::pipeline_by_cost, "stages are balanced by compute, head included"),
+      config::boolean("passes_share", &P::passes_share, "pipeline_by_cost: a stage ends with the layer that goes beyond its share; false: that reaches it"),
       config::boolean("ddp_bucket_copies", &P::ddp_bucket_copies, "under DDP its 16-bit buckets live beside the fp32 gradients"),
       config::boolean("fsdp2", &P::fsdp2, "sharded by FSDP2; false: by FSDP1"),
       config::boolean("accumulates_unsharded", &P::accumulates_unsharded, "FSDP: gradients of all but the last micro-batch stay whole (no_sync)"),

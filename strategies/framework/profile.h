@@ -203,6 +203,7 @@ struct FrameworkProfile {
   bool lazy_modules = true;               // kernels are loaded when they are first used (since CUDA 11.7); false: all of a library with it
   bool splits_messages = false;           // tensor parallel without sequence parallel: each rank sends its share of a message, which is gathered on arrival
   bool pipeline_by_cost = false;          // stages are balanced by compute, head included (nanotron); false: by layers
+  bool passes_share = false;              // pipeline_by_cost: a stage ends with the layer that goes beyond its share (nanotron until the end of 2024); false: that reaches it
   bool ddp_bucket_copies = false;         // under DDP its 16-bit buckets live beside the fp32 gradients (nanotron)
   bool accumulates_after_backward = false;  // 16-bit gradients live until the micro-batch's backward is over, then go into the fp32 ones
   bool fsdp2 = false;                     // sharded by FSDP2 (fully_shard); false: by FSDP1

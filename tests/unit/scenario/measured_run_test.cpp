@@ -70,17 +70,46 @@ TEST(MeasuredRun, AnUnknownFrameworkIsWhatItsDegreesPointTo) {
   EXPECT_EQ(profile({{"n_gpus", "1024"}, {"global_batch", "1024"}}), "megatron-core");
 }
 
-// nanotron's messages of December 2024: what the table of the Ultra-Scale Playbook says of a job, or that it had tensor degree 32.
+// nanotron's messages of December 2024: what the table of the Ultra-Scale Playbook says of a job.
 TEST(MeasuredRun, NanotronsMessagesWerePolledBeforeTheFix) {
   const auto poll = [](Row cells) {
     for (const auto& [column, text] : Row{{"framework", "nanotron"}, {"n_gpus", "64"}, {"pp", "2"}, {"tp", "32"}, {"sp", "y"}, {"global_batch", "64"}, {"source", "huggingface_data/bench_final2_mod_add.csv"}}) cells.emplace(column, text);
     return scenario(cells).profile.message_poll;
   };
-  EXPECT_EQ(poll({}), std::chrono::milliseconds(100));
-  EXPECT_EQ(poll({{"source", "elsewhere"}}), Duration{});
-  EXPECT_EQ(poll({{"pp", "1"}}), Duration{});
-  EXPECT_EQ(poll({{"tp", "16"}}), Duration{});
-  EXPECT_EQ(poll({{"tp", "16"}, {"after_pp_fix", "n"}}), std::chrono::milliseconds(100));
+  EXPECT_EQ(poll({{"after_pp_fix", "n"}}), std::chrono::milliseconds(100));
+  EXPECT_EQ(poll({{"after_pp_fix", "n"}, {"pp", "1"}, {"n_gpus", "32"}}), Duration{});
+  EXPECT_EQ(poll({{"after_pp_fix", "y"}}), Duration{});
+  EXPECT_EQ(poll({}), Duration{});
+}
+
+// 16 layers of 67,112,960 parameters under an embedding of 268,435,456: two stages have 10 layers (940 M) where the layer that reaches half of the
+// cost ends the first, 11 (1.01 G) where it has to pass it. What rank 0 had tells; else a job before the fix had the public code's.
+TEST(MeasuredRun, TheParametersOfRankZeroTellHowNanotronsStagesEnd) {
+  const auto passes = [](Row cells) {
+    for (const auto& [column, text] : Row{{"framework", "nanotron"}, {"model", "Llama-style"}, {"layers", "16"}, {"hidden", "2048"}, {"heads", "32"}, {"ffn_hidden", "8192"}, {"vocab", "131072"}, {"gated_mlp", "y"},
+                                          {"tie_embeddings", "y"}, {"n_gpus", "8"}, {"pp", "2"}, {"tp", "4"}, {"sp", "y"}})
+      cells.emplace(column, text);
+    return scenario(cells).profile.passes_share;
+  };
+  EXPECT_FALSE(passes({}));
+  EXPECT_FALSE(passes({{"local_params", "235M"}}));
+  EXPECT_TRUE(passes({{"local_params", "252M"}}));
+  EXPECT_TRUE(passes({{"local_params", "0.252G"}, {"after_pp_fix", "y"}}));
+  EXPECT_TRUE(passes({{"after_pp_fix", "n"}}));
+  EXPECT_FALSE(passes({{"after_pp_fix", "n"}, {"local_params", "235M"}}));
+  EXPECT_NE(run({{"framework", "nanotron"}, {"n_gpus", "8"}, {"pp", "2"}, {"local_params", "many"}}).reason.find("'many' is no number of parameters"), std::string::npos);
+}
+
+// Jobs that differ in who keeps the optimizer states cannot differ in time by a factor of two, unless their nanotron was another.
+TEST(MeasuredRun, JobsOfAnotherNanotronAreNoRepeats) {
+  const auto slow_is_clean = [](const std::string& fixed) {
+    const Row fast = job({{"row_id", "fast"}, {"framework", "nanotron"}, {"pp", "2"}, {"sharding", "zero1"}, {"global_batch", "64"}, {"grad_accum", "16"}, {"step_time_s", "1"}, {"after_pp_fix", "y"}});
+    Row slow = fast;
+    slow["row_id"] = "slow", slow["sharding"] = "none", slow["step_time_s"] = "10", slow["after_pp_fix"] = fixed;
+    return table({fast, slow}).at(1).clean;
+  };
+  EXPECT_FALSE(slow_is_clean("y"));
+  EXPECT_TRUE(slow_is_clean("n"));
 }
 
 // MLPerf's submissions on AMD's GPUs (tests/accuracy/runs/mlperf_amd.csv): what columns have no room for stands in the note.

@@ -41,6 +41,16 @@ TEST(StageLayers, ByCostTheHeadCountsAsLayers) {
   EXPECT_TRUE(dealt[1].head && dealt[1].loss);
 }
 
+// Four stages of 5 layers' cost. nanotron's public code begins the next stage beyond the share, not on it: 6 > 5, 11 > 10, 16 > 15, and the head alone.
+TEST(StageLayers, ByCostAStageMayHaveToPassItsShare) {
+  FrameworkProfile profile = load_profile("nanotron");
+  EXPECT_EQ(counts(stage_layers(llama(16, 2048), stages(4), profile, 4)), (std::vector<int>{5, 5, 5, 1}));
+  profile.passes_share = true;
+  EXPECT_EQ(counts(stage_layers(llama(16, 2048), stages(4), profile, 4)), (std::vector<int>{6, 5, 5, 0}));
+  // 28 layers of width 3072 and a head of 3.56: no share falls on a layer's end, so both rules agree.
+  EXPECT_EQ(counts(stage_layers(llama(28, 3072), stages(4), profile, 4)), counts(stage_layers(llama(28, 3072), stages(4), load_profile("nanotron"), 4)));
+}
+
 // 16 stages of 1.25 layers: the layers end on stage 12 (2, 1, 1, 1, 2, 1, 1, 1, 2, 1, 1, 1, 1); stages 14 and 13 take one each from the
 // nearest before them that can spare it.
 TEST(StageLayers, NoStageBeforeTheLastIsLeftWithNothing) {
