@@ -323,6 +323,7 @@ std::string node_of(const config::CsvRow& row, const std::string& gpu) {
   if (integer(row, "n_gpus").value_or(1) == 1 && std::find(std::begin(kDesktops), std::end(kDesktops), gpu) != std::end(kDesktops)) return "single-gpu";
   if (framework == "nanotron") return "p5-2024";
   if (gpu.starts_with("v100") && contains(net, "Jean Zay")) return "jean-zay-v100";
+  if (gpu == "a100-80gb-sxm" && contains(net, "Jean Zay")) return "jean-zay-a100";
   // Boards of four GPUs, linked pair by pair: the Kempner Institute's H200s (KempnerForge scripts/slurm/multinode.sh), and A100s where the row says so.
   if (gpu == "h200-sxm" && framework == "kempnerforge" && integer(row, "gpus_per_node") == 4) return "hgx-h200-4";
   if (gpu == "a100-80gb-sxm" && contains(net, "4 x A100-SXM4 per node")) return "hgx-a100-4";
