@@ -106,11 +106,14 @@ CostParts gemm_cost(const DeviceRates& gpu, const model::KernelSpec& s) {
   if (s.batch == 0 || s.m == 0 || s.n == 0) return best;
 
   const double operand = bits(s.dtype) / 8.0, result = bits(s.output_dtype) / 8.0 * (s.accumulate ? 2 : 1);
-  double rate = gpu.gemm_rate[static_cast<std::size_t>(s.dtype)] / gpu.sms * fraction_of_role(p, s.role, s.dtype);
+  const bool batched = s.batch > 1 && !grouped, odd = unaligned(s);
+  const bool falls_back = batched && odd && bits(s.dtype) == 16 && p.gemm_unaligned_batch_on_cores > 0;   // fp32 arithmetic on 16-bit operands
+  const DType runs_as = falls_back ? DType::fp32 : s.dtype;
+  double rate = gpu.gemm_rate[static_cast<std::size_t>(runs_as)] / gpu.sms * fraction_of_role(p, s.role, runs_as);
   if (grouped) rate *= p.grouped_fraction;
   if (native && bits(s.dtype) == 16) rate *= p.native_grouped_fraction;
-  const bool cores = gpu.on_cores[static_cast<std::size_t>(s.dtype)];
-  if (!cores && unaligned(s)) rate *= p.gemm_unaligned_fraction;
+  const bool cores = gpu.on_cores[static_cast<std::size_t>(runs_as)];
+  if (!cores && odd) rate *= p.gemm_unaligned_fraction;
   const double per_flop = 1 / rate, per_byte = 1 / (gpu.hbm * p.gemm_hbm_fraction);
   const double once = operand * (m * k + k * n), written = result * m * n;
   const double ramp = p.k_ramp_bytes / operand * (cores ? gpu.core_wait : 1);

@@ -31,6 +31,7 @@ constexpr std::array kFields{
     REHEARSE_FIELD(gemm_data_gradient_fraction, true),
     REHEARSE_FIELD(gemm_weight_gradient_fraction, true),
     REHEARSE_FIELD(gemm_unaligned_fraction, true),
+    REHEARSE_FIELD(gemm_unaligned_batch_on_cores, true),
     REHEARSE_FIELD(tile_fetch, false),
     REHEARSE_FIELD(wave_quantisation, false),
     REHEARSE_FIELD(k_ramp_bytes, false),

@@ -36,6 +36,7 @@ struct KernelParameters {
   double gemm_data_gradient_fraction = 1;
   double gemm_weight_gradient_fraction = 1;
   double gemm_unaligned_fraction = 1;       // leading dimension of an operand not a multiple of 16 bytes
+  double gemm_unaligned_batch_on_cores = 0; // 1: unaligned products in a batch have no kernel for the tensor cores
   double tile_fetch = 0;                    // share of a tile's time that grows with its edge-to-area ratio
   double wave_quantisation = 1;             // as in AttentionParameters
   double k_ramp_bytes = 0;                  // prologue and epilogue of a tile, as bytes of K

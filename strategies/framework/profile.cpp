@@ -34,6 +34,7 @@ const Catalog<LossKind>& loss_kinds() {
       {"chunked", "fp32 copy of the logits, in pieces", LossKind::chunked},
       {"chunked-output", "eight pieces, one at a time in fp32", LossKind::chunked_output},
       {"vocab-parallel", "Megatron's fp32 copy, in place", LossKind::vocab_parallel},
+      {"vocab-parallel-copied", "Megatron's before March 2020: the fp32 copy, another and exponentials", LossKind::vocab_parallel_copied},
       {"vocab-parallel-compiled", "Megatron's cross_entropy_loss_fusion, native", LossKind::vocab_parallel_compiled},
       {"sharded", "nanotron's fp32 copies", LossKind::sharded},
       {"sequence-parallel", "Megatron-DeepSpeed's under Ulysses: fp32 logits, softmax and its logarithm", LossKind::sequence_parallel},

@@ -48,6 +48,7 @@ enum class LossKind : std::uint8_t {
   chunked,         // fp32 copy of the logits, cross-entropy piece by piece: gradients take the softmax's place (LitGPT under Lightning Fabric)
   chunked_output,  // logits made in eight pieces, each cast and reduced on its own; log-softmax kept in fp32 (torchtune)
   vocab_parallel,  // Megatron's: fp32 copy of the logits shard, softmax in place
+  vocab_parallel_copied,  // the same before March 2020: the fp32 copy is copied again, exponentials are a third tensor
   vocab_parallel_compiled,  // Megatron's through torch.compile: exponentials are written beside the fp32 copy
   sharded,         // nanotron's: fp32 logits and their copy less the maximum live together; exponentials, softmax and gradient are written over the copy
   sequence_parallel,  // Megatron-DeepSpeed's: fp32 logits, their softmax and its logarithm live together; the gradient is made in the softmax

@@ -22,6 +22,7 @@ class Loss {
       case LossKind::chunked: return chunked();
       case LossKind::chunked_output: return c_.profile.compiled ? compiled_pieces() : pieces();
       case LossKind::vocab_parallel: return vocabulary_parallel();
+      case LossKind::vocab_parallel_copied: return vocabulary_parallel_copied();
       case LossKind::vocab_parallel_compiled: return vocabulary_parallel_compiled();
       case LossKind::sharded: return sharded();
       case LossKind::sequence_parallel: return sequence_parallel();
@@ -175,6 +176,21 @@ class Loss {
     Node n{.name = "vocabulary-parallel loss", .inputs = {softmax}, .saved = {softmax, rows_}, .intermediates = {rows_}, .gradient_in_place = true};
     n.forward = {op_.kernel("max", wide_, row_, KernelKind::reduction), op_.kernel("subtract", wide_, wide_), op_.kernel("exp", wide_, wide_), op_.kernel("sum", wide_, row_, KernelKind::reduction),
                  op_.kernel("divide", wide_, wide_)};
+    sum_statistics(n, 3);
+    n.backward = {op_.kernel("subtract one-hot", row_, row_), op_.kernel("scale gradient", wide_, wide_)};
+    tape_.nodes.push_back(std::move(n));
+  }
+
+  /// The caller's fp32 logits, a clone less the maximum and its exponentials are there at once; the softmax and the gradient are made in the last.
+  /// Source: DeepSpeedExamples a79272cc8 Megatron-LM/mpu/cross_entropy.py, _VocabParallelCrossEntropy; in place since NVIDIA/Megatron-LM
+  /// 57064fd6f2 (2020-03-10).
+  void vocabulary_parallel_copied() {
+    const TensorId wide_logits = cast("logits fp32"), softmax = tape_.tensor("softmax fp32", wide_);
+    tape_.nodes.push_back({.name = "exponentials of logits", .inputs = {wide_logits}, .outputs = {softmax},
+                           .forward = {Operators::alloc(0, wide_), op_.kernel("clone", wide_, wide_), op_.kernel("max", wide_, row_, KernelKind::reduction), op_.kernel("subtract", wide_, wide_), op_.kernel("exp", wide_, wide_), Operators::free(0)},
+                           .passed_inputs = 1});
+    Node n{.name = "vocabulary-parallel loss", .inputs = {softmax}, .saved = {softmax, rows_}, .intermediates = {rows_}, .holds = {wide_logits}, .gradient_in_place = true};
+    n.forward = {op_.kernel("sum", wide_, row_, KernelKind::reduction), op_.kernel("divide", wide_, wide_)};
     sum_statistics(n, 3);
     n.backward = {op_.kernel("subtract one-hot", row_, row_), op_.kernel("scale gradient", wide_, wide_)};
     tape_.nodes.push_back(std::move(n));

@@ -253,6 +253,18 @@ TEST(FrameworkKernels, TheSequenceParallelLossHasThreeFp32Copies) {
   EXPECT_EQ(peak(LossKind::sequence_parallel) - peak(LossKind::vocab_parallel), 4 * logits + 8192 * 4);
 }
 
+// Megatron's of before March 2020 has its caller's fp32 logits, their copy and its exponentials at once, 12 bytes per logit, the later one 6.
+TEST(FrameworkKernels, TheCopiedLossHasThreeFp32Tensors) {
+  Scenario s = job("megatron-deepspeed", 1, 131072);
+  const auto peak = [&](LossKind loss) {
+    s.profile.loss = loss;
+    return simulate(s, {.time = false}).classes[0].memory.peak_allocated.value;
+  };
+  const std::int64_t tokens = s.strategy.training.micro_batch_size * s.strategy.training.sequence_length;
+  const double per_logit = static_cast<double>(peak(LossKind::vocab_parallel_copied) - peak(LossKind::vocab_parallel)) / static_cast<double>(tokens * 131072);
+  EXPECT_NEAR(per_logit, 6, 0.01);
+}
+
 // Eager pieces: the log-softmax of all of them is kept in fp32, one piece's copy and gradient at a time are beside it.
 TEST(FrameworkKernels, EagerPiecesKeepTheLogSoftmax) {
   Scenario s = job("torchtune", 1, 131072);

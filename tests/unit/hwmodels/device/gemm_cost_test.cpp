@@ -61,6 +61,25 @@ TEST(GemmCost, CudaCoresHaveSmallerTiles) {
   EXPECT_NEAR(gemm_cost(gpu, gemm(512, 17, 1000, DType::bf16)).seconds * 1e6, 2 * 16.384, 1e-6);
 }
 
+// A batch of four 512 x 17 x 1000 on the tensor units at half their rate: 32 tiles of 64 x 64 on 4 SMs are 8 waves of 2 * 8.192 us. On CUDA
+// cores 64 tiles of 32 x 32 are 16 waves of 2.048 us at the same rate; aligned batches and single products keep the tensor units.
+TEST(GemmCost, UnalignedBatchesMayHaveNoTensorCores) {
+  DeviceRates gpu = plain_gpu();
+  gpu.on_cores[static_cast<std::size_t>(DType::fp32)] = true;
+  gpu.p.gemm_unaligned_fraction = 0.5;
+  const auto batch = [](std::int64_t columns) {
+    model::KernelSpec s = gemm(512, columns, 1000, DType::bf16);
+    s.batch = 4;
+    return s;
+  };
+  const double aligned = gemm_cost(gpu, batch(16)).seconds, single = gemm_cost(gpu, gemm(512, 17, 1000, DType::bf16)).seconds;
+  EXPECT_NEAR(gemm_cost(gpu, batch(17)).seconds * 1e6, 8 * 2 * 8.192, 1e-6);
+  gpu.p.gemm_unaligned_batch_on_cores = 1;
+  EXPECT_NEAR(gemm_cost(gpu, batch(17)).seconds * 1e6, 16 * 2.048, 1e-6);
+  EXPECT_EQ(gemm_cost(gpu, batch(16)).seconds, aligned);
+  EXPECT_EQ(gemm_cost(gpu, gemm(512, 17, 1000, DType::bf16)).seconds, single);
+}
+
 // 64 x 64 x 8000 is one tile: seven of eight K-slices would wait for SMs, so four slices run at once:
 // 64 * 64 * 2 * 2000 / 1e12 = 16.384 us, against 65.536 us on one SM.
 TEST(GemmCost, SplitsKOverIdleSms) {
