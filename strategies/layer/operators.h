@@ -39,6 +39,7 @@ struct LowerContext {
   std::string attention;           // "flash" or "unfused"
 
   std::int64_t element() const { return bits(activation) / 8; }
+  Fusion activation_fusion() const { return model.gated_mlp ? profile.gated_activation.value_or(profile.activation) : profile.activation; }
   /// An fp32 stream around 16-bit products (autocast).
   bool mixed() const { return activation == DType::fp32 && bits(gemm) == 16; }
   /// The same place with a stream in the format of its products.
