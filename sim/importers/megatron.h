@@ -17,6 +17,9 @@ struct MegatronLayer {
   bool fp8_parameters = false;           // --fp8-param-gather, with products of 8 bits
   bool local = false;                    // Megatron's own layers in place of Transformer Engine's
   bool unfused_attention = false;        // scores stand in memory
+  bool legacy = false;                   // the models from before Megatron-Core
+  bool own_flash_attention = false;      // the flash-attn package, whatever Transformer Engine would choose
+  bool own_rms_norm = false;             // legacy models' module, one operator at a time in fp32 (megatron/legacy/model/rms_norm.py)
   bool gated = false, rms_norm = false, qk_norm = false, linear_biases = true, untied = false;
   std::optional<std::string> position;   // as Megatron names it: learned_absolute, rope, ...
 };

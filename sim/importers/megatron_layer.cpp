@@ -28,8 +28,14 @@ MegatronLayer megatron_layer(const config::Value& arguments) {
   layer.gated = flag("swiglu") || flag("gated_linear_unit");
   layer.local = word("transformer_impl") == "local";
   const std::string backend = word("attention_backend");
-  layer.unfused_attention = layer.local || backend.ends_with("unfused") || backend.ends_with("local");
-  layer.rms_norm = word("normalization") == "RMSNorm" || word("normalization") == "rmsnorm";   // Megatron-DeepSpeed's spelling
+  // megatron/legacy/model/transformer.py, ParallelAttention (megatron/model before 2024): the models from before Megatron-Core have a
+  // FlashAttention of their own; Megatron-Core's local layers never read the flag.
+  layer.legacy = flag("use_legacy_models") || !flag("use_mcore_models", true);
+  layer.own_flash_attention = layer.legacy && flag("use_flash_attn");
+  layer.unfused_attention = (layer.local && !layer.own_flash_attention) || backend.ends_with("unfused") || backend.ends_with("local");
+  const bool named_rms = word("normalization") == "RMSNorm" || word("normalization") == "rmsnorm";   // Megatron-DeepSpeed's spelling
+  layer.rms_norm = named_rms || flag("apply_layernorm_rms");   // FlagScale's flag of 2023, for Apex's kernel (megatron/model/fused_layer_norm.py)
+  layer.own_rms_norm = layer.legacy && named_rms;
   layer.qk_norm = flag("qk_layernorm");
   layer.linear_biases = flag("add_bias_linear", true) && !flag("disable_bias_linear");
   layer.untied = flag("untie_embeddings_and_output_weights");

@@ -180,7 +180,7 @@ class RowScenario {
       s_.notes.push_back(fmt::format("sequence length not stated, taken as the model's {} positions", t.sequence_length));
     }
     if (t.sequence_length == 0) throw NotSimulated{"the sequence length is not stated"};
-    if (const std::string attention = cell(row_, "attention"); !t.attention && (attention == "unfused" || attention == "flash")) t.attention = attention;
+    if (const std::string attention = cell(row_, "attention"); !t.attention && (attention == "unfused" || attention.starts_with("flash"))) t.attention = attention == "unfused" ? "unfused" : "flash";
   }
 
   void choose_batch() {

@@ -195,12 +195,8 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
     const int release = 1000 * std::stoi(found[1].str()) + (found[2].matched ? std::stoi(found[2].str()) : 0);
     profile.offload_return = release < 9000 ? OffloadReturn::under_update : release < 14001 ? OffloadReturn::cast : release < 17000 ? OffloadReturn::wide : OffloadReturn::narrow;
   }
-  // Megatron-DeepSpeed of 2024: the maximum is taken off into a second tensor (megatron/core/tensor_parallel/cross_entropy.py), SwiGLU is plain
-  // PyTorch (megatron/model/transformer.py, swiglu).
-  if (contains(cell(row, "source"), "ulysses-offload")) {
-    profile.loss = LossKind::sharded;
-    profile.activation = Fusion::native;
-  }
+  // Megatron-DeepSpeed of 2024: the maximum is taken off into a second tensor (megatron/core/tensor_parallel/cross_entropy.py).
+  if (contains(cell(row, "source"), "ulysses-offload")) profile.loss = LossKind::sharded;
   // xtuner/model/modules/dispatch/llama.py (June 2024): repeat_kv, then the all-to-alls of pre_process_for_sequence_parallel_attn.
   if (contains(cell(row, "source"), "InternLM/xtuner")) profile.exchanges_repeated_kv = true;
   // Which kernel of attention, how it is split over context-parallel ranks, and norms as a kernel of their own.

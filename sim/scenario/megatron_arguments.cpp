@@ -142,10 +142,27 @@ void apply_determinism(const Arguments& a, const Arguments& environment, st::Fra
   profile.sums_slots_by_index_add = all && !a.flag("moe-permute-fusion");
 }
 
-/// Gradients in fp32 are bf16's default alone (megatron/training/arguments.py).
-void apply_fp16_gradients(const Arguments& a, Scenario& s) {
-  if (!a.flag("fp16") || a.flag("accumulate-allreduce-grads-in-fp32")) return;
-  s.strategy.data_parallel.gradient_dtype = s.strategy.data_parallel.reduce_dtype = DType::fp16;
+/// Gradients in fp32 are bf16's default alone (megatron/training/arguments.py), which --grad-reduce-in-bf16 switches off.
+void apply_gradients(const Arguments& a, Scenario& s) {
+  st::DataParallel& d = s.strategy.data_parallel;
+  if (a.flag("fp16") && !a.flag("accumulate-allreduce-grads-in-fp32")) d.gradient_dtype = d.reduce_dtype = DType::fp16;
+  if (a.flag("grad-reduce-in-bf16")) d.gradient_dtype = d.reduce_dtype = DType::bf16;
+}
+
+/// --exp-avg-dtype and --exp-avg-sq-dtype of the precision-aware optimizer; moments in different formats are taken as fp32.
+void apply_moments(const Arguments& a, Scenario& s) {
+  const std::string first = a.word("exp-avg-dtype"), second = a.word("exp-avg-sq-dtype");
+  if (first != second || (first != "bf16" && first != "fp16")) return;
+  s.strategy.training.optimizer_state_dtype = s.profile.optimizer_state = first == "bf16" ? DType::bf16 : DType::fp16;
+}
+
+/// Megatron's models from before Megatron-Core have no kernels for SwiGLU and rotary embeddings, nor for RMSNorm.
+/// Source: megatron/legacy/model/transformer.py (ParallelMLP, ParallelAttention), rms_norm.py; megatron/core/models/common/embeddings of 2023.
+void apply_legacy_kernels(const importers::MegatronLayer& layer, st::FrameworkProfile& profile) {
+  if (!layer.legacy) return;
+  profile.rope = st::Fusion::eager;
+  if (layer.gated) profile.activation = st::Fusion::native;
+  if (layer.own_rms_norm) profile.norm = st::Fusion::eager;
 }
 
 void apply_layer(const importers::MegatronLayer& layer, Scenario& s) {
@@ -178,8 +195,11 @@ std::optional<std::string> apply_megatron_arguments(const std::string& arguments
   const Arguments a(arguments, "model_args_json"), e(environment, "env_vars_json");
   if (!a.word("export-kd-cfg").empty()) return "distillation from a teacher model is not simulated";
   if (a.flag("use-megatron-fsdp") && a.word("data-parallel-sharding-strategy") != "optim_grads_params") return "Megatron-FSDP with the strategy '" + a.word("data-parallel-sharding-strategy") + "' is not simulated";
-  apply_fp16_gradients(a, s);
-  apply_layer(importers::megatron_layer(importers::flat_arguments(config::parse_document(arguments, "model_args_json").root)), s);
+  apply_gradients(a, s);
+  const importers::MegatronLayer layer = importers::megatron_layer(importers::flat_arguments(config::parse_document(arguments, "model_args_json").root));
+  apply_layer(layer, s);
+  apply_legacy_kernels(layer, s.profile);
+  apply_moments(a, s);
   apply_latent_attention(a, s.model);
   s.model.mtp_layers = static_cast<std::int64_t>(a.number("mtp-num-layers", 0));
   s.strategy.training.multi_token_prediction = s.model.mtp_layers > 0;
@@ -197,7 +217,7 @@ std::optional<std::string> apply_megatron_arguments(const std::string& arguments
   s.strategy.data_parallel.overlap_gradient_reduce = a.flag("overlap-grad-reduce");
   s.strategy.data_parallel.overlap_parameter_gather = a.flag("overlap-param-gather");
   if (a.flag("use-megatron-fsdp")) apply_fsdp(a, s);
-  if (a.word("attention-backend") == "flash") s.profile.cudnn_attention_from = 0;
+  if (a.word("attention-backend") == "flash" || layer.own_flash_attention) s.profile.cudnn_attention_from = 0;
   const Bytes workspace = cublas_workspace_of(e.word("CUBLAS_WORKSPACE_CONFIG"));
   if (workspace > Bytes{0}) s.profile.cublas_workspace = workspace;
   const std::string allocator = e.word("PYTORCH_CUDA_ALLOC_CONF");

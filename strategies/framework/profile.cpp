@@ -77,7 +77,8 @@ namespace {
 constexpr const char* kFolder = "strategies/framework/data";
 using P = FrameworkProfile;
 
-config::Field<P> fusion(const char* name, Fusion P::*member, const char* doc) {
+template <class Member>   // Fusion, or an optional one
+config::Field<P> fusion(const char* name, Member P::*member, const char* doc) {
   return config::choice(name, member, doc, {{"eager", Fusion::eager, "one kernel per tensor operation"},
                                             {"native", Fusion::native, "PyTorch's own fused operator"},
                                             {"fused", Fusion::fused, "a hand-written kernel"},
@@ -99,6 +100,7 @@ const config::Fields<P>& fields() {
       config::choice("rope_form", &P::rope_form, "eager rotary embedding",
                      {{"rotate-half", RopeForm::rotate_half, "times cos and, halves exchanged, times sin"}, {"pairs", RopeForm::pairs, "fp32, every second element"}, {"matrices", RopeForm::matrices, "fp32, 2 x 2 matrices"}, {"widened", RopeForm::widened, "fp32, one kernel"}}),
       fusion("activation", &P::activation, "GELU, SwiGLU"),
+      fusion("gated_activation", &P::gated_activation, "SwiGLU, where it is another"),
       fusion("residual", &P::residual, "bias, dropout and residual add"),
       config::choice("loss", &P::loss, "cross-entropy over the vocabulary", loss_kinds()),
       config::choice("context_loss", &P::context_loss, "the same under context parallelism, where it is another", loss_kinds()),

@@ -74,6 +74,7 @@ struct FrameworkProfile {
   Fusion rope = Fusion::eager;
   RopeForm rope_form = RopeForm::rotate_half;   // where it is eager
   Fusion activation = Fusion::native;
+  std::optional<Fusion> gated_activation;   // of SwiGLU, where it is another
   Fusion residual = Fusion::native;
   LossKind loss = LossKind::upcast;
   std::optional<LossKind> context_loss;   // under context parallelism, where it is another

@@ -48,7 +48,7 @@ TensorId ExpertLayer::activation(TensorId x, TensorId weights, std::int64_t widt
     node.saved.push_back(plain);
   }
   const std::int64_t parts = loops() ? load_.local : 1;
-  const KernelKind halves = !loops() && c_.model.gated_mlp && is_native(c_.profile.activation) ? KernelKind::strided : KernelKind::elementwise;  // as Operators::activation
+  const KernelKind halves = !loops() && c_.model.gated_mlp && is_native(c_.activation_fusion()) ? KernelKind::strided : KernelKind::elementwise;  // as Operators::activation
   const bool apart = loops() && c_.model.gated_mlp && (weighs_outputs() || c_.model.activation != model::Activation::silu);
   if (apart) {
     // silu(gate), times up, an operator each: the product's operands are kept too.

@@ -318,7 +318,7 @@ TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t
   const TensorId y = tape_.tensor("activation", bytes);
   // Gate and up are halves of one tensor's rows: PyTorch's own kernels load them one by one, compiled ones (Megatron's jit_fuser is
   // torch.compile) do not: Liger's table, bias_swiglu_impl at its first size, before shapes that change make sizes symbolic.
-  const KernelKind halves = up == kNoTensor && is_native(c_.profile.activation) ? KernelKind::strided : KernelKind::elementwise;
+  const KernelKind halves = up == kNoTensor && is_native(c_.activation_fusion()) ? KernelKind::strided : KernelKind::elementwise;
   if (!c_.model.gated_mlp && c_.profile.scripted_gelu) return gelu_scripted(gate_or_fused, width);
   if (!c_.model.gated_mlp) {
     // Made where the products' results are written: forward writes the second tensor too, backward reads the first.
@@ -329,7 +329,7 @@ TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t
     tape_.nodes.push_back(std::move(node));
     return y;
   }
-  if (is_native(c_.profile.activation)) {
+  if (is_native(c_.activation_fusion())) {
     const TensorId silu = tape_.tensor("silu", bytes);
     tape_.nodes.push_back({.name = prefix + "silu", .inputs = {gate_or_fused}, .outputs = {silu}, .saved = {gate_or_fused}, .forward = {kernel("silu", bytes, bytes, halves)},
                            .backward = {kernel("silu backward", 2 * bytes, bytes, halves)}});

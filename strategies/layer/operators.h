@@ -41,6 +41,7 @@ struct LowerContext {
   std::int64_t element() const { return bits(activation) / 8; }
   /// Bytes per element of the residual stream.
   std::int64_t stream_element() const { return profile.wide_residual ? 4 : element(); }
+  Fusion activation_fusion() const { return model.gated_mlp ? profile.gated_activation.value_or(profile.activation) : profile.activation; }
   /// An fp32 stream around 16-bit products (autocast).
   bool mixed() const { return activation == DType::fp32 && bits(gemm) == 16; }
   /// The same place with a stream in the format of its products.

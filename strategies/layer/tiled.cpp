@@ -66,7 +66,7 @@ enum Held : int { kGate, kUp, kActivated, kProduct, kOutput, kProductGradient, k
 class TiledMlp {
  public:
   TiledMlp(const LowerContext& c, Operators& op, Tape& tape, std::int64_t width, std::int64_t count)
-      : c_(c), op_(op), tiles_(c, op, tape, count), width_(width), joined_(c.model.gated_mlp && c.profile.fused_gate_up), gated_(c.model.gated_mlp), eager_(c.profile.activation != Fusion::fused) {
+      : c_(c), op_(op), tiles_(c, op, tape, count), width_(width), joined_(c.model.gated_mlp && c.profile.fused_gate_up), gated_(c.model.gated_mlp), eager_(c.activation_fusion() != Fusion::fused) {
     const std::int64_t h = c.model.hidden;
     if (!gated_) first_ = tiles_.linear("fc1", h, width);
     else first_ = joined_ ? tiles_.linear("gate_up", h, 2 * width) : tiles_.linear("gate_proj", h, width);

@@ -64,6 +64,23 @@ int launches(const Scenario& s, const std::string& word) {
   return out;
 }
 
+// F.silu(x[0]) * x[1] (megatron/model/transformer.py of 2023): silu is a kernel of its own, forward and backward, in each of two layers. The kernel
+// that Megatron had then, of bias and GELU, stays what it is.
+TEST(FrameworkKernels, MegatronOf2021HasNoKernelForSwiglu) {
+  for (const char* framework : {"megatron-2021", "megatron-deepspeed"}) {
+    Scenario gated = job(framework);
+    EXPECT_EQ(launches(gated, "silu"), 2 * 2) << framework;
+    EXPECT_EQ(launches(gated, "swiglu"), 0) << framework;
+    gated.profile.gated_activation.reset();
+    EXPECT_EQ(launches(gated, "silu"), 0) << framework;
+    Scenario plain = job(framework);
+    plain.model = small_llama(2);
+    plain.model.gated_mlp = false;
+    EXPECT_EQ(launches(plain, "silu"), 0) << framework;
+    EXPECT_EQ(launches(plain, "gelu"), 2 * 2) << framework;
+  }
+}
+
 // ALiBi beside scores in memory: biases of 8 heads x 256 x 256 are written, and read by the product, in each of two layers.
 TEST(FrameworkKernels, AlibiPassesOverTheScores) {
   Scenario s = job("megatron-deepspeed");

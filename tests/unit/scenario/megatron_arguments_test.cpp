@@ -42,6 +42,40 @@ TEST(MegatronArguments, LocalLayersHaveUnfusedAttentionAndNoTransformerEngine) {
   EXPECT_FALSE(s.profile.transformer_engine);
 }
 
+// megatron/legacy/model/transformer.py: ParallelAttention reads --use-flash-attn, Megatron-Core's local layers do not. SwiGLU, rotary embedding
+// and RMSNorm are operators of PyTorch there; FlagScale's flag for RMSNorm is Apex's kernel.
+TEST(MegatronArguments, ModelsFromBeforeMegatronCoreHaveAFlashAttentionOfTheirOwn) {
+  using strategies::Fusion;
+  const std::string common = R"("transformer-impl": "local", "use-flash-attn": true, "swiglu": true, )";
+  Scenario legacy = megatron_job("h100-sxm", "dgx-h100");
+  ASSERT_FALSE(apply_megatron_arguments("{" + common + R"("use-legacy-models": true, "normalization": "RMSNorm"})", "", legacy));
+  EXPECT_NE(legacy.strategy.training.attention.value_or("flash"), "unfused");
+  EXPECT_EQ(legacy.profile.cudnn_attention_from, 0);
+  EXPECT_EQ(legacy.profile.rope, Fusion::eager);
+  EXPECT_EQ(legacy.profile.activation, Fusion::native);
+  EXPECT_EQ(legacy.profile.norm, Fusion::eager);
+  Scenario fork = megatron_job("h100-sxm", "dgx-h100");
+  ASSERT_FALSE(apply_megatron_arguments("{" + common + R"("use-mcore-models": false, "apply-layernorm-rms": true})", "", fork));
+  EXPECT_EQ(fork.model.norm, model::Norm::rms_norm);
+  EXPECT_EQ(fork.profile.norm, Fusion::fused);
+  Scenario core = megatron_job("h100-sxm", "dgx-h100");
+  ASSERT_FALSE(apply_megatron_arguments("{" + common + R"("normalization": "RMSNorm"})", "", core));
+  EXPECT_EQ(core.strategy.training.attention, "unfused");
+  EXPECT_EQ(core.profile.rope, Fusion::fused);
+}
+
+TEST(MegatronArguments, NameFormatsOfGradientsAndMoments) {
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  ASSERT_FALSE(apply_megatron_arguments(R"({"bf16": true, "grad-reduce-in-bf16": true, "exp-avg-dtype": "bf16", "exp-avg-sq-dtype": "bf16"})", "", s));
+  EXPECT_EQ(s.profile.gradient, DType::bf16);
+  EXPECT_EQ(s.strategy.data_parallel.reduce_dtype, DType::bf16);
+  EXPECT_EQ(s.profile.optimizer_state, DType::bf16);
+  Scenario wide = megatron_job("h100-sxm", "dgx-h100");
+  ASSERT_FALSE(apply_megatron_arguments(R"({"bf16": true, "exp-avg-dtype": "bf16"})", "", wide));
+  EXPECT_EQ(wide.profile.gradient, DType::fp32);
+  EXPECT_FALSE(wide.strategy.training.optimizer_state_dtype);
+}
+
 // Two PyTorch handles (main thread, autograd thread) of 32 instead of 8320 KiB; Transformer Engine 4 MiB either way.
 TEST(Workspaces, OneForEachThreadsHandle) {
   Scenario s = megatron_job("a100-80gb-sxm", "dgx-a100");
