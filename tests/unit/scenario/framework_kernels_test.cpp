@@ -273,6 +273,7 @@ TEST(FrameworkKernels, TheSequenceParallelLossHasThreeFp32Copies) {
 // Megatron's of before March 2020 has its caller's fp32 logits, their copy and its exponentials at once, 12 bytes per logit, the later one 6.
 TEST(FrameworkKernels, TheCopiedLossHasThreeFp32Tensors) {
   Scenario s = job("megatron-deepspeed", 1, 131072);
+  s.strategy.training.sequence_length = 8192;
   const auto peak = [&](LossKind loss) {
     s.profile.loss = loss;
     return simulate(s, {.time = false}).classes[0].memory.peak_allocated.value;
