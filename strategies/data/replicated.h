@@ -64,6 +64,9 @@ class Replicated final : public DataParallelWriter {
   bool reduces() const { return stage_.sizes.data > 1 || (stage_.sizes.expert_data > 1 && trains_experts()); }
   bool gathers() const { return stage_.sizes.shard > 1 || (stage_.sizes.expert_data > 1 && trains_experts()); }
   bool gathers_ahead() const { return overlap_gather_ && gathers() && !evaluates(); }
+  /// ZeRO-2 reduces from its hooks whether that overlaps or not (stage_1_and_2.py, create_reduce_and_remove_grad_hooks); others without overlap
+  /// when the last backward is over.
+  bool reduces_in_backward() const { return (overlap_reduce_ || kind_ == DataParallelKind::zero2) && !reduces_whole(); }
   std::int64_t& pending(Part part) { return pending_[part == Part::experts]; }
 
   // Reduction and update (replicated.cpp)
@@ -73,6 +76,7 @@ class Replicated final : public DataParallelWriter {
   void dummies();
   void check_by_parameter();
   void reduce(Part part, std::int64_t bytes);
+  void hand_down(plan::BlockWriter& w, Part part, std::int64_t elements, bool first);
   void reduce_pending();
   void reduce_flat();
 
