@@ -36,7 +36,7 @@ class Replicated final : public DataParallelWriter {
   /// Without DDP around the model there are no buckets and nothing overlaps; every rank has the sums of all gradients, whose norm it
   /// takes. Source: nanotron trainer.py, make_ddp, training_step (reduce_scatter=False); optim/clip_grads.py.
   bool reduces_whole() const { return kind_ == DataParallelKind::distributed_optimizer && profile().reduces_whole; }
-  /// DeepSpeed sends each reduced bucket's partition down while backward goes on; Megatron waits for the end. It is widened on the
+  /// DeepSpeed sends each reduced bucket down as its owner has it (hand_down); Megatron waits for the end. It is widened on the
   /// GPU before it goes, and updated parameters come back as fp32 (stage_1_and_2.py, async_inplace_copy_grad_to_fp32_buffer_from_gpu,
   /// step: fp32_partition.to(device); in 2020 cpu_adam's param_update_kernel reads fp32 host memory).
   bool copies_under_backward() const { return offloads_optimizer() && zero(); }
