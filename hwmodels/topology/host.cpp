@@ -42,9 +42,11 @@ HostRates host_rates(const ClusterDescription& c) {
   const int used = std::max(1, c.gpus_per_node), sharing = std::clamp(c.node.pcie.gpus_per_switch, 1, used);
   const CpuDesign& cpu = c.node.cpu;
   const double dram = cpu.memory_bandwidth.value / used, for_copies = cpu.copy_bandwidth.value > 0 ? cpu.copy_bandwidth.value / used : kCopyFraction * dram;
-  auto copies = [&](BytesPerSecond alone) { return BytesPerSecond{for_copies > 0 ? std::min(alone.value / sharing, for_copies) : alone.value / sharing}; };
-  r.to_device = copies(c.gpu.host_to_device);
-  r.to_host = copies(c.gpu.device_to_host);
+  const auto copies = [&](BytesPerSecond link, int switched, int all) { return BytesPerSecond{for_copies > 0 ? std::min(link.value / switched, for_copies * used / all) : link.value / switched}; };
+  r.to_device = copies(c.gpu.host_to_device, sharing, used);
+  r.to_host = copies(c.gpu.device_to_host, sharing, used);
+  r.to_device_alone = copies(c.gpu.host_to_device, 1, 1);
+  r.to_host_alone = copies(c.gpu.device_to_host, 1, 1);
   r.pageable = cpu.pageable_fraction;
   r.update = BytesPerSecond{cpu.update_bandwidth.value > 0 ? cpu.update_bandwidth.value / used : kUpdateFraction * dram};
   r.core = BytesPerSecond{core_of(cpu)};

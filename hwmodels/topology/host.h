@@ -9,6 +9,7 @@ namespace rehearse::hwmodels {
 /// Rates of one GPU's share when every used GPU of the node does the same at once.
 struct HostRates {
   BytesPerSecond to_device, to_host;        // pinned copies
+  BytesPerSecond to_device_alone, to_host_alone;   // those of one GPU while the node's others wait
   double pageable = 0.35;                   // of a pinned copy's rate
   BytesPerSecond update;                    // DRAM traffic of a CPU optimizer on all cores
   BytesPerSecond core;                      // on one core; 0: no bound of its own

@@ -92,9 +92,31 @@ Priced Interference::collective_of(const hwmodels::CommunicationCost& cost) cons
 // PCIe is full duplex: a copy fills one direction.
 Priced Interference::copy_of(std::int64_t picoseconds) const { return {picoseconds, {.pcie = 0.5f}, true, static_cast<float>(copy)}; }
 
+namespace {
+
+int data_groups_per_node(const plan::Plan& plan) {
+  return plan.classes.empty() ? 1 : std::max(1, plan.classes.front().groups[static_cast<std::size_t>(plan::GroupAxis::data)].groups_per_node);
+}
+
+/// Ranks that copy in turn: of each of the node's data-parallel groups one at a time.
+Duration copy_time(const plan::CopySpec& spec, const Hardware& hardware, int data_groups) {
+  constexpr Duration kStart{10'000'000};   // assumption: 10 us
+  const bool down = spec.direction == plan::CopySpec::Direction::device_to_host;
+  const hwmodels::HostRates& host = hardware.host;
+  const hwmodels::Gpu& gpu = hardware.kernels.gpu();
+  BytesPerSecond rate = down ? host.to_host : host.to_device;
+  if (spec.turns > 1) rate = std::max(rate, (down ? host.to_host_alone : host.to_device_alone) * (1.0 / data_groups));
+  if (rate.value <= 0) rate = down ? gpu.device_to_host : gpu.host_to_device;
+  if (!spec.pinned) rate = rate * host.pageable;
+  const BytesPerSecond disk = down ? host.nvme_write : host.nvme_read;
+  if (spec.disk && disk.value > 0) rate = std::min(rate, disk);
+  return spec.turns * (spec.bytes / rate + kStart);
+}
+
+}  // namespace
+
 CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation& ablation) {
   CostTable table;
-  const hwmodels::Gpu& gpu = hardware.kernels.gpu();
   const Interference interference(hardware.kernels, hardware.collective_sm_factor);
   for (const model::KernelSpec& spec : plan.kernels) {
     const hwmodels::KernelCost cost = hardware.kernels.cost(spec);
@@ -126,17 +148,7 @@ CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation
       messages.push_back(p);
     }
   }
-  for (const plan::CopySpec& spec : plan.copies) {
-    const bool down = spec.direction == plan::CopySpec::Direction::device_to_host;
-    const hwmodels::HostRates& host = hardware.host;
-    BytesPerSecond rate = down ? host.to_host : host.to_device;
-    if (rate.value <= 0) rate = down ? gpu.device_to_host : gpu.host_to_device;
-    // Assumption: starting one takes 10 us.
-    if (!spec.pinned) rate = rate * host.pageable;
-    const BytesPerSecond disk = down ? host.nvme_write : host.nvme_read;
-    if (spec.disk && disk.value > 0) rate = std::min(rate, disk);
-    table.copies.push_back(interference.copy_of((spec.bytes / rate).count() + 10'000'000));
-  }
+  for (const plan::CopySpec& spec : plan.copies) table.copies.push_back(interference.copy_of(copy_time(spec, hardware, data_groups_per_node(plan)).count()));
   for (const plan::HostSpec& spec : plan.host_works) {
     auto time = [](Bytes bytes, BytesPerSecond rate) { return bytes > Bytes{0} && rate.value > 0 ? (bytes / rate).count() : 0; };
     const std::int64_t compute = hardware.host.update_time(spec.dram, spec.pinned, spec.threads).count() + time(spec.fresh, hardware.host.fresh), read = time(spec.disk_read, hardware.host.nvme_read), write = time(spec.disk_write, hardware.host.nvme_write);

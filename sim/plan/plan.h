@@ -118,6 +118,7 @@ struct CopySpec {
   bool pinned = true;
   Bytes bytes;
   bool disk = false;         // to or from NVMe, through host memory
+  int turns = 1;             // ranks that copy as much one after the other, of which this is one; each waits for all
   friend bool operator==(const CopySpec&, const CopySpec&) = default;
 };
 

@@ -238,8 +238,9 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
     profile.repeat_kv = true;
   }
   if (plain && contains(source, "fsdp_qlora")) profile.holds_output = profile.checkpoints_in_units = true;
-  if (plain && contains(text, "the output held")) profile.holds_output = true;
-  if (profile.holds_output) profile.fused_optimizer = false;
+  if (contains(text, "the output held")) profile.holds_output = true;
+  if (plain && profile.holds_output) profile.fused_optimizer = false;
+  if (contains(text, "shifted logits copied")) profile.copies_shifted_logits = true;   // transformers before 4.49, where its release is not stated
   // ljm565/universal-llm-trainer src/models: torch.nn.CrossEntropyLoss()(logits[:, :-1].reshape(...)); the output is deleted before backward.
   if (plain && contains(text, "crossentropyloss on 16-bit logits")) {
     profile.loss = LossKind::native;

@@ -111,8 +111,13 @@ class DataParallelWriter {
   Share part_of(const Share& all, bool on_host) const;
   /// `largest`: elements of the largest piece that is updated at a time.
   void keep_on_host(const Share& all, std::int64_t largest = 0);
+  /// Ranks of which one copies at a time, and what goes on when all have.
+  struct Turns {
+    int ranks = 1;
+    bool holds_compute = false;   // else the stream that the gradients came from
+  };
   /// Copies reduced gradients down once `after` has got there; `first`: nothing has been accumulated yet.
-  void copy_gradients(plan::BlockWriter& w, std::int64_t bytes, std::int64_t bytes_down, plan::Stream after, bool first);
+  void copy_gradients(plan::BlockWriter& w, std::int64_t bytes, std::int64_t bytes_down, plan::Stream after, bool first, const Turns& turns);
   /// DeepSpeed looks at gradients before they go: overflow, norm in fp64, an fp32 copy.
   /// `largest`: elements of the largest of them.
   void inspect_gradients(plan::BlockWriter& w, std::int64_t elements, std::int64_t largest, plan::Stream on);

@@ -40,7 +40,7 @@ void DataParallelWriter::keep_on_host(const Share& all, std::int64_t largest) {
 }
 
 /// `bytes` are what the host has of earlier micro-batches and gives back, in the format in which they add up; `bytes_down` what it gets.
-void DataParallelWriter::copy_gradients(plan::BlockWriter& w, std::int64_t bytes, std::int64_t bytes_down, Stream after, bool first) {
+void DataParallelWriter::copy_gradients(plan::BlockWriter& w, std::int64_t bytes, std::int64_t bytes_down, Stream after, bool first, const Turns& turns) {
   const bool pinned = stage_.strategy.memory.offload.pinned;
   for (std::int64_t* part : {&bytes, &bytes_down}) *part = static_cast<std::int64_t>(std::llround(static_cast<double>(*part) * stage_.strategy.memory.offload.ratio));
   if (bytes_down == 0) return;
@@ -48,16 +48,16 @@ void DataParallelWriter::copy_gradients(plan::BlockWriter& w, std::int64_t bytes
   w.record(after, event);
   if (!first) {  // accumulated on the GPU: what the host has comes back, is added to and goes down again
     w.wait(Stream::to_device, event);
-    w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, pinned, Bytes{bytes}}), Stream::to_device, 0, host());
+    w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, pinned, Bytes{bytes}, false, turns.ranks}), Stream::to_device, 0, host());
     w.record(Stream::to_device, Stage::kPersistentSlots - 7);
     w.wait(Stream::to_host, Stage::kPersistentSlots - 7);
   }
   w.wait(Stream::to_host, event);
-  w.copy(builder().copy({plan::CopySpec::Direction::device_to_host, pinned, Bytes{bytes_down}}), Stream::to_host, 0, host());
-  if (!pinned) {  // a pageable copy holds the host thread
-    w.record(Stream::to_host, Stage::kPersistentSlots - 8);
-    w.host_wait(Stage::kPersistentSlots - 8);
-  }
+  w.copy(builder().copy({plan::CopySpec::Direction::device_to_host, pinned, Bytes{bytes_down}, false, turns.ranks}), Stream::to_host, 0, host());
+  if (pinned && turns.ranks == 1) return;
+  w.record(Stream::to_host, Stage::kPersistentSlots - 8);
+  if (turns.ranks > 1) w.wait(turns.holds_compute ? Stream::compute : after, Stage::kPersistentSlots - 8);
+  if (!pinned) w.host_wait(Stage::kPersistentSlots - 8);   // a pageable copy holds the host thread
 }
 
 /// stage_1_and_2.py, copy_grads_in_partition: set_norm_for_param_grad_in_gpu (double().norm(2)), the overflow tracker (_has_inf_or_nan: until 2023

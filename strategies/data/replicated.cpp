@@ -91,7 +91,7 @@ void Replicated::after_backward(std::size_t unit, int, bool first, bool last) {
                   [&](plan::BlockWriter& w) {
                     const std::int64_t wide = stage_.units[unit].tape->trainable_bytes(4);
                     if (last) inspect_gradients(w, wide / 4, largest_weight(stage_.units[unit]), Stream::compute);
-                    copy_gradients(w, bytes, last ? wide : bytes, Stream::compute, first || kind_ != DataParallelKind::zero2);
+                    copy_gradients(w, bytes, last ? wide : bytes, Stream::compute, first || kind_ != DataParallelKind::zero2, {});
                   });
     return;
   }
@@ -99,7 +99,7 @@ void Replicated::after_backward(std::size_t unit, int, bool first, bool last) {
   const bool reduce_now = last || kind_ == DataParallelKind::zero2;
   if (!reduce_now) return;
   for (const Part part : kParts) pending(part) += stage_.units[unit].tape->trainable_bytes(reduce_bytes(), part);
-  if (!overlap_reduce_ || reduces_whole()) return;
+  if (!reduces_in_backward()) return;
   if (by_layer()) {
     if (stage_.sizes.pipeline > 1 || stage_.units[unit].layer <= 0) return;
     for (const Part part : kParts) {
@@ -117,6 +117,7 @@ void Replicated::after_backward(std::size_t unit, int, bool first, bool last) {
       reduce(part, bucket_);
       pending(part) -= bucket_;
     }
+  if (kind_ == DataParallelKind::zero2 && unit == 0) reduce_pending();   // independent_gradient_partition_epilogue
 }
 
 void Replicated::end_chunk(std::size_t, std::size_t) {
@@ -151,7 +152,7 @@ void Replicated::end_step() {
   if (offloads_optimizer()) {
     const Share host_part = part_of(my_share(), true);
     if (!copies_under_backward())
-      stage_.call("gradients to host at end", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) { copy_gradients(w, my_share().gradients, my_share().gradients, Stream::compute, true); });
+      stage_.call("gradients to host at end", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) { copy_gradients(w, my_share().gradients, my_share().gradients, Stream::compute, true, {}); });
     update(part_of(my_share(), false));
     update_on_host({host_part}, copies_under_backward() ? zero_return() : Return::stored);
   } else if (stage_.strategy.memory.paged_optimizer) {
@@ -259,7 +260,7 @@ void Replicated::reduce(Part part, std::int64_t bytes) {
     }
     if (at_once ? stage_.sizes.data > 1 : stage_.sizes.sharing(part) > 1)
       w.collective(builder().collective({scatter ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce, at_once ? GroupAxis::data_context : axis_of(part), Bytes{bytes}, "gradient reduction"}),
-                   Stream::data_reduce, at_once ? 0 : plan::kAfterCompute, profile().collective_host);
+                   Stream::data_reduce, at_once ? 0 : plan::kAfterCompute | (overlap_reduce_ ? 0 : plan::kComputeWaits), profile().collective_host);
     if (at_once) copy_on_stream("unflatten bucket");
     if (stage_.sizes.replicate > 1 && !experts && !at_once) {
       w.record(Stream::data_reduce, Stage::kPersistentSlots - 3);
@@ -267,11 +268,19 @@ void Replicated::reduce(Part part, std::int64_t bytes) {
       w.collective(builder().collective({CollectiveKind::all_reduce, GroupAxis::data_replicate, Bytes{scatter ? bytes / stage_.sizes.shard : bytes}, "replica reduction"}),
                    Stream::data_replicate, plan::kAfterCompute, profile().collective_host);
     }
-    const std::int64_t mine = bytes / reduce_bytes() / stage_.sizes.sharing(part);
-    if (copies_under_backward() && last_) inspect_gradients(w, mine, largest_weight(), Stream::data_reduce);
-    if (copies_under_backward())
-      copy_gradients(w, mine * stored_bytes(), mine * (last_ ? 4 : stored_bytes()), stage_.sizes.replicate > 1 && !experts ? Stream::data_replicate : Stream::data_reduce, first);
+    if (copies_under_backward()) hand_down(w, part, bytes / reduce_bytes(), first);
   });
+}
+
+/// ZeRO-1 and 2 cut the flat parameters into as many pieces as there are ranks, one after the other, so a reduced bucket belongs to one rank or
+/// two. They look at it and copy it down in the stream that reduces it (compute's own without overlap), while the others go on to the next bucket's
+/// reduction and wait there: ranks copy in turn, each as fast as it can alone.
+/// Source: DeepSpeed runtime/zero/stage_1_and_2.py (stage2.py of 2020), get_partition_info, reduce_ipg_grads, copy_grads_in_partition.
+void Replicated::hand_down(plan::BlockWriter& w, Part part, std::int64_t elements, bool first) {
+  const int ranks = static_cast<int>(stage_.sizes.sharing(part));
+  const std::int64_t mine = elements / ranks;
+  if (last_) inspect_gradients(w, elements, largest_weight(), Stream::data_reduce);
+  copy_gradients(w, mine * stored_bytes(), mine * (last_ ? 4 : stored_bytes()), stage_.sizes.replicate > 1 && part != Part::experts ? Stream::data_replicate : Stream::data_reduce, first, {ranks, !overlap_reduce_});
 }
 
 /// What is left goes in buckets; a chunk of Megatron's that has none goes as one, as does what belongs to the first layer's bucket.

@@ -36,7 +36,7 @@ class Replicated final : public DataParallelWriter {
   /// Without DDP around the model there are no buckets and nothing overlaps; every rank has the sums of all gradients, whose norm it
   /// takes. Source: nanotron trainer.py, make_ddp, training_step (reduce_scatter=False); optim/clip_grads.py.
   bool reduces_whole() const { return kind_ == DataParallelKind::distributed_optimizer && profile().reduces_whole; }
-  /// DeepSpeed sends each reduced bucket's partition down while backward goes on; Megatron waits for the end. It is widened on the
+  /// DeepSpeed sends each reduced bucket down as its owner has it (hand_down); Megatron waits for the end. It is widened on the
   /// GPU before it goes, and updated parameters come back as fp32 (stage_1_and_2.py, async_inplace_copy_grad_to_fp32_buffer_from_gpu,
   /// step: fp32_partition.to(device); in 2020 cpu_adam's param_update_kernel reads fp32 host memory).
   bool copies_under_backward() const { return offloads_optimizer() && zero(); }
@@ -64,6 +64,9 @@ class Replicated final : public DataParallelWriter {
   bool reduces() const { return stage_.sizes.data > 1 || (stage_.sizes.expert_data > 1 && trains_experts()); }
   bool gathers() const { return stage_.sizes.shard > 1 || (stage_.sizes.expert_data > 1 && trains_experts()); }
   bool gathers_ahead() const { return overlap_gather_ && gathers() && !evaluates(); }
+  /// ZeRO-2 reduces from its hooks whether that overlaps or not (stage_1_and_2.py, create_reduce_and_remove_grad_hooks); others without overlap
+  /// when the last backward is over.
+  bool reduces_in_backward() const { return (overlap_reduce_ || kind_ == DataParallelKind::zero2) && !reduces_whole(); }
   std::int64_t& pending(Part part) { return pending_[part == Part::experts]; }
 
   // Reduction and update (replicated.cpp)
@@ -73,6 +76,7 @@ class Replicated final : public DataParallelWriter {
   void dummies();
   void check_by_parameter();
   void reduce(Part part, std::int64_t bytes);
+  void hand_down(plan::BlockWriter& w, Part part, std::int64_t elements, bool first);
   void reduce_pending();
   void reduce_flat();
 

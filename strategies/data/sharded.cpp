@@ -313,7 +313,7 @@ class Sharded final : public ShardedWriter {
       over_groups(w, CollectiveKind::reduce_scatter, {dense * reduce_bytes_, experts * reduce_bytes_}, "gradient reduction", Stream::data_reduce, plan::kAfterCompute);
       if (stage_.sizes.replicate > 1 && !combines_replicas()) sum_over_replicas(w, shard * reduce_bytes_);
       if (offloads_optimizer()) {
-        copy_gradients(w, shard * stored_bytes(), shard * stored_bytes(), stage_.sizes.replicate > 1 ? Stream::data_replicate : Stream::data_reduce, first);
+        copy_gradients(w, shard * stored_bytes(), shard * stored_bytes(), stage_.sizes.replicate > 1 ? Stream::data_replicate : Stream::data_reduce, first, {});
         if (gradients_leave()) w.record(Stream::to_host, kLeft);
       } else if (!first) {
         w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = 2 * shard * stored_bytes(), .bytes_written = shard * stored_bytes(), .name = "accumulate shard"}),

@@ -94,7 +94,7 @@ void Zero3::reduce_bucket(Part part, bool first, bool last) {
 /// up was kept (async_accumulate_grad_in_cpu_via_gpu, where there were several micro-batches).
 void Zero3::copy_sums(plan::BlockWriter& w, std::int64_t shard, Stream after, bool first, bool last) {
   const bool keeps = profile().keeps_gradient_sums;
-  copy_gradients(w, shard, (keeps || !last ? shard : 0) + (last ? shard / stored_bytes() * 4 : 0), after, first && !keeps);
+  copy_gradients(w, shard, (keeps || !last ? shard : 0) + (last ? shard / stored_bytes() * 4 : 0), after, first && !keeps, {});
 }
 
 /// all_to_all_quant_reduce takes the bucket's tensors one by one: matrices that the ranks divide evenly are quantised.

@@ -391,6 +391,9 @@ TEST(MeasuredRun, FineTuningScriptsOfTheirOwn) {
   const strategies::FrameworkProfile peft = of("huggingface/peft method_comparison/MetaMathQA/results/a.json", "").profile;
   EXPECT_TRUE(!peft.fused_optimizer && peft.holds_output && peft.holds_last_graph && !peft.adapter_autocast && peft.repeat_kv);
   EXPECT_EQ(peft.attention, model::AttentionKernel::mem_efficient);   // padded batches have a mask
+  const strategies::FrameworkProfile zero =
+      scenario({{"framework", "hf"}, {"task", "sft"}, {"n_gpus", "8"}, {"sharding", "zero2"}, {"global_batch", "8"}, {"optimizer", "AdamW"}, {"note", "the output held, shifted logits copied"}}).profile;
+  EXPECT_TRUE(zero.name == "deepspeed" && zero.holds_output && zero.copies_shifted_logits && zero.fused_optimizer);
   const Scenario qlora = of("AnswerDotAI/fsdp_qlora train.py; transformers 4.38", "no autocast");
   EXPECT_TRUE(!qlora.profile.fused_optimizer && qlora.profile.holds_output && !qlora.profile.holds_last_graph && qlora.profile.checkpoints_in_units);
   EXPECT_EQ(qlora.strategy.tuning.dropout, 0.1);

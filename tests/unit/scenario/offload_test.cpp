@@ -1,6 +1,7 @@
 // Offload: which bytes go where, what hides under backward, what a node's ranks share, when the host is full.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
@@ -117,7 +118,7 @@ double busy(const Result& r, plan::Stream s) { return to_seconds(Duration{r.clas
 // Gradients go down while backward goes on: they cost less than their copies take. Without pinned memory they do not.
 TEST(Offload, GradientCopiesHideUnderBackward) {
   Scenario s = scenario_with(offloaded(DataParallelKind::zero2, false));
-  s.strategy.training.sequence_length = 4096;
+  s.strategy.training.sequence_length = 16384;   // eight ranks copy in turn
   s.strategy.data_parallel.overlap_gradient_reduce = true;
   s.strategy.data_parallel.bucket = Bytes{1 << 20};
   ASSERT_TRUE(problems_of(s).empty());
@@ -132,11 +133,39 @@ TEST(Offload, GradientCopiesHideUnderBackward) {
   EXPECT_GT(simulate(s, {.memory = false}).step_time, pinned.step_time);
 }
 
+// ZeRO-2 cuts the flat parameters into pieces one after the other: a reduced bucket is one rank's, which copies while the others wait in the next
+// reduction. Without overlap that is compute's own stream (stage_1_and_2.py, reduce_ipg_grads). All of a step's time that eight ranks' copies take one
+// after another is exposed then, and each micro-batch is reduced from its hooks: of two, P goes down in 16 bits and in fp32, and P comes back once.
+// ZeRO-3 cuts every parameter, and all ranks copy at once.
+TEST(Offload, ZeroTwoCopiesInTurn) {
+  for (const DataParallelKind kind : {DataParallelKind::zero2, DataParallelKind::zero3}) {
+    Scenario s = scenario_with(offloaded(kind, false, 2));
+    s.strategy.data_parallel.overlap_gradient_reduce = false;
+    s.strategy.data_parallel.bucket = Bytes{8 << 20};
+    ASSERT_TRUE(problems_of(s).empty());
+    const Result away = simulate(s, {.memory = false});
+    const std::int64_t p = st::parameters_per_class(s.model, s.strategy, s.profile)[0];
+    const bool in_turn = kind == DataParallelKind::zero2;
+    for (const plan::CopySpec& copy : away.plan.copies) {
+      if (copy.direction == plan::CopySpec::Direction::device_to_host) {
+        EXPECT_EQ(copy.turns, in_turn ? kRanks : 1);
+      }
+    }
+    if (!in_turn) continue;
+    EXPECT_LE(std::abs(copied(away.plan, plan::CopySpec::Direction::device_to_host) - (2 + 4) * p / kRanks), 64 * kRanks);
+    const hwmodels::HostRates host = hwmodels::host_rates(s.cluster);
+    const double down = 6.0 * static_cast<double>(p) / host.to_host_alone.value, up = 2.0 * static_cast<double>(p) / host.to_device_alone.value;
+    EXPECT_GT(seconds(away, executor::Cause::copy), 0.99 * (down + up));
+    EXPECT_LT(seconds(away, executor::Cause::copy), 1.2 * (down + up) + busy(away, plan::Stream::to_device));
+  }
+}
+
 // DGX A100: two GPUs share a PCIe switch and all share 410 GB/s of DRAM. One GPU alone has its link to itself.
 TEST(Offload, RanksOfANodeShareItsPcieAndDram) {
   hwmodels::ClusterDescription c = hwmodels::load_cluster("dgx-a100", 1);
   const hwmodels::HostRates all = hwmodels::host_rates(c);
   EXPECT_DOUBLE_EQ(all.to_device.value, c.gpu.host_to_device.value / 2);
+  EXPECT_DOUBLE_EQ(all.to_device_alone.value, c.gpu.host_to_device.value);   // while the seven others wait
   EXPECT_DOUBLE_EQ(all.update.value, 0.46 * c.node.cpu.memory_bandwidth.value / 8);
   c.gpus_per_node = 1;
   const hwmodels::HostRates one = hwmodels::host_rates(c);
