@@ -145,6 +145,9 @@ struct FrameworkProfile {
   DType optimizer_state = DType::fp32;
   bool current_scaling = false;           // fp8 scales come from a pass over the tensor itself before it is quantised; false: from steps before
   bool transposes_fp8 = true;             // fp8 products take operands in one orientation only (before Blackwell): quantised twice. Set by with_workspaces' caller
+  bool columns_in_backward = false;       // the operands of fp8 weight gradients, which are scaled along the tokens, are made in backward: of the 8-bit tensor that forward multiplied, or where recomputation makes its source again, of that; false: with the others
+  std::int64_t attention_output_bits = 0; // attention's output waits for backward in so many bits per value, for its own backward and the output projection's; 0: as it is
+  bool narrow_dispatch = false;           // fp8: tokens, and the gradients of what returns from experts, travel to the experts' ranks in 8 bits with a scale per 128 values; what returns is in 16 bits
   bool autocast = false;                  // 16-bit copies of fp32 weights are made per use
   bool keeps_cast_weights = false;        // Transformer Engine's copies of weights in fewer bits, from a step's first micro-batch on
   bool fp8_parameters = false;            // weights of 8-bit products are kept in 8 bits, without 16-bit ones (Megatron's --fp8-param-gather)
@@ -169,6 +172,7 @@ struct FrameworkProfile {
   bool holds_output = false;              // the model's output, logits with it, is a variable of the training loop: it lives as long as the graph
   bool checkpoints_in_units = false;      // FSDP1: checkpoints are inside its units (apply_activation_checkpointing after wrapping); false: around them, whose forward then runs again
   bool narrows_activation_input = false;  // fused activations save their input in 8 bits (Megatron's activation_func_fp8_input_store)
+  bool remakes_from_narrow = false;       // narrows_activation_input: where a fused activation is made again, it is of its input in 8 bits, and nothing else of it is kept; false: of the input as it was (Megatron)
   bool root_unit = false;                 // FSDP1: what no wrapped module holds (embedding, final norm, output layer) is one unit, there from a micro-batch's start to its end
   bool wraps_adapters = false;            // FSDP1: adapters are units of their own, so that frozen weights have no gradient (PEFT's wrapping policy)
   bool upcasts_unquantised = false;       // 4-bit weights: what stays 16 bit becomes fp32 (prepare_model_for_kbit_training)

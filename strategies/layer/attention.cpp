@@ -1,5 +1,6 @@
 // Scaled dot-product attention, fused (flash) and unfused (scores in memory).
 #include <algorithm>
+#include <string>
 
 #include "strategies/layer/context_attention.h"
 
@@ -38,8 +39,23 @@ TensorId Operators::attention(TensorId q, TensorId k, TensorId v, const Attentio
   // The fp32 accumulator of dQ and the row sums live while the kernel runs (flash_api.cpp, mha_bwd: dq_accum, softmax_d).
   node.backward = {workspace(0, tokens * s.heads * s.head_dim * 4), workspace(1, tokens * s.heads * 4), attention_kernel(KernelKind::attention_backward, documents, true, documents.length, documents.length), free(0), free(1)};
   sinks(node);
+  if (c_.profile.attention_output_bits > 0) pack_attention_output(node, out);
   tape_.nodes.push_back(std::move(node));
   return out;
+}
+
+/// What backward needs of the output waits in fewer bits, with a scale per 128 values, and is unpacked once for all that read it.
+void Operators::pack_attention_output(Node& node, TensorId out) {
+  const std::int64_t bytes = tape_.tensors[static_cast<std::size_t>(out)].bytes, values = bytes / c_.element();
+  const std::int64_t packed = values * c_.profile.attention_output_bits / 8 + values / 128 * 4;
+  const TensorId kept = tape_.tensor("attention output in " + std::to_string(c_.profile.attention_output_bits) + " bits", packed, false);
+  std::replace(node.saved.begin(), node.saved.end(), out, kept);
+  node.intermediates.push_back(kept);
+  tape_.tensors[static_cast<std::size_t>(out)].kept_as = kept;
+  constexpr int kUnpacked = 2;   // temporaries before it are attention's own
+  node.forward.push_back(kernel("attention output pack", bytes, packed));
+  node.backward.insert(node.backward.begin(), {alloc(kUnpacked, bytes), kernel("attention output unpack", packed, bytes)});
+  node.backward.push_back(free(kUnpacked));
 }
 
 /// One learned logit per head beside the scores (GPT-OSS): its gradient is a sum over all rows.

@@ -51,7 +51,7 @@ void AutogradGraph::count_reasons() {
         if (!discarded(t)) ++reasons(t);
       if (discards_output(n))
         for (TensorId t : node.inputs)
-          if (!discarded(t)) ++reasons(t);  // to make the output again
+          if (!discarded(t)) ++reasons(tape_.kept_form(t));  // to make the output again
       continue;
     }
     // A region keeps what enters it, and what its cached nodes made.

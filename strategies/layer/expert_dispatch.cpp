@@ -55,9 +55,15 @@ void ExpertLayer::launch_by_triton(Node& node, int forward, int backward) const 
   node.backward_host += c_.profile.triton_host * backward;
 }
 
+TensorId ExpertLayer::travelling_tensor(const char* name, std::int64_t rows) {
+  const TensorId t = tape_.tensor(name, travelling(rows));
+  tape_.tensors[static_cast<std::size_t>(t)].gradient_bytes = bytes(rows);
+  return t;
+}
+
 /// A copy of each token for each of its experts, in the order of experts.
 ExpertLayer::Slots ExpertLayer::permute(const Slots& in, std::int64_t slots) {
-  Slots out{tape_.tensor("permuted tokens", bytes(slots)), tape_.tensor("slot weights", slots * 4), slots};
+  Slots out{travelling_tensor("permuted tokens", slots), tape_.tensor("slot weights", slots * 4), slots};
   order_ = tape_.tensor("slot order", slots * 8, false);
   Node node{.name = "permute", .inputs = {in.tokens, in.weights}, .outputs = {out.tokens, out.weights}, .saved = {order_}, .intermediates = {order_}};
   const std::int64_t map = in.rows * (exchanges() && !sends_slots() ? load_.local : moe_.experts);
@@ -73,13 +79,13 @@ ExpertLayer::Slots ExpertLayer::permute(const Slots& in, std::int64_t slots) {
   } else if (permutes_by_triton()) {
     // The order in three passes over the map; the weights go with their tokens.
     node.forward = {op_.kernel("slots in blocks", map, map * 4, KernelKind::reduction), op_.kernel("slot order", map * 4, map * 4), op_.kernel("slots by token", map * 4, map * 4),
-                    op_.kernel("permute", bytes(std::min(in.rows, slots)) + slots * 4, bytes(slots) + slots * 4, KernelKind::permute)};
+                    op_.kernel("permute", travelling(std::min(in.rows, slots)) + slots * 4, travelling(slots) + slots * 4, KernelKind::permute)};
     node.backward = {op_.kernel("permute backward", bytes(slots) + slots * 4, bytes(in.rows) + map * 4, KernelKind::permute)};
     launch_by_triton(node, 4, 1);
   } else {
     node.forward = {op_.kernel("slot order", map * 4, slots * 8, KernelKind::reduction),
                     // Each token is read once and written to each of its slots.
-                    op_.kernel("permute", bytes(std::min(in.rows, slots)), bytes(slots), KernelKind::permute),
+                    op_.kernel("permute", travelling(std::min(in.rows, slots)), travelling(slots), KernelKind::permute),
                     op_.kernel("permute weights", slots * 4, slots * 4)};
     node.backward = {op_.kernel("permute backward", bytes(slots), bytes(in.rows), KernelKind::permute), op_.kernel("permute weights backward", slots * 4, map * 4)};
   }
@@ -132,6 +138,7 @@ Item ExpertLayer::add_by_atomics(const std::string& name, std::int64_t elements)
 TensorId ExpertLayer::unpermute(TensorId x, TensorId weights, std::int64_t rows) {
   const std::int64_t slots = sends_slots() && exchanges() ? load_.sent : load_.received;
   const TensorId y = tape_.tensor("experts output", bytes(rows));
+  if (narrow_) tape_.tensors[static_cast<std::size_t>(x)].gradient_bytes = travelling(slots);
   Node node{.name = "unpermute", .inputs = {x}, .outputs = {y}, .saved = {order_}, .forward_host = c_.profile.expert_host / 8, .backward_host = c_.profile.expert_backward_host / 8};
   if (weighs_outputs()) {
     node.inputs.push_back(weights);
@@ -150,7 +157,7 @@ TensorId ExpertLayer::unpermute(TensorId x, TensorId weights, std::int64_t rows)
     }
   } else {
     node.forward = {op_.kernel("unpermute", bytes(slots), bytes(rows), KernelKind::permute)};
-    node.backward = {op_.kernel("unpermute backward", bytes(rows), bytes(slots), KernelKind::permute)};
+    node.backward = {op_.kernel("unpermute backward", travelling(rows), travelling(slots), KernelKind::permute)};
     if (permutes_by_triton()) launch_by_triton(node, 1, 1);
   }
   tape_.nodes.push_back(std::move(node));
@@ -173,7 +180,7 @@ ExpertLayer::Slots ExpertLayer::sort(Slots in, bool there) {
 
 /// To the ranks of the experts. Dropless, the host must know the sizes before it can issue.
 ExpertLayer::Slots ExpertLayer::exchange(const Slots& in, std::int64_t arriving, bool overlap) {
-  const Slots out{tape_.tensor("received tokens", bytes(arriving)), tape_.tensor("received weights", arriving * 4), arriving};
+  const Slots out{travelling_tensor("received tokens", arriving), tape_.tensor("received weights", arriving * 4), arriving};
   Node node{.name = "dispatch", .inputs = {in.tokens, in.weights}, .outputs = {out.tokens, out.weights}, .cached = true};
   if (dropless_ && dispatcher_ != Dispatcher::all_gather) node.forward.push_back({.kind = Item::Kind::host_sync});
   const std::vector<Item> items = outward("dispatch", overlap ? plan::kAfterCompute : kBoth, true);
@@ -186,6 +193,7 @@ ExpertLayer::Slots ExpertLayer::exchange(const Slots& in, std::int64_t arriving,
 /// Outputs return to their tokens' owners; the weights have been used where the experts are.
 TensorId ExpertLayer::home(TensorId x, std::int64_t arriving) {
   const TensorId y = tape_.tensor("returned outputs", bytes(arriving));
+  if (narrow_) tape_.tensors[static_cast<std::size_t>(x)].gradient_bytes = travelling(load_.visiting_tokens());
   tape_.nodes.push_back({.name = "combine", .inputs = {x}, .outputs = {y}, .forward = homeward("combine", false), .backward = outward("combine back", kBoth, false), .cached = true});
   return y;
 }
@@ -239,11 +247,12 @@ void ExpertLayer::send_slots_in_two_steps(std::vector<Item>& out, const std::str
 
 Item ExpertLayer::over_ranks(const std::string& name, bool there, int sync) const {
   if (dispatcher_ == Dispatcher::all_gather) return exchange_item(there ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter, name, bytes(load_.rows) * load_.ranks, sync);
-  plan::CollectiveSpec spec{.kind = CollectiveKind::all_to_all, .axis = GroupAxis::expert, .bytes = Bytes{bytes(load_.rows)}, .name = name,
+  const std::int64_t size = there ? travelling(load_.rows) : bytes(load_.rows);
+  plan::CollectiveSpec spec{.kind = CollectiveKind::all_to_all, .axis = GroupAxis::expert, .bytes = Bytes{size}, .name = name,
                             .tokens = {.choices = static_cast<std::uint16_t>(moe_.top_k), .places = static_cast<std::uint16_t>(moe_.experts),
-                                       .groups = static_cast<std::uint16_t>(moe_.groups), .group_limit = static_cast<std::uint16_t>(moe_.groups_per_token), .token_bytes = static_cast<std::uint32_t>(bytes(1)),
+                                       .groups = static_cast<std::uint16_t>(moe_.groups), .group_limit = static_cast<std::uint16_t>(moe_.groups_per_token), .token_bytes = static_cast<std::uint32_t>(there ? travelling(1) : bytes(1)),
                                        .home = !there, .bulk = dispatcher_ == Dispatcher::hybridep, .round_robin = c_.strategy.experts.routing.round_robin()}};
-  if (load_.uneven()) spec.fullest = Bytes{std::llround(static_cast<double>(bytes(load_.rows)) * load_.visits_over_mean)};
+  if (load_.uneven()) spec.fullest = Bytes{std::llround(static_cast<double>(size) * load_.visits_over_mean)};
   return {.kind = Item::Kind::collective, .stream = Stream::expert, .sync = sync, .spec = c_.builder.collective(spec)};
 }
 
@@ -255,6 +264,7 @@ std::vector<Item> ExpertLayer::outward(const std::string& name, int sync, bool w
     if (weights) send_slots(out, name + " weights", true, 4, sync);
     send_slots(out, name, true, bytes(1), sync);
   } else if (load_.ranks > 1) {
+    if (narrow_) out.push_back(op_.kernel(name + " cast", bytes(load_.rows), travelling(load_.rows)));
     out.push_back(over_ranks(name, true, sync));
   }
   if (load_.tensor > 1) out.push_back(exchange_item(CollectiveKind::all_gather, name + " over expert tensor", arriving_bytes(), sync, GroupAxis::expert_tensor));

@@ -65,6 +65,9 @@ class ExpertLayer {
   Slots index_map(const Slots& in);
   Slots sort(Slots in, bool there);
   std::int64_t arriving_tokens() const;
+  /// Of tokens on their way to the experts, there included.
+  std::int64_t travelling(std::int64_t rows) const { return narrow_ ? Operators::block_scaled(rows * hidden_) : bytes(rows); }
+  TensorId travelling_tensor(const char* name, std::int64_t rows);
   std::int64_t arriving_bytes() const;
   std::vector<Item> outward(const std::string& name, int sync, bool weights) const;
   std::vector<Item> homeward(const std::string& name, bool weights) const;
@@ -97,7 +100,7 @@ class ExpertLayer {
   TensorId product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, Place place);
   TensorId plain_product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, const Operators& op, bool adapter, Place place);
   Matrices matrices(const std::string& name, std::int64_t elements, const Operators& op, bool adapter);
-  void keep_input(Node& node, TensorId x, std::int64_t in, const Matrices& matrices, bool low);
+  void keep_input(Node& node, TensorId x, std::int64_t in, const Matrices& matrices, bool low, bool came_narrow);
   void weight_gradients(Node& node, std::int64_t in, std::int64_t out, const Matrices& matrices);
   void product_bias(Node& node, std::int64_t out);
   void products(std::vector<Item>& out, const std::string& name, model::GemmRole role, std::int64_t n, std::int64_t k, DType result, bool accumulate, bool quantised = false) const;
@@ -118,6 +121,7 @@ class ExpertLayer {
   bool fused_ = false;          // both products, activation, biases and quantisation in fused kernels
   bool by_expert_ = false;      // each expert's product is a launch
   bool low_ = false;            // 8- or 4-bit products
+  bool narrow_ = false;         // tokens travel there in 8 bits
   bool own_group_ = false;      // expert weights are summed over another group than dense ones
   TensorId order_ = kNoTensor;  // of the permuted slots
 };

@@ -68,7 +68,8 @@ TensorId ExpertLayer::activation(TensorId x, TensorId weights, std::int64_t widt
   if (c_.profile.narrows_activation_input && c_.model.gated_mlp && c_.model.activation == model::Activation::silu && !loops() && !fused_) {
     const TensorId narrow = tape_.tensor("experts activation input in 8 bits", in / e(), false);
     node.saved.front() = narrow;
-    node.intermediates.push_back(narrow);
+    if (c_.profile.remakes_from_narrow) tape_.keep_as(x, narrow);
+    else node.intermediates.push_back(narrow);
     node.forward.push_back(op_.kernel("experts activation input cast", in, in / e()));
     node.backward.insert(node.backward.begin(), {op_.alloc(0, in), op_.kernel("experts activation input cast back", in / e(), in)});
     node.backward.push_back(op_.free(0));

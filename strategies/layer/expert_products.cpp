@@ -38,7 +38,7 @@ TensorId ExpertLayer::plain_product(TensorId x, const std::string& name, std::in
   const Matrices w = matrices(name, in * out, op, adapter);
   const bool low = low_ && !adapter;
   Node node{.name = name, .inputs = {x}, .outputs = {y}};
-  keep_input(node, x, in, w, low);
+  keep_input(node, x, in, w, low, low && narrow_ && place == Place::first);
   if (!adapter) {
     node.forward_host = 3 * c_.profile.expert_host / 16;
     node.backward_host = 3 * c_.profile.expert_backward_host / 16;
@@ -48,15 +48,26 @@ TensorId ExpertLayer::plain_product(TensorId x, const std::string& name, std::in
     node.backward_host += (low ? c_.profile.grouped_low_backward_host : c_.profile.grouped_backward_host) * load_.local;
   }
   const bool swizzles = low && by_expert_ && (c_.gemm == DType::mxfp8 || c_.gemm == DType::nvfp4);   // as linear layers (linear_casts.cpp)
-  if (low && !(fused_ && place == Place::second)) quantise(node.forward, name + " cast input", load_.received * in);
+  const bool came_narrow = low && narrow_ && place == Place::first, gradient_came_narrow = low && narrow_ && place == Place::second;
+  if (low && !(fused_ && place == Place::second) && !came_narrow) quantise(node.forward, name + " cast input", load_.received * in);
   if (swizzles) node.forward.push_back(op.swizzle(name, load_.local * in * out));
   products(node.forward, name, GemmRole::forward, out, in, c_.activation, false, w.quantised);
-  if (low && !(fused_ && place == Place::first)) quantise(node.backward, name + " cast gradient", load_.received * out);
+  if (low && !(fused_ && place == Place::first) && !gradient_came_narrow) quantise(node.backward, name + " cast gradient", load_.received * out);
   const std::size_t input_from = node.backward.size();
   if (swizzles) node.backward.push_back(op.swizzle(name, load_.local * in * out));
   products(node.backward, name + " data gradient", GemmRole::data_gradient, in, out, c_.activation, false, w.quantised);
   for (std::size_t i = input_from; i < node.backward.size(); ++i) node.backward[i].for_input = true;
-  if (w.trains) weight_gradients(node, in, out, w);
+  if (w.trains && low && op_.columns_in_backward()) {   // as linear layers
+    const std::int64_t input = load_.received * in, gradient = load_.received * out;
+    constexpr int kGradientColumns = 1, kInputColumns = 2;
+    for (const Item& i : {Operators::alloc(kGradientColumns, gradient), op_.kernel(name + " cast gradient columns", gradient_came_narrow ? gradient : gradient * e(), gradient),
+                          Operators::alloc(kInputColumns, input), op_.kernel(name + " cast input columns", input, input)}) node.backward.push_back(i);
+    node.copies_for_weights = true;
+    weight_gradients(node, in, out, w);
+    for (const int columns : {kGradientColumns, kInputColumns}) node.backward.push_back(op_.for_weights(Operators::free(columns)));
+  } else if (w.trains) {
+    weight_gradients(node, in, out, w);
+  }
   if (c_.model.mlp_bias && !adapter && !(separate_bias() && place == Place::second)) product_bias(node, out);
   tape_.nodes.push_back(std::move(node));
   return y;
@@ -93,11 +104,12 @@ ExpertLayer::Matrices ExpertLayer::matrices(const std::string& name, std::int64_
 }
 
 /// What the gradients of the weights read.
-void ExpertLayer::keep_input(Node& node, TensorId x, std::int64_t in, const Matrices& w, bool low) {
-  if (w.trains && low && c_.profile.transformer_engine) {  // as linear layers (linear_casts.cpp)
+void ExpertLayer::keep_input(Node& node, TensorId x, std::int64_t in, const Matrices& w, bool low, bool came_narrow) {
+  if (w.trains && low && !came_narrow && c_.profile.transformer_engine) {  // as linear layers (linear_casts.cpp)
     const std::int64_t elements = load_.received * in, blocks = c_.gemm == DType::fp8 ? 0 : elements / (c_.gemm == DType::nvfp4 ? 16 : 32);
-    node.intermediates.push_back(tape_.tensor(node.name + " cast input", elements * bits(c_.gemm) / 8 + blocks, false));
+    node.intermediates.push_back(tape_.tensor(node.name + " cast input", op_.columns_in_backward() ? Operators::block_scaled(elements) : elements * bits(c_.gemm) / 8 + blocks, false));
     node.saved.push_back(node.intermediates.back());
+    node.weight_operand = node.intermediates.back();
   } else if (w.trains) {
     node.saved.push_back(x);
   } else if (w.quantised && c_.profile.keeps_quantised_inputs) {

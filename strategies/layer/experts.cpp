@@ -22,6 +22,7 @@ ExpertLayer::ExpertLayer(const LowerContext& c, Operators& op, Tape& tape) : c_(
   fused_ = !loops() && routing.fused_mlp.value_or(c.profile.fused_expert_mlp);
   by_expert_ = !loops() && !fused_ && c.profile.expert_launches;
   low_ = bits(c.gemm) <= 8;
+  narrow_ = op_.columns_in_backward() && c.profile.narrow_dispatch && exchanges() && !sends_slots();
   own_group_ = !(load_.ranks == 1 && load_.tensor == c.tensor);
 }
 

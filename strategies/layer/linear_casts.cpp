@@ -43,6 +43,13 @@ LinearLayer::Casts LinearLayer::casts() const {
     c.before_data_gradient = {op_.alloc(transposed_narrow_weight, bytes), op_.kernel(name_ + " transpose weight", bytes, bytes, KernelKind::permute)};
     c.after_data_gradient = {op_.free(transposed_narrow_weight)};
   }
+  if (op_.columns_in_backward() && trained_) {
+    // Blocks of a gradient run along the tokens: read in 8 bits, put in columns, scaled anew (DeepSeek-V3, section 3.3.2).
+    const std::int64_t input = narrow(m_ * k_), gradient = narrow(m_ * n_);
+    c.after_input = {op_.alloc(cast_gradient_columns, gradient), op_.kernel(name_ + " cast gradient columns", output_bytes_, gradient),
+                     op_.alloc(cast_input_columns, input), op_.kernel(name_ + " cast input columns", input, input)};
+    c.after_weight_gradient = {op_.free(cast_gradient_columns), op_.free(cast_input_columns)};
+  }
   if (by_tensor_) {
     const std::int64_t bytes = narrow(k_ * n_);
     if (!gathered_narrow_) {

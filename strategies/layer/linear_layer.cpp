@@ -30,6 +30,7 @@ TensorId LinearLayer::write() {
   keep_operands();
   if (autocast_copies_weight()) copy_weight();
   const Casts casts = this->casts();
+  node_.copies_for_weights = op_.columns_in_backward() && trained_ && !scatters_;
   forward(casts);
   backward(casts, weight);
   tape_.nodes.push_back(std::move(node_));
@@ -58,7 +59,10 @@ void LinearLayer::keep(const std::string& what, std::int64_t bytes) {
 
 void LinearLayer::keep_operands() {
   const bool nvfp4 = c_.gemm == DType::nvfp4;
-  if (keeps_gathered_) {
+  if (const TensorId kept = tape_.tensors[static_cast<std::size_t>(x_)].kept_as; trained_ && kept != kNoTensor) {
+    node_.saved.push_back(kept);
+    node_.weight_operand = kept;
+  } else if (keeps_gathered_) {
     keep("gathered input", input_bytes_);
   } else if (gathers_ && c_.reads_gathered) {   // the other layer keeps it
   } else if (trained_ && is_torchao(DType::nvfp4)) {
@@ -66,8 +70,9 @@ void LinearLayer::keep_operands() {
     for (const auto& [what, elements] : {std::pair("input", own_rows_ * k_), std::pair("weight", k_ * n_)}) keep(std::string("quantised ") + what, elements / 2 + elements / 16);
   } else if (trained_ && low_precision_ && c_.profile.transformer_engine) {
     // Transformer Engine keeps the operand as it was multiplied: cast, with its scales (module/linear.py, layernorm_linear.py: inputmat).
-    const std::int64_t elements = own_rows_ * k_, scales = block_scaled_ ? elements / (nvfp4 ? 16 : 32) : 0;
+    const std::int64_t elements = own_rows_ * k_, scales = block_scaled_ ? elements / (nvfp4 ? 16 : 32) : op_.columns_in_backward() ? Operators::block_scaled(elements) - elements : 0;
     keep("cast input", narrow(elements) + scales);
+    node_.weight_operand = node_.saved.back();
   } else if (trained_) {
     node_.saved.push_back(x_);
   } else if (nf4_ && c_.profile.keeps_quantised_inputs) {  // bitsandbytes autograd/_functions.py, MatMul4Bit: ctx.tensors = (A, B)

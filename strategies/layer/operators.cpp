@@ -345,7 +345,9 @@ TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t
   // Cast on the way to backward and back (Megatron-LM megatron/core/fusions/fused_bias_swiglu.py, SwiGLUFunction: fp8_input_store).
   if (c_.profile.narrows_activation_input) {
     const std::int64_t elements = 2 * c_.tokens * width;
-    node.saved = node.intermediates = {tape_.tensor("activation input in 8 bits", elements, false)};
+    node.saved = {tape_.tensor("activation input in 8 bits", elements, false)};
+    if (c_.profile.remakes_from_narrow && up == kNoTensor) tape_.keep_as(gate_or_fused, node.saved.front());
+    else node.intermediates = node.saved;
     node.forward.push_back(kernel("activation input cast", 2 * bytes, elements));
     node.backward = {alloc(0, 2 * bytes), kernel("activation input cast back", elements, 2 * bytes), kernel("swiglu backward", 3 * bytes, 2 * bytes, halves), free(0)};
   }

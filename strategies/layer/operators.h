@@ -99,6 +99,7 @@ class Operators {
   TensorId attention(TensorId q, TensorId k, TensorId v, const AttentionShape& shape);
   Item attention_kernel(model::KernelKind kind, const AttentionShape& shape, bool causal, std::int64_t queries, std::int64_t keys) const;
   void sinks(Node& node);
+  void pack_attention_output(Node& node, TensorId out);
   TensorId activation(TensorId gate_up, TensorId up, std::int64_t width, const std::string& prefix = "");
   TensorId residual(TensorId stream, TensorId branch, const std::string& name);
   /// The same elements in another format.
@@ -112,7 +113,11 @@ class Operators {
   void cast_by_engine(Weight& weight) const;
   /// The second orientation of an fp8 weight is made for each backward.
   bool transposes_weights() const { return c_.gemm == DType::fp8 && c_.profile.transposes_fp8 && c_.profile.transformer_engine && !c_.profile.keeps_transposed_weights; }
-  std::int64_t quantised_copies() const { return c_.gemm != DType::fp8 || c_.profile.transposes_fp8 ? 2 : 1; }
+  /// Operands of weight gradients are made from those of the other products when they are wanted.
+  bool columns_in_backward() const { return c_.gemm == DType::fp8 && c_.profile.transposes_fp8 && c_.profile.transformer_engine && c_.profile.columns_in_backward; }
+  std::int64_t quantised_copies() const { return !columns_in_backward() && (c_.gemm != DType::fp8 || c_.profile.transposes_fp8) ? 2 : 1; }
+  /// Bytes of values in 8 bits with an fp32 scale for each 128 of them along a row.
+  static std::int64_t block_scaled(std::int64_t elements) { return elements + elements / 128 * 4; }
 
   // Building bricks, also used by head.cpp
   Weight weight(const std::string& name, std::int64_t elements) const;

@@ -24,6 +24,7 @@ struct TapeTensor {
   bool needs_gradient = true;        // false: ids, masks, statistics
   TensorId alias_of = kNoTensor;
   bool own_gradient = false;         // a view whose gradient does not share a buffer with its base's
+  TensorId kept_as = kNoTensor;      // a tensor of fewer bits that waits for backward in place of this one
 };
 
 /// Weights by the ranks that share them: experts live on other ranks than the rest.
@@ -95,6 +96,8 @@ struct Node {
   std::vector<TensorId> saved;        // what backward reads; inputs, outputs or intermediates of this node
   std::vector<TensorId> saved_for_input;  // the same, but not read where no input wants a gradient
   std::vector<TensorId> intermediates;  // made by forward besides the outputs, kept only if saved
+  TensorId weight_operand = kNoTensor;   // of those, what weight gradients read in place of an input
+  bool copies_for_weights = false;    // weight gradients read temporaries that backward makes of an input and of the output's gradient
   std::vector<TensorId> attributes;   // of the recorded node itself, not saved for backward: they live until the graph is dropped
   std::vector<TensorId> holds;        // not read here, but a variable of the caller keeps them alive until here
   std::vector<Item> forward, backward;
@@ -121,6 +124,17 @@ struct Tape {
   TensorId tensor(std::string tensor_name, std::int64_t bytes, bool needs_gradient = true) {
     tensors.push_back({std::move(tensor_name), bytes, -1, needs_gradient, kNoTensor});
     return static_cast<TensorId>(tensors.size()) - 1;
+  }
+  /// In place of `t`, of which nothing else is kept, `narrow` waits for backward; the node that made the one makes the other.
+  void keep_as(TensorId t, TensorId narrow) {
+    const auto made = [&](const Node& n) { return std::find(n.outputs.begin(), n.outputs.end(), t) != n.outputs.end(); };
+    std::find_if(nodes.rbegin(), nodes.rend(), made)->intermediates.push_back(narrow);
+    tensors[static_cast<std::size_t>(t)].kept_as = narrow;
+  }
+  /// What waits for backward of `t`.
+  TensorId kept_form(TensorId t) const {
+    const TensorId kept = tensors[static_cast<std::size_t>(t)].kept_as;
+    return kept == kNoTensor ? t : kept;
   }
   TensorId view(std::string tensor_name, TensorId base) {
     tensors.push_back({std::move(tensor_name), 0, -1, tensors[base].needs_gradient, root(base)});

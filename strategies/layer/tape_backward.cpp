@@ -93,9 +93,9 @@ void TapeEmitter::release_saved(int n) {
   for (TensorId t : graph_.saved(n)) --tensor(t).saved;
   if (graph_.discards_output(n) && graph_.region_of(n) < 0)
     for (TensorId t : it.inputs)
-      if (!graph_.discarded(t)) --tensor(t).saved;
+      if (!graph_.discarded(t)) --tensor(tape_.kept_form(t)).saved;
   for (TensorId t : graph_.saved(n)) release_if_unused(t);
-  for (TensorId t : it.inputs) release_if_unused(t);
+  for (TensorId t : it.inputs) release_if_unused(tape_.kept_form(t));
   for (TensorId t : it.outputs) release_if_unused(t);
   for (TensorId t : std::exchange(pending_release_, {})) release_if_unused(t);
 }
@@ -180,7 +180,9 @@ void TapeEmitter::require(TensorId t) {
   const int maker = graph_.producer(t);
   EXPECTS(maker >= 0, tape_.name + ": " + tape_.tensors[static_cast<std::size_t>(t)].name + " is needed by backward but was not kept");
   const Node& it = node(maker);
-  for (TensorId input : it.inputs) {
+  std::vector<TensorId> inputs;
+  for (TensorId input : it.inputs) inputs.push_back(tape_.kept_form(input));
+  for (TensorId input : inputs) {
     require(input);
     ++tensor(input).saved;   // a discarded one is held until it has been read here
   }
@@ -194,7 +196,7 @@ void TapeEmitter::require(TensorId t) {
   const bool was = std::exchange(in_backward_node_, false);
   items(it.forward, &it, nullptr);
   in_backward_node_ = was;
-  for (TensorId input : it.inputs) --tensor(input).saved;
+  for (TensorId input : inputs) --tensor(input).saved;
   // It stays until the last backward node that reads it has run.
   for (TensorId m : made)
     for (int n = 0; n <= backward_position_; ++n)
@@ -202,7 +204,7 @@ void TapeEmitter::require(TensorId t) {
         for (TensorId s : graph_.saved(n))
           if (tape_.root(s) == tape_.root(m)) ++tensor(m).saved;
   for (TensorId m : made) release_if_unused(m);
-  for (TensorId input : it.inputs) release_if_unused(input);
+  for (TensorId input : inputs) release_if_unused(input);
 }
 
 /// A weight gradient that is made later, where backward is split.
@@ -217,16 +219,16 @@ bool TapeEmitter::waits(const Node& n) const {
   return std::any_of(n.backward.begin(), n.backward.end(), [&](const Item& i) { return waits(i); });
 }
 
-/// Until the weight gradients are made, what they read stays: the node's input and the gradient of its output. A
+/// Until the weight gradients are made, what they read stays: the node's input, or its form in fewer bits, and the gradient of its output. A
 /// retained graph keeps everything saved.
 void TapeEmitter::keep_for_weights(int n, const std::vector<int>& output_gradients, Left& left) {
   const Node& it = node(n);
   const bool retains = options_.split == SplitBackward::retained_graph;
-  if (retains || waits(it))
+  if (retains || (waits(it) && !it.copies_for_weights))
     for (TensorId t : graph_.saved(n))
-      if (retains || std::find(it.inputs.begin(), it.inputs.end(), t) != it.inputs.end()) left.tensors.push_back(t);
+      if (retains || t == it.weight_operand || std::find(it.inputs.begin(), it.inputs.end(), t) != it.inputs.end()) left.tensors.push_back(t);
   for (TensorId t : left.tensors) ++tensor(t).saved;
-  const bool reads = std::any_of(it.backward.begin(), it.backward.end(), [&](const Item& i) { return waits(i) && !i.reads_gathered; });
+  const bool reads = std::any_of(it.backward.begin(), it.backward.end(), [&](const Item& i) { return waits(i) && !i.reads_gathered; }) && (retains || !it.copies_for_weights);
   if (!reads) return;
   left.gradients = output_gradients;
   for (int g : output_gradients) ++storages_[static_cast<std::size_t>(g)].refs;

@@ -11,6 +11,18 @@ namespace {
 
 constexpr const char* kAttentionResidual = "attention residual";
 
+/// Weight gradients whose operands are made in backward read the product's input itself where that is made again: its 8-bit form is not kept.
+void keep_nothing_made_again(Tape& tape) {
+  std::set<TensorId> made_again;
+  for (Node& n : tape.nodes) {
+    if (n.discard_output)
+      for (TensorId t : n.outputs) made_again.insert(t);
+    if (n.weight_operand == kNoTensor || !made_again.contains(n.inputs.front())) continue;
+    std::replace(n.saved.begin(), n.saved.end(), n.weight_operand, n.inputs.front());
+    n.weight_operand = kNoTensor;
+  }
+}
+
 /// Which nodes a selective policy recomputes, by module name (Megatron's recompute_modules; torchtitan's operator policy).
 void apply_selective(const LowerContext& c, Tape& tape) {
   const Memory& memory = c.strategy.memory;
@@ -64,13 +76,16 @@ void apply_selective(const LowerContext& c, Tape& tape) {
   region("moe", [&](const Node& n) { return begins(n, {"router", "permute", "dispatch", "index map", "sort by", "experts ", "combine", "unpermute"}); });
   for (Node& n : tape.nodes) {
     if (modules.contains("layernorm") && has(n, {"norm"}) && !has(n, {"latent"})) n.discard_output = true;
+    if (modules.contains("latent_layernorm") && has(n, {"latent norm"})) n.discard_output = true;
     if (modules.contains("mlp_act") && begins(n, {"gelu", "swiglu"})) n.discard_output = true;
+    if (modules.contains("shared_experts_act") && begins(n, {"shared experts gelu", "shared experts swiglu"})) n.discard_output = true;
     // The clamping before it is in the same checkpoint (megatron/core/transformer/moe/experts.py, TEGroupedMLP: bias_act_func).
     if (modules.contains("moe_act") && (n.name == "experts activation" || n.name == "experts clamp")) n.discard_output = true;
     if (modules.contains("mla_up_proj") && begins(n, {"q_up", "kv_up", "latent rope"})) n.discard_output = true;
     if (n.region >= 0) n.cached = false;
   }
   tape.regions = regions;
+  if (c.profile.columns_in_backward) keep_nothing_made_again(tape);
 }
 
 /// Which nodes are replayed from CUDA graphs, by module name (Megatron's cuda_graph_scope); all of them where the step is one.
