@@ -34,7 +34,7 @@ struct DeviceRates {
   KernelParameters p;
   double sms = 1;
   double hbm = 0;                          // datasheet bytes/s
-  double strided = 0;                      // bytes/s of pointwise kernels that load their elements one by one
+  double strided = 0;                      // elements/s that pointwise kernels load one by one, memory aside; 0: no limit
   double l2_bytes = 0;                     // the share of the L2 that data survives in
   double highest_clock = 1;                // of the burst clock: less than 1 where clocks are locked
   double gemm_clock = 1;                   // of the burst clock, with 16-bit matrix products running

@@ -58,7 +58,7 @@ constexpr std::array kFields{
     REHEARSE_FIELD(normalization_fraction, true),
     REHEARSE_FIELD(normalization_backward_fraction, true),
     REHEARSE_FIELD(native_normalization_fraction, true),
-    REHEARSE_FIELD(strided_bytes_per_clock, false),
+    REHEARSE_FIELD(strided_elements_per_clock, false),
     REHEARSE_FIELD(softmax_fraction, true),
     REHEARSE_FIELD(cross_entropy_fraction, true),
     REHEARSE_FIELD(embedding_fraction, true),

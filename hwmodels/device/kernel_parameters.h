@@ -59,7 +59,7 @@ struct KernelParameters {
   // Memory-bound kernels: fractions of the datasheet HBM bandwidth by kind.
   double elementwise_fraction = 0, normalization_fraction = 0, normalization_backward_fraction = 0;
   double native_normalization_fraction = 0;  // PyTorch's own forward kernel; backward as above
-  double strided_bytes_per_clock = 0;        // of one SM at the boost clock, where elements are loaded one by one
+  double strided_elements_per_clock = 0;     // of one SM at the boost clock, where elements are loaded one by one
   double softmax_fraction = 0, cross_entropy_fraction = 0, embedding_fraction = 0, embedding_backward_fraction = 0;
   double permute_fraction = 0, optimizer_fraction = 0, reduction_fraction = 0, memset_fraction = 0;
   double memory_launch_us = 0;     // device time of an empty kernel, with the ramp of the memory system

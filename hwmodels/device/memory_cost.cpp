@@ -1,6 +1,7 @@
 #include "hwmodels/device/memory_cost.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "sim/core/contract.h"
 
@@ -12,7 +13,6 @@ double achieved_fraction(const DeviceRates& gpu, const model::KernelSpec& s) {
   const KernelParameters& p = gpu.p;
   const bool backward = s.role != model::GemmRole::forward;
   switch (s.kind) {
-    case KernelKind::strided: return std::min(p.elementwise_fraction, gpu.strided / gpu.hbm);
     case KernelKind::native_normalization: return backward ? p.normalization_backward_fraction : p.native_normalization_fraction;
     case KernelKind::normalization: return backward ? p.normalization_backward_fraction : p.normalization_fraction;
     case KernelKind::softmax: return p.softmax_fraction;
@@ -36,6 +36,8 @@ CostParts memory_cost(const DeviceRates& gpu, const model::KernelSpec& s) {
   CostParts c;
   c.hbm_bytes = bytes * outside;
   c.memory_seconds = from_l2 + (from_hbm - from_l2) * outside;
+  // Elements loaded one by one keep the SMs busy whatever their width; waiting for memory and that hide in one another in part.
+  if (s.kind == KernelKind::strided && gpu.strided > 0) c.memory_seconds = std::hypot(c.memory_seconds, static_cast<double>(s.elements) / gpu.strided);
   c.compute_seconds = s.flops / gpu.peak[static_cast<std::size_t>(DType::fp32)];
   c.seconds = gpu.p.memory_launch_us * 1e-6 + std::max(c.memory_seconds, c.compute_seconds);
   c.sm_share = gpu.p.memory_sm_share;

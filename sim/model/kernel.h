@@ -40,7 +40,7 @@ enum class AttentionKernel : std::uint8_t { flash1, flash2, flash3, cudnn, cudnn
 /// Shapes and traffic of one kernel launch. Sizes are of one rank.
 ///   products               batch, m, n, k; dtype = operands, output_dtype = C; accumulate: C is also read
 ///   attention              batch, heads, kv_heads, query_length, key_length, head_dim, value_head_dim, causal, window
-///   everything else        bytes_read, bytes_written (HBM traffic if nothing stays in L2), flops
+///   everything else        bytes_read, bytes_written (HBM traffic if nothing stays in L2), flops; strided: elements of the result
 struct KernelSpec {
   KernelKind kind = KernelKind::elementwise;
   GemmRole role = GemmRole::forward;
@@ -51,7 +51,7 @@ struct KernelSpec {
   bool causal = true;
   std::int64_t batch = 1, m = 0, n = 0, k = 0;
   std::int64_t heads = 0, kv_heads = 0, query_length = 0, key_length = 0, head_dim = 0, value_head_dim = 0, window = 0;
-  std::int64_t bytes_read = 0, bytes_written = 0;
+  std::int64_t bytes_read = 0, bytes_written = 0, elements = 0;
   double flops = 0;  // used by the non-GEMM, non-attention kinds; see flops_of() for all kinds
   std::string name;  // for traces: "fc1", "rms_norm backward"
 

@@ -43,7 +43,7 @@ std::uint64_t mix(std::uint64_t h, std::uint64_t v) { return (h ^ (v + 0x9e3779b
 std::uint64_t hash_of(const model::KernelSpec& s) {
   std::uint64_t h = std::hash<std::string>{}(s.name);
   for (std::int64_t v : {static_cast<std::int64_t>(s.kind), static_cast<std::int64_t>(s.role), static_cast<std::int64_t>(s.dtype), s.batch, s.m, s.n, s.k,
-                         s.heads, s.query_length, s.key_length, s.head_dim, s.bytes_read, s.bytes_written})
+                         s.heads, s.query_length, s.key_length, s.head_dim, s.bytes_read, s.bytes_written, s.elements})
     h = mix(h, static_cast<std::uint64_t>(v));
   return h;
 }

@@ -54,12 +54,11 @@ void Operators::dequantise(std::vector<Item>& list, int temporary, std::int64_t 
 /// Source: AutoGPTQ 0.4 and 0.5 nn_modules/qlinear/qlinear_cuda_old.py, forward, from kernel_switch_threshold (128) tokens on.
 void Operators::unpack(std::vector<Item>& list, int temporary, std::int64_t elements) const {
   const std::int64_t groups = gptq_groups(elements);
-  const auto apart = [&](const char* name, std::int64_t read, std::int64_t written) { return kernel(name, read, written, KernelKind::strided); };
-  list.insert(list.end(), {alloc(temporary, groups * 4), apart("shift zeros", groups / 2, groups * 4), alloc(temporary + 1, groups), kernel("narrow zeros", groups * 4, groups), free(temporary),
+  list.insert(list.end(), {alloc(temporary, groups * 4), strided("shift zeros", groups / 2, groups * 4, 4), alloc(temporary + 1, groups), kernel("narrow zeros", groups * 4, groups), free(temporary),
                            kernel("mask zeros", groups, groups), alloc(temporary, groups), kernel("zeros plus one", groups, groups), free(temporary + 1)});
-  list.insert(list.end(), {alloc(temporary + 1, elements * 4), apart("shift weight", elements / 2, elements * 4), alloc(temporary + 2, elements), kernel("narrow weight", elements * 4, elements), free(temporary + 1),
-                           kernel("mask weight", elements, elements), alloc(temporary + 1, elements), apart("weight less zeros", elements + groups, elements), free(temporary + 2), free(temporary),
-                           apart("scale weight", elements + groups * 2, elements * 2), free(temporary + 1)});
+  list.insert(list.end(), {alloc(temporary + 1, elements * 4), strided("shift weight", elements / 2, elements * 4, 4), alloc(temporary + 2, elements), kernel("narrow weight", elements * 4, elements), free(temporary + 1),
+                           kernel("mask weight", elements, elements), alloc(temporary + 1, elements), strided("weight less zeros", elements + groups, elements, 1), free(temporary + 2), free(temporary),
+                           strided("scale weight", elements + groups * 2, elements * 2, 2), free(temporary + 1)});
 }
 
 /// A 16-bit product within an fp32 stream: its input is cast, and its result back. Sources: torch.autocast;

@@ -39,7 +39,13 @@ Item Operators::kernel(const std::string& name, std::int64_t read, std::int64_t 
   const std::int64_t elements = (read + written) / std::max<std::int64_t>(1, c_.element());
   return {.kind = Item::Kind::kernel,
           .spec = c_.builder.kernel({.kind = kind, .role = role, .dtype = c_.activation, .output_dtype = c_.activation, .bytes_read = read, .bytes_written = written,
-                                     .flops = static_cast<double>(elements), .name = name})};
+                                     .elements = kind == KernelKind::strided ? written / std::max<std::int64_t>(1, c_.element()) : 0, .flops = static_cast<double>(elements), .name = name})};
+}
+
+Item Operators::strided(const std::string& name, std::int64_t read, std::int64_t written, std::int64_t width) const {
+  return {.kind = Item::Kind::kernel,
+          .spec = c_.builder.kernel({.kind = KernelKind::strided, .dtype = c_.activation, .output_dtype = c_.activation, .bytes_read = read, .bytes_written = written,
+                                     .elements = written / width, .flops = static_cast<double>((read + written) / std::max<std::int64_t>(1, c_.element())), .name = name})};
 }
 
 Item Operators::gemm(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k, DType output, bool accumulate) const {
@@ -158,8 +164,8 @@ void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& 
   if (cast) node.forward.push_back(kernel("cast", narrow, wide));
   node.forward.insert(node.forward.end(), {alloc(0, wide), kernel("pow", wide, wide), kernel("mean", wide, rows * 4, KernelKind::reduction), free(0),
                                            kernel("rsqrt", rows * 4, rows * 4)});
-  if (cast) node.forward.insert(node.forward.end(), {alloc(1, wide), kernel("mul", wide, wide, KernelKind::strided), kernel("cast", wide, narrow), free(1)});
-  else node.forward.push_back(kernel("mul", wide, wide, KernelKind::strided));
+  if (cast) node.forward.insert(node.forward.end(), {alloc(1, wide), strided("mul", wide, wide, 4), kernel("cast", wide, narrow), free(1)});
+  else node.forward.push_back(strided("mul", wide, wide, 4));
   if (w >= 0) node.forward.push_back(kernel("mul weight", narrow, narrow, KernelKind::strided));
 
   // d(weight * n): one product per operand, the weight's is summed over rows.
@@ -172,10 +178,10 @@ void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& 
   const std::size_t input_from = b.size();
   if (cast) b.insert(b.end(), {alloc(2, wide), kernel("cast", narrow, wide), free(0)});
   const int g = cast ? 2 : 0;
-  b.insert(b.end(), {alloc(3, wide), kernel("mul backward", wide, wide, KernelKind::strided), alloc(4, wide), kernel("mul backward", 2 * wide, wide), free(g),
+  b.insert(b.end(), {alloc(3, wide), strided("mul backward", wide, wide, 4), alloc(4, wide), kernel("mul backward", 2 * wide, wide), free(g),
                      kernel("sum columns", wide, rows * 4, KernelKind::reduction), free(4)});
   // The mean's gradient is written out for every element; that of x^2 is grad * (2 * x^1), each a kernel.
-  b.insert(b.end(), {alloc(5, wide), kernel("mean backward", rows * 4, wide, KernelKind::strided), alloc(6, wide), kernel("pow backward", wide, wide),
+  b.insert(b.end(), {alloc(5, wide), strided("mean backward", rows * 4, wide, 4), alloc(6, wide), kernel("pow backward", wide, wide),
                      alloc(7, wide), kernel("pow backward", wide, wide), free(6), alloc(8, wide), kernel("pow backward", 2 * wide, wide), free(7), free(5),
                      kernel("gradient add", 2 * wide, wide), free(8)});
   b.insert(b.end(), {{.kind = Item::Kind::produce_input_gradients}, kernel("cast", wide, narrow), free(3)});
@@ -191,44 +197,45 @@ TensorId Operators::rope(TensorId x, const std::string& name, std::int64_t width
   const TensorId y = tape_.tensor(name, bytes);
   Node node{.name = name, .inputs = {x}, .outputs = {y}};
   // Frequencies are broadcast over heads, heads are permuted or halved.
-  auto strided = [&](const char* kernel_name, std::int64_t read, std::int64_t written) { return kernel(kernel_name, read, written, KernelKind::strided); };
+  const bool widens = c_.profile.rope_form == RopeForm::pairs || c_.profile.rope_form == RopeForm::matrices || c_.profile.rope_form == RopeForm::widened;
+  const auto apart = [&](const char* kernel_name, std::int64_t read, std::int64_t written) { return strided(kernel_name, read, written, widens ? 4 : c_.element()); };
   const std::int64_t wide = c_.tokens * width * 4, half = wide / 2;   // an fp32 copy; every second element of it
   const bool part_rotates = c_.model.rotary_dim > 0 && c_.model.rotary_dim < c_.model.head_dim;
   if (c_.profile.rope == Fusion::eager && c_.profile.rope_form == RopeForm::pairs) {
     // Every second element: a read touches all of them. Gradients of such views are zeros that the half is copied into.
     node.forward = {alloc(0, wide), kernel("cast", bytes, wide)};
-    for (const int sum : {3, 4}) node.forward.insert(node.forward.end(), {alloc(1, half), strided("product", wide, half), alloc(2, half), strided("product", wide, half), alloc(sum, half), strided("add", 2 * half, half), free(1), free(2)});
-    node.forward.insert(node.forward.end(), {alloc(1, wide), strided("stack", wide, wide), free(3), free(4), kernel("cast", wide, bytes), free(1), free(0)});
+    for (const int sum : {3, 4}) node.forward.insert(node.forward.end(), {alloc(1, half), apart("product", wide, half), alloc(2, half), apart("product", wide, half), alloc(sum, half), apart("add", 2 * half, half), free(1), free(2)});
+    node.forward.insert(node.forward.end(), {alloc(1, wide), apart("stack", wide, wide), free(3), free(4), kernel("cast", wide, bytes), free(1), free(0)});
     node.backward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, wide)};
     for (int i = 0; i < 4; ++i) {
-      node.backward.insert(node.backward.end(), {alloc(2, half), strided("product backward", wide, half)});
+      node.backward.insert(node.backward.end(), {alloc(2, half), apart("product backward", wide, half)});
       if (i > 0) node.backward.push_back(alloc(3, wide));
-      node.backward.insert(node.backward.end(), {kernel("zero fill", 0, wide, KernelKind::memset), strided("select backward", half, wide), free(2)});
+      node.backward.insert(node.backward.end(), {kernel("zero fill", 0, wide, KernelKind::memset), apart("select backward", half, wide), free(2)});
       if (i > 0) node.backward.insert(node.backward.end(), {kernel("gradient add", 2 * wide, wide), free(3)});
     }
     node.backward.insert(node.backward.end(), {kernel("cast", wide, bytes), free(1), free(0)});
   } else if (c_.profile.rope == Fusion::eager && c_.profile.rope_form == RopeForm::matrices) {
-    node.forward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, 2 * wide), strided("matrices", wide, 2 * wide), alloc(2, wide), strided("sum pairs", 2 * wide, wide), free(1),
+    node.forward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, 2 * wide), apart("matrices", wide, 2 * wide), alloc(2, wide), apart("sum pairs", 2 * wide, wide), free(1),
                     kernel("cast", wide, bytes), free(2), free(0)};
-    node.backward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, 2 * wide), strided("matrices backward", wide, 2 * wide), alloc(2, wide), strided("sum matrices", 2 * wide, wide), free(1),
+    node.backward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, 2 * wide), apart("matrices backward", wide, 2 * wide), alloc(2, wide), apart("sum matrices", 2 * wide, wide), free(1),
                      kernel("cast", wide, bytes), free(2), free(0)};
   } else if (c_.profile.rope == Fusion::eager && c_.profile.rope_form == RopeForm::widened) {
     // Queries and keys are views of one projection's rows.
-    node.forward = {alloc(0, wide), strided("cast", bytes, wide), alloc(1, wide), kernel(name, wide, wide), free(0), kernel("cast", wide, bytes), free(1)};
+    node.forward = {alloc(0, wide), apart("cast", bytes, wide), alloc(1, wide), kernel(name, wide, wide), free(0), kernel("cast", wide, bytes), free(1)};
     node.backward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, wide), kernel(name + " backward", wide, wide), free(0), kernel("cast", wide, bytes), free(1)};
   } else if (c_.profile.rope == Fusion::eager) {
     // x * cos + cat(-x2, x1) * sin
     const std::int64_t r = part_rotates ? bytes / c_.model.head_dim * c_.model.rotary_dim : bytes;
-    node.forward = {alloc(0, r), strided("mul cos", r, r), alloc(1, r / 2), strided("neg", r / 2, r / 2), alloc(2, r),
-                    strided("cat", r, r), free(1), alloc(3, r), strided("mul sin", r, r), free(2), strided("add", 2 * r, r), free(0), free(3)};
-    node.backward = {alloc(0, r), strided("mul sin backward", r, r), alloc(1, r), strided("slice backward", r, r),
-                     strided("neg", r / 2, r / 2), strided("slice backward", r, r), strided("add", 2 * r, r), free(0),
-                     strided("mul cos backward", r, r), kernel("gradient add", 2 * r, r), free(1)};
+    node.forward = {alloc(0, r), apart("mul cos", r, r), alloc(1, r / 2), apart("neg", r / 2, r / 2), alloc(2, r),
+                    apart("cat", r, r), free(1), alloc(3, r), apart("mul sin", r, r), free(2), apart("add", 2 * r, r), free(0), free(3)};
+    node.backward = {alloc(0, r), apart("mul sin backward", r, r), alloc(1, r), apart("slice backward", r, r),
+                     apart("neg", r / 2, r / 2), apart("slice backward", r, r), apart("add", 2 * r, r), free(0),
+                     apart("mul cos backward", r, r), kernel("gradient add", 2 * r, r), free(1)};
     if (part_rotates) {
       // The rest of each head is joined on again. Gradients of both parts are zeros that they are copied into, and added.
-      node.forward.push_back(strided("cat parts", bytes, bytes));
-      node.backward.insert(node.backward.end(), {alloc(2, bytes), kernel("zero fill", 0, bytes, KernelKind::memset), strided("slice backward", r, r),
-                                                 alloc(3, bytes), kernel("zero fill", 0, bytes, KernelKind::memset), strided("slice backward", bytes - r, bytes - r),
+      node.forward.push_back(apart("cat parts", bytes, bytes));
+      node.backward.insert(node.backward.end(), {alloc(2, bytes), kernel("zero fill", 0, bytes, KernelKind::memset), apart("slice backward", r, r),
+                                                 alloc(3, bytes), kernel("zero fill", 0, bytes, KernelKind::memset), apart("slice backward", bytes - r, bytes - r),
                                                  kernel("gradient add", 2 * bytes, bytes), free(2), free(3)});
     }
   } else {

@@ -125,6 +125,8 @@ class Operators {
   /// `role`: backward of norms and embeddings reaches another share of the bandwidth than their forward.
   Item kernel(const std::string& name, std::int64_t read, std::int64_t written, model::KernelKind kind = model::KernelKind::elementwise,
               model::GemmRole role = model::GemmRole::forward) const;
+  /// A strided kernel whose results are not of the activations' format: `width` bytes each.
+  Item strided(const std::string& name, std::int64_t read, std::int64_t written, std::int64_t width) const;
   Item gemm(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k, DType output, bool accumulate) const;
   Item collective(CollectiveKind kind, const std::string& name, std::int64_t bytes, int sync, plan::GroupAxis axis = plan::GroupAxis::tensor,
                   plan::Stream stream = plan::Stream::tensor) const;

@@ -274,18 +274,19 @@ def fit_eager(gpus, architecture, memory):
     groups = grouped_by(rows, "table", "gpu", "op")
     w = balanced_weights(groups, len(rows))
 
-    def predict(x):  # bytes per SM and clock, fraction of native norms, and the launch of one more kernel (the harness keeps the queue full)
+    def predict(x):  # elements per SM and clock, fraction of native norms, and the launch of one more kernel (the harness keeps the queue full)
         out = []
         for r in rows:
             g = gpus[r["gpu"]]
             rate = {"elementwise": g["hbm"] * memory["elementwise_fraction"], "reduction": g["hbm"] * 0.85, "native_normalization": g["hbm"] * x[1]}
-            rate["strided"] = min(rate["elementwise"], x[0] * g["sms"] * g["clock"])
-            out.append(sum(1e6 * size / rate[kind] + x[2] for kind, size in r["parts"]))
+            rate["strided"] = rate["elementwise"]
+            issue = x[0] * g["sms"] * g["clock"]
+            out.append(sum(1e6 * np.hypot(size / rate[kind], sum(elements) / issue) + x[2] for kind, size, *elements in r["parts"]))
         return np.array(out)
 
-    fit = least_squares(lambda x: 10 * w * np.log(predict(x) / y), [6, .6, 2], bounds=([2, .2, .5], [16, .95, 6]), loss="soft_l1", f_scale=.3)
+    fit = least_squares(lambda x: 10 * w * np.log(predict(x) / y), [1.5, .6, 2], bounds=([.3, .2, .5], [8, .95, 6]), loss="soft_l1", f_scale=.3)
     report("PyTorch's own chains", groups, predict(fit.x), y)
-    return dict(zip(["strided_bytes_per_clock", "native_normalization_fraction", "launch of one kernel"], map(float, fit.x)))
+    return dict(zip(["strided_elements_per_clock", "native_normalization_fraction", "launch of one kernel"], map(float, fit.x)))
 
 
 def main():

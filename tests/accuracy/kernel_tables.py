@@ -210,7 +210,8 @@ def memory_rows():
 
 
 def eager_rows():
-    """Chains of PyTorch's own kernels in the Liger table: dicts with table, gpu, op, parts [(kind, bytes)], us.
+    """Chains of PyTorch's own kernels in the Liger table: dicts with table, gpu, op, parts [(kind, bytes)], us; of strided
+    ones elements of the result too.
 
     strided: pointwise, an operand broadcast over rows or heads, a chunk of a wider tensor, or permuted. Sources of the
     chains: benchmark/scripts of Liger-Kernel and modeling_llama.py of transformers (RMSNorm widens, squares, averages,
@@ -225,18 +226,18 @@ def eager_rows():
         key = (r["kernel"], r["provider"])
         if key == ("megatron_swiglu", "torch"):
             n = c["S"] * c["B"] * x
-            parts = [("strided", 4 * n), ("strided", 6 * n)]
+            parts = [("strided", 4 * n, n), ("strided", 6 * n, n)]
         elif key == ("rms_norm", "huggingface"):
             n = c["M"] * x
-            parts = [("elementwise", 6 * n), ("elementwise", 8 * n), ("reduction", 4 * n), ("elementwise", 0), ("strided", 8 * n),
-                     ("elementwise", 6 * n), ("strided", 6 * n)]
+            parts = [("elementwise", 6 * n), ("elementwise", 8 * n), ("reduction", 4 * n), ("elementwise", 0), ("strided", 8 * n, n),
+                     ("elementwise", 6 * n), ("strided", 6 * n, n)]
         elif key == ("fused_add_rms_norm", "huggingface"):
             n = c["M"] * x
-            parts = [("elementwise", 12 * n), ("elementwise", 8 * n), ("reduction", 4 * n), ("elementwise", 0), ("strided", 8 * n), ("strided", 8 * n)]
+            parts = [("elementwise", 12 * n), ("elementwise", 8 * n), ("reduction", 4 * n), ("elementwise", 0), ("strided", 8 * n, n), ("strided", 8 * n, n)]
         elif key == ("rope", "huggingface"):
             width = (c.get("hidden_size") or x) * (c["num_q_heads"] + c["num_kv_heads"]) / c["num_q_heads"]
             n = (c.get("seq_len") or x) * width
-            parts = [("strided", 4 * n), ("strided", 2 * n), ("strided", 4 * n), ("strided", 4 * n), ("strided", 6 * n)] + [("elementwise", 0)] * 5
+            parts = [("strided", 4 * n, n), ("strided", 2 * n, n / 2), ("strided", 4 * n, n), ("strided", 4 * n, n), ("strided", 6 * n, n)] + [("elementwise", 0)] * 5
         elif key == ("layer_norm", "huggingface"):
             parts = [("native_normalization", 2 * size * c["M"] * x)]
         elif key == ("megatron_rms_norm", "torch"):

@@ -165,13 +165,18 @@ TEST(MemoryCost, BytesOverBandwidthPlusFloor) {
   EXPECT_EQ(h100.cost(stream(KernelKind::elementwise, 0, 0)).duration, microseconds(p.memory_launch_us));
 }
 
-// What an SM loads one by one per clock, but never more than whole vectors would bring: a card of slow memory is not held up.
-TEST(MemoryCost, StridedOperandsAreBoundByTheSms) {
+// Elements loaded one by one: what the memory takes and what the SMs take to issue them, root of the sum of squares. A gigabyte read and
+// one written are a quarter of a billion elements in fp32, and four times as many in 8 bits, whose issue takes four times as long.
+TEST(MemoryCost, StridedOperandsAreIssuedOneByOne) {
   const std::int64_t gigabyte = 1'000'000'000;
-  const KernelModel a100(load_gpu("a100-80gb-sxm")), l4(load_gpu("l4"));
+  const KernelModel a100(load_gpu("a100-80gb-sxm"));
   const KernelParameters& p = a100.rates().p;
-  EXPECT_NEAR(to_seconds(a100.cost(stream(KernelKind::strided, gigabyte, gigabyte)).duration), p.memory_launch_us * 1e-6 + 2e9 / (p.strided_bytes_per_clock * 108 * 1.41e9), 1e-12);
-  EXPECT_EQ(l4.cost(stream(KernelKind::strided, gigabyte, gigabyte)).duration, l4.cost(stream(KernelKind::elementwise, gigabyte, gigabyte)).duration);
+  const double memory = 2e9 / (a100.gpu().hbm_bandwidth.value * p.elementwise_fraction), issue = 0.25e9 / (p.strided_elements_per_clock * 108 * 1.41e9);
+  for (const int narrower : {1, 2, 4}) {
+    model::KernelSpec s = stream(KernelKind::strided, gigabyte, gigabyte);
+    s.elements = gigabyte / 4 * narrower;
+    EXPECT_NEAR(to_seconds(a100.cost(s).duration), p.memory_launch_us * 1e-6 + std::sqrt(memory * memory + narrower * narrower * issue * issue), 1e-11);
+  }
 }
 
 TEST(MemoryCost, NeverFasterThanMemoryAndNeverFasterWithMoreBytes) {

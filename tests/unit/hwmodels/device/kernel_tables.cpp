@@ -371,7 +371,7 @@ std::vector<MeasuredKernel> measured_eager_chains() {
     else if (chain == "rope huggingface") {
       const double length = c.contains("seq_len") ? get("seq_len") : x, width = c.contains("hidden_size") ? get("hidden_size") : x;
       n = length * width * (get("num_q_heads") + get("num_kv_heads")) / get("num_q_heads");
-      for (const double b : {2, 1, 2, 2, 3}) bytes.emplace_back(strided, 2 * b), bytes.emplace_back(strided, 0);  // queries and keys each
+      for (const double b : {2, 1, 2, 2, 3}) bytes.emplace_back(strided, 2 * b), bytes.emplace_back(strided, 0);  // queries and keys each; half of the elements change sign
     } else {
       continue;
     }
@@ -380,6 +380,7 @@ std::vector<MeasuredKernel> measured_eager_chains() {
     for (const auto& [kind, b] : bytes) {
       KernelSpec s;
       s.kind = kind, s.bytes_read = static_cast<std::int64_t>(b * n);
+      if (kind == strided) s.elements = static_cast<std::int64_t>(b < 4 ? b / 4 * n : n);
       m.kernels.push_back(s);
     }
     out.push_back(std::move(m));
