@@ -30,7 +30,9 @@ inline bool is_native(Fusion f) { return f == Fusion::eager || f == Fusion::nati
 ///   pairs        fp32 copy, four products of every second element, stacked (torchtune)
 ///   matrices     fp32 copy times 2 x 2 matrices, summed over pairs (Foundation Model Stack)
 ///   widened      fp32 copy, flash-attn's rotary kernel on it, copied back (Qwen 1)
-enum class RopeForm : std::uint8_t { rotate_half, pairs, matrices, widened };
+///   complex      fp32 copy, its pairs as complex numbers times other ones, copied back (torchtitan's Llama models)
+/// TorchInductor makes no kernels of complex numbers: under torch.compile their product is a kernel apart, the copies are part of others.
+enum class RopeForm : std::uint8_t { rotate_half, pairs, matrices, widened, complex };
 
 /// How parameters that the CPU has updated get back to the GPU under ZeRO-1 and 2 (DeepSpeed's runtime/zero/stage_1_and_2.py, step).
 enum class OffloadReturn : std::uint8_t {
@@ -72,7 +74,7 @@ struct FrameworkProfile {
   // Kernels
   Fusion norm = Fusion::native;
   Fusion rope = Fusion::eager;
-  RopeForm rope_form = RopeForm::rotate_half;   // where it is eager
+  RopeForm rope_form = RopeForm::rotate_half;   // where it is eager, or complex
   Fusion activation = Fusion::native;
   std::optional<Fusion> gated_activation;   // of SwiGLU, where it is another
   Fusion residual = Fusion::native;

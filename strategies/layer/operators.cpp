@@ -192,6 +192,9 @@ void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& 
 
 // Pointwise operators --------------------------------------------------------------------------------------------------
 
+/// torchtitan's Llama models rotate complex numbers; its Qwen 3, which has norms of queries and keys, halves (models/qwen3).
+bool Operators::complex_rope() const { return c_.profile.rope_form == RopeForm::complex && !c_.model.qk_norm; }
+
 TensorId Operators::rope(TensorId x, const std::string& name, std::int64_t width) {
   const std::int64_t bytes = c_.tokens * width * c_.element();
   const TensorId y = tape_.tensor(name, bytes);
@@ -223,6 +226,12 @@ TensorId Operators::rope(TensorId x, const std::string& name, std::int64_t width
     // Queries and keys are views of one projection's rows.
     node.forward = {alloc(0, wide), apart("cast", bytes, wide), alloc(1, wide), kernel(name, wide, wide), free(0), kernel("cast", wide, bytes), free(1)};
     node.backward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, wide), kernel(name + " backward", wide, wide), free(0), kernel("cast", wide, bytes), free(1)};
+  } else if (complex_rope() && c_.profile.rope == Fusion::eager) {
+    node.forward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, wide), kernel("product", wide, wide), free(0), kernel("cast", wide, bytes), free(1)};
+    node.backward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, wide), kernel("product backward", wide, wide), free(0), kernel("cast", wide, bytes), free(1)};
+  } else if (complex_rope()) {
+    node.forward = {alloc(0, wide), kernel(name, bytes, bytes), alloc(1, wide), kernel(name + " product", wide, wide), free(0), free(1)};
+    node.backward = {alloc(0, wide), kernel(name + " backward", bytes, bytes), alloc(1, wide), kernel(name + " product backward", wide, wide), free(0), free(1)};
   } else if (c_.profile.rope == Fusion::eager) {
     // x * cos + cat(-x2, x1) * sin
     const std::int64_t r = part_rotates ? bytes / c_.model.head_dim * c_.model.rotary_dim : bytes;

@@ -146,6 +146,7 @@ class Operators {
   void unpack(std::vector<Item>& list, int temporary, std::int64_t elements) const;
 
  private:
+  bool complex_rope() const;
   TensorId narrow_product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
   TensorId product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
   TensorId scaled_and_shifted(TensorId y, const std::string& name, std::int64_t out, Split split);

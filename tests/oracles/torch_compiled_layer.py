@@ -3,7 +3,8 @@
 One pre-norm layer with a frozen base and adapters on every projection, compiled by TorchInductor for the CPU: how many
 matrix products each pass calls, and the kernels that it makes beside them, by the operators that each holds.  Then: which
 products a checkpoint around a layer runs once more in backward, plain and compiled, and how many products backward has where
-the checkpoints, around attention and MLP or around all, are compiled with the layer.
+the checkpoints, around attention and MLP or around all, are compiled with the layer.  Then: what runs of a rotary embedding
+by complex numbers (torchtitan models/llama3), TorchInductor's own kernels and PyTorch's.
 """
 
 import re
@@ -141,6 +142,28 @@ def recomputed_products():
     return rows
 
 
+def complex_rotation():
+    """Kernels of TorchInductor, and products that it leaves to PyTorch, of queries times complex frequencies."""
+
+    def rotate(x, frequencies):
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * frequencies.view(1, TOKENS, 1, -1)).flatten(3).type_as(x)
+
+    torch._dynamo.reset()
+    rotate = torch.compile(rotate)
+    x = torch.randn(1, TOKENS, HEADS, HIDDEN // HEADS, dtype=torch.bfloat16, requires_grad=True)
+    frequencies = torch.polar(torch.ones(TOKENS, HIDDEN // HEADS // 2), torch.rand(TOKENS, HIDDEN // HEADS // 2))
+
+    def step():
+        y = rotate(x, frequencies)
+        y.backward(torch.ones_like(y))
+        return y
+
+    _, codes = run_and_get_code(step)
+    calls = [code[code.index("def call(") :] for code in codes]
+    return [{"pass": name, "kernels": len(kernels(code)[0]), "eager_products": code.count("aten.mul.Tensor(")} for name, code in zip(("forward", "backward"), calls, strict=True)]
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
-    answers.write("torch_compiled_layer.json", {"torch": torch.__version__}, passes=compiled_layer(), checkpoint=recomputed_products(), compiled_checkpoints=compiled_checkpoints())
+    answers.write("torch_compiled_layer.json", {"torch": torch.__version__}, passes=compiled_layer(), checkpoint=recomputed_products(), compiled_checkpoints=compiled_checkpoints(), complex_rotation=complex_rotation())

@@ -128,6 +128,24 @@ TEST(Tuning, CompiledLayersAddInsideOtherKernels) {
   }
 }
 
+// TorchInductor makes no kernels of complex numbers: of torchtitan's rotary embedding it leaves one product per pass to PyTorch, in fp32,
+// 4 bytes read and 4 written of each element. A layer has two rotations. torchtitan's Qwen 3 rotates halves.
+TEST(Tuning, CompiledRotationsOfComplexNumbersKeepAProductApart) {
+  for (const auto& row : oracle("torch_compiled_layer.json")["complex_rotation"]) EXPECT_EQ(row["eager_products"], 1);
+  model::ModelDescription model = llama_like(1, 256, 8, 2, 512, 1000);
+  Strategy s = one_gpu_job(TuningKind::full);
+  s.memory.recompute = Recompute::none;
+  const plan::Plan plan = write_plan(model, s, load_profile("torchtitan-compile"), 1);
+  EXPECT_TRUE(ByteLedger(plan, 0).step().mistakes.empty());
+  for (const std::string name : {"query rope product", "query rope product backward", "key rope product"}) {
+    const auto k = std::find_if(plan.kernels.begin(), plan.kernels.end(), [&](const model::KernelSpec& spec) { return spec.name == name; });
+    ASSERT_NE(k, plan.kernels.end()) << name;
+    EXPECT_EQ(k->bytes_read + k->bytes_written, 512 * (name[0] == 'q' ? 256 : 64) * 8) << name;
+  }
+  model.qk_norm = true;
+  EXPECT_EQ(runs_of(write_plan(model, s, load_profile("torchtitan-compile"), 1), "query rope product", plan::Phase::forward), 0);
+}
+
 // A checkpoint compiled with its layer is part of one graph: backward makes again what something reads, so all products but the last layer's
 // own and its adapter's second.
 TEST(Tuning, CheckpointsCompiledWithTheirLayerRunWhatIsRead) {
