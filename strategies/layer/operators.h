@@ -40,6 +40,8 @@ struct LowerContext {
 
   std::int64_t element() const { return bits(activation) / 8; }
   Fusion activation_fusion() const { return model.gated_mlp ? profile.gated_activation.value_or(profile.activation) : profile.activation; }
+  /// Operands of products of activations: TF32 is a way to multiply fp32.
+  DType product() const { return gemm == DType::tf32 ? DType::tf32 : activation; }
   /// An fp32 stream around 16-bit products (autocast).
   bool mixed() const { return activation == DType::fp32 && bits(gemm) == 16; }
   /// The same place with a stream in the format of its products.

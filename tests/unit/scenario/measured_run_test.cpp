@@ -451,7 +451,7 @@ TEST(MeasuredRun, MegatronDeepSpeedOfFPDTHasNoSequenceParallelism) {
   row["vocab"] = "128256";
   EXPECT_EQ(scenario(row).model.vocab, 50257);
   EXPECT_EQ(baseline.profile.loss, strategies::LossKind::sharded);
-  EXPECT_EQ(baseline.profile.activation, strategies::Fusion::native);
+  EXPECT_EQ(baseline.profile.gated_activation, strategies::Fusion::native);
   row["framework"] = "megatron-lm";
   row["source"] = "a log";
   EXPECT_TRUE(scenario(row).strategy.parallelism.sequence_parallel);
