@@ -98,7 +98,7 @@ TEST(Capacity, ParametersMayBeSharedByEightNodes) {
   const auto hybrid = [](int nodes, const std::string& rest) {
     const Case job(config::parse_document("model: llama-3-8b\ncluster: {node: dgx-h100, nodes: " + std::to_string(nodes) +
                                               "}\ntraining: {sequence_length: 4096, global_batch_size: 2048, micro_batch_size: 1, precision: bf16, framework: " + rest, "job.yaml").root, "job.yaml");
-    int out = 0;
+    std::ptrdiff_t out = 0;
     for (const Change& c : arrangements(job.read(), 8 * nodes, 8))
       if (c.name.find("TP 1 PP 1 ") == 0 && c.name.find(fmt::format("DP {}/64 MB 1", 8 * nodes)) != std::string::npos) out += std::count(c.settings.begin(), c.settings.end(), "parallelism.data_shard=64");
     return out;
