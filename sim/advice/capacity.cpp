@@ -9,6 +9,7 @@
 
 #include "hwmodels/topology/cluster.h"
 #include "sim/core/parallel.h"
+#include "strategies/rules.h"
 
 namespace rehearse::advice {
 namespace {
@@ -105,6 +106,13 @@ bool nearly_divides(std::int64_t chunks, std::int64_t layers) {
   return chunks <= layers && 10 * (places - layers) <= places;
 }
 
+/// How many data-parallel ranks share the parameters: all of them (0), or those of eight nodes, which have replicas.
+std::vector<int> shares(const scenario::Scenario& s, std::int64_t data, int ranks_of_a_node) {
+  const int some = 8 * ranks_of_a_node;
+  const bool hybrid = st::shards_parameters(s.strategy.data_parallel.kind) && s.strategy.parallelism.degrees.data_shard == 0 && some > 1 && some < data && data % some == 0;
+  return hybrid ? std::vector<int>{0, some} : std::vector<int>{0};
+}
+
 bool better(const Offer& a, const Offer& b) {
   const double a_cost = a.cost.value_or(a.gpu_hours), b_cost = b.cost.value_or(b.gpu_hours);
   return a.seconds <= b.seconds && a_cost <= b_cost && (a.seconds < b.seconds || a_cost < b_cost);
@@ -127,11 +135,14 @@ std::vector<Change> arrangements(const scenario::Scenario& scenario, int gpus, i
           std::vector<std::string> settings{fmt::format("parallelism.tensor={}", tensor), fmt::format("parallelism.pipeline={}", pipeline),
                                             fmt::format("parallelism.sequence_parallel={}", tensor > 1), fmt::format("training.micro_batch_size={}", micro),
                                             fmt::format("pipeline.virtual_stages={}", chunks), fmt::format("pipeline.schedule={}", chunks > 1 ? "interleaved-1f1b" : "1f1b")};
-          std::string name = fmt::format("TP {} PP {}{} DP {} MB {}", tensor, pipeline, chunks > 1 ? fmt::format("x{}", chunks) : "", data, micro);
-          for (const char* recompute : {"none", "selective", "full"}) {
-            out.push_back({name + (std::string(recompute) == "none" ? "" : std::string(" ") + recompute), settings, false});
-            out.back().settings.push_back(std::string("memory.recompute=") + recompute);
-          }
+          for (const int shard : shares(scenario, data, per_node / (tensor * d.context)))
+            for (const char* recompute : {"none", "selective", "full"}) {
+              Change change{fmt::format("TP {} PP {}{} DP {}{} MB {}", tensor, pipeline, chunks > 1 ? fmt::format("x{}", chunks) : "", data, shard > 0 ? fmt::format("/{}", shard) : "", micro), settings, false};
+              if (std::string(recompute) != "none") change.name += std::string(" ") + recompute;
+              if (shard > 0) change.settings.push_back(fmt::format("parallelism.data_shard={}", shard));
+              change.settings.push_back(std::string("memory.recompute=") + recompute);
+              out.push_back(std::move(change));
+            }
         }
       }
     }

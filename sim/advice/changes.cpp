@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "strategies/data/catalog.h"
+#include "strategies/rules.h"
 
 namespace rehearse::advice {
 namespace {
@@ -20,6 +21,7 @@ class Near {
     recomputation();
     micro_batches();
     if (d_.data * d_.context > 1) data_parallel();
+    shards();
     degrees();
     if (d_.pipeline > 1 && job_.pipeline.virtual_stages == 1) add("interleaved", {"pipeline.schedule=interleaved-1f1b", "pipeline.virtual_stages=2"});
     offload();
@@ -64,6 +66,16 @@ class Near {
   void data_parallel() {
     for (const auto& entry : st::data_parallel_kinds().entries())
       if (offered(entry.value)) add(entry.name, {fmt::format("data_parallel.kind={}", entry.name)});
+  }
+
+  /// Hybrid sharding: those who share states fill one node, or eight; the others are replicas of them. Rings over thousands of ranks
+  /// wait for their messages. Where nothing is shared the rules refuse it.
+  void shards() {
+    if (st::keeps_whole_states(job_.data_parallel.kind)) return;
+    const int inside = s_.cluster.gpus_per_node / (d_.tensor * d_.context);
+    for (const int shard : {inside, 8 * inside})
+      if (shard > 1 && shard < d_.data && d_.data % shard == 0 && shard != d_.shard()) add(fmt::format("shards of {}", shard), {fmt::format("parallelism.data_shard={}", shard)});
+    if (d_.shard() < d_.data) add("shards over all", {"parallelism.data_shard=all"});
   }
 
   void degrees() {

@@ -105,7 +105,7 @@ std::string write_largest(const advice::Largest& largest, const std::string& wha
     table.add(std::move(row));
   }
   std::string text = table.text(2);
-  if (!largest.largest) return text + "Not even the smallest " + what + " fits.\n";
+  if (!largest.largest) return text + "Not even the smallest " + what + " fits; rehearse advise says what would.\n";
   const advice::Sized& best = largest.tried[*largest.largest];
   text += models ? fmt::format("Largest that fits: {} parameters ({})\n", model::human_count(best.answer.parameters), best.shape) : fmt::format("Largest that fits: {}\n", best.size);
   if (!largest.bounded) text += "Nothing larger was tried.\n";

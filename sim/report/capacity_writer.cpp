@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "sim/report/error_bands.h"
@@ -69,10 +70,11 @@ std::string write_capacity(const std::vector<Offer>& offers, const advice::Goal&
     }
     table.add(std::move(row));
   }
+  const bool hybrid = std::any_of(offers.begin(), offers.end(), [](const Offer& o) { return o.best && o.best->change.name.find('/') != std::string::npos; });
   std::string text = fmt::format("To train on {} tokens{}{}:\n", count_text(goal.tokens), goal.within ? " within " + time_text(*goal.within) : "", goal.budget ? " for at most " + count_text(*goal.budget) : "");
   text += table.text(2);
-  text += wrapped("  ", fmt::format("*: no other line is both sooner and {}. +-: expected error of the time, which held 80 % of measured runs. TP tensor, PP pipeline x chunks, DP data, MB micro-batch; own: as the scenario has it; selective, full: recomputation. "
-                                     "Restarts, checkpoints and failures are not counted.", priced ? "cheaper" : "fewer GPU-hours"));
+  text += wrapped("  ", fmt::format("*: no other line is both sooner and {}. +-: expected error of the time, which held 80 % of measured runs. TP tensor, PP pipeline x chunks, DP data{}, MB micro-batch; own: as the scenario has it; selective, full: recomputation. "
+                                     "Restarts, checkpoints and failures are not counted.", priced ? "cheaper" : "fewer GPU-hours", hybrid ? " (/64: so many share the parameters)" : ""));
   text += wrapped("  ", kept_text(job));
   if (const Offer* best = advice::chosen(offers)) {
     const std::string least = fmt::format("{} {}", goal.within || goal.budget ? "Meets the goal with the" : "The", priced ? "least cost" : "fewest GPU-hours");

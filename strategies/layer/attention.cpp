@@ -114,7 +114,7 @@ TensorId Operators::attention_unfused(TensorId q, TensorId k, TensorId v, const 
   const std::int64_t s = c_.sequence, batches = c_.batch * heads;
   const std::int64_t scores_elements = batches * s * s, scores_bytes = scores_elements * e;
   auto product = [&](const std::string& name, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
-    return Item{.kind = Item::Kind::kernel, .spec = c_.builder.kernel({.kind = KernelKind::gemm, .dtype = c_.activation, .output_dtype = c_.activation, .batch = batches,
+    return Item{.kind = Item::Kind::kernel, .spec = c_.builder.kernel({.kind = KernelKind::gemm, .dtype = c_.product(), .output_dtype = c_.activation, .batch = batches,
                                                                        .m = rows, .n = columns, .k = depth, .name = name})};
   };
   // Strided views of one product have to be copied for the batched products, and so has their result for the next layer

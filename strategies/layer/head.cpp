@@ -18,7 +18,7 @@ namespace {
 
 /// One-hot rows times the table. Source: MaxText layers/embeddings.py, use_iota_embed.
 Item one_hot_product(const LowerContext& c, const char* name, model::GemmRole role, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
-  return {.kind = Item::Kind::kernel, .spec = c.builder.kernel({.kind = KernelKind::gemm, .role = role, .dtype = c.activation, .output_dtype = c.activation, .m = rows, .n = columns, .k = depth, .name = name})};
+  return {.kind = Item::Kind::kernel, .spec = c.builder.kernel({.kind = KernelKind::gemm, .role = role, .dtype = c.product(), .output_dtype = c.activation, .m = rows, .n = columns, .k = depth, .name = name})};
 }
 
 /// Each tensor rank has looked up the words of its part of the table; `bytes` of all tokens.

@@ -42,6 +42,8 @@ struct LowerContext {
   /// Bytes per element of the residual stream.
   std::int64_t stream_element() const { return profile.wide_residual ? 4 : element(); }
   Fusion activation_fusion() const { return model.gated_mlp ? profile.gated_activation.value_or(profile.activation) : profile.activation; }
+  /// Operands of products of activations: TF32 is a way to multiply fp32.
+  DType product() const { return gemm == DType::tf32 ? DType::tf32 : activation; }
   /// An fp32 stream around 16-bit products (autocast).
   bool mixed() const { return activation == DType::fp32 && bits(gemm) == 16; }
   /// The same place with a stream in the format of its products.

@@ -75,6 +75,28 @@ TEST(Advice, LongSamplesMayBeCutOverRanks) {
   EXPECT_NE(names("parallelism: {context: 2}\n").find("context 1;"), std::string::npos);
 }
 
+// Two thousand nodes: all-gathers of a layer go round 16,384 ranks, or 64 that hold all of it; a node's eight are too few, or the same again.
+TEST(Advice, SharesMayStayInANodeOrEight) {
+  const auto at = [](int nodes, const std::string& more = "") {
+    return Case{config::parse_document("model: llama-3-8b\ncluster: {node: dgx-h100, nodes: " + std::to_string(nodes) + "}\ntraining: {sequence_length: 4096, global_batch_size: " + std::to_string(8 * nodes) +
+                                           ", micro_batch_size: 1, precision: bf16, framework: torchtitan}\ndata_parallel: {kind: fsdp2}\n" + more, "job.yaml").root, "job.yaml"};
+  };
+  const auto names = [](const Case& start) {
+    std::string all = "|";
+    for (const Change& change : changes_near(start.read())) all += change.name + "|";
+    return all;
+  };
+  EXPECT_EQ(names(at(1)).find("|shards"), std::string::npos);
+  const Case large = at(2048);
+  EXPECT_NE(names(large).find("|shards of 8|"), std::string::npos);
+  EXPECT_NE(names(large).find("|shards of 64|"), std::string::npos);
+  EXPECT_EQ(names(large).find("|shards over all|"), std::string::npos);
+  const std::string shared = names(at(2048, "parallelism: {data_shard: 64}\n"));
+  EXPECT_EQ(shared.find("|shards of 64|"), std::string::npos);
+  EXPECT_NE(shared.find("|shards over all|"), std::string::npos);
+  EXPECT_LT(large.ask({"parallelism.data_shard=64"})->step_time, 0.5 * large.ask({})->step_time);
+}
+
 // Eight ranks and eight samples a step: micro-batches of two need sixteen, and the change says that it is another training.
 TEST(Advice, ALargerGlobalBatchIsSaid) {
   for (const Change& change : changes_near(job("training: {sequence_length: 4096, global_batch_size: 8, micro_batch_size: 1, precision: bf16, framework: plain}\n").read())) {

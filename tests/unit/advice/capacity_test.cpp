@@ -1,6 +1,8 @@
 // Capacity plans: every answer is checked by simulating it again, and against the arrangements it was chosen from.
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <set>
 
@@ -88,6 +90,23 @@ TEST(Capacity, TheScenariosOwnArrangementIsAmongThoseTried) {
   EXPECT_EQ(offers[0].best->answer.tokens_per_second, own->tokens_per_second);
   EXPECT_EQ(offers[0].best->change.name, "TP 1 PP 4 DP 2 MB 1 own");
   EXPECT_TRUE(offers[0].best->change.settings.empty());
+}
+
+// 1,024 ranks may share their parameters among all or among the 64 of eight nodes; 64 ranks are eight nodes. Megatron's optimizer has
+// whole parameters, and who says how many share them is not asked again.
+TEST(Capacity, ParametersMayBeSharedByEightNodes) {
+  const auto hybrid = [](int nodes, const std::string& rest) {
+    const Case job(config::parse_document("model: llama-3-8b\ncluster: {node: dgx-h100, nodes: " + std::to_string(nodes) +
+                                              "}\ntraining: {sequence_length: 4096, global_batch_size: 2048, micro_batch_size: 1, precision: bf16, framework: " + rest, "job.yaml").root, "job.yaml");
+    std::ptrdiff_t out = 0;
+    for (const Change& c : arrangements(job.read(), 8 * nodes, 8))
+      if (c.name.find("TP 1 PP 1 ") == 0 && c.name.find(fmt::format("DP {}/64 MB 1", 8 * nodes)) != std::string::npos) out += std::count(c.settings.begin(), c.settings.end(), "parallelism.data_shard=64");
+    return out;
+  };
+  EXPECT_EQ(hybrid(128, "torchtitan}\ndata_parallel: {kind: fsdp2}\n"), 3);   // no, selective and full recomputation
+  EXPECT_EQ(hybrid(8, "torchtitan}\ndata_parallel: {kind: fsdp2}\n"), 0);
+  EXPECT_EQ(hybrid(128, "torchtitan}\ndata_parallel: {kind: fsdp2}\nparallelism: {data_shard: 8}\n"), 0);
+  EXPECT_EQ(hybrid(128, "megatron-core}\ndata_parallel: {kind: distributed-optimizer}\n"), 0);
 }
 
 // Qwen3-235B has 94 layers: 8 stages of 12 have two places left, 64 stages of 2 would have 34.

@@ -64,6 +64,24 @@ int launches(const Scenario& s, const std::string& word) {
   return out;
 }
 
+// torch.backends.cuda.matmul.allow_tf32 holds for every product of fp32, those of attention's scores too: six in each of two layers.
+TEST(FrameworkKernels, ScoresInMemoryAreMultipliedInTf32) {
+  Scenario s = job("plain");
+  s.strategy.training.attention = "unfused";
+  for (const auto& [precision, expected] : {std::pair{strategies::Precision::tf32, DType::tf32}, std::pair{strategies::Precision::fp32, DType::fp32}, std::pair{strategies::Precision::bf16, DType::bf16}}) {
+    s.strategy.training.precision = precision;
+    const plan::Plan plan = strategies::write_plan(s.model, s.strategy, strategies::with_precision(s.profile, precision), 1);
+    int products = 0;
+    for (const plan::Call& call : plan.classes[0].program.step)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing)
+        if (i.op == plan::Opcode::kernel && plan.kernels[i.index].kind == model::KernelKind::gemm && plan.kernels[i.index].batch > 1) {
+          EXPECT_EQ(plan.kernels[i.index].dtype, expected) << plan.kernels[i.index].name;
+          ++products;
+        }
+    EXPECT_EQ(products, 2 * 6);
+  }
+}
+
 // F.silu(x[0]) * x[1] (megatron/model/transformer.py of 2023): silu is a kernel of its own, forward and backward, in each of two layers. The kernel
 // that Megatron had then, of bias and GELU, stays what it is.
 TEST(FrameworkKernels, MegatronOf2021HasNoKernelForSwiglu) {
