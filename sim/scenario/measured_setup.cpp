@@ -176,6 +176,11 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   // Rows of the embedding and the head: "vocab padded to multiple of 8".
   static const std::regex kPadded(R"(vocab(?:ulary)? padded to (?:a )?multiples? of ([0-9]{1,5}))");
   if (std::smatch found; std::regex_search(text, found, kPadded) && std::stoi(found[1].str()) > 0) profile.vocab_multiple = std::stoi(found[1].str());
+  // Megatron until 2021: torch.nn.parallel.DistributedDataParallel in place of its own, which reduces after backward (megatron/training.py, get_model).
+  if (contains(note, "DDP-impl torch")) {
+    profile.overlap_gradient_reduce = true;
+    profile.flattens_gradients = false;
+  }
   // LitGPT's longest batch is the run's first (finetune/lora.py of 2023, longest_seq_ix): no graph of a micro-batch before it.
   if (contains(note, "memory peak set by longest")) profile.holds_last_graph = false;
   if (profile.name.starts_with("litgpt") && contains(cell(row, "source"), "lightning-thunder")) apply_thunder_benchmark(note, profile);
@@ -286,7 +291,7 @@ std::string gpu_of(const config::CsvRow& row) {
   if (has("h20")) return "h20";
   if (has("h100")) return has("nvl") ? "h100-nvl" : has("pcie") ? "h100-pcie" : has("96gb") || has("hbm2e") ? "h100-96gb-hbm2e" : "h100-sxm";
   if (has("a100")) return std::string(has("40g") ? "a100-40gb" : "a100-80gb") + (has("pcie") ? "-pcie" : "-sxm");
-  if (has("v100")) return has("pcie") ? "v100-pcie" : has("16g") ? "v100-16gb-sxm2" : "v100-32gb-sxm2";
+  if (has("v100")) return has("pcie") ? "v100-pcie" : has("16g") ? "v100-16gb-sxm2" : has("sxm3") ? "v100-32gb-sxm3" : "v100-32gb-sxm2";
   throw NotSimulated{"no data of GPU '" + stated + "'"};
 }
 
@@ -314,7 +319,7 @@ std::string node_of(const config::CsvRow& row, const std::string& gpu) {
       {"b200-sxm", "dgx-b200"}, {"b300-sxm", "dgx-b300"}, {"gb200-nvl72", "gb200-nvl72"}, {"gb300-nvl72", "gb300-nvl72"}, {"mi300x", "mi300x-8"},
       {"l40s", "l40s-8"}, {"l4", "l40s-8"}, {"a10g", "g5"}, {"rtx-a6000", "pcie-8"}, {"rtx-4090", "rtx-4090-8"}, {"rtx-3090", "rtx-4090-8"}, {"rtx-4070-ti-super", "rtx-4090-8"},
       {"a40", "pcie-8"}, {"a30", "pcie-8"}, {"l40", "l40s-8"}, {"rtx-6000-ada", "pcie-8"}, {"rtx-5090", "rtx-4090-8"}, {"mi325x", "mi300x-8"}, {"mi350x", "mi355x-8"}, {"mi355x", "mi355x-8"},
-      {"v100-32gb-sxm2", "dgx-1v"}, {"v100-16gb-sxm2", "dgx-1v"}, {"v100-pcie", "pcie-8"}};
+      {"v100-32gb-sxm2", "dgx-1v"}, {"v100-32gb-sxm3", "dgx-2"}, {"v100-16gb-sxm2", "dgx-1v"}, {"v100-pcie", "pcie-8"}};
   // One card needs no others beside it; machines that only hold eight of a kind keep their own host.
   static const char* const kDesktops[] = {"a10g", "a30", "a40", "rtx-a6000", "rtx-3090", "rtx-4070-ti-super", "rtx-5090", "rtx-6000-ada", "l4", "l40", "h100-pcie", "h100-nvl", "a100-40gb-pcie", "v100-pcie", "h800-sxm", "h20"};
   if (integer(row, "n_gpus").value_or(1) == 1 && std::find(std::begin(kDesktops), std::end(kDesktops), gpu) != std::end(kDesktops)) return "single-gpu";

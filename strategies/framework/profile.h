@@ -87,7 +87,7 @@ struct FrameworkProfile {
   bool attention_fused = true;            // false: scores in memory (2021 Megatron)
   bool softmax_in_fp32 = false;           // unfused: scale, mask and softmax are operators of their own on an fp32 copy of the scores (Megatron's --no-masked-softmax-fusion)
   bool memory_buffer = false;             // unfused scores, and tokens that experts gather, are written into a buffer that grows to the largest and stays (Megatron's GlobalMemoryBuffer)
-  bool scripted_gelu = false;             // the MLP's gelu is scripted Python without a backward of its own: one kernel, which writes the six tensors that autograd keeps beside its input (Megatron-LM until 2020)
+  bool scripted_gelu = false;             // the MLP's gelu is scripted Python without a backward of its own: a kernel per operation, six tensors are kept beside its input (Megatron-LM until 2020)
   bool masks_by_product = false;          // unfused: heads are copied out of q, k and v; scores are multiplied with the mask, and a large number is taken off elsewhere (Megatron-LM until 2020)
   bool wide_residual = false;             // fused norm and residual: the residual stream is fp32; each branch is dropped out, added to it and the sum normalised in one kernel (flash-attn's dropout_add_layer_norm, residual_in_fp32)
   bool fused_dense = false;               // bias gradients, and the gelu of an MLP without gate, are made inside products (cuBLASLt's epilogues: Apex's and flash-attn's fused dense)

@@ -309,21 +309,29 @@ TensorId Operators::gelu_eager(TensorId x, std::int64_t width) {
   return result();
 }
 
-/// 0.5 * x * (1 + tanh(a * x * (1 + b * x * x))) under torch.jit.script: one kernel each way. Autodiff keeps x, both operands of each of the
-/// three products of tensors and the tanh: x, b * x; a * x, 1 + ...; the tanh; 0.5 * x, 1 + tanh.
+/// 0.5 * x * (1 + tanh(a * x * (1 + b * x * x))) under torch.jit.script. Autodiff keeps x, both operands of each of the three products of tensors
+/// and the tanh: x, b * x; a * x, 1 + ...; the tanh; 0.5 * x, 1 + tanh. Nothing is fused: PyTorch's profiling executor wants flags for that, which
+/// NVIDIA/Megatron-LM 51a2e6b0ff (2020-09, "flags required to enable jit fusion kernels") sets and this code does not.
 /// Source: torch/csrc/jit/runtime/symbolic_script.cpp, mul and tanh; the graph of DeepSpeedExamples a79272cc8 Megatron-LM/mpu/transformer.py,
 /// gelu_impl, returns the six beside its result (graph_for).
 TensorId Operators::gelu_scripted(TensorId x, std::int64_t width) {
   const std::int64_t bytes = c_.tokens * width * c_.element();
+  const auto of_one = [&](const char* name) { return kernel(name, bytes, bytes); };
+  const auto of_two = [&](const char* name) { return kernel(name, 2 * bytes, bytes); };
   const TensorId y = tape_.tensor("activation", bytes);
   Node node{.name = "gelu", .inputs = {x}, .outputs = {y}, .saved = {x}};
   for (const char* name : {"gelu cube factor", "gelu scaled", "gelu one plus square", "gelu tanh", "gelu half", "gelu one plus tanh"}) {
     node.saved.push_back(tape_.tensor(name, bytes));
     node.intermediates.push_back(node.saved.back());
   }
-  const auto kept = static_cast<std::int64_t>(node.intermediates.size());
-  node.forward = {kernel("gelu", bytes, (1 + kept) * bytes)};
-  node.backward = {kernel("gelu backward", (2 + kept) * bytes, bytes)};
+  node.forward = {of_one("gelu cube factor"), alloc(0, bytes), of_two("gelu square"), of_one("gelu one plus square"), free(0), of_one("gelu scaled"), alloc(0, bytes), of_two("gelu product"),
+                  of_one("gelu tanh"), free(0), of_one("gelu one plus tanh"), of_one("gelu half"), of_two("gelu")};
+  // The last product's operands, the tanh, its argument's operands, the square's; four parts of the input's gradient, three of them added.
+  node.backward = {alloc(0, bytes), of_two("gelu half gradient"), of_one("gelu backward"), free(0), alloc(1, bytes), of_two("gelu one plus tanh gradient"), alloc(2, bytes), of_two("gelu tanh backward"), free(1),
+                   alloc(0, bytes), of_two("gelu scaled gradient"), alloc(1, bytes), of_two("gelu one plus square gradient"), free(2),
+                   alloc(2, bytes), of_one("gelu backward scale"), free(0), of_two("gelu backward add"), free(2),
+                   alloc(0, bytes), of_two("gelu cube factor gradient"), alloc(2, bytes), of_two("gelu square gradient"), free(1), of_two("gelu backward add"), free(2),
+                   alloc(2, bytes), of_one("gelu backward scale"), free(0), of_two("gelu backward add"), free(2)};
   tape_.nodes.push_back(std::move(node));
   return y;
 }

@@ -463,6 +463,16 @@ TEST(MeasuredRun, ZeroRunsAreWhatTheirScriptsSay) {
   EXPECT_EQ(old.model.attention_dropout, 0.1);
 }
 
+TEST(MeasuredRun, TorchsDataParallelReducesUnderMegatronsBackward) {
+  const Row own{{"framework", "megatron-lm"}, {"gpu", "a100-40gb-sxm"}, {"precision", "fp16"}, {"source", "NVIDIA/Megatron-LM images/tables.tex"}};
+  Row torchs = own;
+  torchs["note"] = "weak scaling; --DDP-impl torch";
+  EXPECT_TRUE(scenario(own).profile.flattens_gradients);
+  EXPECT_FALSE(scenario(own).profile.overlap_gradient_reduce);
+  EXPECT_FALSE(scenario(torchs).profile.flattens_gradients);
+  EXPECT_TRUE(scenario(torchs).profile.overlap_gradient_reduce);
+}
+
 TEST(MeasuredRun, TakesMegatronsFlagsFromTheNote) {
   const Scenario none = scenario({{"framework", "megatron-lm"}, {"tp", "2"}, {"sp", "y"}, {"note", "flags: none"}});
   EXPECT_FALSE(none.strategy.data_parallel.overlap_gradient_reduce.value_or(false));

@@ -19,7 +19,7 @@ TEST(GpuFiles, NamesOfPublishedTablesExist) {
   const std::set<std::string> have(names.begin(), names.end());
   for (const char* wanted :
        {"h100-sxm", "h100-96gb-hbm2e", "h200-sxm", "a100-80gb-sxm", "a100-40gb-sxm", "a100-80gb-pcie", "a800-sxm",
-        "v100-32gb-sxm2", "v100-16gb-sxm2", "b200-sxm", "b300-sxm", "gb200-nvl72", "gb300-nvl72", "l40s", "a10g",
+        "v100-32gb-sxm2", "v100-32gb-sxm3", "v100-16gb-sxm2", "b200-sxm", "b300-sxm", "gb200-nvl72", "gb300-nvl72", "l40s", "a10g",
         "rtx-4090", "rtx-a6000", "rtx-4070-ti-super", "mi300x", "mi325x", "mi350x", "mi355x"})
     EXPECT_TRUE(have.contains(wanted)) << wanted;
 }
