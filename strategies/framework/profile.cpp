@@ -96,7 +96,7 @@ const config::Fields<P>& fields() {
       fusion("norm", &P::norm, "LayerNorm and RMSNorm"),
       fusion("rope", &P::rope, "rotary embedding"),
       config::choice("rope_form", &P::rope_form, "eager rotary embedding",
-                     {{"rotate-half", RopeForm::rotate_half, "times cos and, halves exchanged, times sin"}, {"pairs", RopeForm::pairs, "fp32, every second element"}, {"matrices", RopeForm::matrices, "fp32, 2 x 2 matrices"}, {"widened", RopeForm::widened, "fp32, one kernel"}}),
+                     {{"rotate-half", RopeForm::rotate_half, "times cos and, halves exchanged, times sin"}, {"gathered", RopeForm::gathered, "the same, with cos and sin gathered by position into tensors as large as the input, which are kept"}, {"pairs", RopeForm::pairs, "fp32, every second element"}, {"matrices", RopeForm::matrices, "fp32, 2 x 2 matrices"}, {"widened", RopeForm::widened, "fp32, one kernel"}}),
       fusion("activation", &P::activation, "GELU, SwiGLU"),
       fusion("residual", &P::residual, "bias, dropout and residual add"),
       config::choice("loss", &P::loss, "cross-entropy over the vocabulary", loss_kinds()),

@@ -30,7 +30,7 @@ inline bool is_native(Fusion f) { return f == Fusion::eager || f == Fusion::nati
 ///   pairs        fp32 copy, four products of every second element, stacked (torchtune)
 ///   matrices     fp32 copy times 2 x 2 matrices, summed over pairs (Foundation Model Stack)
 ///   widened      fp32 copy, flash-attn's rotary kernel on it, copied back (Qwen 1)
-enum class RopeForm : std::uint8_t { rotate_half, pairs, matrices, widened };
+enum class RopeForm : std::uint8_t { rotate_half, gathered, pairs, matrices, widened };
 
 /// How parameters that the CPU has updated get back to the GPU under ZeRO-1 and 2 (DeepSpeed's runtime/zero/stage_1_and_2.py, step).
 enum class OffloadReturn : std::uint8_t {

@@ -214,11 +214,17 @@ TensorId Operators::rope(TensorId x, const std::string& name, std::int64_t width
   } else if (c_.profile.rope == Fusion::eager) {
     // x * cos + cat(-x2, x1) * sin
     const std::int64_t r = part_rotates ? bytes / c_.model.head_dim * c_.model.rotary_dim : bytes;
-    node.forward = {alloc(0, r), strided("mul cos", r, r), alloc(1, r / 2), strided("neg", r / 2, r / 2), alloc(2, r),
-                    strided("cat", r, r), free(1), alloc(3, r), strided("mul sin", r, r), free(2), strided("add", 2 * r, r), free(0), free(3)};
-    node.backward = {alloc(0, r), strided("mul sin backward", r, r), alloc(1, r), strided("slice backward", r, r),
+    const bool gathered = c_.profile.rope_form == RopeForm::gathered;
+    const std::int64_t factors = gathered ? r : 0;   // bytes; a table that is broadcast stays in the cache
+    node.forward = {alloc(0, r), strided("mul cos", r + factors, r), alloc(1, r / 2), strided("neg", r / 2, r / 2), alloc(2, r),
+                    strided("cat", r, r), free(1), alloc(3, r), strided("mul sin", r + factors, r), free(2), strided("add", 2 * r, r), free(0), free(3)};
+    node.backward = {alloc(0, r), strided("mul sin backward", r + factors, r), alloc(1, r), strided("slice backward", r, r),
                      strided("neg", r / 2, r / 2), strided("slice backward", r, r), strided("add", 2 * r, r), free(0),
-                     strided("mul cos backward", r, r), kernel("gradient add", 2 * r, r), free(1)};
+                     strided("mul cos backward", r + factors, r), kernel("gradient add", 2 * r, r), free(1)};
+    if (gathered) {
+      node.saved = node.intermediates = {tape_.tensor(name + " cosines", r, false), tape_.tensor(name + " sines", r, false)};
+      node.forward.insert(node.forward.begin(), {strided("gather cosines", 0, r), strided("gather sines", 0, r)});
+    }
     if (part_rotates) {
       // The rest of each head is joined on again. Gradients of both parts are zeros that they are copied into, and added.
       node.forward.push_back(strided("cat parts", bytes, bytes));
