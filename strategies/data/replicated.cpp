@@ -46,7 +46,7 @@ void Replicated::setup() {
   if (profile().ddp_bucket_copies && stage_.sizes.data > 1 && !reduces_whole()) persistent("gradient bucket views", stage_.trainable_bytes(2), Category::gradient);
   const std::int64_t reduced = stage_.trainable_bytes(reduce_bytes());
   if (reduces_copies() && reduces()) persistent("gradient buckets", reduced, Category::communication);
-  if (zero() && !contiguous() && !lists() && reduces()) persistent("reduce bucket", std::min(bucket_, reduced) * (overlap_reduce_ ? 2 : 1), Category::communication);
+  if (zero() && !contiguous() && !lists() && !flattens_at_once() && reduces()) persistent("reduce bucket", std::min(bucket_, reduced) * (overlap_reduce_ ? 2 : 1), Category::communication);
   if (profile().dummy_weight_gradients) dummies();
 }
 
@@ -253,15 +253,21 @@ void Replicated::reduce(Part part, std::int64_t bytes) {
     auto copy_on_stream = [&](const char* name) {
       w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = name}), host(), Stream::data_reduce);
     };
+    constexpr std::uint32_t flat = Stage::kPersistentSlots - 20, wide = Stage::kPersistentSlots - 21;
+    const bool makes_bucket = flattens_at_once() && at_once, widens = makes_bucket && reduce_bytes() > gradient_element_bytes();
     if (at_once) {
       w.record(Stream::compute, Stage::kPersistentSlots - 6);
       w.wait(Stream::data_reduce, Stage::kPersistentSlots - 6);
+      if (makes_bucket) w.alloc(flat, bytes / reduce_bytes() * gradient_element_bytes(), Category::communication);
+      if (widens) w.alloc(wide, bytes, Category::communication);
       copy_on_stream("flatten bucket");
     }
     if (at_once ? stage_.sizes.data > 1 : stage_.sizes.sharing(part) > 1)
       w.collective(builder().collective({scatter ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce, at_once ? GroupAxis::data_context : axis_of(part), Bytes{bytes}, "gradient reduction"}),
                    Stream::data_reduce, at_once ? 0 : plan::kAfterCompute | (overlap_reduce_ ? 0 : plan::kComputeWaits), profile().collective_host);
     if (at_once) copy_on_stream("unflatten bucket");
+    if (widens) w.free(wide);
+    if (makes_bucket) w.free(flat);
     if (stage_.sizes.replicate > 1 && !experts && !at_once) {
       w.record(Stream::data_reduce, Stage::kPersistentSlots - 3);
       w.wait(Stream::data_replicate, Stage::kPersistentSlots - 3);

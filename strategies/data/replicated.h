@@ -28,6 +28,8 @@ class Replicated final : public DataParallelWriter {
 
  private:
   bool zero() const { return kind_ == DataParallelKind::zero1 || kind_ == DataParallelKind::zero2; }
+  /// Each bucket is made for its reduction, after the last backward, and let go.
+  bool flattens_at_once() const { return profile().reduces_over_all && !overlap_reduce_; }
   /// DeepSpeed's stage1.py, until 2021: gradients are exchanged as lists of pieces, after backward.
   bool lists() const { return profile().scatters_gradients && kind_ == DataParallelKind::zero1; }
   /// Gradients are put into a buffer of their own as they are made, and out of it into this rank's partition.

@@ -98,7 +98,7 @@ const config::Fields<P>& fields() {
       fusion("norm", &P::norm, "LayerNorm and RMSNorm"),
       fusion("rope", &P::rope, "rotary embedding"),
       config::choice("rope_form", &P::rope_form, "rotary embedding where it is eager, or complex",
-                     {{"rotate-half", RopeForm::rotate_half, "times cos and, halves exchanged, times sin"}, {"pairs", RopeForm::pairs, "fp32, every second element"}, {"matrices", RopeForm::matrices, "fp32, 2 x 2 matrices"}, {"widened", RopeForm::widened, "fp32, one kernel"}, {"complex", RopeForm::complex, "fp32, complex numbers, eager under torch.compile too"}}),
+                     {{"rotate-half", RopeForm::rotate_half, "times cos and, halves exchanged, times sin"}, {"gathered", RopeForm::gathered, "the same, with cos and sin gathered by position into tensors as large as the input, which are kept"}, {"pairs", RopeForm::pairs, "fp32, every second element"}, {"matrices", RopeForm::matrices, "fp32, 2 x 2 matrices"}, {"widened", RopeForm::widened, "fp32, one kernel"}, {"complex", RopeForm::complex, "fp32, complex numbers, eager under torch.compile too"}}),
       fusion("activation", &P::activation, "GELU, SwiGLU"),
       fusion("gated_activation", &P::gated_activation, "SwiGLU, where it is another"),
       fusion("residual", &P::residual, "bias, dropout and residual add"),

@@ -32,7 +32,7 @@ inline bool is_native(Fusion f) { return f == Fusion::eager || f == Fusion::nati
 ///   widened      fp32 copy, flash-attn's rotary kernel on it, copied back (Qwen 1)
 ///   complex      fp32 copy, its pairs as complex numbers times other ones, copied back (torchtitan's Llama models)
 /// TorchInductor makes no kernels of complex numbers: under torch.compile their product is a kernel apart, the copies are part of others.
-enum class RopeForm : std::uint8_t { rotate_half, pairs, matrices, widened, complex };
+enum class RopeForm : std::uint8_t { rotate_half, gathered, pairs, matrices, widened, complex };
 
 /// How parameters that the CPU has updated get back to the GPU under ZeRO-1 and 2 (DeepSpeed's runtime/zero/stage_1_and_2.py, step).
 enum class OffloadReturn : std::uint8_t {

@@ -235,11 +235,17 @@ TensorId Operators::rope(TensorId x, const std::string& name, std::int64_t width
   } else if (c_.profile.rope == Fusion::eager) {
     // x * cos + cat(-x2, x1) * sin
     const std::int64_t r = part_rotates ? bytes / c_.model.head_dim * c_.model.rotary_dim : bytes;
-    node.forward = {alloc(0, r), apart("mul cos", r, r), alloc(1, r / 2), apart("neg", r / 2, r / 2), alloc(2, r),
-                    apart("cat", r, r), free(1), alloc(3, r), apart("mul sin", r, r), free(2), apart("add", 2 * r, r), free(0), free(3)};
-    node.backward = {alloc(0, r), apart("mul sin backward", r, r), alloc(1, r), apart("slice backward", r, r),
+    const bool gathered = c_.profile.rope_form == RopeForm::gathered;
+    const std::int64_t factors = gathered ? r : 0;   // bytes; a table that is broadcast stays in the cache
+    node.forward = {alloc(0, r), apart("mul cos", r + factors, r), alloc(1, r / 2), apart("neg", r / 2, r / 2), alloc(2, r),
+                    apart("cat", r, r), free(1), alloc(3, r), apart("mul sin", r + factors, r), free(2), apart("add", 2 * r, r), free(0), free(3)};
+    node.backward = {alloc(0, r), apart("mul sin backward", r + factors, r), alloc(1, r), apart("slice backward", r, r),
                      apart("neg", r / 2, r / 2), apart("slice backward", r, r), apart("add", 2 * r, r), free(0),
-                     apart("mul cos backward", r, r), kernel("gradient add", 2 * r, r), free(1)};
+                     apart("mul cos backward", r + factors, r), kernel("gradient add", 2 * r, r), free(1)};
+    if (gathered) {
+      node.saved = node.intermediates = {tape_.tensor(name + " cosines", r, false), tape_.tensor(name + " sines", r, false)};
+      node.forward.insert(node.forward.begin(), {apart("gather cosines", 0, r), apart("gather sines", 0, r)});
+    }
     if (part_rotates) {
       // The rest of each head is joined on again. Gradients of both parts are zeros that they are copied into, and added.
       node.forward.push_back(apart("cat parts", bytes, bytes));

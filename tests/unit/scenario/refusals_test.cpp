@@ -154,6 +154,10 @@ TEST(UnusedKeys, AreSaid) {
             "experts.dispatcher changes nothing: the model has no experts\n"
             "training.transformer_engine changes nothing: the framework profile has no layers of Transformer Engine\n"
             "training.optimizer_state_dtype changes nothing: sgd keeps no states\n");
+  // GPT-2 XL has 48 layers.
+  EXPECT_EQ(told(base + training + "}\ndata_parallel: {kind: fsdp2}\nmemory: {recompute: full, recompute_layers: 47}\n"), "");
+  EXPECT_EQ(told(base + training + "}\ndata_parallel: {kind: fsdp2}\nmemory: {recompute: full, recompute_layers: 500}\n"),
+            "memory.recompute_layers changes nothing: the model has no more layers: all of them are made again\n");
   // Values that are the default are no wishes.
   EXPECT_EQ(told(base + training + "}\ndata_parallel: {kind: fsdp2}\nparallelism: {sequence_parallel: false}\nmemory: {recompute_every: 1}\n"), "");
 }
