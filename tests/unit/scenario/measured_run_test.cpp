@@ -463,6 +463,12 @@ TEST(MeasuredRun, ZeroRunsAreWhatTheirScriptsSay) {
   EXPECT_EQ(old.model.attention_dropout, 0.1);
 }
 
+TEST(MeasuredRun, TheSxm3CardIsInADgx2) {
+  const Scenario s = scenario({{"framework", "megatron-lm"}, {"gpu", "V100-SXM3-32GB"}, {"precision", "fp16"}});
+  EXPECT_EQ(s.cluster.gpu.name, "v100-32gb-sxm3");
+  EXPECT_EQ(s.cluster.node.name, "dgx-2");
+}
+
 TEST(MeasuredRun, TorchsDataParallelReducesUnderMegatronsBackward) {
   const Row own{{"framework", "megatron-lm"}, {"gpu", "a100-40gb-sxm"}, {"precision", "fp16"}, {"source", "NVIDIA/Megatron-LM images/tables.tex"}};
   Row torchs = own;
