@@ -30,6 +30,7 @@ struct KernelParameters {
   // GEMM.
   double gemm_peak_fraction = 0;            // of the datasheet peak, 128 x 256 tile, infinitely deep, burst clock
   double gemm_fp8_fraction = 1;             // factors on the above
+  double gemm_default_share = 1;            // of gemm_peak_fraction, 16-bit products that the library's heuristics choose without a search (PyTorch on AMD)
   double gemm_exact_fp8_fraction = 1;       // of fp8 gradients, whose sums leave the tensor units on the way (cuBLAS without CUBLASLT_MATMUL_DESC_FAST_ACCUM)
   double gemm_nvfp4_fraction = 1;           // of the 4-bit peak
   double gemm_fp32_fraction = 1;            // fp32 and tf32
@@ -60,6 +61,7 @@ struct KernelParameters {
   double elementwise_fraction = 0, normalization_fraction = 0, normalization_backward_fraction = 0;
   double native_normalization_fraction = 0;  // PyTorch's own forward kernel; backward as above
   double strided_elements_per_clock = 0;     // of one SM at the boost clock, where elements are loaded one by one
+  double transposing_share = 1;              // of elementwise_fraction, of Triton's kernels that write along the other dimension
   double softmax_fraction = 0, cross_entropy_fraction = 0, embedding_fraction = 0, embedding_backward_fraction = 0;
   double permute_fraction = 0, optimizer_fraction = 0, reduction_fraction = 0, memset_fraction = 0;
   double memory_launch_us = 0;     // device time of an empty kernel, with the ramp of the memory system

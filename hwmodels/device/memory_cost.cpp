@@ -13,6 +13,7 @@ double achieved_fraction(const DeviceRates& gpu, const model::KernelSpec& s) {
   const KernelParameters& p = gpu.p;
   const bool backward = s.role != model::GemmRole::forward;
   switch (s.kind) {
+    case KernelKind::transposing: return p.elementwise_fraction * p.transposing_share;
     case KernelKind::native_normalization: return backward ? p.normalization_backward_fraction : p.native_normalization_fraction;
     case KernelKind::normalization: return backward ? p.normalization_backward_fraction : p.normalization_fraction;
     case KernelKind::softmax: return p.softmax_fraction;

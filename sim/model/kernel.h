@@ -18,6 +18,7 @@ enum class KernelKind : std::uint8_t {
   attention_backward,
   elementwise,        // add, copy, cast, activation, dropout, rope: reads and writes streams
   strided,            // elementwise, an operand broadcast or not contiguous: PyTorch loads such operands one by one
+  transposing,        // elementwise, its result or one of them written along the other dimension (TorchInductor's casts to 8 bits)
   normalization,      // LayerNorm, RMSNorm: row reductions and a stream
   native_normalization, // the same by PyTorch's own kernel
   softmax,            // unfused attention scores

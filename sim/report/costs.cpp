@@ -6,7 +6,7 @@
 namespace rehearse::report {
 
 executor::CostTable costs_of(const scenario::Scenario& s, const plan::Plan& plan) {
-  const hwmodels::KernelModel kernels(s.cluster.gpu, hwmodels::ClockState::sustained, s.gpus());
+  const hwmodels::KernelModel kernels(scenario::gpu_of(s), hwmodels::ClockState::sustained, s.gpus());
   const auto network = hwmodels::make_network(s.cluster, s.communication);
   return executor::price(plan, {kernels, *network, hwmodels::host_rates(s.cluster), s.profile.collective_sm_factor});
 }

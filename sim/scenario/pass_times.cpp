@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "sim/executor/costs.h"
+#include "sim/scenario/simulate.h"
 #include "strategies/pipeline/catalog.h"
 #include "strategies/plan_writer.h"
 
@@ -71,7 +72,7 @@ Scenario with_pass_times(const Scenario& given) {
   trial.training.global_batch_size = trial.training.micro_batch_size * trial.parallelism.degrees.data * trial.parallelism.degrees.pipeline;
   const plan::Plan plan = st::write_plan(s.model, trial, s.profile, s.cluster.gpus_per_node);
   const auto network = hwmodels::make_network(s.cluster, s.communication);
-  const hwmodels::KernelModel kernels(s.cluster.gpu);
+  const hwmodels::KernelModel kernels(gpu_of(s));
   const executor::CostTable costs = executor::price(plan, {kernels, *network});
   st::PassTimes& times = s.strategy.pipeline.times;
   for (std::size_t c = 0; c < plan.classes.size(); ++c) {

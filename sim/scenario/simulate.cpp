@@ -223,6 +223,16 @@ static Scenario with_evictions(const Scenario& s, SimulateOptions options) {
   return out;
 }
 
+hwmodels::Gpu gpu_of(const Scenario& s) {
+  hwmodels::Gpu gpu = s.cluster.gpu;
+  auto& parameters = gpu.kernel_parameters;
+  const auto share = parameters.find("gemm_default_share");
+  if (s.profile.aiter_attention || share == parameters.end()) return gpu;
+  parameters["gemm_peak_fraction"] *= share->second;
+  parameters["gemm_fp8_fraction"] = std::min(1.0, parameters["gemm_fp8_fraction"] / share->second);
+  return gpu;
+}
+
 Result simulate(const Scenario& s, const SimulateOptions& options) {
   if (wants_pass_times(s)) return simulate(with_pass_times(s), options);
   if (s.strategy.memory.paged_optimizer && s.strategy.memory.states_are_evicted.empty()) return simulate(with_evictions(s, options), options);
@@ -256,7 +266,7 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
     profile.step_host = profile.proxy_stall = profile.ring_step_wait = Duration{};
   }
   result.plan = st::write_plan(s.model, s.strategy, profile, s.cluster.gpus_per_node, options.unfold ? st::Folding::unfolded : st::Folding::folded);
-  const hwmodels::KernelModel kernels(s.cluster.gpu, hwmodels::ClockState::sustained, options.ablation.spread ? s.gpus() : 1);
+  const hwmodels::KernelModel kernels(gpu_of(s), hwmodels::ClockState::sustained, options.ablation.spread ? s.gpus() : 1);
   result.classes.resize(result.plan.classes.size());
   const st::Layout layout(s.strategy.parallelism.degrees, s.strategy.parallelism.order);
   const auto parameters = st::parameters_per_class(s.model, s.strategy, s.profile);

@@ -66,6 +66,11 @@ struct SimulateOptions {
   executor::MemoryCache* memory_cache = nullptr;  // not owned: shared by the points of a sweep. Changes no number
 };
 
+/// The GPU as the framework's library uses it. The parameters of AMD's products are those of the best kernels that a search has found: PyTorch takes
+/// what hipBLASLt's heuristics choose, Transformer Engine's jobs there have had theirs searched for (MLPerf's submissions). 8-bit products are
+/// fitted without a search.
+hwmodels::Gpu gpu_of(const Scenario& scenario);
+
 /// What the caching allocator of a rank class is told; its limit is what context, libraries and NCCL leave of the device.
 hwmodels::AllocatorSettings allocator_settings(const Scenario& scenario, const ClassResult& rank_class);
 

@@ -58,7 +58,7 @@ LinearLayer::Casts LinearLayer::casts() const {
       c.after_product = {op_.free(cast_weight)};
     }
     // Gathered by rows, as forward multiplies it: columns are a transposed copy (float8_ops.py, preprocess_addmm).
-    const Item columns = gathered_narrow_ ? op_.kernel(name_ + " transpose weight", bytes, bytes, KernelKind::permute) : op_.kernel(name_ + " cast weight columns", weight_bytes_, bytes);
+    const Item columns = gathered_narrow_ ? op_.kernel(name_ + " transpose weight", bytes, bytes, KernelKind::permute) : op_.kernel(name_ + " cast weight columns", weight_bytes_, bytes, KernelKind::transposing);
     c.before_data_gradient = {op_.alloc(cast_weight_columns, bytes), columns};
     c.after_data_gradient = {op_.free(cast_weight_columns)};
   }
@@ -70,29 +70,45 @@ LinearLayer::Casts LinearLayer::casts() const {
   return c;
 }
 
+/// Scales a product by those of its rows and columns, after it. TorchInductor's kernel makes both of each element anew from their maxima:
+/// divisions in fp64, logarithms, powers and reciprocals, 157 instructions (compiled by Triton 3.9 for sm_90; a product and sum is one).
+Item LinearLayer::rescale(const std::string& what, std::int64_t bytes) const {
+  constexpr double kInstructions = 157;
+  const double elements = static_cast<double>(bytes / c_.element());
+  return {.kind = Item::Kind::kernel,
+          .spec = c_.builder.kernel({.kind = KernelKind::elementwise, .dtype = c_.activation, .output_dtype = c_.activation, .bytes_read = bytes, .bytes_written = bytes,
+                                     .flops = 2 * kInstructions * elements, .name = name_ + " scale " + what})};
+}
+
 /// The kernels and their traffic are those of torchao's roofline (roofline_utils.py, "rowwise"): the second orientation is a transposed
 /// 16-bit copy, then a cast. Backward products accumulate in fp32, for which cuBLAS's tensor-wide kernel runs with scales of one and its
-/// result is scaled afterwards (float8_ops.py).
+/// result is scaled afterwards (float8_ops.py). Layers that read one input cast it once, torch.compile merges equal operators.
 LinearLayer::Casts LinearLayer::casts_by_row() const {
   const std::int64_t in = input_bytes_, out = output_bytes_, weight = weight_bytes_;
   // An operand in 8 bits, with an fp32 scale for each of its rows, or columns.
   const auto scaled = [](std::int64_t elements, std::int64_t scales) { return elements + scales * 4; };
   const std::int64_t input_rows = scaled(m_ * k_, m_), input_columns = scaled(m_ * k_, k_), gradient_rows = scaled(m_ * n_, m_), gradient_columns = scaled(m_ * n_, n_);
   const std::int64_t weight_rows = scaled(k_ * n_, n_), weight_columns = scaled(k_ * n_, k_);
+  const auto transpose = [&](const char* what, std::int64_t bytes) { return op_.kernel(name_ + " transpose " + what, bytes, bytes, KernelKind::transposing); };
   Casts c;
-  c.before_product = {op_.alloc(cast_input, input_rows), op_.kernel(name_ + " cast input", in, input_rows), op_.alloc(cast_weight, weight_rows), op_.kernel(name_ + " cast weight", weight, weight_rows)};
-  c.after_product = {op_.free(cast_input), op_.free(cast_weight)};
+  if (!shares_input()) c.before_product = {op_.alloc(cast_input, input_rows), op_.kernel(name_ + " cast input", in, input_rows)};
+  for (const Item& i : {op_.alloc(cast_weight, weight_rows), op_.kernel(name_ + " cast weight", weight, weight_rows)}) c.before_product.push_back(i);
+  if (!shares_input()) c.after_product = {op_.free(cast_input)};
+  c.after_product.push_back(op_.free(cast_weight));
   c.before_gradients = {op_.alloc(cast_gradient, gradient_rows)};
   if (trained_) c.before_gradients.push_back(op_.alloc(transposed_gradient, out));
-  c.before_gradients.push_back(op_.kernel(name_ + " cast gradient", out, gradient_rows + (trained_ ? out : 0)));
-  c.before_data_gradient = {op_.alloc(transposed_weight, weight), op_.kernel(name_ + " transpose weight", weight, weight), op_.alloc(cast_weight_columns, weight_columns),
+  c.before_gradients.push_back(op_.kernel(name_ + " cast gradient", out, gradient_rows + (trained_ ? out : 0), trained_ ? KernelKind::transposing : KernelKind::elementwise));
+  c.before_data_gradient = {op_.alloc(transposed_weight, weight), transpose("weight", weight), op_.alloc(cast_weight_columns, weight_columns),
                             op_.kernel(name_ + " cast weight", weight, weight_columns), op_.free(transposed_weight)};
-  c.after_data_gradient = {op_.kernel(name_ + " scale data gradient", in, in), op_.free(cast_weight_columns)};
+  c.after_data_gradient = {rescale("data gradient", in), op_.free(cast_weight_columns)};
   c.after_input = {op_.free(cast_gradient)};
   if (!trained_) return c;
-  c.before_weight_gradient = {op_.alloc(cast_gradient_columns, gradient_columns), op_.kernel(name_ + " cast gradient columns", out, gradient_columns), op_.alloc(transposed_input, in),
-                              op_.kernel(name_ + " transpose input", in, in), op_.alloc(cast_input_columns, input_columns), op_.kernel(name_ + " cast input columns", in, input_columns), op_.free(transposed_input)};
-  c.after_weight_gradient = {op_.kernel(name_ + " scale weight gradient", weight, weight), op_.free(transposed_gradient), op_.free(cast_gradient_columns), op_.free(cast_input_columns)};
+  c.before_weight_gradient = {op_.alloc(cast_gradient_columns, gradient_columns), op_.kernel(name_ + " cast gradient columns", out, gradient_columns)};
+  if (!shares_input())
+    for (const Item& i : {op_.alloc(transposed_input, in), transpose("input", in), op_.alloc(cast_input_columns, input_columns), op_.kernel(name_ + " cast input columns", in, input_columns), op_.free(transposed_input)})
+      c.before_weight_gradient.push_back(i);
+  c.after_weight_gradient = {rescale("weight gradient", weight), op_.free(transposed_gradient), op_.free(cast_gradient_columns)};
+  if (!shares_input()) c.after_weight_gradient.push_back(op_.free(cast_input_columns));
   return c;
 }
 
@@ -114,7 +130,7 @@ std::vector<Item> LinearLayer::casts_of_input() const {
   const bool after_norm = split_ != Operators::Split::none && made_by_norm();
   std::vector<Item> list;
   find_scale(list, "input", elements * c_.element(), after_norm);
-  list.push_back(op_.kernel(name_ + " cast input", elements * c_.element(), narrow(elements) * copies));
+  list.push_back(op_.kernel(name_ + " cast input", elements * c_.element(), narrow(elements) * copies, by_tensor_ && copies > 1 ? KernelKind::transposing : KernelKind::elementwise));
   if (both_ways) list.push_back(op_.kernel(name_ + " weight maximum", weight_bytes_, 4, KernelKind::reduction));
   if (both_ways || is_torchao(DType::mxfp8)) list.push_back(op_.kernel(name_ + " cast weight", weight_bytes_, narrow(k_ * n_) * (both_ways ? 2 : 1)));
   return list;
@@ -124,7 +140,7 @@ std::vector<Item> LinearLayer::casts_of_gradient() const {
   const std::int64_t elements = out_rows_ * n_, copies = is_torchao(DType::mxfp8) ? 1 : c_.profile.transformer_engine ? op_.quantised_copies() : 2;
   std::vector<Item> list;
   find_scale(list, "gradient", elements * c_.element(), false);
-  list.push_back(op_.kernel(name_ + " cast gradient", elements * c_.element(), narrow(elements) * copies));
+  list.push_back(op_.kernel(name_ + " cast gradient", elements * c_.element(), narrow(elements) * copies, by_tensor_ ? KernelKind::transposing : KernelKind::elementwise));
   return list;
 }
 

@@ -61,6 +61,7 @@ class LinearLayer {
   // linear_casts.cpp
   Casts casts() const;
   Casts casts_by_row() const;
+  Item rescale(const std::string& what, std::int64_t bytes) const;
   std::vector<Item> casts_of_input() const;
   std::vector<Item> casts_of_gradient() const;
   void find_scale(std::vector<Item>& list, const std::string& operand, std::int64_t bytes, bool norm_finds_maximum) const;
