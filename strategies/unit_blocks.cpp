@@ -90,6 +90,7 @@ TapeBlocks UnitBlocks::emit_unit(const Unit& u, const Variant& variant) {
   options.retains_ends = u.retains;
   options.above_retains = u.above_retains;
   if (stage_.strategy.data_parallel.kind == DataParallelKind::zero3) options.hooked_submodules = tape.modules();
+  if (stage_.strategy.data_parallel.kind == DataParallelKind::zero2) options.hooked_gradients = static_cast<int>(std::count_if(tape.weights.begin(), tape.weights.end(), [](const Weight& w) { return w.trainable; }));
   options.hooks_above = data_.hooks_above();
   return emit(tape, options, u.in_parallel ? taking_turns_ : stage_.profile, stage_.builder);
 }

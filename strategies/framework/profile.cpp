@@ -256,6 +256,7 @@ const config::Fields<P>& fields() {
       config::duration("recompute_host", &P::recompute_host, "the same per recomputed layer, beyond a forward", config::non_negative),
       config::duration("reentrant_host", &P::reentrant_host, "host time of a reentrant checkpoint per recomputed layer, beyond a forward", config::non_negative),
       config::duration("adapter_host", &P::adapter_host, "host time of a low-rank adapter's forward, beyond its kernels", config::non_negative),
+      config::duration("gradient_host", &P::gradient_host, "host time of ZeRO-2's hook per trained parameter of a layer, of backward", config::non_negative),
       config::duration("submodule_host", &P::submodule_host, "host time of ZeRO-3's hooks per module of a layer", config::non_negative),
       config::duration("submodule_backward_host", &P::submodule_backward_host, "host time of ZeRO-3's hooks per module of a layer, of backward", config::non_negative),
       config::duration("expert_host", &P::expert_host, "host time per layer of experts beyond its kernels", config::non_negative),
@@ -357,7 +358,7 @@ FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes t
 
 std::vector<Duration*> issue_times(FrameworkProfile& p) {
   return {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host, &p.checkpoint_host, &p.recompute_host, &p.reentrant_host,
-          &p.submodule_host, &p.submodule_backward_host, &p.adapter_host, &p.expert_host, &p.expert_backward_host,
+          &p.submodule_host, &p.submodule_backward_host, &p.gradient_host, &p.adapter_host, &p.expert_host, &p.expert_backward_host,
           &p.grouped_host, &p.grouped_backward_host, &p.grouped_low_host, &p.grouped_low_backward_host, &p.triton_host};
 }
 

@@ -236,6 +236,7 @@ struct FrameworkProfile {
   /// (checkpoint_host) and again while it is made anew (recompute_host); reentrant ones run an autograd engine within backward (reentrant_host).
   Duration checkpoint_host{}, recompute_host{}, reentrant_host{};
   Duration submodule_host{}, submodule_backward_host{};   // ZeRO-3's hooks, per module of a layer: its parameters are fetched, released, their gradients shared out
+  Duration gradient_host{};   // ZeRO-2's hook of a trained parameter of a layer: its gradient goes into a bucket, and out of it into the ranks' shares
   Duration adapter_host{};   // of a linear layer's low-rank adapter in forward, beyond its kernels
   Duration expert_host{}, expert_backward_host{};  // the same of a layer's experts: routing, dispatch, splitting by expert
   /// Per expert of the rank and grouped linear layer, where each expert's product is a launch: loops over weights, quantizers and gradients.

@@ -38,7 +38,7 @@ TapeBlocks TapeEmitter::run() {
   out_ = &backward;
   hooks_ = &blocks.backward_hooks;
   backward_ = true;
-  if (graph_.any_active()) out_->host(issued(profile_.layer_backward_host) + profile_.submodule_backward_host * options_.hooked_submodules);
+  if (graph_.any_active()) out_->host(issued(profile_.layer_backward_host) + profile_.submodule_backward_host * options_.hooked_submodules + profile_.gradient_host * options_.hooked_gradients);
   emit_backward();
   if (!gradients_.empty()) hooks_->push_back({.at = out_->position(), .gradients = std::exchange(gradients_, {})});
   plan::Block backward_block = backward.take();

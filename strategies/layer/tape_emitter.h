@@ -45,6 +45,7 @@ struct EmitOptions {
   Duration collective_wait{};         // host time of a collective beyond the profile's
   SplitBackward split = SplitBackward::none;
   int hooked_submodules = 0;          // modules with hooks before and after each pass (ZeRO-3)
+  int hooked_gradients = 0;           // trained parameters whose gradients have hooks (ZeRO-2)
   std::int64_t hooks_above = -1;      // elements: where modules of larger weights begin and end is marked; -1: nowhere
   bool retains_ends = false;          // a checkpoint whose input and its gradient stay until the micro-batch's backward is over
   bool above_retains = false;         // the layer above is such a one

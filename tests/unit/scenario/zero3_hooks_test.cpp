@@ -30,12 +30,16 @@ double host_us(const Result& r, const std::string& block) {
 TEST(Zero3Hooks, AreHostTimePerModuleAndPass) {
   const Scenario s = job("zero3", "none");
   const double forward = static_cast<double>(s.profile.submodule_host.count()) * 1e-6, backward = static_cast<double>(s.profile.submodule_backward_host.count()) * 1e-6;
+  // ZeRO-2's hooks are on what is trained instead: nine parameters of a layer, in backward alone.
+  const double gradients = 9 * static_cast<double>(s.profile.gradient_host.count()) * 1e-6;
   ASSERT_GT(forward, 0);
   ASSERT_GT(backward, 0);
+  ASSERT_GT(gradients, 0);
   const Result with = simulate(s), without = simulate(job("zero2", "none")), again = simulate(job("zero3", "full")), plain = simulate(job("zero2", "full"));
   EXPECT_NEAR(host_us(with, "layer forward") - host_us(without, "layer forward"), 13 * forward, 1e-3);
-  EXPECT_NEAR(host_us(with, "layer backward") - host_us(without, "layer backward"), 13 * backward, 1e-3);
-  EXPECT_NEAR(host_us(again, "layer backward") - host_us(plain, "layer backward"), 13 * (forward + backward), 1e-3);
+  EXPECT_NEAR(host_us(with, "layer backward") - host_us(without, "layer backward"), 13 * backward - gradients, 1e-3);
+  EXPECT_NEAR(host_us(again, "layer backward") - host_us(plain, "layer backward"), 13 * (forward + backward) - gradients, 1e-3);
+  EXPECT_NEAR(host_us(without, "layer backward") - host_us(simulate(job("ddp", "none")), "layer backward"), gradients, 1e-3);
   // One row of output and a norm: no layer.
   EXPECT_NEAR(host_us(with, "head forward") - host_us(without, "head forward"), 2 * forward, 1e-3);
 }
@@ -49,6 +53,16 @@ TEST(Zero3Hooks, AreAtEveryModuleOfAnAdapter) {
   };
   const double forward = static_cast<double>(job("zero3", "none").profile.submodule_host.count()) * 1e-6;
   EXPECT_NEAR(host_us(adapted("zero3"), "layer forward") - host_us(adapted("zero2"), "layer forward"), (13 + 4 * 7) * forward, 1e-3);
+}
+
+// Adapters train 14 parameters of a layer with seven adapted matrices; frozen ones have no hooks of ZeRO-2's.
+TEST(Zero2Hooks, AreOnTrainedParametersAlone) {
+  const auto adapted = [](const std::string& kind) {
+    const std::string text = "model: llama-2-7b\ncluster: {node: dgx-h100}\ntraining: {sequence_length: 256, global_batch_size: 8, micro_batch_size: 1, framework: deepspeed}\ndata_parallel: {kind: " + kind + "}\ntuning: {kind: lora, targets: [all-linear]}\n";
+    return simulate(read_scenario(config::parse_document(text, "hooks.yaml").root, "hooks.yaml"));
+  };
+  const double gradient = static_cast<double>(job("zero2", "none").profile.gradient_host.count()) * 1e-6;
+  EXPECT_NEAR(host_us(adapted("zero2"), "layer backward") - host_us(adapted("ddp"), "layer backward"), 14 * gradient, 1e-3);
 }
 
 // DeepSpeed's host waits for the reductions of each micro-batch, so that the next one's first launches come when the device is idle.
