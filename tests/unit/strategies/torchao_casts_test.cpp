@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "hwmodels/device/kernel_model.h"
 #include "tests/unit/scenario/small_jobs.h"
 
 namespace rehearse::strategies::torchao_casts_test {
@@ -44,19 +43,18 @@ TEST(RowScales, EveryOperandIsCastForEachProduct) {
   EXPECT_EQ(traffic_of("up_proj", Precision::fp8_rowwise) - traffic_of("gate_proj", Precision::fp8_rowwise), -(10 * m * k + 4 * m + 4 * k));
 }
 
-// 157 instructions an element, on an H100 132 x 128 a clock: more than the 4 bytes that it reads and writes.
+// 157 instructions an element, a product and sum counted as two operations. On an H100 (66.9 TFLOPS in fp32, 3.35 TB/s) they take four times as
+// long as the 4 bytes that it reads and writes.
 TEST(RowScales, ScalingAProductIsBoundByInstructions) {
   Strategy s = small_job(1);
   s.training.precision = Precision::fp8_rowwise;
   const plan::Plan plan = write_plan(small_llama(1), s, with_precision(load_profile("torchtitan"), s.training.precision), 1);
-  const auto scaling = std::find_if(plan.kernels.begin(), plan.kernels.end(), [](const model::KernelSpec& k) { return k.name == "up_proj scale weight gradient"; });
-  ASSERT_NE(scaling, plan.kernels.end());
-  const hwmodels::Gpu h100 = hwmodels::load_gpu("h100-sxm");
-  model::KernelSpec large = *scaling;   // of an 8 B model: 14336 x 4096
-  const double grown = 14336.0 * 4096 * 2 / static_cast<double>(large.bytes_read);
-  large.bytes_read = large.bytes_written = 14336LL * 4096 * 2;
-  large.flops *= grown;
-  EXPECT_NEAR(to_seconds(hwmodels::KernelModel(h100).cost(large).duration), 157 * 14336.0 * 4096 / (h100.peak.at(DType::fp32).value / 2), 2e-5);
+  for (const std::string product : {"data", "weight"}) {
+    const auto scaling = std::find_if(plan.kernels.begin(), plan.kernels.end(), [&](const model::KernelSpec& k) { return k.name == "o_proj scale " + product + " gradient"; });
+    ASSERT_NE(scaling, plan.kernels.end());
+    EXPECT_DOUBLE_EQ(scaling->flops, 2 * 157 * static_cast<double>(scaling->bytes_written / 2));
+    EXPECT_GT(scaling->flops / 66.9e12, 3.9 * static_cast<double>(scaling->bytes_read + scaling->bytes_written) / 3.35e12);
+  }
 }
 
 // One scale per tensor (roofline_utils.py, recipe "tensorwise"; the passes that find the maxima are reductions):
