@@ -129,6 +129,14 @@ T read(const Value& map, const Fields<T>& fields, Diagnostics& out, Provenance* 
   return object;
 }
 
+/// Puts what the map names in place of the object's own. Mistakes are added to `out` and leave their member as it was.
+template <typename T>
+void amend(T& object, const Value& map, const Fields<T>& fields, Diagnostics& out) {
+  FieldReader reader(out, nullptr, fields.table().get());
+  reader.amending = true;
+  read_table(map, *fields.table(), &object, reader);
+}
+
 /// A member of a scalar type, an optional of it, or a list of it.
 template <typename T, typename M>
 Field<T> scalar_field(std::string name, M T::*member, std::string doc, ScalarType type) {

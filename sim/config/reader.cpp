@@ -148,6 +148,7 @@ void read_table(const Value& map, const TableInfo& table, void* object, FieldRea
     else
       refuse_unknown(entry, map.path(), table, reader);
   }
+  if (reader.amending) return;
   for (const FieldInfo& field : table.fields) {
     if (!field.required || map.find(field.name)) continue;
     Diagnostic missing = map.diagnostic(fmt::format("missing ({})", field.doc),

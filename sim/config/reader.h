@@ -71,6 +71,8 @@ class FieldReader {
   const std::string* scalar(const Value& value, const std::string& needed, bool quotes_allowed);
   /// ", or auto" while the field being read takes a word instead of a value.
   std::string or_word;
+  /// The map changes an object that is whole already: no key is missing, and rules over several keys are not checked.
+  bool amending = false;
 
  private:
   Diagnostics& out_;

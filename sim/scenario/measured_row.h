@@ -28,6 +28,14 @@ inline std::string lower(std::string text) {
   return text;
 }
 
+/// Letters and digits only: "Megatron-LM" and "megatron_lm" are one name.
+inline std::string plain_name(const std::string& text) {
+  std::string out;
+  for (const char c : lower(text))
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) out += c;
+  return out;
+}
+
 inline std::optional<std::int64_t> integer(const config::CsvRow& row, std::string_view column) {
   const auto number = row.find(column) ? row.number(column) : std::nullopt;
   if (!number || std::abs(*number) > 9e15) return std::nullopt;

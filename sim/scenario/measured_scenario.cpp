@@ -112,8 +112,9 @@ class RowScenario {
   }
 
   void choose_model() {
-    s_.profile = st::with_precision(st::load_profile(profile_), precision_);
+    s_.profile = st::load_profile(profile_);
     apply_wording(row_, s_.profile, s_.notes);
+    s_.profile = st::with_precision(std::move(s_.profile), precision_);
     s_.model = model_of(row_, profile_, s_.notes);
     if (contains(note_, "embedding norm")) s_.model.embedding_norm = true;
     if (contains(note_, "ALiBi")) s_.model.position = model::Position::alibi;

@@ -10,13 +10,6 @@ namespace {
 
 namespace st = strategies;
 
-bool has_word(const std::string& text, const std::string& word) {
-  const auto letter = [&](std::size_t i) { return i < text.size() && std::isalnum(static_cast<unsigned char>(text[i])) != 0; };
-  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1))
-    if ((at == 0 || !letter(at - 1)) && !letter(at + word.size())) return true;
-  return false;
-}
-
 /// The number behind `word` and at most a few signs: "zero1=8", "Zero1: 8", "zero1 size 8".
 int number_after(const std::string& text, const std::string& word) {
   const std::size_t at = text.find(word);
@@ -64,17 +57,6 @@ void apply_nemo(const std::string& model, const std::string& sharding, const std
   if (sharding != "fsdp" && sharding != "hsdp") return;
   strategy.training.fused_gradient_accumulation = false;
   profile = st::with_choices(profile, strategy);
-}
-
-std::optional<std::string> node_by_fabric(const std::string& gpu, const std::string& interconnect) {
-  const std::string net = lower(interconnect);
-  // Google Cloud's machines with H100s; A3 alone was the first of them, A3 High.
-  if (gpu == "h100-sxm" && (contains(net, "tcpxo") || contains(net, "a3 mega") || contains(net, "a3-mega") || contains(net, "a3mega"))) return "a3-mega";
-  if (gpu == "h100-sxm" && (contains(net, "tcpx") || has_word(net, "a3"))) return "a3-high";
-  if (gpu == "a100-80gb-sxm")
-    for (const char* four : {"4x100", "4 x 100", "4x 100", "4*100", "4 * 100"})
-      if (contains(net, four)) return "hgx-a100-4x100";
-  return std::nullopt;
 }
 
 }  // namespace rehearse::scenario

@@ -1,8 +1,7 @@
 // What a row of a table of measured runs says in prose about sharding and rematerialisation: ZeRO groups that are smaller
-// than data parallelism, MaxText's meshes and policies, NeMo's releases, clusters known by a fabric. Leaves out the rest (measured_run.h).
+// than data parallelism, MaxText's meshes and policies, NeMo's releases. Leaves out the rest (measured_run.h).
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "sim/config/csv.h"
@@ -22,8 +21,5 @@ void apply_rematerialisation(const config::CsvRow& row, strategies::Memory& memo
 /// NeMo before Megatron-Bridge: fp8 scales from steps before until 25.04, tokens by all-to-all until 25.07, and Megatron-FSDP, which has no whole gradients to
 /// accumulate into. `release`: "25.02"; "": not said, as the latest.
 void apply_nemo(const std::string& model, const std::string& sharding, const std::string& release, strategies::FrameworkProfile& profile, strategies::Strategy& strategy);
-
-/// The node design that a fabric's prose names beyond the usual one of a GPU.
-std::optional<std::string> node_by_fabric(const std::string& gpu, const std::string& interconnect);
 
 }  // namespace rehearse::scenario

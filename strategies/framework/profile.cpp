@@ -333,6 +333,13 @@ FrameworkProfile load_profile(const std::string& name) {
   return config::is_file_name(name) ? read_profile(name) : profiles.get(name, [&] { return read_profile(name); });
 }
 
+FrameworkProfile with_keys(FrameworkProfile profile, const config::Value& keys) {
+  config::Diagnostics problems;
+  config::amend(profile, keys, fields(), problems);
+  config::throw_if_any(std::move(problems));
+  return profile;
+}
+
 FrameworkProfile with_precision(FrameworkProfile profile, Precision precision) {
   const bool wide = precision == Precision::fp32 || precision == Precision::tf32;
   const DType narrow = precision == Precision::fp16 ? DType::fp16 : DType::bf16;

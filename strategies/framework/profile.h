@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/config/value.h"
 #include "sim/core/catalog.h"
 #include "sim/core/dtype.h"
 #include "sim/core/units.h"
@@ -270,6 +271,9 @@ struct FrameworkProfile {
 /// list the valid ones.
 FrameworkProfile load_profile(const std::string& name);
 std::vector<std::string> profile_names();
+
+/// The profile with these keys of its file in place of its own. Throws ConfigError at the key that it does not have.
+FrameworkProfile with_keys(FrameworkProfile profile, const config::Value& keys);
 
 /// Every time that the host thread takes to issue a step's work.
 std::vector<Duration*> issue_times(FrameworkProfile& profile);
