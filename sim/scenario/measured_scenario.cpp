@@ -102,7 +102,7 @@ class RowScenario {
     format_ = cell(row_, "precision");
     if (contains(note_, "power limited")) throw NotSimulated{"the GPUs ran under a power limit that the source does not state"};
     if (contains(note_, "rowwise_with_gw_hp")) throw NotSimulated{"fp8 with row scales whose weight gradients are 16-bit products is not simulated"};
-    if (format_ == "fp8" && (contains(note_, "precision: float8 rowwise") || contains(note_, "precision: fp8 rowwise"))) format_ = "fp8-rowwise";
+    if (format_ == "fp8" && (contains(note_, "float8 rowwise") || contains(note_, "fp8 rowwise"))) format_ = "fp8-rowwise";
     if (format_ == "nf4") format_ = "bf16";  // what products are computed in
     if (format_.empty()) {
       format_ = s_.cluster.gpu.peak.contains(DType::bf16) ? "bf16" : "fp16";

@@ -47,10 +47,13 @@ TEST(MeasuredRun, ASequenceLengthIsNotGuessedFromRotaryPositions) {
 TEST(MeasuredRun, RowScalesAreAPrecisionOfTheirOwn) {
   const auto runs = runs_of("row_id,framework,model,gpu,n_gpus,gpus_per_node,seq_len,sharding,micro_batch,global_batch,precision,torch_compile,step_time_s,note",
                             "a,torchtitan,Llama-3-8B,h100-sxm,8,8,8192,fsdp,1,8,fp8,y,1.0,precision: float8 tensorwise\n"
-                            "b,torchtitan,Llama-3-8B,h100-sxm,8,8,8192,fsdp,1,8,fp8,y,1.5,precision: float8 rowwise\n");
+                            "b,torchtitan,Llama-3-8B,h100-sxm,8,8,8192,fsdp,1,8,fp8,y,1.5,precision: float8 rowwise\n"
+                            "c,torchtitan,Llama-3-8B,h100-sxm,8,8,4096,fsdp,1,8,fp8,y,0.8,torchtitan 0.0.2; per-op checkpointing; float8 rowwise\n");
   ASSERT_TRUE(runs[1].scenario) << runs[1].reason;
+  ASSERT_TRUE(runs[2].scenario) << runs[2].reason;
   EXPECT_EQ(runs[0].scenario->strategy.training.precision, st::Precision::fp8);
   EXPECT_EQ(runs[1].scenario->strategy.training.precision, st::Precision::fp8_rowwise);
+  EXPECT_EQ(runs[2].scenario->strategy.training.precision, st::Precision::fp8_rowwise);   // wherever in the note it is said
   EXPECT_TRUE(runs[0].clean && runs[1].clean);
 }
 
