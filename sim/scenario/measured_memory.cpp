@@ -32,16 +32,6 @@ bool apply_recompute(const config::CsvRow& row, Scenario& s) {
 
 void apply_zero_scripts(const config::CsvRow& row, Scenario& s) {
   const std::string note = cell(row, "note");
-  // DeepSpeedExamples Megatron-LM/scripts/ds_zero-offload_10B_config.json: cpu_checkpointing, contiguous_memory_optimization.
-  if (contains(cell(row, "source"), "docs/_tutorials/zero-offload") && s.strategy.memory.recompute == st::Recompute::full) {
-    s.strategy.memory.partition_activations = s.strategy.memory.contiguous_checkpoints = true;
-    s.strategy.memory.offload.activations = st::MemoryTier::cpu;
-  }
-  // docs/_tutorials/zero.md: the configuration of ZeRO-2.
-  if (contains(cell(row, "source"), "docs/_tutorials/zero.md") && s.strategy.data_parallel.kind == st::DataParallelKind::zero2) {
-    s.strategy.data_parallel.overlap_gradient_reduce = true;
-    s.strategy.data_parallel.bucket = Bytes{50'000'000 * 2};
-  }
   // QwenLM/Qwen finetune/ds_config_zero3.json and Juniper's ds_lora_config.json (MLPerf) have these three as "auto": transformers fills them in
   // (integrations/deepspeed.py, trainer_config_finalize).
   const bool automatic = contains(cell(row, "source"), "QwenLM/Qwen@") || contains(cell(row, "source"), "JuniperNetworks");
@@ -76,41 +66,30 @@ void apply_offload(const config::CsvRow& row, Scenario& s) {
   if (word != "optimizer" && word != "optimizer+param") throw NotSimulated{"offload '" + word + "' is not simulated"};
   o.optimizer = contains(source, "NVMe") ? st::MemoryTier::nvme : st::MemoryTier::cpu;
   if (word == "optimizer+param" || contains(source, "parameters+optimizer CPU") || contains(source, "sharding: ZeRO-3 Offload")) o.parameters = st::MemoryTier::cpu;
-  // Hugging Face's users start with torchrun or accelerate, BigScience with torch.distributed.launch (experiments/gpt2-hf-ds,
-  // gpt2-meg-ds-zero: "Setting OMP_NUM_THREADS"): processes have one thread. DeepSpeed's pin_memory was false until 0.19.5;
-  // BigScience's files set it.
-  const bool zero = lower(cell(row, "sharding")).starts_with("zero"), hf = cell(row, "framework") == "hf";
-  if (zero && (hf || contains(source, "bigscience")) && integer(row, "n_gpus").value_or(1) > 1) o.threads = 1;
-  if (zero && hf) o.pinned = false;
   // train.py: torch.set_num_threads(os.cpu_count() // GPUs).
   if (contains(source, "fsdp_qlora")) o.threads = std::max(1, s.cluster.node.cpu.cores / std::max(1, s.cluster.gpus_per_node));
 }
 
 void apply_optimizer(const config::CsvRow& row, Scenario& s) {
-  const std::string word = lower(cell(row, "optimizer")), note = lower(cell(row, "note"));
+  const std::string word = lower(cell(row, "optimizer"));
   st::Training& t = s.strategy.training;
   const bool adam = contains(word, "adam");
   if (adam && (contains(word, "8bit") || contains(word, "8-bit"))) t.optimizer = st::Optimizer::adamw_8bit;
   else if (word == "sgd") t.optimizer = st::Optimizer::sgd;
   else if (contains(word, "lion")) t.optimizer = st::Optimizer::lion;
   else if (contains(word, "adafactor")) t.optimizer = st::Optimizer::adafactor;
-  else if (contains(word, "muon")) t.optimizer = st::Optimizer::muon;
   const st::DataParallelKind kind = s.strategy.data_parallel.kind;
+  if (contains(word, "muon")) {
+    const bool whole = kind == st::DataParallelKind::none || kind == st::DataParallelKind::ddp;
+    if (whole) t.optimizer = st::Optimizer::muon;
+    else s.notes.emplace_back("Muon whose states are shared among ranks, matrix by matrix, simulated as AdamW");
+  }
   if (contains(word, "paged")) {
     // bitsandbytes keeps moments in fp32 whatever the weights are (optim/optimizer.py, get_state_buffer).
     if (t.optimizer == st::Optimizer::adamw) t.optimizer_state_dtype = s.profile.optimizer_state = DType::fp32;
     using K = st::DataParallelKind;
     s.strategy.memory.paged_optimizer = kind == K::none || kind == K::ddp || kind == K::fsdp1 || kind == K::fsdp2;
     if (!s.strategy.memory.paged_optimizer) s.notes.emplace_back("paged optimizer states of shards taken as not paged");
-  }
-  // torchtune's recipes clip only where they are told to (clip_grad_norm).
-  if (s.profile.name.starts_with("torchtune")) t.clip_gradients = false;
-  // thunder/benchmarks/benchmark_litgpt.py: backward, then the optimizer.
-  if (s.profile.name.starts_with("litgpt") && contains(cell(row, "source"), "lightning-thunder")) t.clip_gradients = false;
-  if (contains(note, "no gradient clipping")) t.clip_gradients = false;
-  if (contains(note, "optimizer_in_bwd") || contains(note, "optimizer in backward") || contains(note, "optimizer step into backward")) {
-    t.clip_gradients = false;
-    s.strategy.memory.optimizer_in_backward = true;
   }
 }
 

@@ -113,23 +113,17 @@ class RowScenario {
 
   void choose_model() {
     s_.profile = st::load_profile(profile_);
-    apply_wording(row_, s_.profile, s_.notes);
-    s_.profile = st::with_precision(std::move(s_.profile), precision_);
     s_.model = model_of(row_, profile_, s_.notes);
-    if (contains(note_, "embedding norm")) s_.model.embedding_norm = true;
-    if (contains(note_, "ALiBi")) s_.model.position = model::Position::alibi;
+    if (cell(row_, "torch_compile").starts_with("y") && !s_.profile.compiled) s_.notes.push_back(fmt::format("torch.compile stated, simulated without: the profile {} has no compiled form", profile_));
+    apply_readings("wording", RowFacts(row_).with("profile", profile_).with("sharding", sharding_).with("release", release_of(row_)), s_);
+    s_.profile = st::with_precision(std::move(s_.profile), precision_);
     // "nvfp4 (layers 0-26) + bf16 tail"
     static const std::regex kTail(R"(layers 0-([0-9]+)\) \+ bf16 tail)");
     std::smatch tail;
     if (std::regex_search(note_, tail, kTail)) s_.strategy.training.last_layers_16bit = std::max(0, static_cast<int>(s_.model.layer_count()) - 1 - std::stoi(tail[1]));
-    // Megatron's own default (megatron/arguments.py, --attention-dropout and --hidden-dropout), which DeepSpeed's examples and the scripts of
-    // the zero-bubble paper leave as it is, BLOOM's too (bigscience train/tr11-176B-ml/README.md). GPT2Config's as well (transformers).
-    if (profile_ == "deepspeed-2020" || profile_ == "megatron-2020" || profile_ == "megatron-2021" || profile_ == "flash-attention" || contains(source_, "bigscience") || contains(source_, "arXiv 2401.10241")) s_.model.dropout = s_.model.attention_dropout = 0.1;
     if (s_.profile.unties_embeddings) s_.model.tied_embeddings = false;
     if (profile_ == "megatron-core" && !megatron_arguments_.empty()) {
       if (const auto reason = apply_megatron_arguments(megatron_arguments_, cell(row_, "env_vars_json"), s_)) throw NotSimulated{*reason};
-    } else if (profile_ == "megatron-core" && contains(source_, "_cef")) {
-      s_.profile.loss = st::LossKind::fused;  // SimuMax names the fused cross-entropy in its case names
     }
   }
 
@@ -218,36 +212,20 @@ class RowScenario {
     if (strategy.data_parallel.kind == st::DataParallelKind::fsdp2 && contains(note_, "float8 all-gather")) strategy.data_parallel.fp8_gather = st::NarrowGather::scaled_ahead;
     if (sharding_ == "hsdp") d.data_shard = s_.cluster.gpus_per_node;
     if (const int group = shard_group(row_, d.data); group > 0) d.data_shard = group;
-    if (contains(note_, "gradients add up in 16 bit")) s_.profile.wide_bf16_in_stages = false;   // before March 2022
     s_.profile = st::with_choices(s_.profile, strategy);
     if (d.pipeline > 1) strategy.pipeline = pipeline_of(row_, d.pipeline, s_.model.layer_count());
     // Megatron's option of 2023-05 was off until 2024-11; the zero-bubble paper compares with the Megatron of 2023.
     if (d.pipeline > 2) strategy.pipeline.overlap_messages = s_.profile.overlap_messages && !contains(source_, "arXiv 2401.10241");
     if (profile_ == "nanotron" && d.pipeline > 1) apply_nanotron_release(row_, s_);
     if (profile_ == "megatron-core") apply_megatron_layout(megatron_arguments_, s_);
-    if (megatron_arguments_.empty() && profile_.starts_with("megatron")) take_named_flags();
-  }
-
-  /// Megatron's flags that the row's note names.
-  void take_named_flags() {
-    st::Strategy& strategy = s_.strategy;
-    if (contains(note_, "--overlap-grad-reduce")) strategy.data_parallel.overlap_gradient_reduce = true;
-    if (contains(note_, "--overlap-param-gather")) strategy.data_parallel.overlap_parameter_gather = true;
-    if (contains(note_, "--tp-comm-overlap") && strategy.parallelism.sequence_parallel) strategy.parallelism.overlap_tensor = s_.profile.overlap_tensor = true;
+    const bool pieces = megatron_arguments_.empty() && profile_.starts_with("megatron") && contains(note_, "--tp-comm-overlap");
+    if (pieces && strategy.parallelism.sequence_parallel) strategy.parallelism.overlap_tensor = s_.profile.overlap_tensor = true;
   }
 
   void choose_memory() {
     const bool share_open = apply_recompute(row_, s_);
     if (checkpointed_fsdp_) s_.strategy.memory.recompute = st::Recompute::full;
     const bool stated = checkpointed_fsdp_ || !cell(row_, "recompute").empty() || s_.strategy.memory.recompute_layers > 0;
-    if (nemo()) apply_nemo(cell(row_, "model"), sharding_, release_of(row_), s_.profile, s_.strategy);
-    if (contains(lower(note_), "delayed scaling")) s_.profile.current_scaling = false;
-    if ((contains(note_, "fp8 parameters") || contains(note_, "base weights in fp8")) && s_.profile.transformer_engine) s_.profile.fp8_parameters = true;
-    // MLPerf's LoRA on NeMo 24: disable_parameter_transpose_cache (mlcommons/training_results_v4.0 and v4.1, NVIDIA/benchmarks/llama2_70b_lora,
-    // conf/megatron_gpt_peft_tuning_config.yaml); in v5.0 (NeMo 25.04, train.py) it is off.
-    const bool frozen_in_8_bits = contains(note_, "base weights in fp8") && contains(note_, "NeMo 24.");
-    if (contains(note_, "no transposed weights kept") || frozen_in_8_bits) s_.profile.keeps_transposed_weights = false;
-    if (contains(note_, "inputs of activations kept in fp8")) s_.profile.narrows_activation_input = true;
     if (profile_ == "maxtext") apply_rematerialisation(row_, s_.strategy.memory);
     apply_offload(row_, s_);
     apply_zero_scripts(row_, s_);
@@ -264,10 +242,6 @@ class RowScenario {
 
   /// What the presets of a release of NeMo or Megatron-Bridge set beyond the row's columns.
   void apply_recipe(bool recompute_stated) {
-    // NeMo and NVIDIA's papers came before cuDNN 9.13.
-    if (profile_ == "megatron-bridge" && cell(row_, "framework") != "megatron-bridge") s_.profile.cudnn_attention = model::AttentionKernel::cudnn;
-    // The papers (Nemotron-4, to 2024-06) came before Megatron-Core 0.7, whose buckets were the first to grow with the group.
-    if (profile_ == "megatron-bridge" && cell(row_, "framework") != "megatron-bridge" && !nemo()) s_.profile.bucket_elements_per_rank = 0;
     const auto recipe = recipe_of(s_.strategy.training.global_batch_size);
     if (!recipe) return;
     st::apply(*recipe, !recompute_stated, s_.strategy);

@@ -1,28 +1,29 @@
 #include "sim/scenario/measured_settings.h"
 
+#include <algorithm>
 #include <regex>
 #include <string>
 #include <utility>
+
+#include "sim/config/fields.h"
+#include "sim/scenario/measured_row.h"
+#include "sim/scenario/scenario_file.h"
+#include "strategies/data/catalog.h"
 
 namespace rehearse::scenario {
 namespace {
 
 namespace st = strategies;
 
-void apply_experts(const config::CsvRow& row, const std::string& note, Scenario& s) {
-  if (s.model.experts.experts == 0) return;
-  if (contains(note, "alltoall dispatcher")) s.strategy.experts.dispatcher = s.profile.dispatcher = st::Dispatcher::all_to_all;
-  if (contains(note, "moe_grouped_gemm false")) s.profile.grouped_experts = false;
-  if (contains(note, "fake balanced gate")) s.strategy.experts.routing.distribution = st::RoutingKind::round_robin;
-  static const std::regex kCapacity(R"(capacity factor ([0-9]{1,4}(?:\.[0-9]{1,6})?)(, padded)?)");
-  std::smatch found;
-  if (std::regex_search(note, found, kCapacity)) {
-    s.strategy.experts.capacity_factor = std::stod(found[1].str());
-    s.strategy.experts.pad_to_capacity = found[2].matched;
-  } else if (contains(cell(row, "model"), "tokendrop")) {
-    s.strategy.experts.capacity_factor = 1;
-    s.strategy.experts.pad_to_capacity = true;
-  }
+const config::Fields<model::ModelDescription>& model_fields() {
+  using M = model::ModelDescription;
+  static const config::Fields<M> table{
+      config::number("dropout", &M::dropout, "of the residual branches", config::between(0, 1)),
+      config::number("attention_dropout", &M::attention_dropout, "of attention's probabilities", config::between(0, 1)),
+      config::boolean("embedding_norm", &M::embedding_norm, "a norm follows the embedding"),
+      config::choice("position", &M::position, "of tokens", {{"alibi", model::Position::alibi, ""}}),
+  };
+  return table;
 }
 
 void apply_stages(const std::string& note, Scenario& s) {
@@ -31,7 +32,6 @@ void apply_stages(const std::string& note, Scenario& s) {
   // torch.distributed.pipelining runs the schedules of all three.
   std::string& schedule = s.strategy.pipeline.schedule;
   const bool pytorch = s.profile.name.starts_with("torchtitan") || s.profile.name.starts_with("nemo-automodel") || s.profile.name.starts_with("kempnerforge");
-  if (contains(note, "FSDP2 units are resharded after forward")) s.strategy.data_parallel.reshard_after_forward = true;
   if (pytorch && (schedule == "1f1b" || schedule == "interleaved-1f1b")) schedule = "pytorch-" + schedule;
   static const std::regex kLocal(R"(local batch ([0-9]{1,6}))");   // samples that one run of PyTorch's schedule takes
   std::smatch local;
@@ -39,9 +39,8 @@ void apply_stages(const std::string& note, Scenario& s) {
     const std::int64_t samples = std::stoll(local[1].str()), all = s.strategy.training.global_batch_size / s.strategy.parallelism.degrees.data;
     if (samples > 0 && all % samples == 0) s.strategy.pipeline.accumulation_steps = static_cast<int>(all / samples);
   }
-  static const std::regex kDeferred(R"(wgrad_deferral_limit ([0-9]{1,6}))"), kEnds(R"(first stage ([0-9]{1,4}) layers, last ([0-9]{1,4}))");
+  static const std::regex kEnds(R"(first stage ([0-9]{1,4}) layers, last ([0-9]{1,4}))");
   std::smatch found;
-  if (std::regex_search(note, found, kDeferred)) s.strategy.pipeline.deferred_head_gradients = std::stoi(found[1].str());
   if (!std::regex_search(note, found, kEnds) || stages < 3 || s.strategy.pipeline.virtual_stages > 1) return;
   const std::int64_t first = std::stoi(found[1].str()), last = std::stoi(found[2].str()), middle = s.model.layer_count() - first - last;
   if (middle < 0 || middle % (stages - 2) != 0) return;
@@ -82,21 +81,39 @@ void apply_nvls(const config::CsvRow& row, const std::string& note, Scenario& s)
   if (contains(note, "NCCL_NVLS_ENABLE=0") || (recipe && !kept)) s.communication.nvls = false;
 }
 
+std::string word_of(st::DataParallelKind kind) {
+  const auto& all = st::data_parallel_kinds().entries();
+  const auto it = std::find_if(all.begin(), all.end(), [&](const auto& entry) { return entry.value == kind; });
+  return it == all.end() ? "" : it->name;
+}
+
 }  // namespace
+
+void apply_readings(const std::string& name, const RowFacts& facts, Scenario& s) {
+  each_rule(name, facts, [&](const RowRule& rule, const RowKeys& keys) {
+    if (!keys.profile.is_null()) s.profile = st::with_keys(std::move(s.profile), keys.profile);
+    if (!keys.scenario.is_null()) amend_strategy(s.strategy, keys.scenario);
+    config::Diagnostics problems;
+    if (!keys.model.is_null()) config::amend(s.model, keys.model, model_fields(), problems);
+    config::throw_if_any(std::move(problems));
+    if (!rule.note.empty()) s.notes.push_back(rule.note);
+  });
+}
 
 void apply_stated_settings(const config::CsvRow& row, Scenario& s) {
   const std::string note = cell(row, "note");
-  apply_experts(row, note, s);
+  const st::Recompute recompute = s.strategy.memory.recompute;
+  apply_readings("settings",
+                 RowFacts(row)
+                     .with("profile", s.profile.name)
+                     .with("experts", s.model.experts.experts > 0 ? "y" : "n")
+                     .with("sharded", word_of(s.strategy.data_parallel.kind))
+                     .with("recompute", recompute == st::Recompute::full ? "full" : recompute == st::Recompute::selective ? "selective" : "none"),
+                 s);
   apply_stages(note, s);
   apply_recomputed_modules(note, s.strategy.memory);
   apply_nvls(row, note, s);
   if (contains(note, "mcore_distributed_optim") && s.profile.name == "nemo-2024") apply_megatron_optimizer(s.profile);
-  // FSDP1's SHARD_GRAD_OP, FSDP2 without reshard_after_forward. FULL_SHARD, which is dropped after forward, is what nobody names.
-  static const std::regex kKept(R"((FSDP[12]?|shard_mode) zero2\b)");
-  const st::DataParallelKind kind = s.strategy.data_parallel.kind;
-  if ((kind == st::DataParallelKind::fsdp1 || kind == st::DataParallelKind::fsdp2) && std::regex_search(note, kKept)) s.strategy.data_parallel.reshard_after_forward = false;
-  if (contains(note, "CUDA_LAUNCH_BLOCKING=1")) s.strategy.training.launch_blocking = true;
-  if (contains(note, "no tp_comm_overlap")) s.profile.overlap_tensor = false;
 }
 
 }  // namespace rehearse::scenario

@@ -1,22 +1,21 @@
-// Settings of Megatron and NeMo that a row of a table of measured runs names in its note, in the words of their own
-// configurations: experts, stages, recomputed modules, deferred gradients. Leaves out what columns say (measured_scenario.h).
+// What a row of a table of measured runs says in prose of its job: the rules of readings/wording.yaml and readings/settings.yaml,
+// and what takes more than a rule. Leaves out what columns say (measured_scenario.h).
 #pragma once
 
-#include "sim/scenario/measured_row.h"
+#include "sim/scenario/row_rules.h"
 #include "sim/scenario/scenario.h"
 
 namespace rehearse::scenario {
 
-/// What the note names, of:
-///   alltoall dispatcher                 moe_token_dispatcher_type
-///   capacity factor 1.0[, padded ...]   slots per expert over the mean; padded: empty ones are computed too. A model whose name
-///                                       holds "tokendrop" has 1, padded (NeMo's MegatronTokenDropCallback)
-///   moe_grouped_gemm false              a loop over the experts
+/// Takes what the rules of readings/<name>.yaml that hold set of the profile, the strategy and the model. Throws ConfigError at a
+/// key that there is not.
+void apply_readings(const std::string& name, const RowFacts& facts, Scenario& s);
+
+/// readings/settings.yaml, and what the note names, of:
 ///   first stage 7 layers, last 6        num_layers_in_first_pipeline_stage, num_layers_in_last_pipeline_stage; others share the rest
+///   local batch 8                       samples that one run of PyTorch's schedule takes (NeMo AutoModel)
 ///   recompute_modules mla_up_proj,moe   of selective recomputation
-///   wgrad_deferral_limit 22             under pipeline stages
 ///   mcore_distributed_optim             NeMo 24.x: Megatron-Core's optimizer, not Apex's
-///   no tp_comm_overlap                  tensor-parallel collectives run by themselves
 ///   NCCL_NVLS_ENABLE=0 (or 1)           NVLink SHARP; where nothing is said it is off under NeMo's and Megatron-Bridge's recipes
 /// Call it once degrees, schedule and recomputation are chosen.
 void apply_stated_settings(const config::CsvRow& row, Scenario& s);

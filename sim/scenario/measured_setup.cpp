@@ -86,14 +86,6 @@ ProfileChoice profile_of(const config::CsvRow& row) {
   return choice;
 }
 
-void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& profile, std::vector<std::string>& notes) {
-  if (compiled(row) && !profile.compiled) notes.push_back(fmt::format("torch.compile stated, simulated without: the profile {} has no compiled form", profile.name));
-  each_rule("wording", RowFacts(row).with("profile", profile.name), [&](const RowRule& rule, const config::Value& keys) {
-    if (!keys.is_null()) profile = strategies::with_keys(std::move(profile), keys);
-    if (!rule.note.empty()) notes.push_back(rule.note);
-  });
-}
-
 std::string gpu_of(const config::CsvRow& row) {
   const std::string stated = cell(row, "gpu");
   for (const std::string& name : hwmodels::gpu_names())

@@ -21,10 +21,6 @@ struct ProfileChoice {
 /// Never fails: a framework that nobody knows is the one that the row's degrees, sharding and GPU point to.
 ProfileChoice profile_of(const config::CsvRow& row);
 
-/// Kernels, formats and library versions that the row's wording tells of, where they are not the profile's habit: fused
-/// Triton kernels in Hugging Face's layers, the loss of torchtune's older recipes, an optimizer of many kernels.
-void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& profile, std::vector<std::string>& notes);
-
 /// Our name of the row's GPU, however it is spelled: "H800-80GB" is h800-sxm. Throws NotSimulated where there is none.
 std::string gpu_of(const config::CsvRow& row);
 

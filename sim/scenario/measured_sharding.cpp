@@ -46,17 +46,4 @@ void apply_rematerialisation(const config::CsvRow& row, st::Memory& memory) {
   if (contains(note, "save_qkv_out_proj")) memory.recompute_modules = {"attention_projections"};
 }
 
-void apply_nemo(const std::string& model, const std::string& sharding, const std::string& release, st::FrameworkProfile& profile, st::Strategy& strategy) {
-  // NVIDIA/NeMo at 6f2c6fdaff (2025-05) to 8cfedd7203 (2025-09): no recipe fuses the router, MixtralConfig, of which Grok-1 is one, fuses no permutation.
-  profile.fused_router = false;
-  if (contains(lower(model), "mixtral") || contains(lower(model), "grok")) profile.fused_permute = false;
-  // docs.nvidia.com/nemo-framework, performance summary of 25.04: the first that states factors computed in the current step.
-  profile.current_scaling = release.empty() || release >= "25.04";
-  // NVIDIA/NeMo at v2.3.0 (25.04) knows nothing of DeepEP (nemo/lightning/pytorch/callbacks/deepep.py came in v2.4.0, 25.07), and all its models say alltoall.
-  if (!release.empty() && release < "25.07") profile.dispatcher = st::Dispatcher::all_to_all;
-  if (sharding != "fsdp" && sharding != "hsdp") return;
-  strategy.training.fused_gradient_accumulation = false;
-  profile = st::with_choices(profile, strategy);
-}
-
 }  // namespace rehearse::scenario

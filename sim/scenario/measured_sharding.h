@@ -1,5 +1,5 @@
 // What a row of a table of measured runs says in prose about sharding and rematerialisation: ZeRO groups that are smaller
-// than data parallelism, MaxText's meshes and policies, NeMo's releases. Leaves out the rest (measured_run.h).
+// than data parallelism, MaxText's meshes and policies. Leaves out the rest (measured_run.h).
 #pragma once
 
 #include <string>
@@ -17,9 +17,5 @@ int shard_group(const config::CsvRow& row, int data);
 /// The policy that MaxText's note names ("remat_policy=full"): `minimal` ones keep every product, those that leave out the
 /// MLP keep attention's, the rest is made again.
 void apply_rematerialisation(const config::CsvRow& row, strategies::Memory& memory);
-
-/// NeMo before Megatron-Bridge: fp8 scales from steps before until 25.04, tokens by all-to-all until 25.07, and Megatron-FSDP, which has no whole gradients to
-/// accumulate into. `release`: "25.02"; "": not said, as the latest.
-void apply_nemo(const std::string& model, const std::string& sharding, const std::string& release, strategies::FrameworkProfile& profile, strategies::Strategy& strategy);
 
 }  // namespace rehearse::scenario

@@ -1,7 +1,7 @@
 #include "sim/scenario/row_rules.h"
 
 #include <algorithm>
-#include <cctype>
+#include <charconv>
 #include <filesystem>
 #include <utility>
 
@@ -19,6 +19,13 @@ constexpr const char* kFolder = "sim/scenario/readings";
 
 bool any_of(const std::vector<std::string>& words, const std::function<bool(const std::string&)>& holds) { return std::any_of(words.begin(), words.end(), holds); }
 
+/// 0 where the text is no number.
+double number_of(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc{} && end == text.data() + text.size() ? value : 0;
+}
+
 /// "0.9" as 0.9.0; "25" as 25.0.0.
 std::optional<Release> release_of_text(const std::string& text) {
   static const std::regex kRelease(R"(([0-9]{1,4})(?:\.([0-9]{1,4}))?(?:\.([0-9]{1,4}))?)");
@@ -33,7 +40,7 @@ const std::vector<std::string>& fact_names() {
   static const std::vector<std::string> names{
       "row_id", "task", "framework", "model", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "gated_mlp", "n_experts", "top_k", "moe_ffn_hidden", "shared_expert_ffn", "head_dim", "tie_embeddings",
       "seq_len", "params", "gpu", "n_gpus", "gpus_per_node", "interconnect", "tp", "sp", "pp", "vpp", "pp_schedule", "dp", "cp", "ep", "etp", "sharding", "micro_batch", "global_batch", "grad_accum", "precision",
-      "recompute", "attention", "optimizer", "offload", "lora_rank", "lora_targets", "torch_compile", "cuda_graph", "source", "note", "about", "profile", "release"};
+      "recompute", "attention", "optimizer", "offload", "lora_rank", "lora_targets", "torch_compile", "cuda_graph", "source", "note", "model_args_json", "about", "profile", "release", "experts", "sharded"};
   return names;
 }
 
@@ -59,6 +66,7 @@ const config::Fields<TextTest>& test_fields() {
       words("lacks", &T::lacks, "holds none of these"),
       words("starts", &T::starts, "starts with one of these"),
       config::text("matches", &T::matches, "a regular expression that is found in it"),
+      config::number("above", &T::above, "a number greater than this"),
       config::text("from", &T::from, "the release in it is this one or a later one"),
       config::text("before", &T::before, "the release in it is an earlier one"),
       config::text("release", &T::release, "what that release follows; else it stands at the start"),
@@ -93,6 +101,10 @@ std::map<std::string, TextTest> read_condition(const config::Value& value, confi
   return condition;
 }
 
+config::Field<RowRule> keys(const char* name, config::Value RowKeys::*member, const char* doc) {
+  return config::custom<RowRule>(name, doc, "map", R"({"type": "object"})", [member](const config::Value& v, RowRule& rule, config::FieldReader&) { rule.keys.*member = v; });
+}
+
 const config::Fields<RowRule>& rule_fields() {
   using R = RowRule;
   static const config::Fields<R> table{
@@ -102,7 +114,9 @@ const config::Fields<RowRule>& rule_fields() {
                           else rule.when.push_back(read_condition(v, reader));
                         }).required(),
       config::text("use", &R::use, "the name to take"),
-      config::custom<R>("profile", "keys of the framework profile", "map", R"({"type": "object"})", [](const config::Value& v, R& rule, config::FieldReader&) { rule.profile = v; }),
+      keys("profile", &RowKeys::profile, "keys of the framework profile"),
+      keys("scenario", &RowKeys::scenario, "sections of the scenario"),
+      keys("model", &RowKeys::model, "keys of the model"),
       config::text("note", &R::note, "what to say beside the prediction"),
       config::text("because", &R::because, "source or reason"),
   };
@@ -114,19 +128,19 @@ struct Readings {
   std::vector<RowRule> rules;
 };
 
-/// "{1}" in the texts of a map is what the first group of the rule's expression found.
-config::Value filled(const config::Value& map, const std::vector<std::string>& groups) {
-  std::vector<config::Value::Entry> entries;
-  for (config::Value::Entry entry : map.entries()) {
-    std::string text = entry.value.text();
-    for (std::size_t i = 0; i < groups.size(); ++i) {
-      const std::string place = "{" + std::to_string(i + 1) + "}";
-      if (const std::size_t at = text.find(place); at != std::string::npos) text.replace(at, place.size(), groups[i]);
-    }
-    if (entry.value.is_scalar() && text != entry.value.text()) entry.value = config::Value::scalar(text, false, entry.value.place(), entry.value.path());
-    entries.push_back(std::move(entry));
+/// "{1}" in the texts of a value is what the first group of the rule's expression found.
+config::Value filled(const config::Value& value, const std::vector<std::string>& groups) {
+  if (value.is_map()) {
+    std::vector<config::Value::Entry> entries = value.entries();
+    for (config::Value::Entry& entry : entries) entry.value = filled(entry.value, groups);
+    return config::Value::map(std::move(entries), value.place(), value.path());
   }
-  return config::Value::map(std::move(entries), map.place(), map.path());
+  std::string text = value.text();
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const std::string place = "{" + std::to_string(i + 1) + "}";
+    if (const std::size_t at = text.find(place); at != std::string::npos) text.replace(at, place.size(), groups[i]);
+  }
+  return value.is_scalar() && text != value.text() ? config::Value::scalar(text, false, value.place(), value.path()) : value;
 }
 
 }  // namespace
@@ -161,6 +175,7 @@ bool TextTest::holds(const std::string& text, std::vector<std::string>& groups) 
   if (!also.empty() && !any_of(also, within)) return false;
   if (any_of(lacks, within)) return false;
   if (!starts.empty() && !any_of(starts, [&](const std::string& word) { return text.starts_with(word); })) return false;
+  if (above && !(number_of(text) > *above)) return false;
   if (!from.empty() || !before.empty()) {
     const std::optional<Release> found = release_after(text, lower(release));
     if (!found || (!from.empty() && *found < *release_of_text(from)) || (!before.empty() && *found >= *release_of_text(before))) return false;
@@ -202,10 +217,13 @@ std::string first_use(const std::string& name, const RowFacts& facts) {
   return "";
 }
 
-void each_rule(const std::string& name, const RowFacts& facts, const std::function<void(const RowRule&, const config::Value&)>& take) {
+void each_rule(const std::string& name, const RowFacts& facts, const std::function<void(const RowRule&, const RowKeys&)>& take) {
   std::vector<std::string> groups;
-  for (const RowRule& rule : row_rules(name))
-    if (rule.holds(facts, groups)) take(rule, groups.empty() ? rule.profile : filled(rule.profile, groups));
+  for (const RowRule& rule : row_rules(name)) {
+    if (!rule.holds(facts, groups)) continue;
+    if (groups.empty()) take(rule, rule.keys);
+    else take(rule, {filled(rule.keys.profile, groups), filled(rule.keys.scenario, groups), filled(rule.keys.model, groups)});
+  }
 }
 
 }  // namespace rehearse::scenario

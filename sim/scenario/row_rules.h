@@ -1,6 +1,6 @@
 // Rules that say what rows of tables of measured runs mean, as data: sim/scenario/readings/<name>.yaml. A rule has a condition
 // on a row's cells, and what holds where it is met: a name (of a profile, a GPU, a node design), keys of the framework
-// profile, a note. Leaves out who asks, and in which order (measured_setup.h).
+// profile, of the scenario or of the model, a note. Leaves out who asks, and in which order (measured_setup.h).
 #pragma once
 
 #include <array>
@@ -45,6 +45,7 @@ struct TextTest {
   std::vector<std::string> lacks;   // none of these
   std::vector<std::string> starts;  // with one of these
   std::string matches;              // a regular expression (ECMAScript) that is found in it; its groups are {1}, {2}, ... of the rule
+  std::optional<double> above;      // a number greater than this
   std::string from, before;         // "0.9": the release in it is that or a later one; an earlier one
   std::string release;              // what that release follows: "peft "; "": it stands at the start
   std::regex pattern;               // of `matches`
@@ -52,10 +53,17 @@ struct TextTest {
   bool holds(const std::string& text, std::vector<std::string>& groups) const;
 };
 
+/// What a rule sets; null where it sets none.
+struct RowKeys {
+  config::Value profile;            // keys of the framework profile
+  config::Value scenario;           // sections of a scenario file, model and cluster aside
+  config::Value model;              // dropout, attention_dropout, embedding_norm, position
+};
+
 struct RowRule {
   std::vector<std::map<std::string, TextTest>> when;   // by fact; one of the maps must hold
   std::string use;                  // the name that the rules of this file look for
-  config::Value profile;            // keys of the framework profile; null: none
+  RowKeys keys;
   std::string note;                 // said beside the prediction
   std::string because;              // the source, or the reason
 
@@ -70,7 +78,7 @@ const std::vector<RowRule>& row_rules(const std::string& name);
 /// `use` of the first rule that holds; "" where none does.
 std::string first_use(const std::string& name, const RowFacts& facts);
 
-/// Each rule that holds, with its keys of the profile (a null value: none), its groups filled in.
-void each_rule(const std::string& name, const RowFacts& facts, const std::function<void(const RowRule&, const config::Value& profile)>& take);
+/// Each rule that holds, with its keys, groups filled in.
+void each_rule(const std::string& name, const RowFacts& facts, const std::function<void(const RowRule&, const RowKeys&)>& take);
 
 }  // namespace rehearse::scenario

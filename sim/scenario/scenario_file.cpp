@@ -306,4 +306,19 @@ const config::Fields<ScenarioFile>& scenario_fields() {
   return table;
 }
 
+void amend_strategy(st::Strategy& strategy, const config::Value& sections) {
+  using S = st::Strategy;
+  static const config::Fields<S> table{
+      config::nested("training", &S::training, "batch, precision, framework", training_fields()),
+      config::nested("data_parallel", &S::data_parallel, "data-parallel strategy", data_parallel_fields()),
+      config::nested("pipeline", &S::pipeline, "pipeline schedule", pipeline_fields()),
+      config::nested("experts", &S::experts, "mixture of experts", experts_fields()),
+      config::nested("memory", &S::memory, "what is traded for memory", memory_fields()),
+      config::nested("tuning", &S::tuning, "fine-tuning", tuning_fields()),
+  };
+  config::Diagnostics problems;
+  config::amend(strategy, sections, table, problems);
+  config::throw_if_any(std::move(problems));
+}
+
 }  // namespace rehearse::scenario

@@ -54,4 +54,8 @@ struct ScenarioFile {
 
 const config::Fields<ScenarioFile>& scenario_fields();
 
+/// Puts what `sections` name (training, data_parallel, pipeline, experts, memory, tuning) in place of the strategy's own.
+/// Throws ConfigError at the key that there is not.
+void amend_strategy(strategies::Strategy& strategy, const config::Value& sections);
+
 }  // namespace rehearse::scenario

@@ -9,6 +9,7 @@
 #include "hwmodels/topology/cluster.h"
 #include "sim/config/document.h"
 #include "sim/core/error.h"
+#include "sim/scenario/scenario_file.h"
 #include "strategies/framework/profile.h"
 
 namespace rehearse::scenario {
@@ -44,6 +45,7 @@ TEST(RowRules, AllOfATestMustHoldAndOneOfTheAlternatives) {
   EXPECT_FALSE(holds("{gpu: {starts: [80gb, sxm]}}"));
   EXPECT_TRUE(holds("{about: {has: peft, also: capacity}, profile: huggingface}"));   // source and note
   EXPECT_FALSE(holds("{about: {has: peft}, profile: deepspeed}"));
+  EXPECT_TRUE(holds("{row_id: {lacks: s}, note: {has: capacity}}"));
   EXPECT_TRUE(holds("[{profile: deepspeed}, {note: {matches: 'Factor [0-9.]+;'}}]"));
 }
 
@@ -89,19 +91,52 @@ TEST(RowRules, FilesNameWhatThereIs) {
   check("frameworks", strategies::profile_names());
 }
 
-/// Every key of every rule is one of the profile's, and of the right kind; groups stand for numbers.
-TEST(RowRules, WordingHasKeysOfTheProfile) {
+/// A rule's keys, with a number for each group.
+config::Value with_numbers(const config::Value& keys) {
+  std::string text = config::to_yaml(keys);
+  for (std::size_t at; (at = text.find("{1}")) != std::string::npos;) text.replace(at, 3, "64");
+  std::erase(text, '"');
+  return config::parse_document(text, "rule").root;
+}
+
+/// Every key of every rule is one of the profile's or the scenario's, and of the right kind.
+TEST(RowRules, KeysAreThoseOfProfilesAndScenarios) {
   const strategies::FrameworkProfile profile = strategies::load_profile("huggingface");
-  std::size_t amending = 0;
-  for (const RowRule& rule : row_rules("wording")) {
-    if (rule.profile.is_null()) continue;
-    std::string text = config::to_yaml(rule.profile);
-    for (std::size_t at; (at = text.find("{1}")) != std::string::npos;) text.replace(at, 3, "64");
-    std::erase(text, '"');
-    EXPECT_NO_THROW(strategies::with_keys(profile, config::parse_document(text, "rule").root)) << text;
-    ++amending;
-  }
-  EXPECT_GT(amending, 30U);
+  std::size_t profiles = 0, scenarios = 0;
+  for (const char* file : {"wording", "settings"})
+    for (const RowRule& rule : row_rules(file)) {
+      strategies::Strategy strategy;
+      if (!rule.keys.profile.is_null()) {
+        EXPECT_NO_THROW(strategies::with_keys(profile, with_numbers(rule.keys.profile))) << config::to_yaml(rule.keys.profile);
+        ++profiles;
+      }
+      if (!rule.keys.scenario.is_null()) {
+        EXPECT_NO_THROW(amend_strategy(strategy, with_numbers(rule.keys.scenario))) << config::to_yaml(rule.keys.scenario);
+        ++scenarios;
+      }
+    }
+  EXPECT_GT(profiles, 40U);
+  EXPECT_GT(scenarios, 15U);
+}
+
+TEST(RowRules, NumbersAreCompared) {
+  EXPECT_FALSE(holds("{n_gpus: {above: 1}}"));   // not stated
+  const config::CsvTable csv = config::parse_csv("row_id,pp\nr-1,4\n", "rows.csv");
+  std::vector<std::string> groups;
+  EXPECT_TRUE(rules_of("  - {when: {pp: {above: 1}}, use: x}\n").front().holds(RowFacts(csv.row(0)), groups));
+  EXPECT_FALSE(rules_of("  - {when: {pp: {above: 4}}, use: x}\n").front().holds(RowFacts(csv.row(0)), groups));
+}
+
+TEST(RowRules, AnAmendedStrategyKeepsTheRest) {
+  strategies::Strategy strategy;
+  strategy.training.sequence_length = 4096;
+  strategy.memory.recompute = strategies::Recompute::full;
+  amend_strategy(strategy, config::parse_document("{training: {clip_gradients: false}, memory: {offload: {threads: 3}}}", "keys").root);
+  EXPECT_FALSE(strategy.training.clip_gradients);
+  EXPECT_EQ(strategy.memory.offload.threads, 3);
+  EXPECT_EQ(strategy.training.sequence_length, 4096);
+  EXPECT_EQ(strategy.memory.recompute, strategies::Recompute::full);
+  EXPECT_THROW(amend_strategy(strategy, config::parse_document("{memory: {offlaod: {}}}", "keys").root), ConfigError);
 }
 
 TEST(RowRules, KeysTakeThePlaceOfTheProfilesOwn) {
