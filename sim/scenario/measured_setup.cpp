@@ -210,8 +210,9 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   if (attention == "flash2") profile.attention = model::AttentionKernel::flash2;
   if (attention == "cudnn") profile.attention = model::AttentionKernel::cudnn;
   if (attention == "cudnn-9.13") profile.attention = model::AttentionKernel::cudnn_9_13;
-  if (attention == "mem-efficient") profile.attention = model::AttentionKernel::mem_efficient;
-  if (attention == "flash1" || attention == "flash2" || attention == "mem-efficient" || attention.starts_with("cudnn")) profile.cudnn_attention_from = 0;
+  if (attention.starts_with("mem-efficient")) profile.attention = model::AttentionKernel::mem_efficient;
+  if (attention == "mem-efficient, masked") profile.masked_attention = true;
+  if (attention == "flash1" || attention == "flash2" || attention.starts_with("mem-efficient") || attention.starts_with("cudnn")) profile.cudnn_attention_from = 0;
   // PyTorch prefers cuDNN's attention on Hopper and Blackwell from cuDNN 9.15.1 on, which its builds have had since 2.11
   // (ATen/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention; huggingface/transformers pull request 48163).
   const auto torch = release_after(cell(row, "source") + " " + note, "PyTorch ");
@@ -240,7 +241,7 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   // (transformers integrations/sdpa_attention.py, use_gqa_in_sdpa; ATen/native/transformers/cuda/sdp_utils.cpp, check_for_attn_mask).
   if (plain && contains(source, "MetaMathQA")) {
     profile.attention = model::AttentionKernel::mem_efficient;
-    profile.repeat_kv = true;
+    profile.masked_attention = profile.repeat_kv = true;
   }
   if (plain && contains(source, "fsdp_qlora")) profile.holds_output = profile.checkpoints_in_units = true;
   if (contains(text, "the output held")) profile.holds_output = true;
