@@ -111,6 +111,7 @@ const config::Fields<P>& fields() {
       config::boolean("aiter_attention", &P::aiter_attention, "on AMD's GPUs fused attention is AITER's, as Transformer Engine takes it"),
       config::integer("cudnn_attention_from", &P::cudnn_attention_from, "compute capability from which cuDNN's attention is preferred; 0: never", config::non_negative),
       config::choice("cudnn_attention", &P::cudnn_attention, "which cuDNN that is", {{"cudnn", AttentionKernel::cudnn, "9.4 to 9.12"}, {"cudnn-9.13", AttentionKernel::cudnn_9_13, "and later"}}),
+      config::boolean("masked_attention", &P::masked_attention, "fused attention gets the causal mask as a tensor, and computes all scores"),
       config::boolean("attention_fused", &P::attention_fused, "false: scores in memory"),
       config::boolean("softmax_in_fp32", &P::softmax_in_fp32, "attention_fused false: scale, mask and softmax are operators of their own on an fp32 copy of the scores"),
       config::boolean("memory_buffer", &P::memory_buffer, "unfused scores, and tokens that experts gather, are written into a buffer that grows to the largest and stays"),

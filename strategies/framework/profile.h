@@ -85,6 +85,7 @@ struct FrameworkProfile {
   bool aiter_attention = false;           // on AMD's GPUs fused attention is AITER's, as Transformer Engine takes it; false: PyTorch's (AOTriton) or flash-attn's
   int cudnn_attention_from = 0;           // compute capability from which cuDNN's attention is preferred; 0: never
   model::AttentionKernel cudnn_attention = model::AttentionKernel::cudnn;  // which cuDNN: 9.4 to 9.12, or later
+  bool masked_attention = false;          // fused attention gets the causal mask as a tensor and computes all scores (PyTorch's memory-efficient kernel; FlashAttention takes no tensor)
   bool attention_fused = true;            // false: scores in memory (2021 Megatron)
   bool softmax_in_fp32 = false;           // unfused: scale, mask and softmax are operators of their own on an fp32 copy of the scores (Megatron's --no-masked-softmax-fusion)
   bool memory_buffer = false;             // unfused scores, and tokens that experts gather, are written into a buffer that grows to the largest and stays (Megatron's GlobalMemoryBuffer)

@@ -26,18 +26,30 @@ Item Operators::attention_kernel(KernelKind kind, const AttentionShape& s, bool 
                                      .name = kind == KernelKind::attention_forward ? "attention" : "attention backward"})};
 }
 
+/// Packed documents are so many short sequences to the kernel. Under a mask in a tensor all scores are computed, documents' and windows' as well
+/// (ATen/native/transformers/cuda/mem_eff_attention: custom_mask_type is none beside attn_bias). Leaves out the mask's own traffic,
+/// one value per score for all heads, which L2 keeps.
+AttentionShape Operators::computed_attention(const AttentionShape& s) const {
+  AttentionShape computed = s;
+  if (c_.profile.masked_attention) {
+    computed.window = 0;
+    return computed;
+  }
+  computed.length = std::min(s.length, c_.strategy.training.attended_length());
+  computed.batch = (s.batch * s.length + computed.length - 1) / computed.length;
+  return computed;
+}
+
 TensorId Operators::attention(TensorId q, TensorId k, TensorId v, const AttentionShape& s) {
   const std::int64_t tokens = s.batch * s.length;
-  // Packed documents are so many short sequences to the kernel.
-  AttentionShape documents = s;
-  documents.length = std::min(s.length, c_.strategy.training.attended_length());
-  documents.batch = (tokens + documents.length - 1) / documents.length;
+  const AttentionShape computed = computed_attention(s);
+  const bool causal = !c_.profile.masked_attention;
   const TensorId out = tape_.tensor("attention output", tokens * s.heads * s.value_dim * c_.element());
   const TensorId lse = tape_.tensor("attention log-sum-exp", tokens * s.heads * 4, false);
   Node node{.name = "attention", .inputs = {q, k, v}, .outputs = {out}, .saved = {q, k, v, out, lse}, .intermediates = {lse},
-            .forward = {attention_kernel(KernelKind::attention_forward, documents, true, documents.length, documents.length)}};
+            .forward = {attention_kernel(KernelKind::attention_forward, computed, causal, computed.length, computed.length)}};
   // The fp32 accumulator of dQ and the row sums live while the kernel runs (flash_api.cpp, mha_bwd: dq_accum, softmax_d).
-  node.backward = {workspace(0, tokens * s.heads * s.head_dim * 4), workspace(1, tokens * s.heads * 4), attention_kernel(KernelKind::attention_backward, documents, true, documents.length, documents.length), free(0), free(1)};
+  node.backward = {workspace(0, tokens * s.heads * s.head_dim * 4), workspace(1, tokens * s.heads * 4), attention_kernel(KernelKind::attention_backward, computed, causal, computed.length, computed.length), free(0), free(1)};
   sinks(node);
   if (c_.profile.attention_output_bits > 0) pack_attention_output(node, out);
   tape_.nodes.push_back(std::move(node));

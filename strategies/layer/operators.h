@@ -99,6 +99,7 @@ class Operators {
   TensorId with_prompt(TensorId q, TensorId y);
   /// Fused attention among the tokens that this rank has.
   TensorId attention(TensorId q, TensorId k, TensorId v, const AttentionShape& shape);
+  AttentionShape computed_attention(const AttentionShape& shape) const;
   Item attention_kernel(model::KernelKind kind, const AttentionShape& shape, bool causal, std::int64_t queries, std::int64_t keys) const;
   void sinks(Node& node);
   void pack_attention_output(Node& node, TensorId out);

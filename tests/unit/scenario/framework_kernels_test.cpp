@@ -65,6 +65,34 @@ int launches(const Scenario& s, const std::string& word) {
   return out;
 }
 
+/// FLOPs that attention's kernels of one step execute.
+double attention_flops(const Scenario& s) {
+  const plan::Plan plan = strategies::write_plan(s.model, s.strategy, s.profile, s.cluster.gpus_per_node);
+  double flops = 0;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing) {
+      if (i.op != plan::Opcode::kernel) continue;
+      const model::KernelSpec& kernel = plan.kernels[i.index];
+      if (kernel.kind == model::KernelKind::attention_forward || kernel.kind == model::KernelKind::attention_backward) flops += model::flops_of(kernel).value;
+    }
+  return flops;
+}
+
+// Two layers, a sequence of 256, heads of 512 / 8 elements: two products forward and five backward over 256 x 256 scores, of which a causal
+// kernel computes 256 x 257 / 2. A kernel that has the mask as a tensor does not know which scores it hides: of packed documents
+// of 64 tokens it computes all 256 x 256 as well (four times 64 x 65 / 2 where it knows).
+TEST(FrameworkKernels, MaskInATensorSkipsNoScores) {
+  Scenario s = job("huggingface");
+  const double per_score = 2.0 * 2 * 512 * (1 + 2.5);
+  EXPECT_EQ(attention_flops(s), per_score * 2 * 256 * 257 / 2);
+  s.strategy.training.document_length = 64;
+  EXPECT_EQ(attention_flops(s), per_score * 2 * 4 * 64 * 65 / 2);
+  s.profile.masked_attention = true;
+  EXPECT_EQ(attention_flops(s), per_score * 2 * 256 * 256);
+  s.strategy.training.document_length = 0;
+  EXPECT_EQ(attention_flops(s), per_score * 2 * 256 * 256);
+}
+
 // torch.backends.cuda.matmul.allow_tf32 holds for every product of fp32, those of attention's scores too: six in each of two layers.
 TEST(FrameworkKernels, ScoresInMemoryAreMultipliedInTf32) {
   Scenario s = job("plain");

@@ -395,6 +395,10 @@ TEST(MeasuredRun, FineTuningScriptsOfTheirOwn) {
   const strategies::FrameworkProfile peft = of("huggingface/peft method_comparison/MetaMathQA/results/a.json", "").profile;
   EXPECT_TRUE(!peft.fused_optimizer && peft.holds_output && peft.holds_last_graph && !peft.adapter_autocast && peft.repeat_kv);
   EXPECT_EQ(peft.attention, model::AttentionKernel::mem_efficient);   // padded batches have a mask
+  EXPECT_TRUE(peft.masked_attention && !trainer.masked_attention);
+  const auto attends = [](const std::string& attention) { return scenario({{"framework", "hf"}, {"n_gpus", "1"}, {"global_batch", "1"}, {"attention", attention}}).profile; };
+  EXPECT_TRUE(attends("mem-efficient, masked").masked_attention && !attends("mem-efficient").masked_attention);
+  EXPECT_EQ(attends("mem-efficient, masked").attention, model::AttentionKernel::mem_efficient);
   const strategies::FrameworkProfile zero =
       scenario({{"framework", "hf"}, {"task", "sft"}, {"n_gpus", "8"}, {"sharding", "zero2"}, {"global_batch", "8"}, {"optimizer", "AdamW"}, {"note", "the output held, shifted logits copied"}}).profile;
   EXPECT_TRUE(zero.name == "deepspeed" && zero.holds_output && zero.copies_shifted_logits && zero.fused_optimizer);
