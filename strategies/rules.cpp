@@ -307,6 +307,31 @@ void narrow_parameter_rules(const Strategy& s, const FrameworkProfile& profile, 
   rules.forbid(kind != DataParallelKind::none && kind != DataParallelKind::ddp && kind != DataParallelKind::distributed_optimizer, key, "only weights that each rank has whole are simulated in 8 bits", "Use data_parallel.kind distributed-optimizer or ddp, or leave the key out");
 }
 
+/// Attention and output layer in 8 bits. Source: Transformer Engine 2.16 pytorch/attention/dot_product_attention/utils.py (combine_and_quantize);
+/// Megatron core 0.18 extensions/transformer_engine.py (TELMHeadColumnParallelLinear).
+void narrow_product_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
+  const Training& t = s.training;
+  const char* engine = "Use a profile that has, as megatron-core, or leave the key out";
+  const std::string lacks = "the framework profile '" + profile.name + "' has no layers of Transformer Engine";
+  if (t.fp8_attention) {
+    const char* key = "training.fp8_attention";
+    const std::int64_t width = model.query_width() / model.heads;
+    rules.forbid(t.precision != Precision::fp8 && t.precision != Precision::mxfp8, key, "only jobs with products of 8 bits have attention's in them", "Set training.precision to fp8 or mxfp8, or leave the key out");
+    rules.forbid(!profile.transformer_engine, key, lacks, engine);
+    rules.forbid(t.attention == "unfused", key, "unfused attention multiplies in 16 bits", "Leave training.attention out, or the key");
+    rules.forbid(s.parallelism.degrees.context > 1, key, "context-parallel attention is simulated in 16 bits only", "Use parallelism.context 1, or leave the key out");
+    rules.forbid(s.memory.sequence_chunk > 0, key, "attention in chunks is simulated in 16 bits only", "Leave out memory.sequence_chunk, or the key");
+    rules.forbid(t.precision == Precision::mxfp8 && (t.attended_length() % 128 != 0 || width % 32 != 0), key, "blocks of 32 want sequences that 128 divides and heads that 32 divides", "Change them, or leave the key out");
+  }
+  if (t.fp8_head) {
+    const char* key = "training.fp8_head";
+    rules.forbid(t.precision != Precision::mxfp8, key, "the output layer has products of 8 bits with scales per 32 only", "Set training.precision to mxfp8, or leave the key out");
+    rules.forbid(!profile.transformer_engine, key, lacks, engine);
+    rules.forbid(model.tied_embeddings, key, "Transformer Engine's output layer has a weight of its own, and the model's is the embedding's", "Leave the key out");
+    rules.forbid(s.pipeline.deferred_head_gradients.has_value(), key, "Transformer Engine's output layer defers no gradients", "Leave out pipeline.deferred_head_gradients, or the key");
+  }
+}
+
 /// Weights that are gathered in 8 bits.
 void narrow_gather_rules(const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
   if (s.data_parallel.fp8_gather == NarrowGather::none) return;
@@ -356,6 +381,7 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   else one_stage_rules(model, s, rules);
   deferred_head_rules(model, s, profile, rules);
   narrow_parameter_rules(s, profile, rules);
+  narrow_product_rules(model, s, profile, rules);
   rules.forbid(t.precision == Precision::fp8_rowwise && profile.transformer_engine, "training.precision", "Transformer Engine's fp8 has no scales per row", "Use fp8 or mxfp8, or framework torchtitan or torchtitan-compile");
   data_parallel_rules(s, profile, gpus_per_node, rules);
   for (Diagnostic& problem : tuning_problems(model, s, profile)) rules.add(std::move(problem));

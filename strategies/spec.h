@@ -59,6 +59,8 @@ struct Training {
   bool multi_token_prediction = false;   // the model's further layers that predict later tokens are trained
   std::optional<LossKind> cross_entropy;            // these four unset: the profile's habit
   std::optional<bool> fp8_parameters;               // weights of 8-bit products are kept in 8 bits
+  bool fp8_attention = false;                       // attention's operands are in 8 bits too, in the format of the products
+  bool fp8_head = false;                            // the output layer's as well
   std::optional<bool> fused_gradient_accumulation;  // the weight-gradient product adds into the kept gradient
   std::optional<bool> transformer_engine;           // false: the framework's own layers
 };

@@ -17,6 +17,11 @@ constexpr int kMathLaunches = 6;     // product, scale, mask, softmax, dropout o
 
 const AttentionParameters& parameters_of(const KernelParameters& p, AttentionKernel wanted, bool& stand_in) {
   stand_in = false;
+  if (wanted == AttentionKernel::cudnn_fp8 || wanted == AttentionKernel::cudnn_mxfp8) {
+    const AttentionParameters& narrow = wanted == AttentionKernel::cudnn_fp8 ? p.cudnn_fp8 : p.cudnn_mxfp8;
+    EXPECTS(narrow.forward_fraction > 0, "this GPU has no parameters of attention in 8 bits");
+    return narrow;
+  }
   if (wanted == AttentionKernel::flash3 && p.flash3.forward_fraction > 0) return p.flash3;
   if (wanted == AttentionKernel::cudnn_9_13 && p.cudnn_9_13.forward_fraction > 0) return p.cudnn_9_13;
   const bool cudnn = wanted == AttentionKernel::cudnn || wanted == AttentionKernel::cudnn_9_13;
@@ -77,11 +82,12 @@ CostParts attention_cost(const DeviceRates& gpu, const model::KernelSpec& s, boo
   const bool backward = s.kind == model::KernelKind::attention_backward;
   double fraction = backward ? a.backward_fraction : a.forward_fraction;
   if (s.attention == AttentionKernel::triton && p.triton_forward_share > 0) fraction *= backward ? p.triton_backward_share : p.triton_forward_share;
-  if (backward && s.head_dim > 128) fraction *= p.wide_head_backward_fraction;
+  const bool narrow = bits(s.dtype) <= 8;
+  if (backward && s.head_dim > 128 && !narrow) fraction *= p.wide_head_backward_fraction;
   const double products = 2.0 * static_cast<double>(computed_width(s.attention, s.head_dim) + computed_width(s.attention, s.value_head_dim)) * (backward ? kBackwardFlops : 1);
-  const double per_score = products + a.softmax_flops;
-  const double sm_rate =
-      gpu.peak[static_cast<std::size_t>(s.dtype)] * clock_at_power(gpu.attention_clock, fraction * products / per_score / gpu.p.gemm_peak_fraction, gpu.highest_clock) * fraction / gpu.sms;
+  const double per_score = products + (backward && a.backward_softmax_flops > 0 ? a.backward_softmax_flops : a.softmax_flops);
+  const double power = fraction * products / per_score / p.gemm_peak_fraction * (narrow ? p.gemm_8bit_power : 1);
+  const double sm_rate = gpu.peak[static_cast<std::size_t>(s.dtype)] * clock_at_power(gpu.attention_clock, power, gpu.highest_clock) * fraction / gpu.sms;
   const double ramp = a.key_ramp + a.causal_waste * ((s.causal ? 1 : 0) + (s.window > 0 ? 1 : 0));
   const double seen = model::attention_area(s.query_length, s.key_length, s.causal, s.window) / queries;
   const double most = s.window > 0 ? std::min(keys, static_cast<double>(s.causal ? s.window : 2 * s.window)) : keys;

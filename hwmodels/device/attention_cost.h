@@ -8,6 +8,8 @@ namespace rehearse::hwmodels {
 
 /// Fused: work of a tile = 128 queries * (keys they see + ramp + waste per edge of the mask) * (2(d + dv) [* 2.5] + softmax);
 /// time = launch + the longer of all waves and the longest single tile, never less than reading and writing once.
+/// Kernels on 8-bit operands (cudnn_fp8, cudnn_mxfp8) have a cost per score of backward's own, and no stand-in: a GPU has their parameters or
+/// the scenario is refused (sim/scenario/resolve.cpp).
 /// Unfused (sdpa_math): its matrix products over the whole square plus passes over the scores in HBM.
 /// `stand_in`, when given, is set when this implementation has no parameters here and the next older one is used
 /// (cudnn_9_13 -> cudnn; flash3, cudnn -> flash2 -> flash1; triton and mem_efficient count as flash1).

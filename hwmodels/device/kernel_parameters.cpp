@@ -18,6 +18,8 @@ using P = KernelParameters;
       ParameterField{#kernel "_key_ramp", [](P& p) -> double& { return p.kernel.key_ramp; }, false},            \
       ParameterField{#kernel "_causal_waste", [](P& p) -> double& { return p.kernel.causal_waste; }, false},    \
       ParameterField{#kernel "_wave_quantisation", [](P& p) -> double& { return p.kernel.wave_quantisation; }, false}
+#define REHEARSE_ATTENTION_8BIT(kernel) \
+  REHEARSE_ATTENTION(kernel), ParameterField { #kernel "_backward_softmax_flops", [](P& p) -> double& { return p.kernel.backward_softmax_flops; }, false }
 
 constexpr std::array kFields{
     REHEARSE_FIELD(sustained_clock, true),
@@ -49,6 +51,8 @@ constexpr std::array kFields{
     REHEARSE_ATTENTION(flash3),
     REHEARSE_ATTENTION(cudnn),
     REHEARSE_ATTENTION(cudnn_9_13),
+    REHEARSE_ATTENTION_8BIT(cudnn_fp8),
+    REHEARSE_ATTENTION_8BIT(cudnn_mxfp8),
     REHEARSE_FIELD(triton_forward_share, true),
     REHEARSE_FIELD(triton_backward_share, true),
     REHEARSE_FIELD(wide_head_backward_fraction, true),
@@ -88,6 +92,7 @@ constexpr std::array kFields{
     REHEARSE_FIELD(fitted_memory_maximum, false),
 };
 
+#undef REHEARSE_ATTENTION_8BIT
 #undef REHEARSE_ATTENTION
 #undef REHEARSE_FIELD
 

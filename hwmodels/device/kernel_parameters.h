@@ -19,6 +19,7 @@ struct AttentionParameters {
   double key_ramp = 0;           // prologue and epilogue of one tile, as a number of extra keys
   double causal_waste = 0;       // masked scores computed at each edge of the mask (the diagonal, a window's far side), keys per query
   double wave_quantisation = 0;  // 0: a last partial wave costs its share; 1: it costs a whole wave
+  double backward_softmax_flops = 0;  // 8-bit kernels: backward's, which also brings scores and their gradients into 8 bits; 0: as forward
 };
 
 struct KernelParameters {
@@ -50,9 +51,9 @@ struct KernelParameters {
   double native_grouped_fraction = 1;       // of that, what PyTorch's own kernel reaches on 16-bit operands
 
   double attention_clock_ratio = 1;         // attention keeps more of the clock at the power limit than products of training steps as busy do
-  AttentionParameters flash1, flash2, flash3, cudnn, cudnn_9_13;
+  AttentionParameters flash1, flash2, flash3, cudnn, cudnn_9_13, cudnn_fp8, cudnn_mxfp8;
   double triton_forward_share = 0, triton_backward_share = 0;  // of flash2's speed; 0: not measured there
-  double wide_head_backward_fraction = 1;  // factor on backward when head_dim > 128 (registers spill)
+  double wide_head_backward_fraction = 1;  // factor on 16-bit backward when head_dim > 128 (registers spill)
   double math_passes_forward = 0;          // unfused attention: passes over the scores in memory
   double math_passes_mask = 0;             // more of them when a causal mask is built and added
   double math_passes_backward = 0;

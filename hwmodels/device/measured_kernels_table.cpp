@@ -18,13 +18,15 @@ using model::KernelKind;
 
 constexpr std::array<std::pair<std::string_view, GemmRole>, 3> kRoles{
     {{"forward", GemmRole::forward}, {"data_gradient", GemmRole::data_gradient}, {"weight_gradient", GemmRole::weight_gradient}}};
-constexpr std::array<std::pair<std::string_view, AttentionKernel>, 7> kAttention{{{"flash1", AttentionKernel::flash1},
+constexpr std::array<std::pair<std::string_view, AttentionKernel>, 9> kAttention{{{"flash1", AttentionKernel::flash1},
                                                                                    {"flash2", AttentionKernel::flash2},
                                                                                    {"flash3", AttentionKernel::flash3},
                                                                                    {"cudnn", AttentionKernel::cudnn},
                                                                                    {"cudnn_9_13", AttentionKernel::cudnn_9_13},
                                                                                    {"sdpa_math", AttentionKernel::sdpa_math},
-                                                                                   {"mem_efficient", AttentionKernel::mem_efficient}}};
+                                                                                   {"mem_efficient", AttentionKernel::mem_efficient},
+                                                                                   {"cudnn_fp8", AttentionKernel::cudnn_fp8},
+                                                                                   {"cudnn_mxfp8", AttentionKernel::cudnn_mxfp8}}};
 constexpr std::array<std::pair<std::string_view, ClockState>, 2> kClocks{{{"burst", ClockState::burst}, {"sustained", ClockState::sustained}}};
 
 template <typename T, std::size_t N>

@@ -156,6 +156,11 @@ class Megatron {
         if (*kept && (in_.has("fp8_format") || in_.has("fp8"))) in_.set("training.fp8_parameters", "true", key);
         else in_.use(key, *kept ? "no products of 8 bits" : "weights of 16 bits");
       }
+    for (const auto& [key, ours] : {std::pair{"fp8_dot_product_attention", "training.fp8_attention"}, {"fp8_output_proj", "training.fp8_head"}})
+      if (const auto narrow = in_.flag(key)) {
+        if (*narrow && (in_.has("fp8_format") || in_.has("fp8"))) in_.set(ours, "true", key);
+        else in_.use(key, *narrow ? "no products of 8 bits" : "products of 16 bits");
+      }
     if (in_.has("transformer_impl")) in_.set("training.transformer_engine", layer_.local ? "false" : "true", "transformer_impl");
     const bool backend = in_.has("attention_backend"), flash = in_.flag("use_flash_attn").value_or(false);
     const char* by = backend ? "attention_backend" : flash ? "use_flash_attn" : "transformer_impl";

@@ -41,7 +41,6 @@ constexpr Unsimulated kMegatronUnsimulated[] = {
     {"fp4_param", kNone, "parameters kept and gathered in 4 bits"},
     {"reuse_grad_buf_for_mxfp8_param_ag", kNone, "shared buffers"},
     {"fp8_multi_head_attention", kNone, "attention in 8 bits"},
-    {"fp8_dot_product_attention", kNone, "attention in 8 bits"},
     {"nccl_ub", kNone, "registered NCCL buffers"},
     {"use_nccl_ub", kNone, "registered NCCL buffers"},
     {"use_sharp", kNone, "SHARP between nodes"},

@@ -109,6 +109,8 @@ Value training_section(const scenario::Scenario& s) {
     for (const auto& e : st::loss_kinds().entries())
       if (e.value == *t.cross_entropy) out.add("cross_entropy", e.name);
   out.add_if("fp8_parameters", t.fp8_parameters);
+  if (t.fp8_attention) out.add("fp8_attention", true);
+  if (t.fp8_head) out.add("fp8_head", true);
   out.add_if("fused_gradient_accumulation", t.fused_gradient_accumulation);
   out.add_if("transformer_engine", t.transformer_engine);
   return out.take();

@@ -39,6 +39,8 @@ const config::Fields<Recipe>& recipe_fields() {
       config::boolean("partition_activations", &R::partition_activations, "each tensor rank keeps a piece of a recomputed layer's input"),
       config::boolean("synchronize_checkpoints", &R::synchronize_checkpoints, "the host waits for the device around each recomputed layer"),
       config::boolean("overlap_exchange", &R::overlap_exchange, "tokens travel beside another micro-batch's backward"),
+      config::boolean("fp8_attention", &R::fp8_attention, "fp8_dot_product_attention"),
+      config::boolean("fp8_head", &R::fp8_head, "fp8_output_proj"),
       config::integer("deferred_head_gradients", &R::deferred_head_gradients, "wgrad_deferral_limit, under pipeline stages", config::positive),
   };
   return table;
@@ -79,6 +81,8 @@ void apply(const Recipe& recipe, bool recompute_unsaid, Strategy& s) {
   if (recipe.cuda_graph) s.training.cuda_graph = true;
   s.training.cuda_graph_modules = recipe.cuda_graph_modules;
   if (recipe.fused_mlp) s.experts.fused_mlp = true;
+  s.training.fp8_attention = recipe.fp8_attention;
+  s.training.fp8_head = recipe.fp8_head;
   if (recipe.fused_index_map) s.experts.fused_index_map = true;
   if (s.parallelism.degrees.pipeline > 1) s.pipeline.deferred_head_gradients = recipe.deferred_head_gradients;
   // Overlap needs the interleaved schedule where there are stages.

@@ -20,8 +20,11 @@ TensorId Operators::attention(TensorId q, TensorId k, TensorId v, const model::L
 }
 
 Item Operators::attention_kernel(KernelKind kind, const AttentionShape& s, bool causal, std::int64_t queries, std::int64_t keys) const {
+  using model::AttentionKernel;
+  const bool narrow = has_narrow_attention();
+  const AttentionKernel which = !narrow ? c_.profile.attention : c_.gemm == DType::fp8 ? AttentionKernel::cudnn_fp8 : AttentionKernel::cudnn_mxfp8;
   return {.kind = Item::Kind::kernel,
-          .spec = c_.builder.kernel({.kind = kind, .attention = c_.profile.attention, .dtype = c_.activation, .output_dtype = c_.activation, .causal = causal, .batch = s.batch, .heads = s.heads,
+          .spec = c_.builder.kernel({.kind = kind, .attention = which, .dtype = narrow ? c_.gemm : c_.activation, .output_dtype = c_.activation, .causal = causal, .batch = s.batch, .heads = s.heads,
                                      .kv_heads = s.kv_heads, .query_length = queries, .key_length = keys, .head_dim = s.head_dim, .value_head_dim = s.value_dim, .window = s.window,
                                      .name = kind == KernelKind::attention_forward ? "attention" : "attention backward"})};
 }
@@ -50,10 +53,58 @@ TensorId Operators::attention(TensorId q, TensorId k, TensorId v, const Attentio
             .forward = {attention_kernel(KernelKind::attention_forward, computed, causal, computed.length, computed.length)}};
   // The fp32 accumulator of dQ and the row sums live while the kernel runs (flash_api.cpp, mha_bwd: dq_accum, softmax_d).
   node.backward = {workspace(0, tokens * s.heads * s.head_dim * 4), workspace(1, tokens * s.heads * 4), attention_kernel(KernelKind::attention_backward, computed, causal, computed.length, computed.length), free(0), free(1)};
+  if (has_narrow_attention()) narrow_attention(node, s);
   sinks(node);
   if (c_.profile.attention_output_bits > 0) pack_attention_output(node, out);
   tape_.nodes.push_back(std::move(node));
   return out;
+}
+
+/// Transformer Engine's FusedAttention with fp8_dpa. mxfp8: each of queries, keys, values and the output's gradient is quantised along both
+/// of its dimensions at once, the scales are brought into the order of the kernel in a second pass; backward keeps both copies and the bf16
+/// output. fp8: queries, keys and values are joined and quantised with one scale, the gradient with one of its own; with current scaling
+/// their maxima are found first. Delayed scaling, whose kernel writes 8 bits: output and gradients are brought back into 16, and backward
+/// keeps the narrow output.
+/// Source: pytorch/attention/dot_product_attention/backends.py (FusedAttnFunc) and utils.py (combine_and_quantize,
+/// mxfp8_quantize_fast_path), 2.16.
+void Operators::narrow_attention(Node& node, const AttentionShape& s) {
+  constexpr int kNarrowGradient = 2, kJoined = 3;   // temporaries before them are attention's own
+  const bool blocks = c_.gemm == DType::mxfp8, current = scales_from_tensor();
+  const std::int64_t tokens = s.batch * s.length, e = c_.element();
+  const std::int64_t queries = tokens * s.heads * s.head_dim, keys = tokens * s.kv_heads * s.head_dim, values = tokens * s.kv_heads * s.value_dim;
+  const std::int64_t inputs = queries + keys + values, outputs = tokens * s.heads * s.value_dim;
+  const auto narrow = [&](std::int64_t elements) { return blocks ? 2 * (elements + elements / 32) : elements; };
+  const auto quantised = [&](const std::string& what, std::initializer_list<std::int64_t> parts) {
+    std::vector<Item> list;
+    std::int64_t all = 0;
+    for (const std::int64_t elements : parts) {
+      if (current) list = {kernel(what + " maximum reset", 0, 4), kernel(what + " maximum", elements * e, 4, KernelKind::reduction), kernel(what + " scale", 4, 8)};
+      list.push_back(kernel(what + " cast", elements * e, narrow(elements)));
+      all += elements;
+    }
+    if (blocks) list.push_back(kernel(what + " swizzle scales", all / 16, all / 16));
+    return list;
+  };
+  const TensorId kept = tape_.tensor("attention inputs in 8 bits", narrow(inputs), false), out = node.outputs.front();
+  std::vector<Item> before;
+  if (!blocks) before = {alloc(kJoined, inputs * e), kernel("attention join inputs", inputs * e, inputs * e)};
+  for (const Item& i : blocks ? quantised("attention inputs", {queries, keys, values}) : quantised("attention inputs", {inputs})) before.push_back(i);
+  if (!blocks) before.push_back(free(kJoined));
+  node.forward.insert(node.forward.begin(), before.begin(), before.end());
+  std::vector<TensorId> saved{kept, out};
+  if (!blocks && !current) {
+    saved.back() = tape_.tensor("attention output in 8 bits", outputs, false);
+    node.intermediates.push_back(saved.back());
+    node.forward.push_back(kernel("attention output cast back", outputs, outputs * e));
+    node.backward.push_back(kernel("attention gradients cast back", inputs, inputs * e));
+  }
+  saved.insert(saved.end(), node.intermediates.begin(), node.intermediates.begin() + 1);   // the row sums
+  node.intermediates.push_back(kept);
+  node.saved = std::move(saved);
+  std::vector<Item> gradient{alloc(kNarrowGradient, narrow(outputs))};
+  for (const Item& i : quantised("attention gradient", {outputs})) gradient.push_back(i);
+  node.backward.insert(node.backward.begin(), gradient.begin(), gradient.end());
+  node.backward.push_back(free(kNarrowGradient));
 }
 
 /// What backward needs of the output waits in fewer bits, with a scale per 128 values, and is unpacked once for all that read it.

@@ -140,10 +140,10 @@ TensorId prediction_layer(const LowerContext& c, Operators& op, Tape& tape, Tens
   return op.norm(layer_block(c, op, tape, joined, m.layers.back()), "prediction norm", rows, m.hidden);
 }
 
-/// The output layer stays in 16 bit under 8-bit recipes.
+/// The output layer stays in 16 bit under 8-bit recipes that do not say otherwise.
 LowerContext head_context(const LowerContext& c) {
   LowerContext head = c.narrowed();
-  if (bits(head.gemm) <= 8) head.gemm = c.activation;
+  if (bits(head.gemm) <= 8 && !c.strategy.training.fp8_head) head.gemm = c.activation;
   return head;
 }
 

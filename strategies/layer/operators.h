@@ -100,7 +100,10 @@ class Operators {
   /// Fused attention among the tokens that this rank has.
   TensorId attention(TensorId q, TensorId k, TensorId v, const AttentionShape& shape);
   AttentionShape computed_attention(const AttentionShape& shape) const;
+  bool has_narrow_attention() const { return c_.strategy.training.fp8_attention && bits(c_.gemm) == 8; }
   Item attention_kernel(model::KernelKind kind, const AttentionShape& shape, bool causal, std::int64_t queries, std::int64_t keys) const;
+  /// Queries, keys and values in 8 bits around a node of attention, and what backward keeps of them.
+  void narrow_attention(Node& node, const AttentionShape& shape);
   void sinks(Node& node);
   void pack_attention_output(Node& node, TensorId out);
   TensorId activation(TensorId gate_up, TensorId up, std::int64_t width, const std::string& prefix = "");

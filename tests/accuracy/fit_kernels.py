@@ -174,7 +174,7 @@ def fit_fp8(gpus, architecture, gemm):
 def fit_attention(gpus, architecture, gemm):
     out = {}
     p = dict(gemm_launch_us=gemm["gemm_launch_us"], gemm_peak_fraction=gemm["gemm_peak_fraction"])
-    for impl in ("flash1", "flash2", "flash3", "cudnn_9_13", "cudnn"):
+    for impl in ("flash1", "flash2", "flash3", "cudnn_9_13", "cudnn", "cudnn_fp8", "cudnn_mxfp8"):
         rows = [r for r in T.attention_rows() if gpus[r["gpu"]]["architecture"] == architecture and r["impl"] == impl]
         if not rows:
             continue
@@ -182,8 +182,11 @@ def fit_attention(gpus, architecture, gemm):
         groups = grouped_by(rows, "table", "gpu", "impl", "direction", "d", "window")
         ultra = {r["gpu"] for r in rows if r["gpu"] in ULTRA}
         hot = {d for d in ("fwd", "bwd") if any(r["table"] == "simumax" for r in rows)}
-        nuisance = {"wide": (.85, .5, 1)}
+        narrow = impl in ("cudnn_fp8", "cudnn_mxfp8")   # wide heads are no slower; of Blackwell Ultra's twice the exponentials backward gains less
+        nuisance = {} if narrow else {"wide": (.85, .5, 1)}
         nuisance.update({"ultra": (.6, .2, 1)} if ultra else {})
+        nuisance.update({"backward_softmax_flops": (2000, 0, 6000)} if narrow else {})
+        nuisance.update({"ultra back": (.8, .2, 1.5)} if narrow and ultra else {})
         nuisance.update({f"floor {d}": (60, 0, 140) for d in sorted(hot)})
         nuisance.update({"extra": (5, 0, 60), "throttle_us": (8e3, 1e2, 1e5)} if hot else {})
         nuisance.update({"harness": (5, 0, 25)} if any(r["table"].startswith("aiconfigurator") for r in rows) else {})
@@ -192,7 +195,7 @@ def fit_attention(gpus, architecture, gemm):
         shared = ["softmax_flops", "key_ramp", "causal_waste", "wave_quantisation"] if min(r["d"] for r in rows) >= 128 else []
         start = [.6, .5, 100, 50, 64, .5] + [v[0] for v in nuisance.values()]
         least = [.1, .1, 0, 0, 0, 0] + [v[1] for v in nuisance.values()]
-        most = [1, 1, 600, 1000, 500, 1] + [v[2] for v in nuisance.values()]
+        most = [1, 1, 2000 if narrow else 600, 1000, 500, 1] + [v[2] for v in nuisance.values()]
         # Where there is no later version either, what a score costs beside its products is assumed.
         later = "cudnn_9_13_softmax_flops" in out
         for n in shared if later else shared[:1]:
@@ -201,16 +204,16 @@ def fit_attention(gpus, architecture, gemm):
 
         def predict(x):
             a = dict(zip(names, x))
-            q = dict(p, wide_head_backward_fraction=a["wide"])
+            q = dict(p, wide_head_backward_fraction=a.get("wide", 1))
             values = []
             for i, r in enumerate(rows):
                 g = gpus[r["gpu"]]
                 if r["gpu"] in ultra:
-                    g = dict(g, softmax_factor=a["ultra"])
+                    g = dict(g, softmax_factor=a["ultra"], backward_softmax_factor=a.get("ultra back", a["ultra"]))
                 loop = r["table"] == "simumax"
                 low = gemm.get("clock " + r["gpu"], 1.0)
                 clock = low + (1 - low) * np.exp(-y[i] / a["throttle_us"]) if loop else 1.0
-                us = sum(F.attention_us(g, q, a, g["peak"]["bf16"], clock, r, back)
+                us = sum(F.attention_us(g, q, a, g["peak"]["fp8" if narrow else "bf16"], clock, r, back)
                          for back, word in ((False, "fwd"), (True, "bwd")) if word in r["direction"])
                 if loop:  # the host needs this long to launch one
                     us = max(us + a["extra"], a["floor " + r["direction"]])

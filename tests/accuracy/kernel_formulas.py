@@ -46,7 +46,8 @@ def attention_us(gpu, p, a, peak, clock, row, backward):
     s, heads, d, dv, window = float(row["s"]), float(row["b"] * row["h"]), row["d"], row["dv"], min(row["window"], row["s"])
     fraction = a["backward_fraction"] * (p["wide_head_backward_fraction"] if d > 128 else 1) if backward else a["forward_fraction"]
     products = 2.0 * (d + dv) * (2.5 if backward else 1)
-    per_score = products + a["softmax_flops"] * (gpu.get("softmax_factor", 1.0))
+    softmax = a.get("backward_softmax_flops", a["softmax_flops"]) if backward else a["softmax_flops"]
+    per_score = products + softmax * gpu.get("backward_softmax_factor" if backward else "softmax_factor", 1.0)
     busy = fraction * products / per_score
     sm_rate = peak * (1 if clock >= 1 else min(1, clock * (p["gemm_peak_fraction"] / busy) ** 0.266)) * fraction / gpu["sms"]
     ramp = a["key_ramp"] + a["causal_waste"] * (row["causal"] + (row["window"] > 0))

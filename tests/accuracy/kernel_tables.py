@@ -153,6 +153,11 @@ def attention_rows():
                             direction=r["direction"], b=int(r["batch"]), h=int(r["heads"]), hkv=int(r["kv_heads"]), s=int(r["seq_len"]),
                             d=int(r["head_dim"]), dv=int(r["value_head_dim"]), causal=r["causal"] == "y", window=int(r["window"]),
                             us=float(r["time_us"])))
+    for r in read("attention_cudnn_fp8"):
+        if float(r["time_us"]) < 1e5:
+            out.append(dict(table="cudnn-frontend", gpu=GPU[r["gpu"]], impl="cudnn_" + r["dtype"], direction=r["direction"], b=int(r["batch"]), h=int(r["heads"]),
+                            hkv=int(r["kv_heads"]), s=int(r["seq_len"]), d=int(r["head_dim"]), dv=int(r["value_head_dim"]), causal=r["causal"] == "y",
+                            window=int(r["window"]), us=float(r["time_us"])))
     for r in read("attention_sdpa_loops"):  # 30 at once: under 6 ms each the power limit has no time to act
         if r["cudnn"] != "9.1.0" or r["implementation"] != "cudnn":  # parameters are of 9.4 and later
             if float(r["time_us"]) < 6e3:

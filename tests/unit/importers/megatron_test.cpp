@@ -385,6 +385,17 @@ TEST(Megatron, InputsOfActivationsIn8Bits) {
   EXPECT_EQ(key(read(common), "memory.fp8_activation_inputs"), "-");
 }
 
+TEST(Megatron, AttentionAndOutputLayerIn8Bits) {
+  const std::string common = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --global-batch-size 8 --vocab-size 1000 --bf16 ";
+  const std::string both = "--fp8-dot-product-attention --fp8-output-proj ";
+  EXPECT_EQ(key(read(common + both + "--fp8-format e4m3 --fp8-recipe mxfp8"), "training.fp8_attention"), "true");
+  EXPECT_EQ(key(read(common + both + "--fp8-format e4m3 --fp8-recipe mxfp8"), "training.fp8_head"), "true");
+  for (const char* name : {"training.fp8_attention", "training.fp8_head"}) {
+    EXPECT_EQ(key(read(common + both), name), "-") << name;   // without products of 8 bits
+    EXPECT_EQ(key(read(common + "--fp8-format e4m3 --fp8-recipe mxfp8"), name), "-") << name;
+  }
+}
+
 TEST(Megatron, DeferredGradientsOfTheOutputLayer) {
   const std::string common = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --global-batch-size 8 --vocab-size 1000 --defer-embedding-wgrad-compute ";
   EXPECT_EQ(key(read(common + "--pipeline-model-parallel-size 2 --wgrad-deferral-limit 2"), "pipeline.deferred_head_gradients"), "2");

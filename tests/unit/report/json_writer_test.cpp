@@ -144,6 +144,7 @@ TEST(EffectiveConfig, HasEveryKeyOfTheScenarioFile) {
       small_scenario({"data_parallel.kind=ddp", "memory.paged_optimizer=true"}),
       small_scenario({"cluster.node=dgx-b200", "training.precision=nvfp4", "training.first_layers_16bit=1", "training.last_layers_16bit=1"}),
       small_scenario({"cluster.gpus_per_node=1", "data_parallel.kind=none", "training.framework=plain", "training.clip_gradients=false", "training.global_batch_size=1", "training.micro_batch_size=1", "memory.optimizer_in_backward=true"}),
+      small_scenario({"cluster.node=dgx-b200", "training.framework=megatron-core", "data_parallel.kind=ddp", "training.precision=mxfp8", "training.fp8_attention=true", "training.fp8_head=true"}),
       small_scenario({"data_parallel.kind=zero1", "parallelism.tensor=2", "memory.recompute=full", "memory.partition_activations=true", "memory.contiguous_checkpoints=true", "memory.number_checkpoints=4",
                       "memory.synchronize_checkpoints=true"}),
       small_scenario({"training.framework=megatron-core", "data_parallel.kind=ddp", "parallelism.pipeline=2", "pipeline.deferred_head_gradients=1", "training.precision=fp8", "training.fp8_parameters=true", "memory.fp8_activation_inputs=true"}),

@@ -57,6 +57,22 @@ TEST(MeasuredRun, RowScalesAreAPrecisionOfTheirOwn) {
   EXPECT_TRUE(runs[0].clean && runs[1].clean);
 }
 
+// Megatron-Bridge's presets in mxfp8 have attention in 8 bits from 26.06 on, where experts are fused; DeepSeek's and GPT-OSS's the output layer too.
+TEST(MeasuredRun, PresetsOfAReleaseSayWhatElseIsIn8Bits) {
+  const std::string columns = "row_id,framework,model,gpu,n_gpus,gpus_per_node,seq_len,pp,vpp,ep,sharding,micro_batch,global_batch,precision,step_time_s,source";
+  const auto row = [](const std::string& id, const std::string& model, const std::string& gpu, const std::string& precision, const std::string& release) {
+    return id + ",megatron-bridge," + model + "," + gpu + ",64,4,4096,1,,16,zero1,4,1280," + precision + ",2.5,summary of the " + release + " NeMo Container\n";
+  };
+  const auto runs = runs_of(columns, row("a", "GPT-OSS-120B", "gb300-nvl72", "mxfp8", "26.06") + row("b", "GPT-OSS-120B", "gb300-nvl72", "mxfp8", "26.04") + row("c", "GPT-OSS-120B", "gb300-nvl72", "bf16", "26.06") +
+                                          row("d", "Qwen3-30B-A3B", "gb300-nvl72", "mxfp8", "26.08"));
+  const std::vector<std::pair<bool, bool>> expected{{true, true}, {false, false}, {false, false}, {true, false}};   // attention, output layer
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_TRUE(runs[i].scenario) << runs[i].reason;
+    const st::Training& t = runs[i].scenario->strategy.training;
+    EXPECT_EQ(std::pair(t.fp8_attention, t.fp8_head), expected[i]) << i;
+  }
+}
+
 // LitGPT's recipes by their names, 4-bit weights or not; PEFT's DoRA.
 TEST(MeasuredRun, KindsOfAdapters) {
   const auto runs = runs_of("row_id,task,framework,model,gpu,n_gpus,seq_len,micro_batch,global_batch,precision,note",

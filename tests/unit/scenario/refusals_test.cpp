@@ -50,6 +50,22 @@ TEST(Refusals, APrecisionThatTheGpuLacks) {
   EXPECT_NE(mistakes("cluster.gpu=v100-32gb-sxm2").find("has no bf16 matrix products"), std::string::npos);
 }
 
+// Attention in 8 bits has parameters on Blackwell only.
+TEST(Refusals, AttentionIn8BitsThatNobodyMeasured) {
+  const auto job = [](const char* node) {
+    const std::string text = std::string("model: llama-3-8b\ncluster: {node: ") + node + "}\n" +
+                             "training: {sequence_length: 4096, global_batch_size: 8, precision: fp8, fp8_attention: true, framework: megatron-core}\nparallelism: {tensor: 8, sequence_parallel: true}\n";
+    try {
+      read_scenario(config::parse_document(text, "refusals.yaml").root, "refusals.yaml");
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(job("dgx-b200"), "");
+  EXPECT_NE(job("dgx-h100").find("training.fp8_attention: how fast attention in 8 bits is on"), std::string::npos) << job("dgx-h100");
+}
+
 TEST(Refusals, ASequenceBeyondTheLearnedPositions) {
   EXPECT_NE(mistakes("training.sequence_length=2048").find("the model has 1024 learned positions"), std::string::npos);
 }

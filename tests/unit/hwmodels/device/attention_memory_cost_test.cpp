@@ -156,6 +156,23 @@ TEST(AttentionCost, EveryEdgeOfTheMaskWastesAsMuch) {
   EXPECT_NEAR(window / whole, (seen_of_window + p.cudnn.key_ramp + 2 * p.cudnn.causal_waste) / (seen + p.cudnn.key_ramp + p.cudnn.causal_waste), 2e-3);
 }
 
+// In 8 bits a score costs its products and what softmax and casts take, which backward is more: 2 (d + dv) and 5 (d + dv) products. One
+// long head after the other, so that the tiles' ends do not count; both at the 8-bit peak.
+TEST(AttentionCost, NarrowKernelsHaveACostPerScoreOfBackwardsOwn) {
+  const KernelModel gpu(load_gpu("gb200-nvl72"), ClockState::burst);
+  const KernelParameters& p = gpu.rates().p;
+  for (const auto& [kernel, a, type] : {std::tuple(AttentionKernel::cudnn_fp8, p.cudnn_fp8, DType::fp8), {AttentionKernel::cudnn_mxfp8, p.cudnn_mxfp8, DType::mxfp8}})
+    for (const std::int64_t dim : {64, 128, 192}) {
+      model::KernelSpec s = attention(152, 8, 1 << 17, dim);
+      s.attention = kernel, s.dtype = type, s.causal = false;
+      const double forward = to_seconds(gpu.cost(s).duration), scores = 152.0 * 8 * static_cast<double>(1 << 17) * (static_cast<double>(1 << 17) + a.key_ramp);
+      s.kind = KernelKind::attention_backward;
+      const double backward = to_seconds(gpu.cost(s).duration), per_head = static_cast<double>(dim);
+      EXPECT_NEAR(forward / (scores * (4 * per_head + a.softmax_flops) / (5e15 * a.forward_fraction)), 1, 1e-3) << dim;
+      EXPECT_NEAR(backward / (scores * (10 * per_head + a.backward_softmax_flops) / (5e15 * a.backward_fraction)), 1, 1e-3) << dim;   // wide heads are no slower
+    }
+}
+
 TEST(MemoryCost, BytesOverBandwidthPlusFloor) {
   const KernelModel h100(load_gpu("h100-sxm"));
   const KernelParameters& p = h100.rates().p;

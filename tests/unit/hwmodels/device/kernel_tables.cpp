@@ -287,6 +287,17 @@ std::vector<MeasuredKernel> measured_attention() {
                                 std::string(later ? "cudnn 9.13" : "cudnn") + " head " + r["head_dim"] + (spec.window > 0 ? ", window " + r["window"] : ""),
                                 r["direction"], spec, std::stod(r["time_us"])));
   }
+  for (CsvRow& r : read_table("attention_cudnn_fp8")) {
+    if (std::stod(r["time_us"]) >= 1e5) continue;
+    const bool blocks = r["dtype"] == "mxfp8";
+    KernelSpec spec = heads(std::stoll(r["batch"]), std::stoll(r["heads"]), std::stoll(r["kv_heads"]), std::stoll(r["seq_len"]),
+                            std::stoll(r["head_dim"]), std::stoll(r["value_head_dim"]));
+    spec.causal = r["causal"] == "y";
+    spec.window = std::stoll(r["window"]);
+    spec.dtype = blocks ? DType::mxfp8 : DType::fp8;
+    out.push_back(attention_row("cudnn-frontend", gpu_named(r["gpu"]), blocks ? AttentionKernel::cudnn_mxfp8 : AttentionKernel::cudnn_fp8,
+                                "cudnn " + r["dtype"] + " head " + r["head_dim"], r["direction"], spec, std::stod(r["time_us"])));
+  }
   // Loops of 30: those of kernels under 6 ms leave the power limit no time, those of 20 ms and more reach it. cuDNN's parameters are of 9.4 on.
   for (CsvRow& r : read_table("attention_sdpa_loops")) {
     const double us = std::stod(r["time_us"]);
