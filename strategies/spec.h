@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -39,6 +40,8 @@ enum class Recompute : std::uint8_t { none, selective, full };
 struct Training {
   std::int64_t sequence_length = 0;
   std::int64_t document_length = 0;      // samples are packed documents of this length, and attention stays in each; 0: one document
+  std::optional<double> documents_per_sample;   // their number; unset: as many of document_length as it takes
+  std::int64_t documents() const { return documents_per_sample ? std::max<std::int64_t>(1, std::llround(*documents_per_sample)) : (sequence_length + attended_length() - 1) / attended_length(); }
   /// Tokens that attend to one another.
   std::int64_t attended_length() const { return document_length > 0 && document_length < sequence_length ? document_length : sequence_length; }
   std::int64_t global_batch_size = 0;    // samples per optimizer step

@@ -89,6 +89,7 @@ Value training_section(const scenario::Scenario& s) {
   Section out("training");
   out.add("sequence_length", t.sequence_length);
   if (t.document_length > 0) out.add("document_length", t.document_length);
+  if (t.documents_per_sample) out.add("documents_per_sample", *t.documents_per_sample);
   out.add("global_batch_size", t.global_batch_size);
   out.add("micro_batch_size", t.micro_batch_size);
   out.add("precision", word_of(t.precision));

@@ -1,6 +1,7 @@
 #include "sim/scenario/measured_scenario.h"
 
 #include <algorithm>
+#include <cmath>
 #include <regex>
 
 #include <fmt/core.h>
@@ -92,7 +93,16 @@ class RowScenario {
 
   /// Fine-tuning on questions and answers packed into long samples; attention stays within each (NeMo's THD format).
   /// Assumption: SQuAD's paragraphs with question and answer are of some 200 tokens, and long ones count for more.
+  /// Of samples whose number of documents is stated, lengths are taken to lie like exponentially distributed ones: their squares over their mean are
+  /// twice the mean.
   void choose_documents() {
+    static const std::regex kPacked(R"(packed samples of ([0-9]+\.?[0-9]*) documents)");
+    if (std::smatch found; std::regex_search(note_, found, kPacked)) {
+      st::Training& t = s_.strategy.training;
+      t.documents_per_sample = std::max(1.0, std::stod(found[1].str()));
+      t.document_length = std::max<std::int64_t>(1, std::llround(2 * static_cast<double>(integer(row_, "seq_len").value_or(1)) / *t.documents_per_sample));
+      return;
+    }
     if (!contains(note_, "SQuAD packed")) return;
     s_.strategy.training.document_length = 256;
     s_.notes.push_back("packed samples of SQuAD: attention within documents of 256 tokens");

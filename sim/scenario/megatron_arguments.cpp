@@ -48,6 +48,14 @@ bool apply_layer_pattern(const std::string& text, model::ModelDescription& m) {
   return true;
 }
 
+/// A router from scratch that nothing balances (no loss, no bias, not forced). Assumption: experts are as popular as words are, by Zipf's law; such
+/// routers follow tokens by what they are, from early on (Xue et al. 2024, OpenMoE, context-independent specialization).
+void apply_routing(const Arguments& a, Scenario& s) {
+  if (a.word("moe-router-load-balancing-type") != "none" || a.flag("moe-router-force-load-balancing") || a.flag("moe-router-enable-expert-bias")) return;
+  s.strategy.experts.routing = {.distribution = st::RoutingKind::zipf, .skew = 1};
+  s.notes.emplace_back("nothing balances the router: experts taken to be as popular as words are (Zipf's law)");
+}
+
 void apply_experts(const Arguments& a, Scenario& s) {
   model::Experts& experts = s.model.experts;
   s.profile.grouped_experts = a.flag("moe-grouped-gemm");
@@ -58,6 +66,7 @@ void apply_experts(const Arguments& a, Scenario& s) {
   s.profile.fused_router = a.flag("moe-router-fusion");
   s.profile.fused_permute = a.flag("moe-permute-fusion");
   s.profile.fused_index_map = a.flag("enable-experimental");
+  apply_routing(a, s);
   s.strategy.experts.capacity_factor = a.number("moe-expert-capacity-factor", 0);
   s.strategy.experts.pad_to_capacity = a.flag("moe-pad-expert-input-to-capacity");
   experts.shared_ffn_hidden = static_cast<std::int64_t>(a.number("moe-shared-expert-intermediate-size", 0));
@@ -162,6 +171,7 @@ void apply_legacy_kernels(const importers::MegatronLayer& layer, st::FrameworkPr
   if (!layer.legacy) return;
   profile.rope = st::Fusion::eager;
   if (layer.gated) profile.activation = st::Fusion::native;
+  profile.gate_offset = false;
   if (layer.own_rms_norm) profile.norm = st::Fusion::eager;
 }
 
@@ -207,6 +217,7 @@ std::optional<std::string> apply_megatron_arguments(const std::string& arguments
   // --cuda-graph-scope, --cuda-graph-modules from core 0.17 on.
   s.strategy.training.cuda_graph_modules = modules_in(a.word("cuda-graph-scope") + " " + a.word("cuda-graph-modules"));
   if (a.flag("no-rope-fusion")) s.profile.rope = st::Fusion::eager;
+  if (a.flag("no-bias-swiglu-fusion")) s.profile.activation = st::Fusion::native;
   if (s.model.experts.experts > 0) {
     apply_experts(a, s);
     const std::string pattern = a.word("moe-layer-freq");

@@ -86,6 +86,7 @@ const config::Fields<st::Training>& training_fields() {
       read_by_import("strict", "keys of that file that are not understood are errors", "true or false", R"({"type": "boolean"})"),
       config::integer("sequence_length", &T::sequence_length, "tokens per sample", between(1, 1 << 26)).required_unless("from"),
       config::integer("document_length", &T::document_length, "samples are packed documents of this many tokens, and attention stays within each (variable-length kernels); where lengths differ: mean of their squares over their mean", between(1, 1 << 26)),
+      config::number("documents_per_sample", &T::documents_per_sample, "packed documents of a sample; default: as many of document_length as it takes", at_least(1)),
       config::integer("global_batch_size", &T::global_batch_size, "samples per optimizer step", between(1, 1e12)).required_unless("from"),
       config::integer("micro_batch_size", &T::micro_batch_size, "samples per data-parallel rank per micro-step", between(1, 1e9)),
       config::choice("precision", &T::precision, "number format of matrix products",

@@ -31,9 +31,10 @@ inline bool is_native(Fusion f) { return f == Fusion::eager || f == Fusion::nati
 ///   pairs        fp32 copy, four products of every second element, stacked (torchtune)
 ///   matrices     fp32 copy times 2 x 2 matrices, summed over pairs (Foundation Model Stack)
 ///   widened      fp32 copy, flash-attn's rotary kernel on it, copied back (Qwen 1)
+///   angles       rotate_half with cosines and sines made of the angles for each tensor, and the end of each head joined on (Megatron-Core)
 ///   complex      fp32 copy, its pairs as complex numbers times other ones, copied back (torchtitan's Llama models)
 /// TorchInductor makes no kernels of complex numbers: under torch.compile their product is a kernel apart, the copies are part of others.
-enum class RopeForm : std::uint8_t { rotate_half, gathered, pairs, matrices, widened, complex };
+enum class RopeForm : std::uint8_t { rotate_half, angles, gathered, pairs, matrices, widened, complex };
 
 /// How parameters that the CPU has updated get back to the GPU under ZeRO-1 and 2 (DeepSpeed's runtime/zero/stage_1_and_2.py, step).
 enum class OffloadReturn : std::uint8_t {
@@ -76,8 +77,10 @@ struct FrameworkProfile {
   Fusion norm = Fusion::native;
   Fusion rope = Fusion::eager;
   RopeForm rope_form = RopeForm::rotate_half;   // where it is eager, or complex
+  bool rope_by_document = false;          // angles: packed documents are rotated one after the other, the host waiting for their lengths (Megatron-Core from 2026-06-17 to 08-17)
   Fusion activation = Fusion::native;
   std::optional<Fusion> gated_activation;   // of SwiGLU, where it is another
+  bool gate_offset = false;               // SwiGLU without a kernel of its own: an offset is added to the linear half, were it zero (Megatron-Core's glu_linear_offset)
   Fusion residual = Fusion::native;
   LossKind loss = LossKind::upcast;
   std::optional<LossKind> context_loss;   // under context parallelism, where it is another

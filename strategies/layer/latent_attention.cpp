@@ -11,6 +11,12 @@ struct Heads {
   TensorId query, key, value;
 };
 
+std::vector<Item> together(const std::vector<std::vector<Item>>& lists) {
+  std::vector<Item> all;
+  for (const std::vector<Item>& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
 Heads rotate(const LowerContext& c, Operators& op, Tape& tape, TensorId q, TensorId latent_rotary, TensorId kv) {
   const auto& mla = c.model.latent;
   const std::int64_t e = c.element(), heads = c.model.heads / c.tensor;
@@ -34,16 +40,27 @@ Heads rotate(const LowerContext& c, Operators& op, Tape& tape, TensorId q, Tenso
     value = tape.view("value", kv);
     node.outputs = {query, key, value};
     const std::int64_t q_rotary = c.tokens * heads * mla.qk_rope_head_dim * e;
-    node.forward = {op.kernel("query rope", q_rotary, q_rotary), op.kernel("key rope", rotary_bytes, rotary_bytes), op.kernel("query concatenate", q_bytes, q_bytes), op.kernel("key concatenate", q_bytes, q_bytes)};
-    node.backward = {op.kernel("concatenate backward", 2 * q_bytes, 2 * q_bytes), op.kernel("query rope backward", q_rotary, q_rotary),
-                     op.kernel("key rope backward", q_rotary, rotary_bytes, model::KernelKind::reduction)};
+    const std::vector<Item> join{op.kernel("query concatenate", q_bytes, q_bytes), op.kernel("key concatenate", q_bytes, q_bytes)};
+    const Item part = op.kernel("concatenate backward", 2 * q_bytes, 2 * q_bytes), sum = op.kernel("key rope backward", q_rotary, rotary_bytes, model::KernelKind::reduction);
+    if (c.profile.rope == Fusion::eager && c.profile.rope_form == RopeForm::angles) {
+      const auto turns = op.rotation(heads, mla.qk_rope_head_dim, mla.qk_rope_head_dim, true), key_turns = op.rotation(1, mla.qk_rope_head_dim, mla.qk_rope_head_dim, true);
+      const std::int64_t table = c.tokens * mla.qk_rope_head_dim * e;
+      for (const char* name : {"query cosines", "query sines", "key cosines", "key sines"}) node.intermediates.push_back(tape.tensor(name, table, false));
+      node.saved = node.intermediates;
+      node.forward = together({turns.forward, key_turns.forward, join});
+      node.backward = together({{part}, turns.backward, {sum}, key_turns.backward});
+    } else {
+      node.forward = together({{op.kernel("query rope", q_rotary, q_rotary), op.kernel("key rope", rotary_bytes, rotary_bytes)}, join});
+      node.backward = {part, op.kernel("query rope backward", q_rotary, q_rotary), sum};
+    }
   }
   if (gathers) {
     const int both = plan::kAfterCompute | plan::kComputeWaits;
-    node.forward.insert(node.forward.begin(), {Operators::alloc(0, rotary_bytes), op.collective(CollectiveKind::all_gather, "gather rotary keys", rotary_bytes, both)});
-    node.forward.push_back(Operators::free(0));
-    node.backward.insert(node.backward.begin(), Operators::alloc(0, rotary_bytes));
-    node.backward.insert(node.backward.end(), {op.collective(CollectiveKind::reduce_scatter, "scatter rotary key gradients", rotary_bytes, both), Operators::free(0)});
+    constexpr int kGathered = 12;   // beside the temporaries of a rotation
+    node.forward.insert(node.forward.begin(), {Operators::alloc(kGathered, rotary_bytes), op.collective(CollectiveKind::all_gather, "gather rotary keys", rotary_bytes, both)});
+    node.forward.push_back(Operators::free(kGathered));
+    node.backward.insert(node.backward.begin(), Operators::alloc(kGathered, rotary_bytes));
+    node.backward.insert(node.backward.end(), {op.collective(CollectiveKind::reduce_scatter, "scatter rotary key gradients", rotary_bytes, both), Operators::free(kGathered)});
   }
   tape.nodes.push_back(std::move(node));
   return {query, key, value};

@@ -233,6 +233,12 @@ TensorId Operators::rope(TensorId x, const std::string& name, std::int64_t width
   } else if (complex_rope()) {
     node.forward = {alloc(0, wide), kernel(name, bytes, bytes), alloc(1, wide), kernel(name + " product", wide, wide), free(0), free(1)};
     node.backward = {alloc(0, wide), kernel(name + " backward", bytes, bytes), alloc(1, wide), kernel(name + " product backward", wide, wide), free(0), free(1)};
+  } else if (c_.profile.rope == Fusion::eager && c_.profile.rope_form == RopeForm::angles) {
+    const std::int64_t turning = part_rotates ? c_.model.rotary_dim : c_.model.head_dim, table = c_.tokens * turning * c_.element();
+    Rotation rotates = rotation(width / c_.model.head_dim, c_.model.head_dim, turning, false);
+    node.forward = std::move(rotates.forward);
+    node.backward = std::move(rotates.backward);
+    node.saved = node.intermediates = {tape_.tensor(name + " cosines", table, false), tape_.tensor(name + " sines", table, false)};
   } else if (c_.profile.rope == Fusion::eager) {
     // x * cos + cat(-x2, x1) * sin
     const std::int64_t r = part_rotates ? bytes / c_.model.head_dim * c_.model.rotary_dim : bytes;
@@ -365,8 +371,15 @@ TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t
     tape_.nodes.push_back({.name = prefix + "silu", .inputs = {gate_or_fused}, .outputs = {silu}, .saved = {gate_or_fused}, .forward = {kernel("silu", bytes, bytes, halves)},
                            .backward = {kernel("silu backward", 2 * bytes, bytes, halves)}});
     std::vector<TensorId> inputs{silu, up == kNoTensor ? gate_or_fused : up};
-    tape_.nodes.push_back({.name = prefix + "gate product", .inputs = inputs, .outputs = {y}, .saved = inputs, .forward = {kernel("gate product", 2 * bytes, bytes, halves)},
-                           .backward = {kernel("gate product backward", 2 * bytes, bytes), kernel("gate product backward", 2 * bytes, bytes, halves)}});
+    Node product{.name = prefix + "gate product", .inputs = inputs, .outputs = {y}, .saved = inputs, .forward = {kernel("gate product", 2 * bytes, bytes, halves)},
+                 .backward = {kernel("gate product backward", 2 * bytes, bytes), kernel("gate product backward", 2 * bytes, bytes, halves)}};
+    if (c_.profile.gate_offset) {
+      const TensorId offset = tape_.tensor("linear half", bytes, false);
+      product.intermediates = {offset};
+      product.saved = {silu, offset};
+      product.forward = {kernel("gate offset", bytes, bytes, halves), kernel("gate product", 2 * bytes, bytes)};
+    }
+    tape_.nodes.push_back(std::move(product));
     return y;
   }
   std::vector<TensorId> inputs{gate_or_fused};

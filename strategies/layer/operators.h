@@ -90,6 +90,12 @@ class Operators {
 
   /// Rotary embedding of a tensor of `width` elements per token. Returns the rotated tensor.
   TensorId rope(TensorId x, const std::string& name, std::int64_t width);
+  /// What rotates `heads` of `head_dim`, of which `turning` elements turn, without a kernel of its own (RopeForm::angles). `interleaved`: pairs lie
+  /// side by side, as multi-head latent attention has them.
+  struct Rotation {
+    std::vector<Item> forward, backward;
+  };
+  Rotation rotation(std::int64_t heads, std::int64_t head_dim, std::int64_t turning, bool interleaved) const;
   /// Copies keys or values to all query heads.
   TensorId repeat(TensorId x, const std::string& name, std::int64_t from_width, std::int64_t to_width);
   /// Cuts a tensor of `rows` (0: one per token) into parts of these widths per row, without copying.
@@ -153,6 +159,8 @@ class Operators {
 
  private:
   bool complex_rope() const;
+  bool rotates_by_document() const;
+  Rotation rotate_once(std::int64_t bytes, std::int64_t turning, std::int64_t table, bool interleaved) const;
   TensorId narrow_product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
   TensorId product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
   TensorId scaled_and_shifted(TensorId y, const std::string& name, std::int64_t out, Split split);

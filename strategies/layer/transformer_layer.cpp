@@ -196,7 +196,10 @@ std::int64_t query_width(const LowerContext& c) { return c.model.heads * c.model
 std::int64_t key_width(const LowerContext& c) { return c.model.kv_heads * c.model.head_dim; }
 
 /// Of a fused projection, queries and keys are rotated after it has been split; else one kernel splits and rotates.
-bool rotates_parts(const LowerContext& c) { return c.profile.value_is_view || c.profile.packs_qkv || !c.profile.fused_qkv; }
+bool rotates_parts(const LowerContext& c) {
+  const bool by_operators = c.profile.rope == Fusion::eager && c.profile.rope_form == RopeForm::angles;
+  return c.profile.value_is_view || c.profile.packs_qkv || !c.profile.fused_qkv || by_operators;
+}
 
 /// What products read is gathered for all of them at once, unless it travels under them. Blocks with scales of their own are not known to.
 bool gathers_at_once(const LowerContext& c) {

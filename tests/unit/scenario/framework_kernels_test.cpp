@@ -128,6 +128,75 @@ TEST(FrameworkKernels, MegatronOf2021HasNoKernelForSwiglu) {
   }
 }
 
+/// Waits of the host for an event in one step of the first class.
+int host_waits(const Scenario& s) {
+  const plan::Plan plan = strategies::write_plan(s.model, s.strategy, s.profile, s.cluster.gpus_per_node);
+  int out = 0;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing) out += i.op == plan::Opcode::host_wait;
+  return out;
+}
+
+// ATen operators that launch, as counted on Megatron's own code (PyTorch 2.13, __torch_dispatch__): of a tensor cos, sin, two scalings, two casts, neg, two
+// cat, two products and a sum are 12; backward two products, neg, cat, two sums and a fill are 7. Queries and keys of two layers. Interleaved pairs
+// want a copy more, and in backward two fills, two copies and a sum.
+TEST(FrameworkKernels, MegatronWithoutAFusedRotaryEmbeddingTakesCosinesForEachTensor) {
+  Scenario s = job("megatron-core");
+  EXPECT_EQ(launches(s, "rope "), 2);   // "rope backward" of each layer
+  s.profile.rope = strategies::Fusion::eager;
+  EXPECT_EQ(launches(s, "rope "), 2 * 2 * (12 + 7));
+  s.model.latent = {.kv_lora_rank = 128, .qk_nope_head_dim = 32, .qk_rope_head_dim = 32, .v_head_dim = 64};
+  s.model.head_dim = 64;
+  EXPECT_EQ(launches(s, "rope ") - 2 /* "key rope backward" */, 2 * 2 * (13 + 12));
+}
+
+// Four documents of 64 tokens: 13 operators each in forward (12 and the copy into place). The same count says 54 for five in backward, 65 for six: 11 each,
+// two fewer of the last and one for the split. The host waits for their lengths: query and key of two layers.
+TEST(FrameworkKernels, MegatronRotatesPackedDocumentsOneAfterTheOther) {
+  Scenario s = job("megatron-core");
+  const int waits = host_waits(s);
+  s.strategy.training.document_length = 64;
+  EXPECT_EQ(host_waits(s), waits);
+  s.profile.rope = strategies::Fusion::eager;
+  EXPECT_EQ(launches(s, "rope "), 2 * 2 * (4 * 13 + 4 * 11 - 2 + 1));
+  EXPECT_EQ(host_waits(s), waits + 2 * 2);
+  s.strategy.training.documents_per_sample = 6.2;
+  EXPECT_EQ(launches(s, "rope "), 2 * 2 * (6 * 13 + 65));
+  s.profile.rope_by_document = false;
+  EXPECT_EQ(launches(s, "rope "), 2 * 2 * (12 + 7));
+}
+
+// Each document's gradient is copied out of a copy of all: 4 documents read and write the whole query or key once more than its 4 parts.
+TEST(FrameworkKernels, DocumentsWrittenInPlaceCopyTheWholeGradientEach) {
+  const auto copies = [](std::int64_t length) {
+    Scenario s = job("megatron-core");
+    s.profile.rope = strategies::Fusion::eager;
+    s.strategy.training.document_length = length;
+    const plan::Plan plan = strategies::write_plan(s.model, s.strategy, s.profile, 1);
+    std::int64_t bytes = 0;
+    for (const plan::Call& call : plan.classes[0].program.step)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing)
+        if (i.op == plan::Opcode::kernel && plan.kernels[i.index].name == "rope gradient copy") bytes += plan.kernels[i.index].bytes_written;
+    return bytes;
+  };
+  const std::int64_t unit = 2 * 256 * (512 + 512) * 2;   // of two layers
+  EXPECT_EQ(copies(64), 4 * unit);
+  EXPECT_EQ(copies(128), 2 * unit);
+  EXPECT_EQ(copies(256), 0);
+}
+
+// activation_func(x_glu) * (x_linear + glu_linear_offset): silu, sum and product in each of two layers; the sum has no backward.
+TEST(FrameworkKernels, MegatronWithoutAFusedSwigluAddsAnOffset) {
+  Scenario s = job("megatron-core");
+  EXPECT_EQ(launches(s, "gate"), 2 * 3);   // the products of gate_up
+  s.profile.activation = strategies::Fusion::native;
+  EXPECT_EQ(launches(s, "silu"), 2 * 2);
+  EXPECT_EQ(launches(s, "gate offset"), 2);
+  EXPECT_EQ(launches(s, "gate product"), 2 * 3);
+  s.profile.gate_offset = false;
+  EXPECT_EQ(launches(s, "gate offset"), 0);
+}
+
 // ALiBi beside scores in memory: biases of 8 heads x 256 x 256 are written, and read by the product, in each of two layers.
 TEST(FrameworkKernels, AlibiPassesOverTheScores) {
   Scenario s = job("megatron-deepspeed");

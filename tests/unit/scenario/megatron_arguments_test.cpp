@@ -64,6 +64,37 @@ TEST(MegatronArguments, ModelsFromBeforeMegatronCoreHaveAFlashAttentionOfTheirOw
   EXPECT_EQ(core.profile.rope, Fusion::fused);
 }
 
+TEST(MegatronArguments, SwitchFusedKernelsOff) {
+  using strategies::Fusion;
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  ASSERT_FALSE(apply_megatron_arguments(R"({"swiglu": true, "no-rope-fusion": true, "no-bias-swiglu-fusion": true})", "", s));
+  EXPECT_EQ(s.profile.rope, Fusion::eager);
+  EXPECT_EQ(s.profile.rope_form, strategies::RopeForm::angles);
+  EXPECT_EQ(s.profile.activation, Fusion::native);
+  Scenario fused = megatron_job("h100-sxm", "dgx-h100");
+  ASSERT_FALSE(apply_megatron_arguments(R"({"swiglu": true})", "", fused));
+  EXPECT_EQ(fused.profile.rope, Fusion::fused);
+  EXPECT_EQ(fused.profile.activation, Fusion::fused);
+}
+
+// Only a router that has no loss, no bias and no forced choice is left to itself.
+TEST(MegatronArguments, ARouterThatNothingBalancesHasPopularExperts) {
+  using strategies::RoutingKind;
+  const auto routing = [](const std::string& more) {
+    Scenario s = megatron_job("h100-sxm", "dgx-h100");
+    s.model.experts.experts = 8;
+    s.model.experts.top_k = 2;
+    EXPECT_FALSE(apply_megatron_arguments("{" + more + R"("moe-grouped-gemm": true})", "", s));
+    return s.strategy.experts.routing.distribution;
+  };
+  const std::string none = R"("moe-router-load-balancing-type": "none", )";
+  EXPECT_EQ(routing(none), RoutingKind::zipf);
+  EXPECT_EQ(routing(none + R"("moe-router-force-load-balancing": true, )"), RoutingKind::balanced);
+  EXPECT_EQ(routing(none + R"("moe-router-enable-expert-bias": true, )"), RoutingKind::balanced);
+  EXPECT_EQ(routing(R"("moe-router-load-balancing-type": "aux_loss", )"), RoutingKind::balanced);
+  EXPECT_EQ(routing(""), RoutingKind::balanced);
+}
+
 TEST(MegatronArguments, NameFormatsOfGradientsAndMoments) {
   Scenario s = megatron_job("h100-sxm", "dgx-h100");
   ASSERT_FALSE(apply_megatron_arguments(R"({"bf16": true, "grad-reduce-in-bf16": true, "exp-avg-dtype": "bf16", "exp-avg-sq-dtype": "bf16"})", "", s));
