@@ -215,6 +215,9 @@ void apply_wording(const config::CsvRow& row, strategies::FrameworkProfile& prof
   // PyTorch prefers cuDNN's attention on Hopper and Blackwell from cuDNN 9.15.1 on, which its builds have had since 2.11
   // (ATen/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention; huggingface/transformers pull request 48163).
   const auto torch = release_after(cell(row, "source") + " " + note, "PyTorch ");
+  // On AMD's GPUs backward is Triton's before AOTriton 0.11, which came with PyTorch 2.9 (pytorch/pytorch pull request 161754).
+  const auto aotriton = release_after(note, "AOTriton ");
+  profile.triton_backward = aotriton ? *aotriton < Release{0, 11, 0} : torch && *torch < Release{2, 9, 0};
   if (contains(text, "sdpa") && torch && *torch >= Release{2, 11, 0} && attention.find("2") == std::string::npos) {
     profile.cudnn_attention_from = 90;
     profile.cudnn_attention = model::AttentionKernel::cudnn_9_13;
