@@ -15,13 +15,17 @@ constexpr double kTile = 128;        // queries of one tile forward, keys of one
 constexpr double kBackwardFlops = 2.5;  // five products for the forward's two (Dao 2023)
 constexpr int kMathLaunches = 6;     // product, scale, mask, softmax, dropout or cast, product
 
-const AttentionParameters& parameters_of(const KernelParameters& p, AttentionKernel wanted, bool& stand_in) {
+const AttentionParameters& parameters_of(const KernelParameters& p, AttentionKernel wanted, bool backward, bool& stand_in) {
   stand_in = false;
   if (wanted == AttentionKernel::cudnn_fp8 || wanted == AttentionKernel::cudnn_mxfp8) {
     const AttentionParameters& narrow = wanted == AttentionKernel::cudnn_fp8 ? p.cudnn_fp8 : p.cudnn_mxfp8;
     EXPECTS(narrow.forward_fraction > 0, "this GPU has no parameters of attention in 8 bits");
     return narrow;
   }
+  const bool assembly = wanted == AttentionKernel::aotriton_assembly;
+  if ((wanted == AttentionKernel::aotriton || (assembly && !backward)) && p.aotriton.forward_fraction > 0) return p.aotriton;
+  if (assembly && backward && p.aotriton.forward_fraction > 0) return p.flash2;
+  if (wanted == AttentionKernel::composable && p.composable_forward_share > 0) return p.flash2;
   if (wanted == AttentionKernel::flash3 && p.flash3.forward_fraction > 0) return p.flash3;
   if (wanted == AttentionKernel::cudnn_9_13 && p.cudnn_9_13.forward_fraction > 0) return p.cudnn_9_13;
   const bool cudnn = wanted == AttentionKernel::cudnn || wanted == AttentionKernel::cudnn_9_13;
@@ -33,6 +37,13 @@ const AttentionParameters& parameters_of(const KernelParameters& p, AttentionKer
   if (p.flash2.forward_fraction > 0) return p.flash2;
   EXPECTS(p.flash1.forward_fraction > 0, "this architecture has no fused attention parameters");
   return p.flash1;
+}
+
+/// What a kernel that is known by its speed beside FlashAttention 2's reaches of that.
+double share_of(const KernelParameters& p, AttentionKernel kernel, bool backward) {
+  if (kernel == AttentionKernel::triton && p.triton_forward_share > 0) return backward ? p.triton_backward_share : p.triton_forward_share;
+  if (kernel == AttentionKernel::composable && p.composable_forward_share > 0) return backward ? p.composable_backward_share : p.composable_forward_share;
+  return 1;
 }
 
 /// The width that a kernel computes with: smaller heads are filled up with zeros.
@@ -77,11 +88,10 @@ CostParts attention_cost(const DeviceRates& gpu, const model::KernelSpec& s, boo
   if (heads == 0 || queries == 0 || keys == 0) return c;
   if (s.attention == AttentionKernel::sdpa_math) return math_cost(gpu, s, heads * queries * keys);
 
-  const AttentionParameters& a = parameters_of(p, s.attention, other);
-  if (stand_in != nullptr) *stand_in = other;
   const bool backward = s.kind == model::KernelKind::attention_backward;
-  double fraction = backward ? a.backward_fraction : a.forward_fraction;
-  if (s.attention == AttentionKernel::triton && p.triton_forward_share > 0) fraction *= backward ? p.triton_backward_share : p.triton_forward_share;
+  const AttentionParameters& a = parameters_of(p, s.attention, backward, other);
+  if (stand_in != nullptr) *stand_in = other;
+  double fraction = (backward ? a.backward_fraction : a.forward_fraction) * share_of(p, s.attention, backward);
   const bool narrow = bits(s.dtype) <= 8;
   if (backward && s.head_dim > 128 && !narrow) fraction *= p.wide_head_backward_fraction;
   const double products = 2.0 * static_cast<double>(computed_width(s.attention, s.head_dim) + computed_width(s.attention, s.value_head_dim)) * (backward ? kBackwardFlops : 1);

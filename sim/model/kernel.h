@@ -35,9 +35,13 @@ enum class GemmRole : std::uint8_t { forward, data_gradient, weight_gradient };
 
 /// Which implementation of fused attention runs.
 /// triton: FlashAttention of 2022 as Triton kernels (llm-foundry's attn_impl).
+/// On AMD's GPUs: aotriton is PyTorch's until AOTriton 0.10, aotriton_assembly from 0.11 on, whose backward is AITER's assembly;
+/// composable is flash-attn's, of Composable Kernel; flash2 is AITER's.
 /// cudnn: 9.4 (September 2024) to 9.12, a tenth slower backward on Hopper and a fifth on Blackwell than cudnn_9_13 and later.
 /// cudnn_fp8, cudnn_mxfp8: 9.21 and later on operands in 8 bits, with a scale per tensor or per 32 elements; results are bf16.
-enum class AttentionKernel : std::uint8_t { flash1, flash2, flash3, cudnn, cudnn_9_13, sdpa_math, mem_efficient, triton, cudnn_fp8, cudnn_mxfp8 };
+enum class AttentionKernel : std::uint8_t {
+  flash1, flash2, flash3, cudnn, cudnn_9_13, sdpa_math, mem_efficient, triton, cudnn_fp8, cudnn_mxfp8, aotriton, aotriton_assembly, composable
+};
 
 /// Shapes and traffic of one kernel launch. Sizes are of one rank.
 ///   products               batch, m, n, k; dtype = operands, output_dtype = C; accumulate: C is also read

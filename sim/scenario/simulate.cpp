@@ -246,8 +246,10 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   const hwmodels::Architecture architecture = s.cluster.gpu.architecture;
   const bool amd = architecture == hwmodels::Architecture::cdna3 || architecture == hwmodels::Architecture::cdna4;
   if (!amd && profile.cudnn_attention_from > 0 && capability >= profile.cudnn_attention_from && !not_deterministic) profile.attention = profile.cudnn_attention;
-  // PyTorch's attention on AMD's GPUs is made of Triton's kernels (AOTriton), flash-attn's of Composable Kernel's; Transformer Engine takes AITER's.
-  if (amd && profile.attention == model::AttentionKernel::flash2 && !profile.aiter_attention) profile.attention = model::AttentionKernel::triton;
+  // PyTorch's attention on AMD's GPUs is made of Triton's kernels (AOTriton), from 0.11 on (pytorch/pytorch pull request 161754) with AITER's assembly
+  // backward; flash-attn's of Composable Kernel's; Transformer Engine takes AITER's.
+  if (amd && profile.attention == model::AttentionKernel::flash2 && !profile.aiter_attention)
+    profile.attention = !profile.sdpa_attention ? model::AttentionKernel::composable : profile.triton_backward ? model::AttentionKernel::aotriton : model::AttentionKernel::aotriton_assembly;
   // The products of Blackwell's tensor cores take 8-bit operands in both orientations (cuBLAS: TN, NN and NT from compute
   // capability 10.0 on).
   profile.transposes_fp8 = capability < 100;

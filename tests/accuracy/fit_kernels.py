@@ -174,7 +174,7 @@ def fit_fp8(gpus, architecture, gemm):
 def fit_attention(gpus, architecture, gemm):
     out = {}
     p = dict(gemm_launch_us=gemm["gemm_launch_us"], gemm_peak_fraction=gemm["gemm_peak_fraction"])
-    for impl in ("flash1", "flash2", "flash3", "cudnn_9_13", "cudnn", "cudnn_fp8", "cudnn_mxfp8"):
+    for impl in ("flash1", "flash2", "flash3", "cudnn_9_13", "cudnn", "cudnn_fp8", "cudnn_mxfp8", "aotriton"):
         rows = [r for r in T.attention_rows() if gpus[r["gpu"]]["architecture"] == architecture and r["impl"] == impl]
         if not rows:
             continue
@@ -223,7 +223,8 @@ def fit_attention(gpus, architecture, gemm):
         w = balanced_weights(groups, len(rows))
         fit = least_squares(lambda x: 10 * w * np.log(predict(x) / y), start, bounds=(least, most), diff_step=1e-3, loss="soft_l1")
         report(f"attention {impl}", groups, predict(fit.x), y)
-        out.update({f"{impl}_{n}": float(v) for n, v in zip(names, fit.x)})
+        unseen = [n for n, word in (("forward_fraction", "fwd"), ("backward_fraction", "bwd")) if not any(word in r["direction"] for r in rows)]
+        out.update({f"{impl}_{n}": float(v) for n, v in zip(names, fit.x) if n not in unseen})
     return out
 
 

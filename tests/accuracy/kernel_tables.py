@@ -165,6 +165,11 @@ def attention_rows():
                 out.append(dict(table="sdpa loops", gpu=GPU[r["gpu"]], impl=r["implementation"], direction=r["direction"], b=int(r["batch"]),
                                 h=int(r["heads"]), hkv=int(r["kv_heads"]), s=int(r["seq_len"]), d=d, dv=d, causal=r["causal"] == "y",
                                 window=0, us=float(r["time_us"])))
+    for r in read("attention_aotriton"):  # tiles for every compute unit; the assembly kernels are AITER's, whose own table is fitted
+        if r["kernels"] == "triton" and int(r["batch"]) * int(r["heads"]) * int(r["seq_len"]) >= 128 * 304:
+            d = int(r["head_dim"])
+            out.append(dict(table="aotriton", gpu=GPU[r["gpu"]], impl="aotriton", direction=r["direction"], b=int(r["batch"]), h=int(r["heads"]),
+                            hkv=int(r["kv_heads"]), s=int(r["seq_len"]), d=d, dv=d, causal=r["causal"] == "y", window=0, us=float(r["time_us"])))
     for r in read("attention_aiter"):  # what AMD's recipes take: fp32 atomics on MI300X (fp16 ones overflow there), 16-bit ones on MI355X
         if r["dq_accumulation"] in ("", "fp32" if r["gpu"] == "MI300X" else "fp16"):
             d = int(r["head_dim"])

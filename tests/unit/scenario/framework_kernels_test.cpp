@@ -429,10 +429,11 @@ TEST(FrameworkKernels, WrappedAdaptersReduceTheirOwnGradientsOnly) {
   EXPECT_GT(reduced(false), 20 * reduced(true));
 }
 
-// PyTorch's attention is AOTriton's on AMD's GPUs; what Transformer Engine calls there is assembly, about twice as fast backward.
+// PyTorch's attention is AOTriton's on AMD's GPUs, flash-attn's Composable Kernel's; what Transformer Engine calls there is assembly.
 TEST(FrameworkKernels, AttentionOnAmdIsTheFrameworksOwn) {
-  const auto attention = [](const std::string& framework, const std::string& gpu) {
+  const auto attention = [](const std::string& framework, const std::string& gpu, bool triton_backward = false) {
     Scenario s = job(framework);
+    s.profile.triton_backward = triton_backward;
     s.cluster = hwmodels::load_cluster("single-gpu", 1, "rail-fat-tree", gpu);
     const Result r = simulate(s);
     for (const model::KernelSpec& k : r.plan.kernels)
@@ -440,8 +441,10 @@ TEST(FrameworkKernels, AttentionOnAmdIsTheFrameworksOwn) {
     ADD_FAILURE() << "no attention";
     return model::AttentionKernel::sdpa_math;
   };
-  EXPECT_EQ(attention("torchtitan", "mi300x"), model::AttentionKernel::triton);
-  EXPECT_EQ(attention("torchtitan", "mi355x"), model::AttentionKernel::triton);
+  EXPECT_EQ(attention("torchtitan", "mi300x"), model::AttentionKernel::aotriton_assembly);
+  EXPECT_EQ(attention("torchtitan", "mi355x"), model::AttentionKernel::aotriton_assembly);
+  EXPECT_EQ(attention("torchtitan", "mi300x", true), model::AttentionKernel::aotriton);   // before AOTriton 0.11
+  EXPECT_EQ(attention("nanotron", "mi300x"), model::AttentionKernel::composable);
   EXPECT_EQ(attention("torchtitan", "h100-sxm"), model::AttentionKernel::flash2);
   EXPECT_EQ(attention("megatron-core", "mi300x"), model::AttentionKernel::flash2);
 }

@@ -385,6 +385,18 @@ TEST(MeasuredRun, QwensScripts) {
   EXPECT_EQ(sharded.strategy.data_parallel.persistence_threshold, 10 * sharded.model.hidden);
 }
 
+// Which attention PyTorch has on AMD's GPUs follows its release, or AOTriton's where that is said: 0.11 came with PyTorch 2.9.
+TEST(MeasuredRun, AotritonsBackwardIsOfItsRelease) {
+  const auto triton = [](const std::string& note) {
+    return scenario({{"framework", "torchtitan"}, {"gpu", "mi300x"}, {"n_gpus", "8"}, {"sharding", "fsdp"}, {"global_batch", "8"}, {"note", note}}).profile.triton_backward;
+  };
+  EXPECT_TRUE(triton("PyTorch 2.8.0, ROCm 6.4"));
+  EXPECT_FALSE(triton("PyTorch 2.9.1, ROCm 7.0"));
+  EXPECT_TRUE(triton("PyTorch 2.9.0.dev20250811 (AOTriton 0.10), ROCm 6.4"));
+  EXPECT_FALSE(triton("PyTorch 2.8.0 with AOTriton 0.11.1"));
+  EXPECT_FALSE(triton(""));
+}
+
 // Training loops that are no Trainer: foreach AdamW, outputs that live on, checkpoints inside FSDP's units, losses of their own.
 TEST(MeasuredRun, FineTuningScriptsOfTheirOwn) {
   const auto of = [](const std::string& source, const std::string& note) {

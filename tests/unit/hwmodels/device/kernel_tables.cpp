@@ -318,6 +318,16 @@ std::vector<MeasuredKernel> measured_attention() {
     spec.causal = r["causal"] == "y";
     out.push_back(attention_row("aiter", gpu_named(r["gpu"]), AttentionKernel::flash2, "flash2", r["direction"], spec, std::stod(r["time_us"])));
   }
+  // Shapes whose tiles of 128 queries fill the 304 compute units, the assembly's twice: shorter rounds are of tiles that are not known here.
+  for (CsvRow& r : read_table("attention_aotriton")) {
+    const std::int64_t d = std::stoll(r["head_dim"]), tiles = std::stoll(r["batch"]) * std::stoll(r["heads"]) * std::stoll(r["seq_len"]) / 128;
+    const bool assembly = r["kernels"] == "assembly";
+    if (tiles < (assembly ? 2 : 1) * 304) continue;
+    KernelSpec spec = heads(std::stoll(r["batch"]), std::stoll(r["heads"]), std::stoll(r["kv_heads"]), std::stoll(r["seq_len"]), d, d);
+    spec.causal = r["causal"] == "y";
+    out.push_back(attention_row("aotriton", gpu_named(r["gpu"]), assembly ? AttentionKernel::aotriton_assembly : AttentionKernel::aotriton,
+                                std::string(assembly ? "assembly" : "aotriton") + " head " + r["head_dim"], r["direction"], spec, std::stod(r["time_us"])));
+  }
   return out;
 }
 
