@@ -42,6 +42,8 @@ void apply_zero_scripts(const config::CsvRow& row, Scenario& s) {
     s.strategy.data_parallel.overlap_gradient_reduce = true;
     s.strategy.data_parallel.bucket = Bytes{50'000'000 * 2};
   }
+  // Where linear layers of ZeRO-3 are PyTorch's (DeepSpeed's own are the default).
+  if (s.strategy.data_parallel.kind == st::DataParallelKind::zero3 && contains(note, "memory_efficient_linear false")) s.strategy.data_parallel.memory_efficient_linear = false;
   // QwenLM/Qwen finetune/ds_config_zero3.json and Juniper's ds_lora_config.json (MLPerf) have these three as "auto": transformers fills them in
   // (integrations/deepspeed.py, trainer_config_finalize).
   const bool automatic = contains(cell(row, "source"), "QwenLM/Qwen@") || contains(cell(row, "source"), "JuniperNetworks");
