@@ -104,6 +104,7 @@ struct DataParallel {
   std::optional<std::int64_t> max_reuse_distance;     // used again within: kept (stage3_max_reuse_distance)
   std::optional<std::int64_t> persistence_threshold;  // parameters up to this are not let go (stage3_param_persistence_threshold)
   std::optional<std::int64_t> sub_group;              // updated at a time (sub_group_size)
+  bool memory_efficient_linear = true;                // false: PyTorch's linear, whose graph keeps the gathered weight until backward (memory_efficient_linear)
   // ZeRO++, on top of ZeRO-3
   std::optional<std::int64_t> secondary_partition;    // hpZ: neighbouring ranks that hold the weights once more (zero_hpz_partition_size); 1 or unset: none do
   bool quantized_weights = false;                     // qwZ: weights are gathered in 8 bit (zero_quantized_weights)

@@ -106,6 +106,7 @@ class DeepSpeed {
     }
     for (const char* what : {"weights", "gradients"})
       if (const auto is = in_.flag(at + "zero_quantized_" + what)) in_.set(std::string("data_parallel.quantized_") + what, *is ? "true" : "false", at + "zero_quantized_" + what);
+    if (const auto is = in_.flag(at + "memory_efficient_linear")) in_.set("data_parallel.memory_efficient_linear", *is ? "true" : "false", at + "memory_efficient_linear");
     if (const auto elements = integer(at + "sub_group_size", config::non_negative))
       in_.set("data_parallel.sub_group", std::to_string(std::max<std::int64_t>(1, *elements)), at + "sub_group_size", *elements == 0 ? "each parameter by itself" : "elements");
     else if (is_auto(at + "sub_group_size")) in_.use(at + "sub_group_size", "auto: DeepSpeed's default, 1e9");

@@ -86,7 +86,7 @@ constexpr Ignored kIgnored[] = {
     {"zero_optimization.override_module_apply", kStartUp},
     {"zero_optimization.log_trace_cache_warnings", kLogging},
     {"zero_optimization.enable_sanity_checks", "a check"},
-    {"zero_optimization.memory_efficient_linear", "the linear layer that the simulation runs"},
+    {"zero_optimization.memory_efficient_linear", "ZeRO-3's linear layer, and the stage is another"},
     {"zero_optimization.leaf_module.*", "which modules are gathered whole"},
     {"zero_optimization.save_muon_momentum_buffer_in_memory", "an option of another optimizer"},
     {"zero_optimization.cpu_offload_use_pin_memory", "an option of the offload, which is off"},

@@ -157,6 +157,7 @@ Value data_parallel_section(const scenario::Scenario& s) {
   out.add_if("max_reuse_distance", d.max_reuse_distance);
   out.add_if("persistence_threshold", d.persistence_threshold);
   out.add_if("sub_group", d.sub_group);
+  if (!d.memory_efficient_linear) out.add("memory_efficient_linear", false);
   out.add_if("secondary_partition", d.secondary_partition);
   if (d.quantized_weights) out.add("quantized_weights", true);
   if (d.quantized_gradients) out.add("quantized_gradients", true);

@@ -153,6 +153,7 @@ const config::Fields<st::DataParallel>& data_parallel_fields() {
       config::integer("max_reuse_distance", &T::max_reuse_distance, "zero3: parameters used again within so many elements stay gathered (stage3_max_reuse_distance); default: 1000000000", config::non_negative),
       config::integer("persistence_threshold", &T::persistence_threshold, "zero3: parameters of up to so many elements stay gathered (stage3_param_persistence_threshold); default: 100000", config::non_negative),
       config::integer("sub_group", &T::sub_group, "zero3: elements of a rank that the optimizer updates at a time (sub_group_size); default: 1000000000", config::positive),
+      config::boolean("memory_efficient_linear", &T::memory_efficient_linear, "zero3: linear layers save no gathered weight for backward; false: PyTorch's own, which do (DeepSpeed's key of the same name; true by default)"),
       config::integer("secondary_partition", &T::secondary_partition, "zero3: so many neighbouring ranks hold the weights once more, shared among them, and backward gathers from there (ZeRO++ hpZ, zero_hpz_partition_size; usually the GPUs of a node); 1: none do", between(1, 1 << 20)),
       config::boolean("quantized_weights", &T::quantized_weights, "zero3: weights are gathered in 8 bit (ZeRO++ qwZ, zero_quantized_weights)"),
       config::boolean("quantized_gradients", &T::quantized_gradients, "zero3: gradients are reduced by 4-bit all-to-alls, inside nodes and then between them (ZeRO++ qgZ, zero_quantized_gradients)"),

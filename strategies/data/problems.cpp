@@ -28,6 +28,7 @@ void zeropp_problems(const Strategy& s, int gpus_per_node, std::vector<Diagnosti
   forbid(second > 1 && ranks % second != 0, "data_parallel.secondary_partition", fmt::format("{} does not divide the {} ranks that share the weights", second, ranks), fmt::format("Use the GPUs of a node, {}", gpus_per_node));
   forbid(second > 1 && s.memory.offload.parameters != MemoryTier::device, "data_parallel.secondary_partition", "a second copy saves traffic between GPUs, and offloaded weights come from the host", "Leave the key out, or memory.offload.parameters");
   forbid(dp.quantized_gradients && ranks > gpus_per_node && ranks % gpus_per_node != 0, "data_parallel.quantized_gradients", fmt::format("{} ranks do not fill nodes of {} GPUs", ranks, gpus_per_node), "Use whole nodes, or leave the key out");
+  forbid(second > 1 && !dp.memory_efficient_linear, "data_parallel.memory_efficient_linear", "what autograd keeps beside a second partition is not simulated", "Leave it out, or data_parallel.secondary_partition");
   forbid(dp.quantized_weights && s.tuning.four_bit(), "data_parallel.quantized_weights", "4-bit weights travel as they are", "Leave the key out, or use tuning.kind lora");
 }
 
@@ -43,6 +44,7 @@ std::vector<Diagnostic> zero_problems(const Strategy& s, int gpus_per_node) {
   for (const auto& [key, given] : {std::pair{"data_parallel.prefetch_bucket", dp.prefetch_bucket.has_value()}, {"data_parallel.max_live_parameters", dp.max_live_parameters.has_value()},
                                    {"data_parallel.max_reuse_distance", dp.max_reuse_distance.has_value()}, {"data_parallel.persistence_threshold", dp.persistence_threshold.has_value()}})
     if (given && !zero3) out.push_back({{}, key, "only ZeRO-3 gathers module by module", "Leave the key out", ""});
+  if (!dp.memory_efficient_linear && !zero3) out.push_back({{}, "data_parallel.memory_efficient_linear", "only ZeRO-3 has a linear layer of its own", "Leave the key out", ""});
   if (dp.sub_group && !zero3) out.push_back({{}, "data_parallel.sub_group", "only ZeRO-3 updates its states in pieces", "Leave the key out", ""});
   for (const auto& [key, given] : {std::pair{"data_parallel.secondary_partition", dp.secondary_partition.value_or(1) > 1}, {"data_parallel.quantized_weights", dp.quantized_weights},
                                    {"data_parallel.quantized_gradients", dp.quantized_gradients}})

@@ -243,6 +243,13 @@ void Replicated::check_by_parameter() {
     });
 }
 
+/// How a bucket is summed. ZeRO-2's, which belongs to one rank or two, went to its owner until November 2023 (stage2.py of 2020, average_tensor: dist.reduce;
+/// stage_1_and_2.py until DeepSpeed 2afa1c7f2, use_multi_rank_bucket_allreduce); a bucket of two owners is one reduction here.
+CollectiveKind Replicated::reduction() const {
+  if (kind_ == DataParallelKind::distributed_optimizer && !reduces_whole()) return CollectiveKind::reduce_scatter;
+  return kind_ == DataParallelKind::zero2 && profile().reduces_to_owner ? CollectiveKind::reduce : CollectiveKind::all_reduce;
+}
+
 void Replicated::reduce(Part part, std::int64_t bytes) {
   if (bytes <= 0) return;
   const bool scatter = kind_ == DataParallelKind::distributed_optimizer && !reduces_whole(), experts = part == Part::experts;
@@ -263,7 +270,7 @@ void Replicated::reduce(Part part, std::int64_t bytes) {
       copy_on_stream("flatten bucket");
     }
     if (at_once ? stage_.sizes.data > 1 : stage_.sizes.sharing(part) > 1)
-      w.collective(builder().collective({scatter ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce, at_once ? GroupAxis::data_context : axis_of(part), Bytes{bytes}, "gradient reduction"}),
+      w.collective(builder().collective({reduction(), at_once ? GroupAxis::data_context : axis_of(part), Bytes{bytes}, "gradient reduction"}),
                    Stream::data_reduce, at_once ? 0 : plan::kAfterCompute | (overlap_reduce_ ? 0 : plan::kComputeWaits), profile().collective_host);
     if (at_once) copy_on_stream("unflatten bucket");
     if (widens) w.free(wide);

@@ -77,6 +77,7 @@ class Replicated final : public DataParallelWriter {
   void accumulate_chunk(std::size_t first);
   void dummies();
   void check_by_parameter();
+  CollectiveKind reduction() const;
   void reduce(Part part, std::int64_t bytes);
   void hand_down(plan::BlockWriter& w, Part part, std::int64_t elements, bool first);
   void reduce_pending();

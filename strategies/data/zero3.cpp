@@ -23,6 +23,7 @@ Zero3::Zero3(Stage& stage) : ShardedWriter(stage, stage.profile.reduce) {
   if (bucket_ <= 0) bucket_ = 500'000'000;
   second_ = stage.sizes.secondary;
   quantises_weights_ = dp.quantized_weights;
+  saves_weights_ = !dp.memory_efficient_linear;
   quantises_gradients_ = dp.quantized_gradients && stage.sizes.inside < stage.sizes.shard;   // inside one node DeepSpeed reduces as ever
 }
 

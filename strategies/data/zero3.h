@@ -33,7 +33,7 @@ class Zero3 final : public ShardedWriter {
   void before_forward(std::size_t, int) override {}
   void after_forward(std::size_t unit, int) override;
   void begin_module() override;
-  void end_module() override;
+  void end_module(bool recorded) override;
   void gradients_made(std::size_t unit, const std::vector<int>& weights, int micro_batch) override;
   void after_backward(std::size_t unit, int, bool, bool) override;
   void end_step() override;
@@ -46,6 +46,9 @@ class Zero3 final : public ShardedWriter {
     Part part = Part::dense;
     std::int64_t elements = 0, bytes = 0;
     std::uint32_t frame = 0;          // its gathered values; hpZ: its second shard too
+    std::uint32_t saved_frame = 0;    // values that it has let go and autograd has saved, where linear layers are PyTorch's
+    bool multiplied = false;          // by a linear layer
+    bool saved = false;
     bool persistent = false;          // small: gathered once a step
     bool gathers = true;              // false: this rank has all of it
     bool trainable = true;
@@ -87,7 +90,8 @@ class Zero3 final : public ShardedWriter {
   void gather_over(plan::BlockWriter& w, const Handle& handle, Part part, std::int64_t bytes, const char* name);
   void arrive(std::size_t index);
   void compute_waits(const std::vector<std::size_t>& needed);
-  void let_go(std::size_t index, plan::Phase phase);
+  void let_go(std::size_t index, plan::Phase phase, bool to_autograd = false);
+  void free_saved(Parameter& p);
   void make_second(Parameter& p, plan::Phase phase);
   void drop_seconds();
   void gather_persistent();
@@ -131,6 +135,7 @@ class Zero3 final : public ShardedWriter {
 
   std::int64_t prefetch_ = 0, most_live_ = 0, reuse_distance_ = 0, persistence_ = 0, bucket_ = 0, sub_group_ = 0;   // elements
   std::int64_t second_ = 1;                                                   // ranks of a second partition (hpZ); 1: there is none
+  bool saves_weights_ = false;                                                // PyTorch's linear layers
   bool quantises_weights_ = false;                                            // qwZ
   bool quantises_gradients_ = false;                                          // qgZ
   std::vector<Parameter> parameters_;

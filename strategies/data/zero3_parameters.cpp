@@ -39,6 +39,8 @@ void Zero3::list_parameters() {
       p.trainable = weights[w].trainable;
       p.state = p.persistent ? State::available : State::away;
       p.frame = stage_.frames.acquire(second_ > 1 ? kSecondMade + 1 : 1);
+      p.multiplied = weights[w].matrix;
+      if (saves_weights_) p.saved_frame = stage_.frames.acquire(1);
       // Of what no step changes the second partition stays as it was made; of the rest it goes with the step.
       p.has_second = second_ > 1 && !p.persistent && (!p.trainable || evaluates());
       index_.emplace(std::pair{u, static_cast<int>(w)}, parameters_.size());
@@ -78,7 +80,7 @@ void Zero3::begin_module() {
 }
 
 /// release_sub_module: what the next modules, up to a distance in elements, do not use again.
-void Zero3::end_module() {
+void Zero3::end_module(bool recorded) {
   const std::size_t ended = step_ - 1;
   std::set<std::size_t> going(uses_[ended].begin(), uses_[ended].end());
   std::erase_if(going, [&](std::size_t p) { return parameters_[p].persistent || parameters_[p].fetched_for > static_cast<std::int64_t>(step_); });
@@ -88,7 +90,14 @@ void Zero3::end_module() {
       going.erase(p);
       passed += parameters_[p].elements;
     }
-  for (const std::size_t p : going) let_go(p, Phase::forward);
+  if (!recorded)
+    for (const std::size_t p : uses_[ended]) free_saved(parameters_[p]);
+  for (const std::size_t p : going) let_go(p, Phase::forward, recorded && saves_weights_ && parameters_[p].multiplied && !parameters_[p].saved);
+}
+
+void Zero3::free_saved(Parameter& p) {
+  if (!std::exchange(p.saved, false)) return;
+  append("free saved weight", Phase::backward, p.saved_frame, plan::kNoFrame, [](plan::BlockWriter& w) { w.free(kGatheredValues); });
 }
 
 void Zero3::prefetch() {
@@ -223,13 +232,20 @@ void Zero3::compute_waits(const std::vector<std::size_t>& needed) {
 }
 
 /// param.partition(). DeepSpeed's block is free again once compute has got there (record_stream), and where memory is short
-/// the allocator waits for that; here it is free at once.
-void Zero3::let_go(std::size_t index, Phase phase) {
+/// the allocator waits for that; here it is free at once. PyTorch's linear layer saves weight.t(), a view of what was gathered, which
+/// stays when the parameter gets an empty tensor, until backward has run; that gathers it once more (runtime/zero/linear.py says so
+/// of DeepSpeed's own, which saves no view).
+void Zero3::let_go(std::size_t index, Phase phase, bool to_autograd) {
   Parameter& p = parameters_[index];
   if (p.state != State::available) return;
   p.state = State::away;
   live_ -= p.elements;
   if (!p.gathers) return;
+  if (to_autograd) {
+    std::swap(p.frame, p.saved_frame);
+    p.saved = true;
+    return;
+  }
   if (second_ > 1 && !p.has_second) make_second(p, phase);
   append("let go of parameter", phase, p.frame, plan::kNoFrame, [&](plan::BlockWriter& w) {
     w.free(kGatheredValues);

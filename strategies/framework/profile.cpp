@@ -241,6 +241,7 @@ const config::Fields<P>& fields() {
       config::boolean("accumulates_after_backward", &P::accumulates_after_backward, "16-bit gradients live until the micro-batch's backward is over"),
       config::boolean("reduces_over_all", &P::reduces_over_all, "buckets are flattened, summed over all replicas at once and copied back"),
       config::boolean("scatters_gradients", &P::scatters_gradients, "ZeRO-1: buckets of gradients are reduce-scattered; false: all-reduced"),
+      config::boolean("reduces_to_owner", &P::reduces_to_owner, "ZeRO-2: buckets of gradients are reduced to the ranks that own their parts; false: all-reduced"),
       config::boolean("joins_scattered", &P::joins_scattered, "scatters_gradients: the pieces are joined to all gradients once more"),
       config::boolean("gathers_by_broadcast", &P::gathers_by_broadcast, "sharded updates: one broadcast after the other, of each rank's share"),
       config::integer("cpu_threads", &P::cpu_threads, "threads of a process's work on the CPU, as the launcher leaves it; 0: one per core", config::non_negative),

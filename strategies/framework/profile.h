@@ -225,6 +225,7 @@ struct FrameworkProfile {
   bool accumulates_unsharded = false;     // FSDP: no_sync for all but the last micro-batch, whose gradients then stay whole on every GPU
   bool reduces_over_all = false;          // buckets are flattened, all-reduced over all replicas at once whoever shares states, and copied back (InternEvo)
   bool scatters_gradients = false;        // ZeRO-1: buckets are reduce-scattered as lists of pieces, which are copies, and parameters gathered into one; false: all-reduced
+  bool reduces_to_owner = false;          // ZeRO-2: each part of a bucket is reduced to the rank that owns it (DeepSpeed before 0.12.4); false: all-reduced
   bool joins_scattered = false;           // scatters_gradients: the pieces are joined to all gradients once more (DeepSpeed, 2020-09 to 2020-11)
   bool gathers_by_broadcast = false;      // sharded updates: each rank's share is broadcast, one rank after the other (InternEvo)
   bool reduces_whole = false;             // distributed optimizer: all gradients are one all-reduce once the last backward is over; nothing is bucketed (nanotron)

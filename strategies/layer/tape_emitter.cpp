@@ -314,7 +314,8 @@ void TapeEmitter::hook(int n, bool begins) {
       large = large || tape_.weights[w].elements > options_.hooks_above;
     }
   if (!large) return;
-  HookPoint point{.at = out_->position(), .begins = begins, .weights = std::move(weights)};
+  const bool recorded = !in_backward_node_ && graph_.active(n) && (backward_ || graph_.region_of(n) < 0);
+  HookPoint point{.at = out_->position(), .begins = begins, .recorded = recorded, .weights = std::move(weights)};
   if (!begins) point.gradients = std::exchange(gradients_, {});
   hooks_->push_back(std::move(point));
 }

@@ -55,6 +55,7 @@ struct EmitOptions {
 struct HookPoint {
   plan::Cut at;
   bool begins = false;
+  bool recorded = false;        // the module's forward, and autograd saves what its backward reads
   std::vector<int> weights;     // of the modules, in the tape's order
   std::vector<int> gradients;   // made since the last point; at the end of a module, or of the block
 };

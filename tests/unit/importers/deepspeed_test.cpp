@@ -198,6 +198,9 @@ TEST(DeepSpeed, ZeroPlusPlusAndSubGroups) {
   EXPECT_TRUE(i.unsimulated.empty());
   // deepspeed/runtime/zero/config.py takes 0 too, and closes a sub-group after each parameter then.
   EXPECT_EQ(key(read(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "sub_group_size": 0}})"), "data_parallel.sub_group"), "1");
+  EXPECT_EQ(key(i, "data_parallel.memory_efficient_linear"), "-");
+  EXPECT_EQ(key(read(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "memory_efficient_linear": false}})"), "data_parallel.memory_efficient_linear"), "false");
+  EXPECT_EQ(fate(read(R"({"train_batch_size": 8, "zero_optimization": {"stage": 2, "memory_efficient_linear": false}})"), "zero_optimization.memory_efficient_linear"), "ignored");
   // They are ZeRO-3's: elsewhere DeepSpeed reads over them.
   const Imported two = read(R"({"train_batch_size": 8, "fp16": {"enabled": true}, "zero_optimization": {"stage": 2, "zero_hpz_partition_size": 8, "zero_quantized_weights": true, "sub_group_size": 2e8}})");
   EXPECT_EQ(key(two, "data_parallel.secondary_partition"), "-");

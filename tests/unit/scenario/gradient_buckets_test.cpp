@@ -49,6 +49,27 @@ TEST(GradientBuckets, HaveASizeUnderMegatronsOwnOptimizer) {
   for (std::size_t i = 0; i + 1 < buckets.size(); ++i) EXPECT_EQ(buckets[i], kLayer + 1);
 }
 
+// dist.reduce to a bucket's owner carries each gradient once; Megatron's and later DeepSpeed's all-reduces carry as many bytes, twice over the wire.
+TEST(GradientBuckets, OfZero2GoToTheirOwnersUntil2023) {
+  const auto bytes_of = [](const char* framework, st::DataParallelKind kind, CollectiveKind collective) {
+    st::Strategy s = small_job(4);
+    s.data_parallel.kind = kind;
+    const plan::Plan plan = st::write_plan(small_llama(2), s, st::load_profile(framework), 8);
+    std::int64_t bytes = 0;
+    for (const plan::Call& call : plan.classes[0].program.step)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing)
+        if (i.op == plan::Opcode::collective && plan.collectives[i.index].kind == collective && plan.collectives[i.index].name == "gradient reduction") bytes += plan.collectives[i.index].bytes.value;
+    return bytes;
+  };
+  using K = st::DataParallelKind;
+  const std::int64_t all = bytes_of("deepspeed", K::zero2, CollectiveKind::all_reduce);
+  EXPECT_EQ(all, (2 * kLayer + 2 * kTable + kNorm) * 2);
+  EXPECT_EQ(bytes_of("deepspeed", K::zero2, CollectiveKind::reduce), 0);
+  EXPECT_GE(bytes_of("deepspeed-2020", K::zero2, CollectiveKind::reduce), all);   // its layers have biases
+  EXPECT_EQ(bytes_of("deepspeed-2020", K::zero2, CollectiveKind::all_reduce), 0);
+  EXPECT_EQ(bytes_of("deepspeed-2020", K::ddp, CollectiveKind::reduce), 0);
+}
+
 // PyTorch's DistributedDataParallel, where no framework says otherwise: 25 MiB as soon as they are there, under backward.
 TEST(GradientBuckets, OfDdpAreReducedUnderBackward) {
   const auto reductions_of = [](bool overlap) {

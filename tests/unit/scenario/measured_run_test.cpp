@@ -408,6 +408,10 @@ TEST(MeasuredRun, FineTuningScriptsOfTheirOwn) {
   EXPECT_TRUE(!peft.fused_optimizer && peft.holds_output && peft.holds_last_graph && !peft.adapter_autocast && peft.repeat_kv);
   EXPECT_EQ(peft.attention, model::AttentionKernel::mem_efficient);   // padded batches have a mask
   EXPECT_TRUE(peft.masked_attention && !trainer.masked_attention);
+  const auto linear = [](const std::string& sharding) {
+    return scenario({{"framework", "hf"}, {"n_gpus", "8"}, {"global_batch", "8"}, {"sharding", sharding}, {"note", "memory_efficient_linear false, as stated"}}).strategy.data_parallel.memory_efficient_linear;
+  };
+  EXPECT_TRUE(linear("zero2") && !linear("zero3"));
   const auto attends = [](const std::string& attention) { return scenario({{"framework", "hf"}, {"n_gpus", "1"}, {"global_batch", "1"}, {"attention", attention}}).profile; };
   EXPECT_TRUE(attends("mem-efficient, masked").masked_attention && !attends("mem-efficient").masked_attention);
   EXPECT_EQ(attends("mem-efficient, masked").attention, model::AttentionKernel::mem_efficient);

@@ -84,6 +84,25 @@ TEST(Zero3Modules, OneModuleIsThereAtATime) {
   EXPECT_EQ(c.most, c.largest);
 }
 
+// PyTorch's linear layers save what they multiply with: at the end of forward all matrices of the layers and the head are there, and the first
+// module of backward, the head, has gathered its own a second time. The table of the embedding is not multiplied. Traffic is the same.
+// A layer that is recomputed saves nothing before: one layer at most is there, the weight at hand, and the head.
+TEST(Zero3Modules, PlainLinearLayersKeepWhatWasGathered) {
+  st::Strategy s = job();
+  const Counted own = count(s);
+  s.data_parallel.memory_efficient_linear = false;
+  const Counted plain = count(s);
+  EXPECT_EQ(plain.gathered, own.gathered);
+  const std::int64_t table = own.largest, matrices = 2 * (own.parameters - kNorms) - table;   // the embedding's table and the head are the largest
+  EXPECT_EQ(plain.most, matrices + table);
+  st::Strategy again = job(st::Recompute::full);
+  again.data_parallel.memory_efficient_linear = false;
+  const std::int64_t layer = (matrices - table) / 4;
+  const Counted recomputed = count(again);
+  EXPECT_GT(recomputed.most, table);
+  EXPECT_LE(recomputed.most, std::max(layer + own.largest, 2 * table));
+}
+
 // What is used again within the distance stays: here all of it, so that backward gathers nothing.
 TEST(Zero3Modules, WhatIsUsedAgainSoonStays) {
   st::Strategy s = job();
