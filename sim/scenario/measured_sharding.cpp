@@ -61,6 +61,8 @@ void apply_nemo(const std::string& model, const std::string& sharding, const std
   profile.current_scaling = release.empty() || release >= "25.04";
   // NVIDIA/NeMo at v2.3.0 (25.04) knows nothing of DeepEP (nemo/lightning/pytorch/callbacks/deepep.py came in v2.4.0, 25.07), and all its models say alltoall.
   if (!release.empty() && release < "25.07") profile.dispatcher = st::Dispatcher::all_to_all;
+  // DeepSeekConfig and Llama4Config, the models with shared experts: moe_shared_expert_overlap is true (v2.2.0 to v2.4.0).
+  if (profile.dispatcher == st::Dispatcher::all_to_all) profile.overlap_shared_experts = true;
   if (sharding != "fsdp" && sharding != "hsdp") return;
   strategy.training.fused_gradient_accumulation = false;
   profile = st::with_choices(profile, strategy);
