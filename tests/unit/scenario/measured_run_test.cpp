@@ -439,6 +439,16 @@ TEST(MeasuredRun, CudnnIsThatOfTheRelease) {
   }
 }
 
+// NeMo's DeepSeekConfig and Llama4Config overlap shared experts with the exchange.
+TEST(MeasuredRun, NemosModelsSayWhatTheyOverlapAndFuse) {
+  const auto of = [](const char* model, const char* framework) {
+    return scenario({{"framework", framework}, {"model", model}, {"gpu", "h100-sxm"}, {"n_gpus", "512"}, {"ep", "64"}, {"sharding", "zero1"}, {"global_batch", "512"}, {"source", "README, NeMo 25.04.01"}}).profile;
+  };
+  EXPECT_TRUE(of("DeepSeek-V3", "nemo").overlap_shared_experts);
+  EXPECT_TRUE(of("Llama-4-Maverick", "nemo").overlap_shared_experts);
+  EXPECT_FALSE(of("DeepSeek-V3", "megatron-bridge").overlap_shared_experts);
+}
+
 // EleutherAI/pythia models/12B/pythia-12b.yml, on AWS's p4d.
 TEST(MeasuredRun, PythiaIsWhatItsConfigurationsSay) {
   const Row pythia{{"model", "Pythia 12B"}, {"gpu", "a100-40gb-sxm"}, {"n_gpus", "256"}, {"global_batch", "1024"}, {"micro_batch", ""}, {"seq_len", "2048"}, {"precision", "fp16"},
