@@ -54,6 +54,7 @@ struct Training {
   std::optional<bool> compile;           // torch.compile; unset: the profile's habit
   std::optional<bool> cuda_graph;        // the whole step is replayed from one CUDA graph
   std::vector<std::string> cuda_graph_modules;  // parts of a layer that are (Megatron's names): attn, mlp, moe_router, moe_preprocess, moe
+  std::int64_t collection_interval = 0;  // Python collects its garbage every so many steps, and not in between; 0: whenever it wants
   bool launch_blocking = false;          // CUDA_LAUNCH_BLOCKING=1: the host thread waits for each kernel
   std::optional<std::string> attention;  // flash | unfused | ...; unset: the profile's habit
   bool clip_gradients = true;

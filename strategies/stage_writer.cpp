@@ -125,11 +125,21 @@ void StageWriter::setup() {
   stage.in_setup = false;
 }
 
+namespace {
+
+/// A collection's share of a step, on average: all ranks collect after the same steps, when the loss has been read.
+Duration collection(const Stage& stage) {
+  const std::int64_t interval = stage.strategy.training.collection_interval;
+  return interval > 0 ? Duration{stage.profile.collection_host.count() / interval} : Duration{};
+}
+
+}  // namespace
+
 void StageWriter::begin_step() {
   Stage& stage = impl_->stage;
   stage.call("step begins", Phase::input, nullptr, [&](plan::BlockWriter& w) {
     if (stage.profile.waits_after_step) w.host_sync();   // for the step before
-    w.host(stage.profile.step_host);
+    w.host(stage.profile.step_host + collection(stage));
     const std::int64_t ids = impl_->context.tokens * 8 * 2;
     w.kernel(stage.builder.kernel({.kind = model::KernelKind::elementwise, .bytes_read = ids, .bytes_written = ids, .name = "input copy"}), stage.profile.kernel_host);
   });

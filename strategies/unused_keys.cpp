@@ -62,6 +62,7 @@ std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const S
   unused(o.pipelined && o.optimizer != MemoryTier::nvme, "memory.offload.pipelined", "memory.offload.optimizer is not nvme");
 
   const Training& t = s.training;
+  unused(t.collection_interval > 0 && given.collection_host == Duration{}, "training.collection_interval", "the framework profile has no time for a collection");
   unused(t.documents_per_sample && t.attended_length() == t.sequence_length, "training.documents_per_sample", "training.document_length names no packed documents");
   unused(t.document_length >= t.sequence_length, "training.document_length", "no sample is longer");
   unused(t.transformer_engine == true && !given.transformer_engine, "training.transformer_engine", "the framework profile has no layers of Transformer Engine");

@@ -161,6 +161,8 @@ class Megatron {
         if (*narrow && (in_.has("fp8_format") || in_.has("fp8"))) in_.set(ours, "true", key);
         else in_.use(key, *narrow ? "no products of 8 bits" : "products of 16 bits");
       }
+    if (in_.flag("manual_gc").value_or(false))
+      if (const auto steps = in_.integer("manual_gc_interval", positive)) in_.set("training.collection_interval", std::to_string(*steps), "manual_gc_interval");
     if (in_.has("transformer_impl")) in_.set("training.transformer_engine", layer_.local ? "false" : "true", "transformer_impl");
     const bool backend = in_.has("attention_backend"), flash = in_.flag("use_flash_attn").value_or(false);
     const char* by = backend ? "attention_backend" : flash ? "use_flash_attn" : "transformer_impl";

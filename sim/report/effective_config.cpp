@@ -102,6 +102,7 @@ Value training_section(const scenario::Scenario& s) {
   out.add("compile", t.compile.value_or(s.profile.compiled));
   out.add_if("cuda_graph", t.cuda_graph);
   if (!t.cuda_graph_modules.empty()) out.add_list("cuda_graph_modules", t.cuda_graph_modules);
+  if (t.collection_interval > 0) out.add("collection_interval", t.collection_interval);
   if (t.launch_blocking) out.add("launch_blocking", true);
   out.add("attention", t.attention.value_or(s.profile.attention_fused ? "flash" : "unfused"));
   out.add("multi_token_prediction", t.multi_token_prediction);

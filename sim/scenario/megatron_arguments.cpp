@@ -216,6 +216,7 @@ std::optional<std::string> apply_megatron_arguments(const std::string& arguments
   s.strategy.memory.recompute_modules = modules_in(a.word("recompute-modules"));
   // --cuda-graph-scope, --cuda-graph-modules from core 0.17 on.
   s.strategy.training.cuda_graph_modules = modules_in(a.word("cuda-graph-scope") + " " + a.word("cuda-graph-modules"));
+  if (a.flag("manual-gc")) s.strategy.training.collection_interval = static_cast<std::int64_t>(a.number("manual-gc-interval", 0));
   if (a.flag("no-rope-fusion")) s.profile.rope = st::Fusion::eager;
   if (a.flag("no-bias-swiglu-fusion")) s.profile.activation = st::Fusion::native;
   if (s.model.experts.experts > 0) {

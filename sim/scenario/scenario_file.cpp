@@ -103,6 +103,7 @@ const config::Fields<st::Training>& training_fields() {
       config::boolean("compile", &T::compile, "torch.compile on each layer; default: the framework's habit"),
       config::boolean("cuda_graph", &T::cuda_graph, "the whole step is replayed from one CUDA graph"),
       config::text("cuda_graph_modules", &T::cuda_graph_modules, "parts of each layer that are replayed from graphs: attn, mlp, moe_router, moe_preprocess, moe"),
+      config::integer("collection_interval", &T::collection_interval, "Python collects its garbage every so many steps, between which it may not (Megatron's --manual-gc-interval); the host stops meanwhile", between(1, 1e9)),
       config::boolean("launch_blocking", &T::launch_blocking, "the job runs under CUDA_LAUNCH_BLOCKING=1: the host thread waits for each kernel that it launches, NCCL's included"),
       config::named("attention", &T::attention, "attention kernel, flash or unfused; default: the framework's", "attention kind", [] { return std::vector<std::string>{"flash", "unfused"}; }),
       config::boolean("multi_token_prediction", &T::multi_token_prediction, "the model's multi-token-prediction layers are trained as well"),

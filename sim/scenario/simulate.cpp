@@ -265,7 +265,7 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
     *d = Duration{static_cast<std::int64_t>(static_cast<double>(d->count()) * s.cluster.node.cpu.launch_time)};
   if (!options.ablation.host) {
     for (Duration* d : st::issue_times(profile)) *d = Duration{};
-    profile.step_host = profile.proxy_stall = profile.ring_step_wait = Duration{};
+    profile.step_host = profile.collection_host = profile.proxy_stall = profile.ring_step_wait = Duration{};
   }
   result.plan = st::write_plan(s.model, s.strategy, profile, s.cluster.gpus_per_node, options.unfold ? st::Folding::unfolded : st::Folding::folded);
   const hwmodels::KernelModel kernels(gpu_of(s), hwmodels::ClockState::sustained, options.ablation.spread ? s.gpus() : 1);

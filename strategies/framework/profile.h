@@ -251,6 +251,7 @@ struct FrameworkProfile {
   Duration triton_host{};                 // of each launch of Transformer Engine's fused permutations, which are Triton's kernels
   Duration grouped_host{}, grouped_backward_host{}, grouped_low_host{}, grouped_low_backward_host{};   // low: products of at most 8 bits
   Duration step_host{};
+  Duration collection_host{};             // Python collects its garbage once (gc.collect)
   /// Observed while messages between pipeline stages on different nodes are outstanding, and on slow networks: host time of a layer's collective
   /// within a node, per rank of the tensor group. Likely NCCL's proxy threads, which poll the NICs on the cores of the host threads.
   Duration proxy_stall{};

@@ -44,7 +44,7 @@ Heads rotate(const LowerContext& c, Operators& op, Tape& tape, TensorId q, Tenso
     const Item part = op.kernel("concatenate backward", 2 * q_bytes, 2 * q_bytes), sum = op.kernel("key rope backward", q_rotary, rotary_bytes, model::KernelKind::reduction);
     if (c.profile.rope == Fusion::eager && c.profile.rope_form == RopeForm::angles) {
       const auto turns = op.rotation(heads, mla.qk_rope_head_dim, mla.qk_rope_head_dim, true), key_turns = op.rotation(1, mla.qk_rope_head_dim, mla.qk_rope_head_dim, true);
-      const std::int64_t table = c.tokens * mla.qk_rope_head_dim * e;
+      const std::int64_t table = op.angles_bytes(mla.qk_rope_head_dim);
       for (const char* name : {"query cosines", "query sines", "key cosines", "key sines"}) node.intermediates.push_back(tape.tensor(name, table, false));
       node.saved = node.intermediates;
       node.forward = together({turns.forward, key_turns.forward, join});

@@ -234,7 +234,7 @@ TensorId Operators::rope(TensorId x, const std::string& name, std::int64_t width
     node.forward = {alloc(0, wide), kernel(name, bytes, bytes), alloc(1, wide), kernel(name + " product", wide, wide), free(0), free(1)};
     node.backward = {alloc(0, wide), kernel(name + " backward", bytes, bytes), alloc(1, wide), kernel(name + " product backward", wide, wide), free(0), free(1)};
   } else if (c_.profile.rope == Fusion::eager && c_.profile.rope_form == RopeForm::angles) {
-    const std::int64_t turning = part_rotates ? c_.model.rotary_dim : c_.model.head_dim, table = c_.tokens * turning * c_.element();
+    const std::int64_t turning = part_rotates ? c_.model.rotary_dim : c_.model.head_dim, table = angles_bytes(turning);
     Rotation rotates = rotation(width / c_.model.head_dim, c_.model.head_dim, turning, false);
     node.forward = std::move(rotates.forward);
     node.backward = std::move(rotates.backward);

@@ -95,6 +95,8 @@ class Operators {
   struct Rotation {
     std::vector<Item> forward, backward;
   };
+  /// Cosines or sines of such angles in the activations' format, which backward keeps.
+  std::int64_t angles_bytes(std::int64_t turning) const;
   Rotation rotation(std::int64_t heads, std::int64_t head_dim, std::int64_t turning, bool interleaved) const;
   /// Copies keys or values to all query heads.
   TensorId repeat(TensorId x, const std::string& name, std::int64_t from_width, std::int64_t to_width);

@@ -164,6 +164,13 @@ TEST(MegatronScript, SlidingWindows) {
   EXPECT_TRUE(has(refused("pretrain_gpt.py" + rest + " --window-size 127,0 --window-attn-skip-freq '[1,0]'"), "window_attn_skip_freq: is neither"));
 }
 
+TEST(MegatronScript, GarbageIsCollectedWhenTheScriptSaysSo) {
+  const std::string rest = "pretrain_gpt.py" + std::string(kSmall) + " --global-batch-size 8 --vocab-size 512";
+  EXPECT_EQ(key(read(rest + " --manual-gc --manual-gc-interval 5"), "training.collection_interval"), "5");
+  EXPECT_EQ(key(read(rest + " --manual-gc"), "training.collection_interval"), "-");
+  EXPECT_EQ(key(read(rest + " --manual-gc-interval 5"), "training.collection_interval"), "-");
+}
+
 TEST(MegatronScript, ListsOfLayersAreReadAsPythonReadsThem) {
   using List = std::vector<std::int64_t>;
   EXPECT_EQ(parse_list_expression("([0]*1+[1]*3)"), (List{0, 1, 1, 1}));

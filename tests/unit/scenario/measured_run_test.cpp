@@ -112,6 +112,16 @@ TEST(MeasuredRun, JobsOfAnotherNanotronAreNoRepeats) {
   EXPECT_TRUE(slow_is_clean("n"));
 }
 
+// 8192 tokens of 20 documents: 409.6 each, and 819 where squares over the mean are twice it.
+TEST(MeasuredRun, NotesTellHowManyDocumentsASampleHolds) {
+  Row row{{"framework", "megatron-lm"}, {"gpu", "h100-sxm"}, {"n_gpus", "8"}, {"seq_len", "8192"}, {"global_batch", "16"}, {"note", "packed samples of 20 documents"}};
+  const Scenario packed = scenario(row);
+  EXPECT_EQ(packed.strategy.training.documents(), 20);
+  EXPECT_EQ(packed.strategy.training.document_length, 819);
+  row["note"] = "";
+  EXPECT_EQ(scenario(row).strategy.training.document_length, 0);
+}
+
 // MLPerf's submissions on AMD's GPUs (tests/accuracy/runs/mlperf_amd.csv): what columns have no room for stands in the note.
 TEST(MeasuredRun, NotesTellHowManyLayersAreRecomputedAndThatNothingIsTransposed) {
   const Row lora{{"task", "lora"}, {"framework", "nemo"}, {"model", "Llama-2-70B"}, {"gpu", "mi300x"}, {"precision", "fp8"}, {"sharding", "zero1"}, {"lora_rank", "16"}};

@@ -77,6 +77,27 @@ TEST(MegatronArguments, SwitchFusedKernelsOff) {
   EXPECT_EQ(fused.profile.activation, Fusion::fused);
 }
 
+TEST(MegatronArguments, SayHowOftenGarbageIsCollected) {
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  ASSERT_FALSE(apply_megatron_arguments(R"({"manual-gc": true, "manual-gc-interval": 5})", "", s));
+  EXPECT_EQ(s.strategy.training.collection_interval, 5);
+  Scenario other = megatron_job("h100-sxm", "dgx-h100");
+  ASSERT_FALSE(apply_megatron_arguments(R"({"manual-gc-interval": 5})", "", other));   // without --manual-gc Python decides
+  EXPECT_EQ(other.strategy.training.collection_interval, 0);
+}
+
+// A small job waits for its host: a collection of 200 ms every fifth step is 40 ms of each, one every hundredth 2 ms.
+TEST(GarbageCollection, HoldsTheHostOnceInSoManySteps) {
+  const auto step = [](std::int64_t interval) {
+    Scenario s = megatron_job("h100-sxm", "dgx-h100");
+    s.profile.collection_host = seconds(0.2);
+    s.strategy.training.collection_interval = interval;
+    return simulate(s, {}).step_time;
+  };
+  EXPECT_NEAR(step(5) - step(0), 0.040, 1e-6);
+  EXPECT_NEAR(step(100) - step(0), 0.002, 1e-6);
+}
+
 // Only a router that has no loss, no bias and no forced choice is left to itself.
 TEST(MegatronArguments, ARouterThatNothingBalancesHasPopularExperts) {
   using strategies::RoutingKind;
