@@ -232,6 +232,8 @@ class RowScenario {
     st::Strategy& strategy = s_.strategy;
     if (contains(note_, "--overlap-grad-reduce")) strategy.data_parallel.overlap_gradient_reduce = true;
     if (contains(note_, "--overlap-param-gather")) strategy.data_parallel.overlap_parameter_gather = true;
+    if (contains(note_, "--no-gradient-accumulation-fusion")) strategy.training.fused_gradient_accumulation = false;
+    if (contains(note_, "PRIMUS_HIPBLASLT_TUNING unset")) s_.profile.untuned_products = true;
     if (contains(note_, "--tp-comm-overlap") && strategy.parallelism.sequence_parallel) strategy.parallelism.overlap_tensor = s_.profile.overlap_tensor = true;
   }
 
