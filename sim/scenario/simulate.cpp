@@ -227,7 +227,7 @@ hwmodels::Gpu gpu_of(const Scenario& s) {
   hwmodels::Gpu gpu = s.cluster.gpu;
   auto& parameters = gpu.kernel_parameters;
   const auto share = parameters.find("gemm_default_share");
-  if (s.profile.aiter_attention || share == parameters.end()) return gpu;
+  if ((s.profile.aiter_attention && !s.profile.untuned_products) || share == parameters.end()) return gpu;
   parameters["gemm_peak_fraction"] *= share->second;
   parameters["gemm_fp8_fraction"] = std::min(1.0, parameters["gemm_fp8_fraction"] / share->second);
   return gpu;

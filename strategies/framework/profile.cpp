@@ -112,6 +112,7 @@ const config::Fields<P>& fields() {
                       {"triton", AttentionKernel::triton, ""}}),
       config::boolean("aiter_attention", &P::aiter_attention, "on AMD's GPUs fused attention is AITER's, as Transformer Engine takes it"),
       config::boolean("sdpa_attention", &P::sdpa_attention, "fused attention is PyTorch's scaled_dot_product_attention (on AMD's GPUs AOTriton's), not flash-attn's"),
+      config::boolean("untuned_products", &P::untuned_products, "aiter_attention: on AMD's GPUs products are as hipBLASLt's heuristics choose them"),
       config::boolean("triton_backward", &P::triton_backward, "sdpa_attention: on AMD's GPUs its backward is Triton's (AOTriton before 0.11), not AITER's assembly"),
       config::integer("cudnn_attention_from", &P::cudnn_attention_from, "compute capability from which cuDNN's attention is preferred; 0: never", config::non_negative),
       config::choice("cudnn_attention", &P::cudnn_attention, "which cuDNN that is", {{"cudnn", AttentionKernel::cudnn, "9.4 to 9.12"}, {"cudnn-9.13", AttentionKernel::cudnn_9_13, "and later"}}),

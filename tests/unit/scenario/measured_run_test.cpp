@@ -530,6 +530,11 @@ TEST(MeasuredRun, TakesMegatronsFlagsFromTheNote) {
   EXPECT_TRUE(all.strategy.data_parallel.overlap_gradient_reduce.value_or(false));
   EXPECT_TRUE(all.strategy.data_parallel.overlap_parameter_gather.value_or(false));
   EXPECT_TRUE(all.strategy.parallelism.overlap_tensor.value_or(false));
+  EXPECT_TRUE(none.strategy.training.fused_gradient_accumulation.value_or(true));
+  EXPECT_FALSE(none.profile.untuned_products);
+  const Scenario plain = scenario({{"framework", "megatron-lm"}, {"tp", "2"}, {"sp", "y"}, {"note", "--no-gradient-accumulation-fusion, PRIMUS_HIPBLASLT_TUNING unset"}});
+  EXPECT_FALSE(plain.strategy.training.fused_gradient_accumulation.value_or(true));
+  EXPECT_TRUE(plain.profile.untuned_products);
 }
 
 // FPDT's figure calls its baseline tensor parallelism; Megatron-DeepSpeed's sequence parallelism beside it came in September 2024.
