@@ -94,6 +94,7 @@ void apply_optimizer(const config::CsvRow& row, Scenario& s) {
   else if (word == "sgd") t.optimizer = st::Optimizer::sgd;
   else if (contains(word, "lion")) t.optimizer = st::Optimizer::lion;
   else if (contains(word, "adafactor")) t.optimizer = st::Optimizer::adafactor;
+  else if (contains(word, "muon")) t.optimizer = st::Optimizer::muon;
   const st::DataParallelKind kind = s.strategy.data_parallel.kind;
   if (contains(word, "paged")) {
     // bitsandbytes keeps moments in fp32 whatever the weights are (optim/optimizer.py, get_state_buffer).

@@ -330,6 +330,10 @@ TEST(MeasuredRun, OptimizersAsTheyAreNamed) {
   // bitsandbytes' moments are fp32 beside 16-bit weights; torch's follow the weights.
   EXPECT_EQ(scenario({{"framework", "torchtune"}, {"n_gpus", "1"}, {"global_batch", "1"}, {"optimizer", "PagedAdamW"}}).profile.optimizer_state, DType::fp32);
   EXPECT_EQ(scenario({{"framework", "torchtune"}, {"n_gpus", "1"}, {"global_batch", "1"}, {"optimizer", "AdamW"}}).profile.optimizer_state, DType::bf16);
+  const Row nanochat{{"framework", "nanochat"}, {"model", "nanochat d10"}, {"layers", "10"}, {"hidden", "640"}, {"heads", "5"}, {"ffn_hidden", "2560"}, {"vocab", ""}, {"n_gpus", "1"}, {"global_batch", "8"}};
+  const Scenario muon = scenario([&] { Row row = nanochat; row["optimizer"] = "Muon"; return row; }());
+  EXPECT_EQ(muon.strategy.training.optimizer, strategies::Optimizer::muon);
+  EXPECT_EQ(scenario(nanochat).strategy.training.optimizer, strategies::Optimizer::adamw);
 }
 
 TEST(MeasuredRun, HuggingFaceWithFusedKernels) {
