@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <regex>
 
+#include "strategies/rules.h"
+
 namespace rehearse::scenario {
 
 namespace st = strategies;
@@ -94,8 +96,13 @@ void apply_optimizer(const config::CsvRow& row, Scenario& s) {
   else if (word == "sgd") t.optimizer = st::Optimizer::sgd;
   else if (contains(word, "lion")) t.optimizer = st::Optimizer::lion;
   else if (contains(word, "adafactor")) t.optimizer = st::Optimizer::adafactor;
-  else if (contains(word, "muon")) t.optimizer = st::Optimizer::muon;
   const st::DataParallelKind kind = s.strategy.data_parallel.kind;
+  if (contains(word, "muon") && st::keeps_whole_states(kind)) {
+    t.optimizer = st::Optimizer::muon;
+    s.profile.muon_owners = s.profile.muon_owners && contains(word, "distributed");
+  } else if (contains(word, "muon")) {
+    s.notes.emplace_back("Muon on sharded states taken as AdamW");
+  }
   if (contains(word, "paged")) {
     // bitsandbytes keeps moments in fp32 whatever the weights are (optim/optimizer.py, get_state_buffer).
     if (t.optimizer == st::Optimizer::adamw) t.optimizer_state_dtype = s.profile.optimizer_state = DType::fp32;
