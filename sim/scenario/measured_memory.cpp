@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <regex>
 
+#include "strategies/rules.h"
+
 namespace rehearse::scenario {
 
 namespace st = strategies;
@@ -79,10 +81,11 @@ void apply_optimizer(const config::CsvRow& row, Scenario& s) {
   else if (contains(word, "lion")) t.optimizer = st::Optimizer::lion;
   else if (contains(word, "adafactor")) t.optimizer = st::Optimizer::adafactor;
   const st::DataParallelKind kind = s.strategy.data_parallel.kind;
-  if (contains(word, "muon")) {
-    const bool whole = kind == st::DataParallelKind::none || kind == st::DataParallelKind::ddp;
-    if (whole) t.optimizer = st::Optimizer::muon;
-    else s.notes.emplace_back("Muon whose states are shared among ranks, matrix by matrix, simulated as AdamW");
+  if (contains(word, "muon") && st::keeps_whole_states(kind)) {
+    t.optimizer = st::Optimizer::muon;
+    s.profile.muon_owners = s.profile.muon_owners && contains(word, "distributed");
+  } else if (contains(word, "muon")) {
+    s.notes.emplace_back("Muon on sharded states taken as AdamW");
   }
   if (contains(word, "paged")) {
     // bitsandbytes keeps moments in fp32 whatever the weights are (optim/optimizer.py, get_state_buffer).

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <queue>
 
 namespace rehearse::strategies {
@@ -62,7 +63,7 @@ std::int64_t DataParallelWriter::own_states(Part part) const {
   if (moments() > 0) return states;
   for (const Unit& u : stage_.units)
     for (const Weight& w : u.tape->weights)
-      if (w.trainable && !w.parameter_elsewhere && w.expert == (part == Part::experts)) states += strategies::state_bytes(w, optimizer, w.wide_bytes > 0 ? 4 : bits(profile().optimizer_state) / 8);
+      if (w.trainable && !w.parameter_elsewhere && w.expert == (part == Part::experts)) states += strategies::state_bytes(w, optimizer, w.wide_bytes > 0 ? 4 : bits(profile().optimizer_state) / 8) / owners_of(w);
   return states;
 }
 
@@ -168,13 +169,16 @@ std::vector<std::vector<std::int64_t>> DataParallelWriter::late_states(const Sha
     left[part == Part::experts] = (stage_.trainable_elements(part) + ranks - 1) / ranks;
   }
   std::vector<std::vector<std::int64_t>> tensors(stage_.units.size());
+  const std::vector<const Weight*> own = own_matrices();
   for (std::size_t u = 0; u < tensors.size(); ++u)
     for (const Weight& w : stage_.units[u].tape->weights) {
       if (!w.trainable || w.parameter_elsewhere) continue;
       const int count = state_tensors(w, optimizer);
       if (count == 0 || w.elements == 0) continue;
       const std::int64_t ranks = mine.sharded ? stage_.sizes.sharing(w.expert ? Part::experts : Part::dense) : 1;
-      const double bytes = static_cast<double>(strategies::state_bytes(w, optimizer, w.wide_bytes > 0 ? 4 : bits(profile().optimizer_state) / 8)) / static_cast<double>(w.elements);
+      const bool dealt = owners() > 1 && is_orthogonalised(w), sliced = !dealt && owners_of(w) > 1;
+      if (dealt && std::find(own.begin(), own.end(), &w) == own.end()) continue;   // another rank's
+      const double bytes = (sliced ? 1.0 / static_cast<double>(owners_of(w)) : 1.0) * static_cast<double>(strategies::state_bytes(w, optimizer, w.wide_bytes > 0 ? 4 : bits(profile().optimizer_state) / 8)) / static_cast<double>(w.elements);
       // Transformer Engine's grouped products and loops over experts have a parameter per expert.
       const std::int64_t parameters = profile().transformer_engine || !profile().grouped_experts ? w.experts : 1, whole = w.elements / parameters;
       for (std::int64_t p = 0; p < parameters; ++p) {
@@ -205,15 +209,16 @@ void DataParallelWriter::make_states(const Unit& unit) {
 void DataParallelWriter::update(const Share& mine) {
   if (mine.elements == 0) return;
   for (const Unit& u : stage_.units) make_states(u);
-  const std::int64_t elements = mine.elements;
-  const std::int64_t read = mine.gradients + mine.states + (mine.master ? 0 : mine.stored);
-  const std::int64_t written = mine.states + mine.stored;
+  const std::int64_t parts = profile().sums_muon_updates ? 1 : owners(), elements = mine.elements / parts;
+  const std::int64_t read = mine.gradients / parts + mine.states + (mine.master ? 0 : mine.stored / parts);
+  const std::int64_t written = mine.states + mine.stored / parts;
   const Optimizer optimizer = stage_.strategy.training.optimizer;
   const bool keeps_temporaries = !profile().fused_optimizer && optimizer == Optimizer::adamw;
   if (keeps_temporaries) foreach_temporaries(mine.stored, true);
   stage_.call("optimizer step " + std::to_string(elements) + " " + std::to_string(mine.gradients), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
     const double passes = profile().fused_optimizer ? 1.0 : foreach_passes(optimizer);
     if (optimizer == Optimizer::muon) orthogonalise(w);
+    if (owners() > 1 && profile().sums_muon_updates) sum_updates(w);
     const ExtraTraffic more = extra_traffic(optimizer);
     const std::uint32_t working = Stage::kPersistentSlots - 10;
     w.alloc(working, more.temporary * largest_weight(), Category::temporary);
@@ -259,35 +264,71 @@ void DataParallelWriter::free_gradients(Phase phase) {
     stage_.call("free gradients " + pattern_of(u), phase, &u, [&](plan::BlockWriter& w) { free_gradients_of(u, w); });
 }
 
+/// Ranks among which Muon's matrices are dealt out.
+std::int64_t DataParallelWriter::owners() const { return profile().muon_owners && stage_.strategy.training.optimizer == Optimizer::muon ? stage_.sizes.data : 1; }
+
+/// Ranks that share a weight's states: what is not orthogonalised is cut into slices where gradients are reduced to owners (DistAdamW).
+std::int64_t DataParallelWriter::owners_of(const Weight& w) const { return is_orthogonalised(w) || !profile().sums_muon_updates ? owners() : 1; }
+
+/// Of each shape every so many-th matrix, the first among them: what the rank with the most has.
+/// Source: karpathy/nanochat nanochat/muon.py, DistMuon; KellerJordan/modded-nanogpt of 2024-10-17, Muon.step.
+std::vector<const Weight*> DataParallelWriter::own_matrices() const {
+  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> met;   // by rows and columns, the fewer first
+  std::vector<const Weight*> own;
+  for (const Unit& u : stage_.units)
+    for (const Weight& w : u.tape->weights) {
+      if (!w.trainable || w.parameter_elsewhere || !is_orthogonalised(w)) continue;
+      const std::int64_t other = w.elements / w.columns;
+      if (met[std::minmax(w.columns, other)]++ % owners() == 0) own.push_back(&w);
+    }
+  return own;
+}
+
+std::int64_t DataParallelWriter::orthogonalised_elements() const {
+  std::int64_t n = 0;
+  for (const Unit& u : stage_.units)
+    for (const Weight& w : u.tape->weights) n += w.trainable && !w.parameter_elsewhere && is_orthogonalised(w) ? w.elements : 0;
+  return n;
+}
+
+void DataParallelWriter::sum_updates(plan::BlockWriter& w) {
+  const std::int64_t bytes = 2 * orthogonalised_elements();
+  const std::uint32_t flat = Stage::kPersistentSlots - 14;
+  w.alloc(flat, bytes, Category::communication);
+  w.kernel(builder().kernel({.kind = KernelKind::memset, .bytes_written = bytes, .name = "zero updates"}), host());
+  w.collective(builder().collective({CollectiveKind::all_reduce, GroupAxis::data, Bytes{bytes}, "updates of matrices"}), plan::Stream::data_reduce, plan::kAfterCompute | plan::kComputeWaits,
+               profile().collective_host);
+  w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = bytes, .bytes_written = 2 * bytes, .name = "widen updates"}), host());
+  w.free(flat);
+}
+
 /// Five steps of X <- aX + (bA + cAA)X with A = XX', in 16 bit, for each matrix; three matrices live beside it.
 /// Source: Jordan et al. 2024 (Muon), zeropower_via_newtonschulz5.
 void DataParallelWriter::orthogonalise(plan::BlockWriter& w) {
-  for (const Unit& u : stage_.units)
-    for (const Weight& weight : u.tape->weights) {
-      if (!weight.trainable || weight.parameter_elsewhere || !is_orthogonalised(weight)) continue;
-      const std::int64_t a = weight.columns, b = weight.elements / weight.columns, rows = std::min(a, b), columns = std::max(a, b);
-      auto product = [&](const char* name, std::int64_t n, std::int64_t k) {
-        w.kernel(builder().kernel({.kind = KernelKind::gemm, .dtype = DType::bf16, .output_dtype = DType::bf16, .m = rows, .n = n, .k = k, .name = name}), host());
-      };
-      auto pass = [&](const char* name, std::int64_t elements, int reads) {
-        w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = reads * elements * 2, .bytes_written = elements * 2, .name = name}), host());
-      };
-      const std::uint32_t x = Stage::kPersistentSlots - 11, squares = Stage::kPersistentSlots - 12, next = Stage::kPersistentSlots - 13;
-      w.alloc(x, rows * columns * 2, Category::temporary);
-      pass("normalise", rows * columns, 2);
-      for (int step = 0; step < 5; ++step) {
-        w.alloc(squares, 2 * rows * rows * 2, Category::temporary);
-        product("Newton-Schulz XX'", rows, columns);
-        product("Newton-Schulz AA", rows, rows);
-        pass("Newton-Schulz bA + cAA", rows * rows, 2);
-        w.alloc(next, rows * columns * 2, Category::temporary);
-        product("Newton-Schulz BX", columns, rows);
-        pass("Newton-Schulz aX + BX", rows * columns, 2);
-        w.free(squares);
-        w.free(next);
-      }
-      w.free(x);
+  for (const Weight* weight : own_matrices()) {
+    const std::int64_t a = weight->columns, b = weight->elements / weight->columns, rows = std::min(a, b), columns = std::max(a, b);
+    auto product = [&](const char* name, std::int64_t n, std::int64_t k) {
+      w.kernel(builder().kernel({.kind = KernelKind::gemm, .dtype = DType::bf16, .output_dtype = DType::bf16, .m = rows, .n = n, .k = k, .name = name}), host());
+    };
+    auto pass = [&](const char* name, std::int64_t elements, int reads) {
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = reads * elements * 2, .bytes_written = elements * 2, .name = name}), host());
+    };
+    const std::uint32_t x = Stage::kPersistentSlots - 11, squares = Stage::kPersistentSlots - 12, next = Stage::kPersistentSlots - 13;
+    w.alloc(x, rows * columns * 2, Category::temporary);
+    pass("normalise", rows * columns, 2);
+    for (int step = 0; step < 5; ++step) {
+      w.alloc(squares, 2 * rows * rows * 2, Category::temporary);
+      product("Newton-Schulz XX'", rows, columns);
+      product("Newton-Schulz AA", rows, rows);
+      pass("Newton-Schulz bA + cAA", rows * rows, 2);
+      w.alloc(next, rows * columns * 2, Category::temporary);
+      product("Newton-Schulz BX", columns, rows);
+      pass("Newton-Schulz aX + BX", rows * columns, 2);
+      w.free(squares);
+      w.free(next);
     }
+    w.free(x);
+  }
 }
 
 }  // namespace rehearse::strategies

@@ -95,6 +95,11 @@ class DataParallelWriter {
   /// Which of a unit's weights have a gradient of their own; blocks are shared by units that agree in this.
   static std::string pattern_of(const Unit& unit);
   void orthogonalise(plan::BlockWriter& w);
+  void sum_updates(plan::BlockWriter& w);
+  std::int64_t owners() const;
+  std::int64_t owners_of(const Weight& w) const;
+  std::int64_t orthogonalised_elements() const;
+  std::vector<const Weight*> own_matrices() const;
   // States in unified memory (update_by_weight.cpp)
   Weight own_part(const Weight& weight) const;
   std::int64_t paged_bytes(const Weight& weight) const;

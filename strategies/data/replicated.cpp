@@ -95,8 +95,8 @@ void Replicated::after_backward(std::size_t unit, int, bool first, bool last) {
                   });
     return;
   }
-  // ZeRO-2 partitions gradients, so it must reduce every micro-batch; the others only the last.
-  const bool reduce_now = last || kind_ == DataParallelKind::zero2;
+  // ZeRO-2 partitions gradients, so it must reduce every micro-batch; the others only the last, unless they are told wrongly.
+  const bool reduce_now = last || kind_ == DataParallelKind::zero2 || profile().reduces_each_pass;
   if (!reduce_now) return;
   for (const Part part : kParts) pending(part) += stage_.units[unit].tape->trainable_bytes(reduce_bytes(), part);
   if (!reduces_in_backward()) return;

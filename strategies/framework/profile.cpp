@@ -40,6 +40,7 @@ const Catalog<LossKind>& loss_kinds() {
       {"sequence-parallel", "Megatron-DeepSpeed's under Ulysses: fp32 logits, softmax and its logarithm", LossKind::sequence_parallel},
       {"fused", "16-bit logits, gradient in place", LossKind::fused},
       {"compiled", "statistics only", LossKind::compiled},
+      {"compiled-with-head", "the same in one graph with the output layer, gradient in place", LossKind::compiled_with_head},
       {"tiled", "DeepSpeed's TiledFusedLogitsLoss", LossKind::tiled},
   }};
   return list;
@@ -214,6 +215,9 @@ const config::Fields<P>& fields() {
       config::boolean("overlap_gradient_reduce", &P::overlap_gradient_reduce, "reduction runs under backward"),
       config::boolean("overlap_parameter_gather", &P::overlap_parameter_gather, "gather runs under the next forward"),
       config::boolean("fused_optimizer", &P::fused_optimizer, "one pass over the states; false: foreach"),
+      config::boolean("muon_owners", &P::muon_owners, "without ZeRO: each matrix is orthogonalised by one rank of the data-parallel group, which alone has its moment"),
+      config::boolean("sums_muon_updates", &P::sums_muon_updates, "muon_owners: updates travel in 16 bits, as a sum over all ranks"),
+      config::boolean("reduces_each_pass", &P::reduces_each_pass, "without ZeRO: gradients are reduced after every micro-batch"),
       config::boolean("waits_after_step", &P::waits_after_step, "the host waits for the device when a step is over"),
       config::boolean("blocking_input", &P::blocking_input, "the host waits for the device before each micro-batch, whose copy to it is blocking"),
       config::boolean("reads_loss", &P::reads_loss, "the host waits for each micro-batch's loss"),

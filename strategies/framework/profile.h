@@ -58,6 +58,7 @@ enum class LossKind : std::uint8_t {
   sequence_parallel,  // Megatron-DeepSpeed's: fp32 logits, their softmax and its logarithm live together; the gradient is made in the softmax
   fused,           // logits stay in 16 bit, gradient in place (Transformer Engine, Liger without the head)
   compiled,        // softmax statistics only; gradient fused into the backward
+  compiled_with_head,  // the same in one graph with the output layer: caps of logits are part of the loss's kernels, the gradient takes the logits' place
   tiled,           // output layer and loss a piece at a time, gradients made in forward (DeepSpeed's TiledFusedLogitsLoss)
 };
 
@@ -199,6 +200,9 @@ struct FrameworkProfile {
   bool fused_optimizer = true;            // one multi-tensor kernel without temporaries; false: foreach
   int cpu_threads = 1;                    // of a process's work on the CPU where a node has several (torchrun sets OMP_NUM_THREADS to 1); 0: one per core of the node
   bool reads_loss = false;                // the host waits for each micro-batch's loss (Hugging Face's Trainer looks for NaN); not under pipeline stages
+  bool muon_owners = false;               // without ZeRO: each matrix is orthogonalised by one rank of the data-parallel group, which alone has its moment (Muon of modded-nanogpt and nanochat)
+  bool sums_muon_updates = false;         // muon_owners: updates travel in 16 bits, as a sum of all ranks' over zeros; false: what is updated is gathered, which a reduction to the owner pays for
+  bool reduces_each_pass = false;         // without ZeRO: gradients are reduced after every micro-batch (DDP whose no_sync leaves forward out)
   bool waits_after_step = false;          // the host waits for the device when a step is over (nanotron, which times each)
   bool blocking_input = false;            // each micro-batch is copied to the device by a copy that the host waits for, and with it for all work before; not under pipeline stages
   bool keeps_gradient_sums = true;        // offloaded optimizer under ZeRO-3: 16-bit sums of gradients lie in host memory; false: only where micro-batches add up (DeepSpeed before 0.6)

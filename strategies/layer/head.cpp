@@ -194,7 +194,8 @@ TensorId add_logits(const LowerContext& head, Operators& op, Tape& tape, TensorI
   return logits;
 }
 
-/// Logits of Gemma 2 are divided by a constant, go through tanh and are multiplied by it; autograd keeps what tanh gives.
+/// Logits of Gemma 2 are divided by a constant, go through tanh and are multiplied by it; autograd keeps what tanh gives. Where the loss is in
+/// the same compiled graph its kernels do that as they read, and only what the product gave is kept (tests/oracles/torch_compiled_layer.py).
 /// Source: transformers models/gemma2/modeling_gemma2.py, final_logit_softcapping; litgpt/model.py, do_softcapping.
 TensorId softcap(const LowerContext& head, Operators& op, Tape& tape, TensorId logits, std::int64_t bytes) {
   if (head.profile.compiled) {
@@ -218,7 +219,7 @@ Output add_output(const LowerContext& c, Tape& tape, bool tied_here) {
   Operators head_op(head, tape);
   const TensorId x = add_final_hidden(c, tape);
   TensorId logits = add_logits(head, head_op, tape, x);
-  if (c.model.softcapped_logits) logits = softcap(head, head_op, tape, logits, logits_bytes(c));
+  if (c.model.softcapped_logits && c.profile.loss != LossKind::compiled_with_head) logits = softcap(head, head_op, tape, logits, logits_bytes(c));
   tie(tape, tied_here);
   return {x, logits};
 }

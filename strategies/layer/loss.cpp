@@ -28,6 +28,7 @@ class Loss {
       case LossKind::sequence_parallel: return sequence_parallel();
       case LossKind::fused: return fused();
       case LossKind::compiled: return in_parallel() ? parallel_compiled(logits_, narrow_) : compiled(logits_, narrow_);
+      case LossKind::compiled_with_head: return in_parallel() ? parallel_compiled(logits_, narrow_) : compiled(logits_, narrow_, true);
       case LossKind::tiled: break;   // with the output layer (tiled.cpp)
     }
   }
@@ -238,12 +239,15 @@ class Loss {
     tape_.nodes.push_back(std::move(n));
   }
 
-  /// A graph of its own over logits of this size: it keeps them and a statistic per token.
-  void compiled(TensorId logits, std::int64_t bytes) {
-    Node n{.name = "compiled loss", .inputs = {logits}, .saved = {logits, rows_}, .intermediates = {rows_}};
-    n.forward = {op_.kernel("cross entropy", 2 * bytes, row_, kCrossEntropy)};
+  /// Over logits of this size: it keeps them and a statistic per token. TorchInductor's kernels are a reduction in forward and element by
+  /// element in backward (tests/oracles/torch_compiled_layer.py, cross_entropy); forward reads for the maximum and again for the sum of
+  /// exponentials. `in_place`: the logits are an intermediate of the graph, which backward may write over (torch/_functorch/config.py,
+  /// donated_buffer, from 2.6 on); whose PyTorch does that finds both in one pass (torch/_inductor/config.py, online_softmax, from 2.7 on).
+  void compiled(TensorId logits, std::int64_t bytes, bool in_place = false) {
+    Node n{.name = "compiled loss", .inputs = {logits}, .saved = {logits, rows_}, .intermediates = {rows_}, .gradient_in_place = in_place};
+    n.forward = {op_.kernel("cross entropy", in_place ? bytes : 2 * bytes, row_, KernelKind::reduction)};
     sum_statistics(n, 3);
-    n.backward = {op_.kernel("cross entropy backward", bytes, bytes, kCrossEntropy)};
+    n.backward = {op_.kernel("cross entropy backward", bytes, bytes)};
     tape_.nodes.push_back(std::move(n));
   }
 

@@ -96,7 +96,7 @@ void Operators::cast_by_engine(Weight& w) const {
 
 // Normalisation ------------------------------------------------------------------------------------------------------
 
-TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows, std::int64_t width, bool replicated, bool learned) {
+TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows, std::int64_t width, bool replicated, bool learned, bool rotated) {
   const std::int64_t elements = rows * width, bytes = elements * c_.element();
   const bool adds = c_.profile.wide_residual && tape_.tensors[static_cast<std::size_t>(tape_.root(x))].bytes == elements * c_.stream_element();
   const TensorId y = tape_.tensor(name, bytes);
@@ -119,8 +119,9 @@ TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows,
     // the result's gradient and the sum and writes the sum's gradient; what the stream's adds is the tape's (add_kernel), the branch's the
     // residual's. Source: Dao-AILab/flash-attention@4f285b354 csrc/layer_norm/ln_fwd_kernels.cuh, ln_bwd_kernels.cuh.
     const std::int64_t sum = adds ? elements * c_.stream_element() : bytes;
-    node.forward = {kernel(name, adds ? 0 : bytes, bytes, kind)};
-    node.backward = {kernel(name + " backward", bytes + sum, sum, kind, model::GemmRole::data_gradient)};
+    node.forward = {kernel(name, adds || sums_and_normalises(x) ? 0 : bytes, rotated ? 0 : bytes, kind)};
+    // Kernels that sum the weight's gradient beside it are the slow ones.
+    node.backward = {kernel(name + " backward", (rotated ? 0 : bytes) + sum, sum, kind, learned ? model::GemmRole::data_gradient : model::GemmRole::forward)};
     // Transformer Engine's backward sums the weight's gradient in the same pass, one row per block of threads, and adds those up
     // (common/normalization/rmsnorm, layernorm: *_bwd_kernels.cuh); others read input and gradient once more.
     const std::int64_t again = c_.profile.transformer_engine ? kNormBlocks * width * 4 : 2 * bytes;
@@ -129,6 +130,20 @@ TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows,
   }
   tape_.nodes.push_back(std::move(node));
   return y;
+}
+
+/// TorchInductor's kernel that adds a branch to the stream goes on to normalise the sum (tests/oracles/torch_compiled_layer.py: add, mean,
+/// rsqrt and products of one kernel). It has the sum at hand.
+bool Operators::sums_and_normalises(TensorId x) const {
+  if (c_.profile.norm != Fusion::compiled || c_.profile.residual != Fusion::compiled || tape_.nodes.empty()) return false;
+  const Node& last = tape_.nodes.back();
+  return last.passed_inputs == 2 && last.outputs == std::vector<TensorId>{x};
+}
+
+/// tests/oracles/torch_compiled_layer.py, normalised_rotation: one kernel for queries and one for keys in each pass.
+bool Operators::rotates_what_it_normalises() const {
+  const bool compiled = c_.profile.norm == Fusion::compiled && c_.profile.rope == Fusion::compiled && !complex_rope();
+  return compiled && c_.model.qk_norm && !c_.model.joint_qk_norm && c_.model.position == model::Position::rotary;
 }
 
 /// norm(x.float()) inside a checkpoint of its own: the copy goes at once, backward makes it and the norm again. Where whole
@@ -261,8 +276,9 @@ TensorId Operators::rope(TensorId x, const std::string& name, std::int64_t width
                                                  kernel("gradient add", 2 * bytes, bytes), free(2), free(3)});
     }
   } else {
-    node.forward = {kernel(name, bytes, bytes)};
-    node.backward = {kernel(name + " backward", bytes, bytes)};
+    const std::int64_t normalised = rotates_what_it_normalises() ? 0 : bytes;   // in registers
+    node.forward = {kernel(name, normalised, bytes)};
+    node.backward = {kernel(name + " backward", bytes, normalised)};
   }
   tape_.nodes.push_back(std::move(node));
   return y;

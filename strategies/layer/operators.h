@@ -76,8 +76,11 @@ class Operators {
  public:
   Operators(const LowerContext& context, Tape& tape) : c_(context), tape_(tape) {}
 
-  /// Pointwise row normalisation of `rows` x `width`, with a weight if it is `learned`. Returns the normalised tensor.
-  TensorId norm(TensorId x, const std::string& name, std::int64_t rows, std::int64_t width, bool replicated = true, bool learned = true);
+  /// Pointwise row normalisation of `rows` x `width`, with a weight if it is `learned`. `rotated`: the kernel goes on to rotate what it has
+  /// normalised. Returns the normalised tensor.
+  TensorId norm(TensorId x, const std::string& name, std::int64_t rows, std::int64_t width, bool replicated = true, bool learned = true, bool rotated = false);
+  /// Norms of queries and keys are one kernel with the rotation that follows: TorchInductor's, of norms within a head.
+  bool rotates_what_it_normalises() const;
 
   enum class Split { column, row, none };
   /// A linear layer in -> out (unsharded widths). `column`: out is divided over the tensor group and x is gathered
@@ -163,6 +166,7 @@ class Operators {
   bool complex_rope() const;
   bool rotates_by_document() const;
   Rotation rotate_once(std::int64_t bytes, std::int64_t turning, std::int64_t table, bool interleaved) const;
+  bool sums_and_normalises(TensorId x) const;
   TensorId narrow_product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
   TensorId product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
   TensorId scaled_and_shifted(TensorId y, const std::string& name, std::int64_t out, Split split);

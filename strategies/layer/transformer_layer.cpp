@@ -179,12 +179,13 @@ TensorId packed(const LowerContext& c, Operators& op, Tape& tape, TensorId x, co
 
 /// One norm per head, or one over all heads of the rank: each tensor-parallel rank has its part of that weight, and the few
 /// bytes of statistics that the ranks would add up are left out.
-void norm_queries_and_keys(const LowerContext& c, Operators& op, TensorId& q, TensorId& k) {
+void norm_queries_and_keys(const LowerContext& c, Operators& op, TensorId& q, TensorId& k, bool rotates) {
   const auto& m = c.model;
   const std::int64_t q_heads = m.heads / c.tensor, k_heads = std::max<std::int64_t>(1, m.kv_heads / c.tensor);
   const bool joint = m.joint_qk_norm;
-  q = op.norm(q, "q_norm", c.tokens * (joint ? 1 : q_heads), m.head_dim * (joint ? q_heads : 1), !joint, m.qk_norm_weight);
-  k = op.norm(k, "k_norm", c.tokens * (joint ? 1 : k_heads), m.head_dim * (joint ? k_heads : 1), !joint, m.qk_norm_weight);
+  const bool rotated = rotates && op.rotates_what_it_normalises();
+  q = op.norm(q, "q_norm", c.tokens * (joint ? 1 : q_heads), m.head_dim * (joint ? q_heads : 1), !joint, m.qk_norm_weight, rotated);
+  k = op.norm(k, "k_norm", c.tokens * (joint ? 1 : k_heads), m.head_dim * (joint ? k_heads : 1), !joint, m.qk_norm_weight, rotated);
 }
 
 /// What attention reads: as many tokens of each as the rank has.
@@ -223,7 +224,7 @@ QueryKeyValue separate_projections(const LowerContext& c, Operators& op, Tape& t
   h.q = projections.linear(x, "q_proj", m.hidden, query_width(c), m.qkv_bias, Operators::Split::column);
   h.k = others.linear(x, "k_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
   h.v = others.linear(x, "v_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
-  if (m.qk_norm) norm_queries_and_keys(c, op, h.q, h.k);
+  if (m.qk_norm) norm_queries_and_keys(c, op, h.q, h.k, rotates);
   if (!rotates) return h;
   h.q = op.rope(h.q, "query rope", query_width(c) / c.tensor);
   h.k = op.rope(h.k, "key rope", key_width(c) / c.tensor);
@@ -289,7 +290,7 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
     const TensorId qkv = op.linear(x, "qkv", m.hidden, query_width(c) + 2 * key_width(c), m.qkv_bias, Operators::Split::column);
     if (rotates && !rotates_parts(c) && c.profile.repacks_qkv) return repacked_attention(c, op, tape, qkv, layer);
     h = split_and_rotated(c, op, tape, qkv, rotates);
-    if (m.qk_norm) norm_queries_and_keys(c, op, h.q, h.k);
+    if (m.qk_norm) norm_queries_and_keys(c, op, h.q, h.k, rotates && rotates_parts(c));
   } else {
     h = separate_projections(c, op, tape, x, rotates);
   }

@@ -4,7 +4,8 @@ One pre-norm layer with a frozen base and adapters on every projection, compiled
 matrix products each pass calls, and the kernels that it makes beside them, by the operators that each holds.  Then: which
 products a checkpoint around a layer runs once more in backward, plain and compiled, and how many products backward has where
 the checkpoints, around attention and MLP or around all, are compiled with the layer.  Then: what runs of a rotary embedding
-by complex numbers (torchtitan models/llama3), TorchInductor's own kernels and PyTorch's.
+by complex numbers (torchtitan models/llama3), TorchInductor's own kernels and PyTorch's.  Then the kernels of norms of
+queries with the rotation behind them, and of an output layer's cross-entropy, logits capped or not.
 """
 
 import re
@@ -164,6 +165,51 @@ def complex_rotation():
     return [{"pass": name, "kernels": len(kernels(code)[0]), "eager_products": code.count("aten.mul.Tensor(")} for name, code in zip(("forward", "backward"), calls, strict=True)]
 
 
+def kernels_of(function, *inputs):
+    """Forward's and backward's kernels."""
+    torch._dynamo.reset()
+    function = torch.compile(function)
+
+    def step():
+        y = function(*inputs)
+        y.backward(torch.ones_like(y))
+        return y
+
+    _, codes = run_and_get_code(step)
+    return [kernels(code)[0] for code in codes]
+
+
+def normalised_rotation():
+    """Norms without weights of each head, then the rotation of halves."""
+    width = HIDDEN // HEADS
+    x = torch.randn(1, TOKENS, HEADS, width, dtype=torch.bfloat16, requires_grad=True)
+    cosine, sine = (torch.randn(1, TOKENS, 1, width // 2, dtype=torch.bfloat16) for _ in range(2))
+
+    def rotate(x):
+        first, second = (half for half in functional.rms_norm(x, (width,)).chunk(2, dim=3))
+        return torch.cat([first * cosine + second * sine, second * cosine - first * sine], 3)
+
+    return [{"pass": name, "kernels": made} for name, made in zip(("forward", "backward"), kernels_of(rotate, x), strict=True)]
+
+
+def cross_entropy():
+    """Kernels beside the products of an output layer and its loss in one graph."""
+    x, weight = (torch.randn(rows, HIDDEN, dtype=torch.bfloat16, requires_grad=True) for rows in (TOKENS, 1024))
+    targets = torch.randint(0, 1024, (TOKENS,))
+
+    def loss(x, weight, cap):
+        logits = functional.linear(x, weight)
+        logits = 15 * torch.tanh(logits / 15) if cap else logits
+        return functional.cross_entropy(logits.float(), targets)
+
+    rows = []
+    for cap in (False, True):
+        forward, backward = kernels_of(lambda x, weight: loss(x, weight, cap), x, weight)  # noqa: B023
+        rows.append({"capped": cap, "forward": forward, "backward": backward})
+    return rows
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
-    answers.write("torch_compiled_layer.json", {"torch": torch.__version__}, passes=compiled_layer(), checkpoint=recomputed_products(), compiled_checkpoints=compiled_checkpoints(), complex_rotation=complex_rotation())
+    answers.write("torch_compiled_layer.json", {"torch": torch.__version__}, passes=compiled_layer(), checkpoint=recomputed_products(), compiled_checkpoints=compiled_checkpoints(), complex_rotation=complex_rotation(),
+                  normalised_rotation=normalised_rotation(), cross_entropy=cross_entropy())

@@ -341,9 +341,13 @@ TEST(MeasuredRun, OptimizersAsTheyAreNamed) {
   EXPECT_EQ(scenario({{"framework", "torchtune"}, {"n_gpus", "1"}, {"global_batch", "1"}, {"optimizer", "PagedAdamW"}}).profile.optimizer_state, DType::fp32);
   EXPECT_EQ(scenario({{"framework", "torchtune"}, {"n_gpus", "1"}, {"global_batch", "1"}, {"optimizer", "AdamW"}}).profile.optimizer_state, DType::bf16);
   const Row nanochat{{"framework", "nanochat"}, {"model", "nanochat d10"}, {"layers", "10"}, {"hidden", "640"}, {"heads", "5"}, {"ffn_hidden", "2560"}, {"vocab", ""}, {"n_gpus", "1"}, {"global_batch", "8"}};
-  const Scenario muon = scenario([&] { Row row = nanochat; row["optimizer"] = "Muon"; return row; }());
-  EXPECT_EQ(muon.strategy.training.optimizer, strategies::Optimizer::muon);
-  EXPECT_EQ(scenario(nanochat).strategy.training.optimizer, strategies::Optimizer::adamw);
+  const auto with = [&](const Row& cells) { Row row = nanochat; for (const auto& [column, text] : cells) row[column] = text; return scenario(row); };
+  EXPECT_EQ(with({}).strategy.training.optimizer, strategies::Optimizer::adamw);
+  EXPECT_EQ(with({{"optimizer", "Muon"}}).strategy.training.optimizer, strategies::Optimizer::muon);
+  EXPECT_FALSE(with({{"optimizer", "Muon"}}).profile.muon_owners);
+  EXPECT_TRUE(with({{"optimizer", "distributed Muon"}, {"n_gpus", "8"}}).profile.muon_owners);
+  // Sharded states have no whole matrices.
+  EXPECT_EQ(with({{"optimizer", "Muon"}, {"n_gpus", "8"}, {"sharding", "zero1"}}).strategy.training.optimizer, strategies::Optimizer::adamw);
 }
 
 TEST(MeasuredRun, HuggingFaceWithFusedKernels) {

@@ -91,6 +91,53 @@ TEST(Optimizers, MuonOrthogonalisesEachMatrixOfALayer) {
   EXPECT_EQ(flops, 4 * 5 * (4 * 2 * (2 * h * h * h + h * h * h) + 3 * 2 * (2 * h * h * f + h * h * h)));
 }
 
+// Four layers have 16 matrices of h x h and 12 of h x f. Of 8 ranks one has at most two of each, and their moments; all ranks hear of the updates
+// of every matrix in 16 bits. nanochat's optimizers cut the rest into slices.
+TEST(Optimizers, MuonsMatricesHaveOwners) {
+  const model::ModelDescription model = small_llama(4);
+  st::Strategy s = small_job(8);
+  s.training.optimizer = Optimizer::muon;
+  st::FrameworkProfile profile = st::load_profile("plain");
+  profile.muon_owners = profile.sums_muon_updates = true;
+  const std::int64_t h = 512, f = 1024, v = 4096, layers = 4, master = 4;
+  const std::int64_t matrices = layers * (4 * h * h + 3 * h * f), rest = 2 * v * h + (2 * layers + 1) * h, own = 2 * h * h + 2 * h * f;
+  const plan::Plan plan = st::write_plan(model, s, profile, 8);
+  double products = 0;
+  std::vector<std::int64_t> updates;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    if (call.phase == plan::Phase::optimizer)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing) {
+        if (i.op == plan::Opcode::kernel && plan.kernels[i.index].kind == model::KernelKind::gemm) products += model::flops_of(plan.kernels[i.index]).value;
+        if (i.op == plan::Opcode::collective && plan.collectives[i.index].name == "updates of matrices") updates.push_back(plan.collectives[i.index].bytes.value);
+      }
+  EXPECT_EQ(products, 5.0 * 2 * (2 * (2 * h * h * h + h * h * h) + 2 * (2 * h * h * f + h * h * h)));
+  EXPECT_EQ(updates, std::vector<std::int64_t>{2 * matrices});
+  const auto states = [&] { return ByteLedger(st::write_plan(model, s, profile, 8), 0).step().setup[static_cast<std::size_t>(Category::optimizer)] - master * (matrices + rest); };
+  profile.states_at_first_step = false;
+  EXPECT_EQ(states(), 4 * matrices / 8 + 8 * rest);
+  profile.sums_muon_updates = false;
+  EXPECT_EQ(states(), (4 * matrices + 8 * rest) / 8);
+  // Made in the first step: this rank's matrices, and slices of the rest.
+  profile.states_at_first_step = true;
+  EXPECT_EQ(states(), 4 * own + 8 * rest / 8);
+}
+
+// Gradients of all micro-batches are reduced where DDP is not told otherwise in forward: four times the bytes.
+TEST(Optimizers, ReplicasMayReduceAfterEveryMicroBatch) {
+  const auto reduced = [](bool each) {
+    st::FrameworkProfile profile = st::load_profile("plain");
+    profile.reduces_each_pass = each;
+    const plan::Plan plan = st::write_plan(small_llama(4), small_job(8, 1, 4), profile, 8);
+    std::int64_t bytes = 0;
+    for (const plan::Call& call : plan.classes[0].program.step)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing)
+        if (i.op == plan::Opcode::collective && plan.collectives[i.index].name == "gradient reduction") bytes += plan.collectives[i.index].bytes.value;
+    return bytes;
+  };
+  EXPECT_GT(reduced(false), 0);
+  EXPECT_EQ(reduced(true), 4 * reduced(false));
+}
+
 // Forward only: a third of the operations, no gradients, the same states; whatever the sharding and the schedule.
 TEST(Evaluation, RunsForwardOnlyBesideTheStatesOfTraining) {
   for (st::DataParallelKind kind : {st::DataParallelKind::none, st::DataParallelKind::ddp, st::DataParallelKind::zero3, st::DataParallelKind::fsdp2, st::DataParallelKind::distributed_optimizer})
