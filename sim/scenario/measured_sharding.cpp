@@ -57,6 +57,8 @@ void apply_nemo(const std::string& model, const std::string& sharding, const std
   // NVIDIA/NeMo at 6f2c6fdaff (2025-05) to 8cfedd7203 (2025-09): no recipe fuses the router, MixtralConfig, of which Grok-1 is one, fuses no permutation.
   profile.fused_router = false;
   if (contains(lower(model), "mixtral") || contains(lower(model), "grok")) profile.fused_permute = false;
+  // NVIDIA/NeMo at v2.2.0 to v2.4.0: DeepSeekConfig has apply_rope_fusion false.
+  if (contains(lower(model), "deepseek")) profile.rope = st::Fusion::eager;
   // docs.nvidia.com/nemo-framework, performance summary of 25.04: the first that states factors computed in the current step.
   profile.current_scaling = release.empty() || release >= "25.04";
   // NVIDIA/NeMo at v2.3.0 (25.04) knows nothing of DeepEP (nemo/lightning/pytorch/callbacks/deepep.py came in v2.4.0, 25.07), and all its models say alltoall.
