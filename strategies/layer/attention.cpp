@@ -132,14 +132,26 @@ void Operators::sinks(Node& node) {
   if (trained) node.backward.push_back(weight_gradient(w, kernel("sinks gradient", c_.tokens * heads * 4, heads * 4, KernelKind::reduction)));
 }
 
+/// The mask that Transformer Engine's unfused attention makes anew in every call: distances of keys from queries in int32, compared with
+/// either end of the window; ones and zeros of both in int64, their difference, and its negation in bytes.
+/// Source: pytorch/attention/dot_product_attention/utils.py, get_full_mask (2.3).
+std::vector<Item> Operators::causal_mask() const {
+  const std::int64_t n = c_.sequence * c_.sequence;
+  return {alloc(0, 4 * n), kernel("mask distances", 0, 4 * n), alloc(1, 4 * n), kernel("mask left", 4 * n, 4 * n), alloc(2, 4 * n), kernel("mask right", 4 * n, 4 * n),
+          alloc(3, n), kernel("mask compare", 4 * n, n), alloc(4, 8 * n), kernel("mask ones", n, 8 * n), free(3), alloc(5, n), kernel("mask compare", 4 * n, n), alloc(6, 8 * n), kernel("mask ones", n, 8 * n), free(5),
+          alloc(7, 8 * n), kernel("mask difference", 16 * n, 8 * n), free(4), free(6), alloc(8, n), kernel("mask not", 8 * n, n), free(7), free(8), free(2), free(1), free(0)};
+}
+
 /// Scale, mask and softmax of `elements` scores: one kernel that works in place, or an operator each. Modules with rotary
 /// positions (Hugging Face's Llama and its relatives) take it in fp32 and keep the fp32 result beside the 16-bit one.
 TensorId Operators::softmax(TensorId scores, std::int64_t elements) {
   const std::int64_t narrow = elements * c_.element(), wide = elements * 4;
   const TensorId probabilities = tape_.tensor("softmax", narrow);
   if (c_.profile.activation == Fusion::fused && !c_.profile.softmax_in_fp32) {
+    std::vector<Item> forward = c_.profile.transformer_engine ? causal_mask() : std::vector<Item>{};
+    forward.push_back(kernel("scale mask softmax", narrow, narrow, KernelKind::softmax));
     tape_.nodes.push_back({.name = "softmax", .inputs = {scores}, .outputs = {probabilities}, .saved = {probabilities},
-                           .forward = {kernel("scale mask softmax", narrow, narrow, KernelKind::softmax)},
+                           .forward = std::move(forward),
                            .backward = {kernel("scale mask softmax backward", 2 * narrow, narrow, KernelKind::softmax)}, .gradient_in_place = true});
     return probabilities;
   }
@@ -173,7 +185,7 @@ TensorId Operators::softmax(TensorId scores, std::int64_t elements) {
 TensorId Operators::attention_unfused(TensorId q, TensorId k, TensorId v, const model::Layer&) {
   const auto& m = c_.model;
   const std::int64_t e = c_.element();
-  const std::int64_t heads = m.heads / c_.tensor, head_dim = m.query_width() / m.heads;
+  const std::int64_t heads = m.heads / c_.tensor, head_dim = m.query_width() / m.heads, value_dim = m.latent.present() ? m.latent.v_head_dim : m.head_dim;
   const std::int64_t s = c_.sequence, batches = c_.batch * heads;
   const std::int64_t scores_elements = batches * s * s, scores_bytes = scores_elements * e;
   auto product = [&](const std::string& name, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
@@ -206,11 +218,11 @@ TensorId Operators::attention_unfused(TensorId q, TensorId k, TensorId v, const 
                            .backward = {kernel("dropout backward", scores_bytes + scores_elements, scores_bytes)}});
     probabilities = dropped;
   }
-  const TensorId out = tape_.tensor("attention output", c_.tokens * heads * head_dim * e);
+  const TensorId out = tape_.tensor("attention output", c_.tokens * heads * value_dim * e);
   sinks(tape_.nodes.back());
   tape_.nodes.push_back({.name = "attention values", .inputs = {probabilities, v}, .outputs = {out}, .saved = {probabilities, v},
-                         .forward = {product("attention values", s, head_dim, s)},
-                         .backward = {product("attention probabilities gradient", s, s, head_dim), product("attention value gradient", s, head_dim, s)}});
+                         .forward = {product("attention values", s, value_dim, s)},
+                         .backward = {product("attention probabilities gradient", s, s, value_dim), product("attention value gradient", s, value_dim, s)}});
   return c_.profile.masks_by_product ? copied(out, "heads side by side") : out;
 }
 

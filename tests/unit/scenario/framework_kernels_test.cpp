@@ -111,6 +111,24 @@ TEST(FrameworkKernels, ScoresInMemoryAreMultipliedInTf32) {
   }
 }
 
+// Nine kernels on the square of scores in each of two layers, which all heads share: 81 bytes of each pair, 256 x 256 of them. Megatron's own
+// layers have the mask in their kernel.
+TEST(FrameworkKernels, TransformerEngineMakesItsMaskAnewForUnfusedAttention) {
+  Scenario engine = job("megatron-core"), local = job("megatron-core");
+  engine.strategy.training.attention = local.strategy.training.attention = "unfused";
+  local.profile.transformer_engine = false;
+  const plan::Plan plan = strategies::write_plan(engine.model, engine.strategy, engine.profile, 1);
+  std::int64_t bytes = 0;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing)
+      if (i.op == plan::Opcode::kernel && plan.kernels[i.index].name.starts_with("mask ")) bytes += plan.kernels[i.index].bytes_read + plan.kernels[i.index].bytes_written;
+  EXPECT_EQ(bytes, 2 * 81 * 256 * 256);
+  for (const char* name : {"mask distances", "mask left", "mask right", "mask difference", "mask not"}) {
+    EXPECT_EQ(launches(engine, name), 2) << name;
+    EXPECT_EQ(launches(local, name), 0) << name;
+  }
+}
+
 // F.silu(x[0]) * x[1] (megatron/model/transformer.py of 2023): silu is a kernel of its own, forward and backward, in each of two layers. The kernel
 // that Megatron had then, of bias and GELU, stays what it is.
 TEST(FrameworkKernels, MegatronOf2021HasNoKernelForSwiglu) {

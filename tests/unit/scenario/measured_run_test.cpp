@@ -453,7 +453,7 @@ TEST(MeasuredRun, CudnnIsThatOfTheRelease) {
   }
 }
 
-// NeMo's DeepSeekConfig and Llama4Config overlap shared experts with the exchange.
+// NeMo's DeepSeekConfig and Llama4Config overlap shared experts with the exchange, DeepSeekConfig rotates without a kernel of its own.
 TEST(MeasuredRun, NemosModelsSayWhatTheyOverlapAndFuse) {
   const auto of = [](const char* model, const char* framework) {
     return scenario({{"framework", framework}, {"model", model}, {"gpu", "h100-sxm"}, {"n_gpus", "512"}, {"ep", "64"}, {"sharding", "zero1"}, {"global_batch", "512"}, {"source", "README, NeMo 25.04.01"}}).profile;
@@ -461,6 +461,8 @@ TEST(MeasuredRun, NemosModelsSayWhatTheyOverlapAndFuse) {
   EXPECT_TRUE(of("DeepSeek-V3", "nemo").overlap_shared_experts);
   EXPECT_TRUE(of("Llama-4-Maverick", "nemo").overlap_shared_experts);
   EXPECT_FALSE(of("DeepSeek-V3", "megatron-bridge").overlap_shared_experts);
+  EXPECT_EQ(of("DeepSeek-V3", "nemo").rope, strategies::Fusion::eager);
+  EXPECT_EQ(of("Llama-4-Maverick", "nemo").rope, strategies::Fusion::fused);
 }
 
 // EleutherAI/pythia models/12B/pythia-12b.yml, on AWS's p4d.
