@@ -12,6 +12,7 @@
 #include "sim/cli/usage.h"
 #include "sim/cli/version.h"
 #include "sim/core/contract.h"
+#include "sim/core/freed_memory.h"
 #include "sim/core/resources.h"
 
 namespace {
@@ -64,6 +65,7 @@ int dispatch(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   set_signals();
+  keep_freed_memory();   // every command simulates class after class, and most scenario after scenario
   try {
     return dispatch(argc, argv);
   } catch (const ConfigError& error) {

@@ -9,7 +9,6 @@
 #include "sim/cli/scenario_arguments.h"
 #include "sim/cli/subcommand.h"
 #include "sim/config/layers.h"
-#include "sim/core/freed_memory.h"
 #include "sim/report/capacity_writer.h"
 
 namespace rehearse::cli {
@@ -98,7 +97,6 @@ advice::Goal goal_of(const PlanOptions& o) {
 }
 
 int run(const PlanOptions& o) {
-  keep_freed_memory();
   const advice::Goal goal = goal_of(o);
   const advice::Case job(config::apply_overrides(config::load_layered(o.scenario.file), o.scenario.overrides), o.scenario.file);
   const scenario::Scenario as_written = job.read();

@@ -16,7 +16,6 @@
 #include "sim/cli/sweep_rows.h"
 #include "sim/cli/sweep_store.h"
 #include "sim/config/layers.h"
-#include "sim/core/freed_memory.h"
 #include "sim/core/parallel.h"
 
 namespace rehearse::cli {
@@ -104,7 +103,6 @@ class Progress {
 
 /// Points that an interruption left out stay `not_simulated`.
 std::vector<Row> simulate_all(const config::Value& root, const std::string& file, const Grid& grid, int jobs, bool quiet, Share& share, const Interruption& interruption) {
-  keep_freed_memory();
   std::vector<Row> rows(static_cast<std::size_t>(grid.size()));
   Progress progress(grid.size(), quiet);
   for_each_index(rows.size(), jobs, [&](std::size_t row) {

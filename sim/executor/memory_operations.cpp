@@ -1,7 +1,8 @@
 #include "sim/executor/memory_operations.h"
 
 #include <algorithm>
-#include <unordered_map>
+#include <optional>
+#include <utility>
 
 namespace rehearse::executor {
 namespace {
@@ -10,21 +11,22 @@ using plan::Opcode;
 using Prepared = hwmodels::CachingAllocator::Prepared;
 
 constexpr std::size_t kNowhere = SIZE_MAX;
+constexpr std::size_t kLongest = 1024;   // instructions and passages within a passage: a longer one takes long to find
 constexpr std::int64_t kGranule = 512;   // of the allocator: every block is a multiple
 
 /// Where what an instruction allocates is freed, and where what it frees was allocated; kNowhere in this block.
 std::vector<std::size_t> partners_of(const std::vector<plan::Instruction>& list) {
   std::vector<std::size_t> out(list.size(), kNowhere);
-  std::unordered_map<std::uint64_t, std::size_t> allocated;   // by slot
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    const std::uint64_t slot = std::uint64_t{list[i].index} << 8 | static_cast<std::uint64_t>(list[i].frame);
-    if (list[i].op == Opcode::alloc) {
-      allocated[slot] = i;
-    } else if (const auto found = allocated.find(slot); list[i].op == Opcode::free && found != allocated.end()) {
-      out[i] = found->second;
-      out[found->second] = i;
-      allocated.erase(found);
-    }
+  std::vector<std::pair<std::uint64_t, std::size_t>> uses;   // slot, instruction
+  for (std::size_t i = 0; i < list.size(); ++i)
+    if (list[i].op == Opcode::alloc || list[i].op == Opcode::free) uses.emplace_back(std::uint64_t{list[i].index} << 8 | static_cast<std::uint64_t>(list[i].frame), i);
+  std::sort(uses.begin(), uses.end());
+  for (std::size_t u = 1; u < uses.size(); ++u) {
+    const auto [slot, first] = uses[u - 1];
+    const auto [same, second] = uses[u];
+    if (slot != same || list[first].op != Opcode::alloc || list[second].op != Opcode::free) continue;
+    out[first] = second;
+    out[second] = first;
   }
   return out;
 }
@@ -37,12 +39,10 @@ class Passages {
   }
 
   void add_to(std::vector<Passage>& out) {
+    std::vector<std::optional<Passage>> alone(list_.size());   // by first instruction, without what is joined to them
     for (std::size_t i = list_.size(); i-- > 0;) {
       if (ends_[i] == kNowhere) continue;
-      Passage passage{.operations = static_cast<std::uint32_t>(ends_[i] - i), .rise = rise_within(i), .rooms = {}, .once = {}};
-      for (std::size_t o = i; o < ends_[i]; ++o)
-        if (list_[o].op == Opcode::alloc_once) passage.once.push_back(list_[o].index);
-      collect_rooms(i, {}, passage.rooms);
+      Passage passage = *(alone[i] = content(i, alone));
       // What follows finds memory as this one did.
       if (ends_[i] < list_.size() && operations_[ends_[i]].passage != kNoPassage) join(passage, out[operations_[ends_[i]].passage]);
       operations_[i].passage = static_cast<std::uint32_t>(out.size());
@@ -64,8 +64,9 @@ class Passages {
   /// Behind the shortest passage that begins here, kNowhere if there is none.
   std::size_t end_of_shortest(std::size_t first) const {
     if (list_[first].op != Opcode::alloc || list_[first].value == 0 || partners_[first] == kNowhere) return kNowhere;
-    std::size_t end = partners_[first] + 1;
+    std::size_t end = partners_[first] + 1, steps = 0;
     for (std::size_t i = first + 1; i < end;) {
+      if (++steps > kLongest) return kNowhere;
       if (ends_[i] != kNowhere && ends_[i] <= end) {
         i = ends_[i];
         continue;
@@ -83,37 +84,41 @@ class Passages {
     return end;
   }
 
-  /// How far allocated bytes can rise in the passage that begins here.
-  std::int64_t rise_within(std::size_t first) const {
-    std::int64_t live = 0, highest = 0;
-    for (std::size_t i = first; i < ends_[first]; ++i) {
-      if (list_[i].op == Opcode::alloc_once) continue;
-      const bool is_free = list_[i].op == Opcode::free;
-      const Prepared& r = operations_[is_free ? partners_[i] : i].request;
-      const std::int64_t at_most = r.size + (r.least_rest - 1) / kGranule * kGranule;   // a smaller rest is not split off
-      live += is_free ? -at_most : at_most;
-      highest = std::max(highest, live);
-    }
-    return highest;
-  }
-
-  /// What one free block of each pool has to give at the worst: all that is taken. Passages within give back what they
-  /// took, so that only the largest of them adds to it. `before`: taken before, in a passage around this one.
-  void collect_rooms(std::size_t first, std::vector<Passage::Room> before, std::vector<Passage::Room>& most) const {
+  /// The passage that begins here, those within it being known. Rise: how far allocated bytes can go. Rooms: what one free block
+  /// of each pool has to give at the worst, all that is taken. Those within give back what they took, so that only the
+  /// largest of them adds to either.
+  Passage content(std::size_t first, const std::vector<std::optional<Passage>>& within) const {
+    Passage out{.operations = static_cast<std::uint32_t>(ends_[first] - first)};
+    std::int64_t live = 0;
+    std::vector<Passage::Room> taken;
+    const auto take = [&](const Prepared& request, std::int64_t bytes) {
+      Passage::Room& room = room_of(out.rooms, request);
+      room.bytes = std::max(room.bytes, room_of(taken, request).bytes + bytes);
+    };
     for (std::size_t i = first; i < ends_[first];) {
       if (i != first && ends_[i] != kNowhere && ends_[i] <= ends_[first]) {
-        collect_rooms(i, before, most);
+        out.rise = std::max(out.rise, live + within[i]->rise);
+        out.once.insert(out.once.end(), within[i]->once.begin(), within[i]->once.end());
+        for (const Passage::Room& r : within[i]->rooms) take(r.request, r.bytes);
         i = ends_[i];
         continue;
       }
-      if (list_[i].op == Opcode::alloc) {
-        const Prepared& r = operations_[i].request;
-        const std::int64_t bytes = room_of(before, r).bytes += r.size;
-        Passage::Room& room = room_of(most, r);
-        room.bytes = std::max(room.bytes, bytes);
+      if (list_[i].op == Opcode::alloc_once) {
+        out.once.push_back(list_[i].index);
+      } else {
+        const bool is_free = list_[i].op == Opcode::free;
+        const Prepared& r = operations_[is_free ? partners_[i] : i].request;
+        const std::int64_t at_most = r.size + (r.least_rest - 1) / kGranule * kGranule;   // a smaller rest is not split off
+        live += is_free ? -at_most : at_most;
+        out.rise = std::max(out.rise, live);
+        if (!is_free) {
+          take(r, r.size);
+          room_of(taken, r).bytes += r.size;
+        }
       }
       ++i;
     }
+    return out;
   }
   static Passage::Room& room_of(std::vector<Passage::Room>& rooms, const Prepared& request) {
     for (Passage::Room& r : rooms)

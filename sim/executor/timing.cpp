@@ -27,7 +27,7 @@ Cause cause_of(const model::KernelSpec& k) {
 
 TimingRun::TimingRun(const plan::Plan& plan, const CostTable& costs, const TimingOptions& options)
     : plan_(plan), costs_(costs), options_(options), ranks_(plan.classes.size() + 1), next_(plan.classes.size(), kNever), earliest_(plan.classes.size() / kBlock + 1, kNever),
-      meetings_of_(plan.classes.size()), replay_of_(plan.blocks.size(), kUnmeasured) {
+      meetings_of_(plan.classes.size()), replay_of_(plan.blocks.size(), kUnmeasured), standstills_(plan.blocks.size()), since_(plan.classes.size()) {
   for (std::size_t r = 0; r < plan.classes.size(); ++r) ranks_[r].rank_class = r;
   replays_allowed_ = options.shortcuts && !options.trace && messages_have_their_streams(plan);
   for (auto& of_axis : meetings_of_) of_axis.fill(UINT32_MAX);
@@ -41,6 +41,7 @@ TimingRun::TimingRun(const plan::Plan& plan, const CostTable& costs, const Timin
 
 TimingResult TimingRun::run() {
   if (options_.shortcuts && !options_.trace && !options_.progress && classes() > 0) expect_rhythm();
+  standstills_allowed_ = options_.shortcuts && !options_.trace && !options_.progress && !rhythm_;
   for (std::size_t r = 0; r < classes(); ++r) {
     ranks_[r].slot_event.assign(plan_.classes[r].program.slots, UINT32_MAX);
     if (options_.steps == 1) ranks_[r].measured_from = 0;

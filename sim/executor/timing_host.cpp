@@ -112,6 +112,7 @@ bool TimingRun::host_resumes(RankState& rank) {
 void TimingRun::settle(std::size_t r) {
   RankState& rank = ranks_[r];
   while ((rank.host_waits != UINT32_MAX || rank.host_syncs != 0) && host_resumes(rank)) {
+    pass_standstill(r);
     issue(r);
     for (const int k : used_) poll(r, k);
   }

@@ -7,6 +7,7 @@
 //   timing_work.cpp     work that begins, shares a GPU and ends
 //   timing_rhythm.cpp   stretches that come again, counted instead of run
 //   timing_lockstep.cpp the same where host threads keep step with their devices
+//   timing_standstill.cpp   work between two moments in which all is through, measured once
 #pragma once
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 
 #include "sim/executor/block_replay.h"
 #include "sim/executor/repeats.h"
+#include "sim/executor/standstill.h"
 #include "sim/executor/timing_state.h"
 
 namespace rehearse::executor {
@@ -219,6 +221,25 @@ class TimingRun {
   std::size_t strides_of_same_calls(std::size_t r, const Moment& a, const Moment& b) const;
   std::optional<Strides> use_events(std::size_t r, const Moment& a, const Moment& b, std::size_t times);
 
+  // Standstills (timing_standstill.cpp)
+  /// Where a rank stood when the reprise that is being measured began.
+  struct Beginning {
+    std::size_t call = SIZE_MAX;
+    int step = 0;
+    std::size_t reprise = 0;
+    std::int64_t host = 0;
+    std::array<std::int64_t, kCauses> time{};
+    std::array<std::int64_t, plan::kStreams> busy{};
+  };
+  /// The host thread goes on: at a standstill, on to the last of its block if that is known to come like this.
+  void pass_standstill(std::size_t r);
+  bool stands_still(const RankState& rank) const;
+  /// Finds what a reprise touches. False: it depends on more than is known at a standstill.
+  bool survey(const plan::Block& block, Reprise& reprise) const;
+  bool waits_are_past(const RankState& rank, const Reprise& reprise) const;
+  void keep(const RankState& rank, const Beginning& since, Reprise& reprise) const;
+  void go_through(RankState& rank, const Reprise& reprise);
+
   // Accounts
   static std::int64_t in_window(const RankState& rank, std::int64_t from, std::int64_t to) {
     return rank.measured_from == kNever ? 0 : std::max<std::int64_t>(0, to - std::max(from, rank.measured_from));
@@ -266,6 +287,9 @@ class TimingRun {
   bool issue_bound_ = false;               // something has waited for a host since the last moment
   bool notes_uses_ = false;                // hosts synchronise with their devices within the rhythm
   std::vector<std::vector<EventUse>> uses_;   // of events, by rank, in the order of issue
+  bool standstills_allowed_ = false;
+  std::vector<BlockStandstills> standstills_;   // by block
+  std::vector<Beginning> since_;                // by rank
   std::vector<Slice> trace_;
   std::int64_t instructions_ = 0, replayed_ = 0, again_ = 0;
 };

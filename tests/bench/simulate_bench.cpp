@@ -27,6 +27,7 @@ void one_step(benchmark::State& state, const char* name) {
 BENCHMARK_CAPTURE(one_step, llama3_8b_on_8_gpus, "llama3_8b_8xh100.yaml")->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(one_step, llama3_405b_on_16384_gpus, "llama3_405b_16384xh100.yaml")->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(one_step, deepseek_v3_on_2048_gpus, "deepseek_v3_2048xh800.yaml")->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(one_step, four_million_tokens_on_8_gpus, "llama3_8b_4m_tokens_8xa100.yaml")->Unit(benchmark::kMillisecond);
 
 /// The executor alone: host thread, streams, events and contention of a plan that is already priced.
 void executor_alone(benchmark::State& state, const char* name, bool shortcuts) {
@@ -47,8 +48,9 @@ BENCHMARK_CAPTURE(executor_alone, llama3_8b_on_8_gpus, "llama3_8b_8xh100.yaml", 
 BENCHMARK_CAPTURE(executor_alone, llama3_8b_on_8_gpus_no_shortcuts, "llama3_8b_8xh100.yaml", false)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(executor_alone, llama3_405b_on_16384_gpus, "llama3_405b_16384xh100.yaml", true)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(executor_alone, llama3_405b_on_16384_gpus_no_shortcuts, "llama3_405b_16384xh100.yaml", false)->Unit(benchmark::kMillisecond);
-
 BENCHMARK_CAPTURE(executor_alone, deepseek_v3_on_2048_gpus, "deepseek_v3_2048xh800.yaml", true)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(executor_alone, four_million_tokens_on_8_gpus, "llama3_8b_4m_tokens_8xa100.yaml", true)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(executor_alone, four_million_tokens_on_8_gpus_no_shortcuts, "llama3_8b_4m_tokens_8xa100.yaml", false)->Unit(benchmark::kMillisecond);
 
 void write_plan(benchmark::State& state, const char* name) {
   const scenario::Scenario s = load(name);

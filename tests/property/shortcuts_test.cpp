@@ -79,6 +79,15 @@ TEST(Shortcuts, ExpertsInPipelinesFindTheirRhythm) {
   }
 }
 
+// The host thread waits for each chunk: between two such waits a layer does the same each time. Micro-batches have a rhythm instead.
+TEST(Shortcuts, LayersOfChunksAreMeasuredOnce) {
+  const std::string file = source_dir().string() + "/scenarios/llama3_8b_4m_tokens_8xa100.yaml";
+  for (const auto& [change, share] : {std::pair{"training.global_batch_size=1", 0.5}, {"memory.offload.activations=none", 0.5}, {"training.global_batch_size=4", -1.0}}) {
+    SCOPED_TRACE(change);
+    EXPECT_GT(compare(scenario::read_scenario(config::apply_overrides(config::load_layered(file), {"training.sequence_length=524288", change}), file)).time, share);
+  }
+}
+
 // Kernels bound these jobs, not the launching host: blocks that a host is late for are not replayed.
 // One stage: the second micro-batch finds the allocator as the first left it, and nearly all blocks run by themselves.
 TEST(Shortcuts, MostWorkOfManyMicroBatchesIsNotDoneTwice) {

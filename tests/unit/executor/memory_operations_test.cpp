@@ -50,6 +50,13 @@ TEST(Passages, FreeWhatTheyAllocateAndNothingElse) {
   EXPECT_EQ(passages_of({alloc(0, 512), {.op = Opcode::move, .index = 1, .value = 0}, release(1)}), "");
 }
 
+TEST(Passages, AreNotLookedForWithoutEnd) {
+  std::vector<Instruction> list(2000, once(9, 512));
+  list.front() = alloc(0, 512);
+  list.back() = release(0);
+  EXPECT_EQ(passages_of(list), "");
+}
+
 // Large tensors of 4, 6 and 8 MiB, and a small one. [0 [1] [2] 3 ...]: of 1 and 2 only the larger counts beside the others.
 TEST(Passages, AskForTheWorst) {
   hwmodels::CachingAllocator allocator({.limit = 80_GiB});
