@@ -203,6 +203,7 @@ TEST(Refusals, GraphPartsAndCompiledFormsThatDoNotExist) {
   EXPECT_EQ(mistakes("training.cuda_graph=true"), "");
   EXPECT_NE(mistakes("training.cuda_graph_modules=[attention]").find("is no part of a layer"), std::string::npos);
   EXPECT_NE(mistakes("experts.overlap_exchange=true").find("no tokens travel"), std::string::npos);
+  EXPECT_NE(mistakes("data_parallel.memory_efficient_linear=false").find("only ZeRO-3 has a linear layer of its own"), std::string::npos);
   EXPECT_NE(mistakes("data_parallel.max_reuse_distance=0").find("only ZeRO-3 gathers module by module"), std::string::npos);
   EXPECT_NE(mistakes("training.compile=true").find("has no compiled form"), std::string::npos);
 }

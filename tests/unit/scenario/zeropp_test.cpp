@@ -145,6 +145,7 @@ TEST(ZeroPlusPlus, RunsWithWhatZero3RunsWith) {
               dp.max_reuse_distance = flags % 2 ? std::optional<std::int64_t>{0} : std::nullopt;
               dp.quantized_weights = flags & 1, dp.quantized_gradients = flags & 2;
               if (flags & 4) dp.secondary_partition = kNode;
+              else dp.memory_efficient_linear = flags == 1;
               dp.sub_group = 50'000;
               s.strategy.memory.recompute = recompute;
               s.strategy.training.precision = precision;
@@ -178,6 +179,9 @@ TEST(ZeroPlusPlus, RefusalsSayWhatIsNear) {
   s.data_parallel.secondary_partition = 3;
   EXPECT_TRUE(refused(s, "data_parallel.secondary_partition"));
   EXPECT_TRUE(refused(with_all(job()), "data_parallel.quantized_gradients", 3));
+  s = with_all(job());
+  s.data_parallel.memory_efficient_linear = false;
+  EXPECT_TRUE(refused(s, "data_parallel.memory_efficient_linear"));
   s = with_all(job());
   s.data_parallel.kind = DataParallelKind::fsdp2;
   for (const char* key : {"data_parallel.secondary_partition", "data_parallel.quantized_weights", "data_parallel.quantized_gradients"}) EXPECT_TRUE(refused(s, key)) << key;
