@@ -169,7 +169,7 @@ std::vector<std::vector<std::int64_t>> DataParallelWriter::late_states(const Sha
     left[part == Part::experts] = (stage_.trainable_elements(part) + ranks - 1) / ranks;
   }
   std::vector<std::vector<std::int64_t>> tensors(stage_.units.size());
-  const std::vector<const Weight*> own = own_matrices();
+  const std::vector<UnitWeight> own = own_matrices();
   for (std::size_t u = 0; u < tensors.size(); ++u)
     for (const Weight& w : stage_.units[u].tape->weights) {
       if (!w.trainable || w.parameter_elsewhere) continue;
@@ -177,7 +177,7 @@ std::vector<std::vector<std::int64_t>> DataParallelWriter::late_states(const Sha
       if (count == 0 || w.elements == 0) continue;
       const std::int64_t ranks = mine.sharded ? stage_.sizes.sharing(w.expert ? Part::experts : Part::dense) : 1;
       const bool dealt = owners() > 1 && is_orthogonalised(w), sliced = !dealt && owners_of(w) > 1;
-      if (dealt && std::find(own.begin(), own.end(), &w) == own.end()) continue;   // another rank's
+      if (dealt && std::find(own.begin(), own.end(), UnitWeight{&stage_.units[u], &w}) == own.end()) continue;   // another rank's
       const double bytes = (sliced ? 1.0 / static_cast<double>(owners_of(w)) : 1.0) * static_cast<double>(strategies::state_bytes(w, optimizer, w.wide_bytes > 0 ? 4 : bits(profile().optimizer_state) / 8)) / static_cast<double>(w.elements);
       // Transformer Engine's grouped products and loops over experts have a parameter per expert.
       const std::int64_t parameters = profile().transformer_engine || !profile().grouped_experts ? w.experts : 1, whole = w.elements / parameters;
@@ -272,14 +272,14 @@ std::int64_t DataParallelWriter::owners_of(const Weight& w) const { return is_or
 
 /// Of each shape every so many-th matrix, the first among them: what the rank with the most has.
 /// Source: karpathy/nanochat nanochat/muon.py, DistMuon; KellerJordan/modded-nanogpt of 2024-10-17, Muon.step.
-std::vector<const Weight*> DataParallelWriter::own_matrices() const {
+std::vector<DataParallelWriter::UnitWeight> DataParallelWriter::own_matrices() const {
   std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> met;   // by rows and columns, the fewer first
-  std::vector<const Weight*> own;
+  std::vector<UnitWeight> own;
   for (const Unit& u : stage_.units)
     for (const Weight& w : u.tape->weights) {
       if (!w.trainable || w.parameter_elsewhere || !is_orthogonalised(w)) continue;
       const std::int64_t other = w.elements / w.columns;
-      if (met[std::minmax(w.columns, other)]++ % owners() == 0) own.push_back(&w);
+      if (met[std::minmax(w.columns, other)]++ % owners() == 0) own.emplace_back(&u, &w);
     }
   return own;
 }
@@ -305,7 +305,7 @@ void DataParallelWriter::sum_updates(plan::BlockWriter& w) {
 /// Five steps of X <- aX + (bA + cAA)X with A = XX', in 16 bit, for each matrix; three matrices live beside it.
 /// Source: Jordan et al. 2024 (Muon), zeropower_via_newtonschulz5.
 void DataParallelWriter::orthogonalise(plan::BlockWriter& w) {
-  for (const Weight* weight : own_matrices()) {
+  for (const auto& [unit, weight] : own_matrices()) {
     const std::int64_t a = weight->columns, b = weight->elements / weight->columns, rows = std::min(a, b), columns = std::max(a, b);
     auto product = [&](const char* name, std::int64_t n, std::int64_t k) {
       w.kernel(builder().kernel({.kind = KernelKind::gemm, .dtype = DType::bf16, .output_dtype = DType::bf16, .m = rows, .n = n, .k = k, .name = name}), host());

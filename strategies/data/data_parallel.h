@@ -4,6 +4,8 @@
 
 #include <array>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "strategies/layer/tape_emitter.h"
 #include "strategies/stage.h"
@@ -99,7 +101,8 @@ class DataParallelWriter {
   std::int64_t owners() const;
   std::int64_t owners_of(const Weight& w) const;
   std::int64_t orthogonalised_elements() const;
-  std::vector<const Weight*> own_matrices() const;
+  using UnitWeight = std::pair<const Unit*, const Weight*>;   // equal layers share their tape's weights
+  std::vector<UnitWeight> own_matrices() const;
   // States in unified memory (update_by_weight.cpp)
   Weight own_part(const Weight& weight) const;
   std::int64_t paged_bytes(const Weight& weight) const;

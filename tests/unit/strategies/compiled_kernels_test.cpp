@@ -44,8 +44,8 @@ TEST(CompiledKernels, SumsGoOnToNormalise) {
   EXPECT_EQ(kernel(plan, "mlp norm").bytes_read, 0);
   EXPECT_EQ(kernel(plan, "mlp norm").bytes_written, t);
   EXPECT_EQ(kernel(plan, "input norm").bytes_read, t);
-  const plan::Plan eager = write_plan(llama_like(2, 256, 8, 2, 512, 1000), one_gpu_job(), load_profile("torchtitan"), 1);
-  EXPECT_EQ(kernel(eager, "mlp norm").bytes_read, t);
+  const plan::Plan eager = write_plan(llama_like(2, 256, 8, 2, 512, 1000), one_gpu_job(), load_profile("plain"), 1);
+  EXPECT_EQ(kernel(eager, "mlp norm").bytes_read, 512 * 256 * 2);
 }
 
 // Norm and rotation of queries together read a tensor and write one; backward reads the gradient and what was normalised, and writes one.
@@ -71,7 +71,8 @@ TEST(CompiledKernels, QueriesAreNormalisedAndRotatedAtOnce) {
 }
 
 // Output layer and loss in one graph: one kernel in each pass, which caps the logits as it reads them. They are kept once, in 16 bits, and their
-// gradient takes their place: of a model that is all vocabulary, 2 x 512 x 65536 bytes of logits less than where the gradient is a tensor of its own.
+// gradient takes their place: of a model that is nearly all vocabulary, 2 x 65536 x 65536 bytes of logits less than where the gradient is a tensor of
+// its own, but for the output layer's weight gradient, which comes later (0.04 of that).
 TEST(CompiledKernels, CapsOfLogitsArePartOfTheLoss) {
   for (const auto& row : oracle("torch_compiled_layer.json")["cross_entropy"])
     for (const char* pass : {"forward", "backward"}) {
@@ -80,17 +81,18 @@ TEST(CompiledKernels, CapsOfLogitsArePartOfTheLoss) {
     }
   model::ModelDescription model = model::with_layers(model::load_preset("nanochat-d20"), 1);
   FrameworkProfile profile = load_profile("nanochat");
-  const std::int64_t logits = 512 * 65536 * 2;
-  const auto peak = [&] { return ByteLedger(write_plan(model, one_gpu_job(), profile, 1), 0).step().step_peak; };
-  const std::int64_t together = peak();
-  EXPECT_EQ(kernel(write_plan(model, one_gpu_job(), profile, 1), "cap logits").name, "none");
-  EXPECT_EQ(kernel(write_plan(model, one_gpu_job(), profile, 1), "cross entropy").bytes_read, logits);
+  Strategy s = one_gpu_job();
+  s.training.sequence_length = 65536;
+  const double logits = 65536.0 * 65536 * 2;
+  const auto peak = [&] { return static_cast<double>(ByteLedger(write_plan(model, s, profile, 1), 0).step().step_peak) / logits; };
+  const double together = peak();
+  EXPECT_EQ(kernel(write_plan(model, s, profile, 1), "cap logits").name, "none");
+  EXPECT_EQ(static_cast<double>(kernel(write_plan(model, s, profile, 1), "cross entropy").bytes_read), logits);
   profile.loss = LossKind::compiled;
-  EXPECT_EQ(kernel(write_plan(model, one_gpu_job(), profile, 1), "cross entropy").bytes_read, 2 * logits);
-  EXPECT_GE(peak(), together + 2 * logits) << "the capped logits and the gradient are tensors of their own";
+  EXPECT_EQ(static_cast<double>(kernel(write_plan(model, s, profile, 1), "cross entropy").bytes_read), 2 * logits);
+  EXPECT_NEAR(peak() - together, 2, 0.1) << "the capped logits and the gradient are tensors of their own";
   model.softcapped_logits = false;
-  EXPECT_GE(peak(), together + logits);
-  EXPECT_LT(peak(), together + 2 * logits);
+  EXPECT_NEAR(peak() - together, 1, 0.1);
 }
 
 }  // namespace
