@@ -63,6 +63,7 @@ struct Training {
   bool multi_token_prediction = false;   // the model's further layers that predict later tokens are trained
   std::optional<LossKind> cross_entropy;            // these four unset: the profile's habit
   std::optional<bool> fp8_parameters;               // weights of 8-bit products are kept in 8 bits
+  std::optional<bool> fused_rope;                   // rotary embedding is a kernel of its own; unset: the profile's habit
   std::optional<bool> fused_gradient_accumulation;  // the weight-gradient product adds into the kept gradient
   std::optional<bool> transformer_engine;           // false: the framework's own layers
 };

@@ -111,6 +111,7 @@ Value training_section(const scenario::Scenario& s) {
     for (const auto& e : st::loss_kinds().entries())
       if (e.value == *t.cross_entropy) out.add("cross_entropy", e.name);
   out.add_if("fp8_parameters", t.fp8_parameters);
+  out.add_if("fused_rope", t.fused_rope);
   out.add_if("fused_gradient_accumulation", t.fused_gradient_accumulation);
   out.add_if("transformer_engine", t.transformer_engine);
   return out.take();
