@@ -65,6 +65,7 @@ struct Training {
   std::optional<bool> fp8_parameters;               // weights of 8-bit products are kept in 8 bits
   bool fp8_attention = false;                       // attention's operands are in 8 bits too, in the format of the products
   bool fp8_head = false;                            // the output layer's as well
+  std::optional<bool> fused_rope;                   // rotary embedding is a kernel of its own; unset: the profile's habit
   std::optional<bool> fused_gradient_accumulation;  // the weight-gradient product adds into the kept gradient
   std::optional<bool> transformer_engine;           // false: the framework's own layers
 };

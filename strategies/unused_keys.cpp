@@ -65,6 +65,7 @@ std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const S
   unused(t.collection_interval > 0 && given.collection_host == Duration{}, "training.collection_interval", "the framework profile has no time for a collection");
   unused(t.documents_per_sample && t.attended_length() == t.sequence_length, "training.documents_per_sample", "training.document_length names no packed documents");
   unused(t.document_length >= t.sequence_length, "training.document_length", "no sample is longer");
+  unused(t.fused_rope == false && given.rope == Fusion::eager, "training.fused_rope", "the framework has no kernel for it");
   unused(t.transformer_engine == true && !given.transformer_engine, "training.transformer_engine", "the framework profile has no layers of Transformer Engine");
   unused(t.transformer_engine == false && !given.transformer_engine, "training.transformer_engine", "the framework's layers are its own");
   unused(t.optimizer_state_dtype && t.optimizer == Optimizer::sgd, "training.optimizer_state_dtype", "sgd keeps no states");

@@ -161,6 +161,7 @@ class Megatron {
         if (*narrow && (in_.has("fp8_format") || in_.has("fp8"))) in_.set(ours, "true", key);
         else in_.use(key, *narrow ? "no products of 8 bits" : "products of 16 bits");
       }
+    if (in_.flag("no_rope_fusion").value_or(false)) in_.set("training.fused_rope", "false", "no_rope_fusion");
     if (in_.flag("manual_gc").value_or(false))
       if (const auto steps = in_.integer("manual_gc_interval", positive)) in_.set("training.collection_interval", std::to_string(*steps), "manual_gc_interval");
     if (in_.has("transformer_impl")) in_.set("training.transformer_engine", layer_.local ? "false" : "true", "transformer_impl");

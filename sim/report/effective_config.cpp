@@ -113,6 +113,7 @@ Value training_section(const scenario::Scenario& s) {
   out.add_if("fp8_parameters", t.fp8_parameters);
   if (t.fp8_attention) out.add("fp8_attention", true);
   if (t.fp8_head) out.add("fp8_head", true);
+  out.add_if("fused_rope", t.fused_rope);
   out.add_if("fused_gradient_accumulation", t.fused_gradient_accumulation);
   out.add_if("transformer_engine", t.transformer_engine);
   return out.take();

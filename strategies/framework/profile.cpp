@@ -399,6 +399,7 @@ FrameworkProfile with_choices(FrameworkProfile p, const Strategy& strategy) {
     for (Duration* d : issue_times(p)) *d = Duration{};
     p.proxy_stall = Duration{};
   }
+  if (training.fused_rope) p.rope = *training.fused_rope ? Fusion::fused : Fusion::eager;
   if (const auto fused = training.fused_gradient_accumulation) {
     p.fused_gradient_accumulation = *fused;
     if (!*fused) p.dummy_weight_gradients = false;

@@ -34,6 +34,7 @@ const config::Fields<Recipe>& recipe_fields() {
       config::text("recompute_modules", &R::recompute_modules, "what is recomputed"),
       config::boolean("fused_mlp", &R::fused_mlp, "the experts' products in fused kernels"),
       config::boolean("fused_index_map", &R::fused_index_map, "Megatron's experimental functions are enabled: DeepEP's lists of experts become maps in one kernel"),
+      config::boolean("unfused_rope", &R::unfused_rope, "rotary embedding by PyTorch's operators: Transformer Engine's kernel does not know YaRN"),
       config::integer("tensor", &R::tensor, "tensor-parallel degree", config::positive),
       config::integer("micro_batch", &R::micro_batch, "samples per micro-batch", config::positive),
       config::boolean("partition_activations", &R::partition_activations, "each tensor rank keeps a piece of a recomputed layer's input"),
@@ -83,6 +84,7 @@ void apply(const Recipe& recipe, bool recompute_unsaid, Strategy& s) {
   if (recipe.fused_mlp) s.experts.fused_mlp = true;
   s.training.fp8_attention = recipe.fp8_attention;
   s.training.fp8_head = recipe.fp8_head;
+  if (recipe.unfused_rope) s.training.fused_rope = false;
   if (recipe.fused_index_map) s.experts.fused_index_map = true;
   if (s.parallelism.degrees.pipeline > 1) s.pipeline.deferred_head_gradients = recipe.deferred_head_gradients;
   // Overlap needs the interleaved schedule where there are stages.

@@ -19,7 +19,7 @@ struct Recipe {
   std::optional<Dispatcher> dispatcher;
   bool cuda_graph = false;
   std::vector<std::string> cuda_graph_modules, recompute_modules;
-  bool fused_mlp = false, fused_index_map = false, overlap_exchange = false;
+  bool fused_mlp = false, fused_index_map = false, unfused_rope = false, overlap_exchange = false;
   bool fp8_attention = false, fp8_head = false;
   std::optional<std::int64_t> deferred_head_gradients;
   int tensor = 0;                    // tensor-parallel degree; 0: not said

@@ -164,6 +164,12 @@ TEST(MegatronScript, SlidingWindows) {
   EXPECT_TRUE(has(refused("pretrain_gpt.py" + rest + " --window-size 127,0 --window-attn-skip-freq '[1,0]'"), "window_attn_skip_freq: is neither"));
 }
 
+TEST(MegatronScript, RotaryEmbeddingByOperators) {
+  const std::string rest = "pretrain_gpt.py" + std::string(kSmall) + " --global-batch-size 8 --vocab-size 512";
+  EXPECT_EQ(key(read(rest + " --no-rope-fusion"), "training.fused_rope"), "false");
+  EXPECT_EQ(key(read(rest), "training.fused_rope"), "-");
+}
+
 TEST(MegatronScript, GarbageIsCollectedWhenTheScriptSaysSo) {
   const std::string rest = "pretrain_gpt.py" + std::string(kSmall) + " --global-batch-size 8 --vocab-size 512";
   EXPECT_EQ(key(read(rest + " --manual-gc --manual-gc-interval 5"), "training.collection_interval"), "5");

@@ -161,6 +161,8 @@ int host_waits(const Scenario& s) {
 TEST(FrameworkKernels, MegatronWithoutAFusedRotaryEmbeddingTakesCosinesForEachTensor) {
   Scenario s = job("megatron-core");
   EXPECT_EQ(launches(s, "rope "), 2);   // "rope backward" of each layer
+  s.strategy.training.fused_rope = false;
+  EXPECT_EQ(strategies::with_choices(s.profile, s.strategy).rope, strategies::Fusion::eager);
   s.profile.rope = strategies::Fusion::eager;
   EXPECT_EQ(launches(s, "rope "), 2 * 2 * (12 + 7));
   s.model.latent = {.kv_lora_rank = 128, .qk_nope_head_dim = 32, .qk_rope_head_dim = 32, .v_head_dim = 64};
