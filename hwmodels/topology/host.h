@@ -22,7 +22,8 @@ struct HostRates {
   Duration update_time(Bytes moved, Bytes pinned, int threads) const;
 };
 
-/// GPUs behind one PCIe switch share its uplink; all share the host's DRAM and disks.
+/// GPUs behind one PCIe switch share its uplink; all share the host's DRAM and disks. What the node does not say of its host is
+/// that of hwmodels/data/host/defaults.yaml. Throws ConfigError if that is broken.
 HostRates host_rates(const ClusterDescription& cluster);
 
 }  // namespace rehearse::hwmodels
