@@ -85,9 +85,12 @@ class Zero3 final : public ShardedWriter {
   void reset();
   void prefetch();
   void fetch(const std::vector<std::size_t>& wanted);
+  void fetch_together(std::vector<std::size_t> away, Part part, bool second);
+  void synchronise();
   void submit(const Handle& handle, Part part);
   void gather_quantised(plan::BlockWriter& w, const Handle& handle, Part part, std::int64_t shard);
   void gather_over(plan::BlockWriter& w, const Handle& handle, Part part, std::int64_t bytes, const char* name);
+  void copy_lists(plan::BlockWriter& w, std::int64_t bytes, Part part, int lists, plan::Stream stream);
   void arrive(std::size_t index);
   void compute_waits(const std::vector<std::size_t>& needed);
   void let_go(std::size_t index, plan::Phase phase, bool to_autograd = false);

@@ -72,13 +72,14 @@ void Zero3::reduce_bucket(Part part, bool first, bool last) {
   if (elements == 0) return;
   const bool one = gradients_ == 1 && elements % stage_.sizes.sharing(part) == 0 && reduce_bytes_ == parameter_bytes_;
   const std::int64_t bytes = elements * reduce_bytes_, made = elements * parameter_bytes_, shard = divided(elements, part) * stored_bytes();
-  const std::string name = std::string(part == Part::experts ? "reduce experts' bucket " : "reduce bucket ") + std::to_string(elements) + (one ? " alone" : "") + (first ? " first" : "") + (last ? " last" : "");
+  const std::string name = std::string(part == Part::experts ? "reduce experts' bucket " : "reduce bucket ") + std::to_string(elements) + (profile().list_part_host > Duration{} ? " of " + std::to_string(gradients_) : "") + (one ? " alone" : "") + (first ? " first" : "") + (last ? " last" : "");
   append(name, Phase::gradient_reduction, stage_.persistent, plan::kNoFrame, [&](plan::BlockWriter& w) {
     if (!one) {
       w.alloc(kInterleaved, bytes, Category::communication, Frame::own, Stream::data_reduce);
       elementwise(w, "interleave gradients", made, bytes, Stream::data_reduce);
     }
     elementwise(w, "average gradients", bytes, bytes, Stream::data_reduce);
+    copy_lists(w, bytes, part, gradients_, Stream::data_reduce);
     over_groups(w, CollectiveKind::reduce_scatter, part == Part::experts ? std::array<std::int64_t, 2>{0, bytes} : std::array<std::int64_t, 2>{bytes, 0}, "gradient reduction", Stream::data_reduce, 0);
     // Replicas of shards (MiCS) sum theirs when the step's last micro-batch has been reduced (mics.py, allreduce_mics_shard_grads).
     const bool replicas = last && stage_.sizes.sharing(part) > 1 && stage_.sizes.replicate > 1 && part == Part::dense;

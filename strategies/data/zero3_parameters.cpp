@@ -63,8 +63,10 @@ void Zero3::reset() {
 void Zero3::begin_module() {
   const std::vector<std::size_t>& needed = uses_[step_];
   fetch(needed);
+  const auto in_flight = [this](std::size_t p) { return parameters_[p].state == State::in_flight; };
+  if (profile().fetch_sync && std::any_of(needed.begin(), needed.end(), in_flight)) synchronise();   // _synchronize_communication
   for (const std::size_t p : needed)
-    if (parameters_[p].state == State::in_flight) arrive(parameters_[p].handle);
+    if (in_flight(p)) arrive(parameters_[p].handle);
   compute_waits(needed);
   std::set<std::size_t> not_yet, popped;
   for (const std::size_t p : needed)
@@ -116,28 +118,46 @@ void Zero3::prefetch() {
   fetch(ahead);
 }
 
-/// __all_gather_params: those with a second partition apart from those without, then by the ranks that share them.
+/// __all_gather_params: those with a second partition apart from those without, then by the ranks that share them. Until 2022
+/// (partition_parameters.py, _allgather_param) each parameter came alone, and only once the device had done everything.
 void Zero3::fetch(const std::vector<std::size_t>& wanted) {
   for (const bool second : {true, false})
     for (const Part part : kParts) {
-      Handle handle{.second = second};
-      for (const std::size_t p : wanted) {
-        if (parameters_[p].state != State::away || parameters_[p].part != part || parameters_[p].has_second != second) continue;
-        handle.parameters.push_back(p);
-        handle.elements += parameters_[p].elements;
-        handle.bytes += parameters_[p].bytes;
+      std::vector<std::size_t> away;
+      for (const std::size_t p : wanted)
+        if (parameters_[p].state == State::away && parameters_[p].part == part && parameters_[p].has_second == second) away.push_back(p);
+      std::sort(away.begin(), away.end());
+      if (!profile().fetch_sync) {
+        fetch_together(away, part, second);
+        continue;
       }
-      if (handle.parameters.empty()) continue;
-      std::sort(handle.parameters.begin(), handle.parameters.end());
-      handle.frame = stage_.frames.acquire(handle_slots());
-      submit(handle, part);
-      for (const std::size_t p : handle.parameters) {
-        parameters_[p].state = State::in_flight;
-        parameters_[p].handle = handles_.size();
-        live_ += parameters_[p].elements;
+      for (const std::size_t p : away) {
+        synchronise();
+        fetch_together({p}, part, second);
       }
-      handles_.push_back(std::move(handle));
     }
+}
+
+void Zero3::fetch_together(std::vector<std::size_t> away, Part part, bool second) {
+  if (away.empty()) return;
+  Handle handle{.parameters = std::move(away), .second = second};
+  for (const std::size_t p : handle.parameters) {
+    handle.elements += parameters_[p].elements;
+    handle.bytes += parameters_[p].bytes;
+  }
+  handle.frame = stage_.frames.acquire(handle_slots());
+  submit(handle, part);
+  for (const std::size_t p : handle.parameters) {
+    parameters_[p].state = State::in_flight;
+    parameters_[p].handle = handles_.size();
+    live_ += parameters_[p].elements;
+  }
+  handles_.push_back(std::move(handle));
+}
+
+/// torch.cuda.synchronize at a fetch.
+void Zero3::synchronise() {
+  stage_.call("synchronise at fetch", Phase::parameter_gather, nullptr, [](plan::BlockWriter& w) { w.host_sync(); });
 }
 
 /// all_gather_coalesced: one parameter arrives where it will lie, several in a flat buffer first.
@@ -172,6 +192,15 @@ void Zero3::submit(const Handle& handle, Part part) {
 void Zero3::gather_over(plan::BlockWriter& w, const Handle& handle, Part part, std::int64_t bytes, const char* name) {
   if (handle.second) w.collective(builder().collective({CollectiveKind::all_gather, plan::GroupAxis::data_secondary, Bytes{bytes}, name}), Stream::data_gather, 0, profile().collective_host);
   else over_groups(w, CollectiveKind::all_gather, part == Part::experts ? std::array<std::int64_t, 2>{0, bytes} : std::array<std::int64_t, 2>{bytes, 0}, name, Stream::data_gather, 0);
+  copy_lists(w, bytes, part, 1, Stream::data_gather);
+}
+
+/// Collectives of lists of tensors: PyTorch copies from or to one buffer, rank by rank (ProcessGroupNCCL::allgather, reduce_scatter:
+/// flatten_for_scatter_gather), and DeepSpeed has made the lists in Python. `lists` of them have `bytes` together.
+void Zero3::copy_lists(plan::BlockWriter& w, std::int64_t bytes, Part part, int lists, Stream stream) {
+  if (profile().list_part_host == Duration{}) return;
+  const std::int64_t copies = std::int64_t{lists} * stage_.sizes.sharing(part);
+  w.kernel(builder().kernel({.kind = model::KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "copy list of tensors"}), copies * (host() + profile().list_part_host), stream);
 }
 
 /// qwZ: the shard is quantised to 8 bits, elements and scales are gathered, and all of it comes back in fp16. `shard`: bytes

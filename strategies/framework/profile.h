@@ -206,6 +206,7 @@ struct FrameworkProfile {
   bool waits_after_step = false;          // the host waits for the device when a step is over (nanotron, which times each)
   bool blocking_input = false;            // each micro-batch is copied to the device by a copy that the host waits for, and with it for all work before; not under pipeline stages
   bool keeps_gradient_sums = true;        // offloaded optimizer under ZeRO-3: 16-bit sums of gradients lie in host memory; false: only where micro-batches add up (DeepSpeed before 0.6)
+  bool fetch_sync = false;                // ZeRO-3: parameters are gathered one by one, the host waiting for the device before each and before modules that needed any (DeepSpeed before 2022)
   bool main_gradients = false;            // gradients add up in the framework's own buffers, which are reduced, whatever their format (Megatron's main_grad)
   bool widens_gradients = false;          // the update begins with joined fp32 copies of 16-bit gradients: of its partition under ZeRO-1 and 2, in fp16 of all without ZeRO (DeepSpeed)
   bool unscales_gradients = false;        // fp16 without ZeRO: the update begins with fp32 copies of all gradients, which are divided by the loss scale and searched for overflow (Megatron)
@@ -248,6 +249,7 @@ struct FrameworkProfile {
   /// Per recomputed layer, beyond its passes. Other checkpoints than reentrant ones pack what is saved through Python hooks, in forward
   /// (checkpoint_host) and again while it is made anew (recompute_host); reentrant ones run an autograd engine within backward (reentrant_host).
   Duration checkpoint_host{}, recompute_host{}, reentrant_host{};
+  Duration list_part_host{};              // ZeRO-3: per rank of a gather or reduce-scatter, where those take lists of tensors, one per rank (a copy is launched for each besides); 0: they take whole tensors
   Duration submodule_host{}, submodule_backward_host{};   // ZeRO-3's hooks, per module of a layer: its parameters are fetched, released, their gradients shared out
   Duration gradient_host{};   // ZeRO-2's hook of a trained parameter of a layer: its gradient goes into a bucket, and out of it into the ranks' shares
   Duration adapter_host{};   // of a linear layer's low-rank adapter in forward, beyond its kernels

@@ -21,14 +21,15 @@ constexpr std::int64_t kNorms = 9 * 512;
 struct Counted {
   std::int64_t parameters = 0;
   std::int64_t gathered = 0, reduced = 0;   // bytes
-  int reductions = 0;
+  int gathers = 0, reductions = 0;
+  int waits_for_device = 0;                 // torch.cuda.synchronize
+  std::int64_t list_host = 0;               // picoseconds of the host thread for copies of lists
   std::int64_t most = 0;                    // parameters gathered at once
   std::int64_t largest = 0;                 // of them
 };
 
-Counted count(const st::Strategy& s) {
+Counted count(const st::Strategy& s, const st::FrameworkProfile& profile = st::load_profile("plain")) {
   const model::ModelDescription model = small_llama(4);
-  const st::FrameworkProfile profile = st::load_profile("plain");
   const plan::Plan plan = st::write_plan(model, s, profile, kRanks);
   Counted out;
   out.parameters = st::parameters_per_class(model, s, profile)[0];
@@ -37,9 +38,11 @@ Counted count(const st::Strategy& s) {
   for (const plan::Call& call : plan.classes[0].program.step) {
     const plan::Block& block = plan.blocks[call.block];
     for (const plan::Instruction& i : block.timing) {
+      out.waits_for_device += i.op == plan::Opcode::host_sync && i.index == 0;
+      if (i.op == plan::Opcode::kernel && plan.kernels[i.index].name == "copy list of tensors") out.list_host += i.value;
       if (i.op != plan::Opcode::collective) continue;
       const plan::CollectiveSpec& c = plan.collectives[i.index];
-      if (c.kind == CollectiveKind::all_gather) out.gathered += c.bytes.value;
+      if (c.kind == CollectiveKind::all_gather) out.gathered += c.bytes.value, ++out.gathers;
       if (c.kind == CollectiveKind::reduce_scatter) out.reduced += c.bytes.value, ++out.reductions;
     }
     for (const plan::Instruction& i : block.memory) {
@@ -124,6 +127,34 @@ TEST(Zero3Modules, TheBucketAndTheLimitBoundWhatIsFetchedAhead) {
   EXPECT_GT(ahead.most, none.most);
   s.data_parallel.max_live_parameters = 0;
   EXPECT_EQ(count(s).most, none.most);
+}
+
+// DeepSpeed before 2022: each parameter comes alone, and the host waits for the device before it and before the module that needed it.
+// Norms come together after the update, without that. Fetched ahead, a weight's module still waits, and what is ahead in pairs comes one by one.
+TEST(Zero3Modules, TheHostWaitsForTheDeviceAtEachFetch) {
+  st::FrameworkProfile early = st::load_profile("plain");
+  const int others = count(job(), early).waits_for_device;
+  early.fetch_sync = true;
+  const Counted c = count(job(), early);
+  EXPECT_EQ(c.gathered, count(job()).gathered);
+  EXPECT_EQ(c.waits_for_device - others, 2 * (c.gathers - 1));
+  st::Strategy s = job();
+  s.data_parallel.prefetch_bucket = 1'000'000;
+  const Counted ahead = count(s, early), now = count(s);
+  EXPECT_EQ(ahead.gathered, now.gathered);
+  EXPECT_GT(ahead.gathers, now.gathers);
+  EXPECT_GE(ahead.waits_for_device - others, 2 * (ahead.gathers - 1));
+}
+
+// Lists of tensors: one tensor per rank for every weight that is gathered and every gradient that is reduced, each with its Python and its copy.
+//   four layers of 7 matrices, embedding, head; 9 norms, whose gradients are reduced with the others
+TEST(Zero3Modules, ListsTakeTheHostOncePerRank) {
+  st::FrameworkProfile early = st::load_profile("plain");
+  EXPECT_EQ(count(job(), early).list_host, 0);
+  early.list_part_host = microseconds(3);
+  const Counted c = count(job(), early);
+  const std::int64_t copies = kRanks * ((c.gathers - 1) + (4 * 7 + 2 + 9));
+  EXPECT_EQ(c.list_host, copies * (early.kernel_host + early.list_part_host).count());
 }
 
 // Gradients wait in the bucket until the next one would not fit; one that never fits is reduced alone.
