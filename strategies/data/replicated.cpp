@@ -167,7 +167,7 @@ void Replicated::end_step() {
     // what there was has gone into the fp32 copy
   } else if (widens_gradients() && profile().unscales_gradients) {
     wide_gradients(false);
-    free_gradients();
+    if (!keeps_main_gradients()) free_gradients();
   } else if (widens_gradients())
     stage_.call("free wide gradients", Phase::optimizer, nullptr, [](plan::BlockWriter& w) { w.free(kWideGradients); });
   else if (!keeps_main_gradients() && !partitions_gradients()) free_gradients();

@@ -18,10 +18,11 @@ using plan::Stream;
 /// Without ZeRO, the fp16 step of DeepSpeed and of Megatron begins with fp32 copies of all gradients. DeepSpeed then joins them into
 /// one tensor, whose norm is found before they are scaled; Megatron divides them by the loss scale, and the host waits to hear of overflow.
 /// Source: deepspeed runtime/fp16/fused_optimizer.py, step: p.grad.to(data_type), _flatten_dense_tensors; Megatron-LM 8aa4619f2b
-/// (2021-03) and after, megatron/optimizer/optimizer.py, FP16OptimizerWithFP16Params.step.
+/// (2021-03) and after, megatron/optimizer/optimizer.py, FP16OptimizerWithFP16Params.step; of its 16-bit buffers too (from 2021-08:
+/// main_param.grad = model_param.main_grad.float(), and the buffer stays).
 bool Replicated::widens_gradients() const {
-  const bool widens = profile().widens_gradients || profile().unscales_gradients;
-  return widens && plain() && stage_.strategy.training.precision == Precision::fp16 && !keeps_main_gradients() && !offloads_optimizer();
+  const bool buffers = keeps_main_gradients(), widens = (profile().widens_gradients && !buffers) || (profile().unscales_gradients && (!buffers || main_bytes() == 2));
+  return widens && plain() && stage_.strategy.training.precision == Precision::fp16 && !offloads_optimizer();
 }
 
 void Replicated::widen_gradients() {

@@ -305,6 +305,31 @@ TEST(FrameworkKernels, MegatronUnscalesFp32CopiesOfGradients) {
   EXPECT_EQ(launches(s, "unscale gradients") + launches(s, "flatten gradients"), 0);
 }
 
+// From 2021-08 on its DDP adds gradients up in buffers of the parameters' format and reduces those where they lie: as many bytes as parameters, no
+// copy of them to be reduced, and the fp16 step makes its fp32 copies of what is in the buffers.
+TEST(FrameworkKernels, MegatronsGradientBuffersAreReducedWhereTheyLie) {
+  Scenario s = job("megatron-2021", 2, 4096, 4);
+  s.strategy.data_parallel.kind = strategies::DataParallelKind::ddp;
+  s.strategy.training.precision = strategies::Precision::fp16;
+  s.profile = strategies::with_precision(s.profile, strategies::Precision::fp16);
+  ASSERT_TRUE(problems_of(s).empty());
+  const auto step = [&s] { return test_support::ByteLedger(strategies::write_plan(s.model, s.strategy, s.profile, 4), 0).step(); };
+  const auto of = [](const test_support::Categories& bytes, plan::Category category) { return bytes[static_cast<std::size_t>(category)]; };
+  const test_support::StepBytes buffers = step();
+  EXPECT_TRUE(buffers.mistakes.empty()) << buffers.mistakes.front();
+  EXPECT_EQ(buffers.after_step, buffers.persistent);
+  EXPECT_EQ(of(buffers.before_update, plan::Category::gradient), of(buffers.setup, plan::Category::parameter));
+  EXPECT_EQ(of(buffers.before_update, plan::Category::communication), 0);
+  EXPECT_EQ(launches(s, "zero gradients"), 1);
+  EXPECT_EQ(launches(s, "widen gradients"), 1);
+  EXPECT_EQ(launches(s, "unscale gradients"), 1);
+  s.profile.main_gradients = false;   // before: what is reduced is a copy
+  const test_support::StepBytes copies = step();
+  EXPECT_EQ(of(copies.before_update, plan::Category::gradient), of(copies.setup, plan::Category::parameter));
+  EXPECT_EQ(of(copies.before_update, plan::Category::communication), of(copies.setup, plan::Category::parameter));
+  EXPECT_EQ(launches(s, "zero gradients"), 0);
+}
+
 // The scripted gelu of 2020 is a kernel per operation. Forward: six of one tensor and three of two, 21 passes where one kernel has 2. Backward: three
 // of one and ten of two (two operands' gradients of each of three products, the tanh's, three sums), 36 passes where one kernel has 3.
 TEST(FrameworkKernels, ScriptedGeluIsAKernelPerOperation) {

@@ -650,6 +650,30 @@ TEST(MeasuredRun, PyTorchsAttentionIsThatOfTheRelease) {
   EXPECT_EQ(from("SDPA; PyTorch 2.11", "flash2"), 0);
 }
 
+// Buffers for gradients came to Megatron-LM in August 2021, kernels for SwiGLU and rotary embedding with Megatron-Core 0.5, cuDNN's attention before
+// FlashAttention with Transformer Engine 1.2.
+TEST(MeasuredRun, MegatronsKernelsAreThoseOfTheRelease) {
+  const Row paper{{"framework", "megatron-lm"}, {"gpu", "v100-16gb-sxm2"}, {"precision", "fp16"}, {"source", "arXiv 2104.04473"}};
+  Row later = paper, engine = paper;
+  later["source"] = "Megatron-LM b31e129 (2021-10-07)";
+  engine["source"] = "experiments", engine["framework"] = "megatron-deepspeed";
+  EXPECT_FALSE(scenario(paper).profile.main_gradients);
+  EXPECT_TRUE(scenario(later).profile.main_gradients);
+  EXPECT_FALSE(scenario(engine).profile.main_gradients);
+  later["note"] = "--DDP-impl torch";
+  EXPECT_FALSE(scenario(later).profile.main_gradients);
+
+  const auto core = [](const std::string& note) { return scenario({{"framework", "megatron-lm"}, {"gpu", "h800-sxm"}, {"precision", "bf16"}, {"note", note}}).profile; };
+  EXPECT_EQ(core("Megatron-Core 0.4.0rc0").rope, strategies::Fusion::eager);
+  EXPECT_EQ(core("Megatron-Core 0.4.0rc0").activation, strategies::Fusion::native);
+  EXPECT_EQ(core("Megatron-Core 0.5.0").rope, strategies::Fusion::fused);
+  EXPECT_EQ(core("Megatron-Core 0.5.0").activation, strategies::Fusion::fused);
+  EXPECT_EQ(core("Transformer Engine 1.1.0").cudnn_attention_from, 0);
+  EXPECT_EQ(core("Transformer Engine 1.2").cudnn_attention_from, 90);
+  EXPECT_EQ(core("Kuaishou's Megatron-LM (Megatron-Core 0.3)").rope, strategies::Fusion::fused);
+  EXPECT_EQ(core("Kuaishou's Megatron-LM (Megatron-Core 0.3)").activation, strategies::Fusion::native);
+}
+
 // DeepSpeed's BF16_Optimizer under pipeline stages adds gradients up in fp32.
 TEST(MeasuredRun, MegatronDeepSpeedInBf16UnderStages) {
   const auto gradient = [](const std::string& pp, const std::string& precision, const std::string& note = "") {
