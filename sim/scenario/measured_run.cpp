@@ -8,6 +8,7 @@
 #include <set>
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include "sim/core/suggestion.h"
 #include "sim/scenario/measured_columns.h"
@@ -31,7 +32,7 @@ bool is_clean(const config::CsvRow& row, const MeasuredRun& run) {
 /// What makes two rows repeats of one configuration; all but some columns: jobs that differ in nothing else.
 std::string configuration(const config::CsvRow& row, std::initializer_list<std::string_view> but = {}) {
   std::string key;
-  for (const char* column : {"task", "framework", "model", "layers", "hidden", "kv_heads", "ffn_hidden", "seq_len", "gpu", "n_gpus", "tp", "sp", "pp", "vpp", "pp_schedule", "dp", "cp", "ep", "sharding", "micro_batch", "global_batch", "precision",
+  for (const char* column : {"task", "framework", "model", "layers", "hidden", "kv_heads", "ffn_hidden", "vocab", "seq_len", "gpu", "n_gpus", "tp", "sp", "pp", "vpp", "pp_schedule", "dp", "cp", "ep", "sharding", "micro_batch", "global_batch", "precision",
                              "recompute", "attention", "optimizer", "offload", "lora_rank", "lora_targets", "torch_compile", "cuda_graph", "model_args_json", "env_vars_json", "after_pp_fix"})
     if (std::find(but.begin(), but.end(), column) == but.end()) key += cell(row, column) + "|";
   if (asynchronous_tensor(row)) key += "asynchronous tensor parallelism";
@@ -40,10 +41,11 @@ std::string configuration(const config::CsvRow& row, std::initializer_list<std::
   return key;
 }
 
-/// What the row's wording told of kernels and updates beyond its columns (apply_wording).
+/// What the row's wording told of stages, kernels and updates beyond its columns (apply_readings).
 std::string told(const MeasuredRun& run) {
   if (!run.scenario) return "";
   const st::FrameworkProfile& p = run.scenario->profile;
+  if (const auto& stages = run.scenario->strategy.pipeline.layers_per_stage; !stages.empty()) return fmt::format("stages of {}", fmt::join(stages, ","));
   if (p.name != "huggingface" && !p.name.starts_with("torchtune")) return "";
   return fmt::format("{} {} {} {} {} {} {} {} {}", static_cast<int>(p.norm), static_cast<int>(p.activation), static_cast<int>(p.loss), p.adapter_autocast, p.upcasts_unquantised, p.copies_shifted_logits,
                      p.reentrant_checkpoint, p.keeps_quantised_inputs, run.scenario->strategy.memory.optimizer_in_backward);

@@ -1,9 +1,13 @@
 #include "sim/scenario/measured_settings.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <numeric>
 #include <regex>
+#include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "sim/config/fields.h"
 #include "sim/scenario/measured_row.h"
@@ -26,6 +30,19 @@ const config::Fields<model::ModelDescription>& model_fields() {
   return table;
 }
 
+/// "layers per stage 4,4,5,3": the whole list, where it has a number for every stage and they add up to the model's. Was there one?
+bool apply_stage_list(const std::string& note, int stages, Scenario& s) {
+  static const std::regex kList(R"(layers per stage ([0-9]{1,4}(?:,[0-9]{1,4})+))");
+  std::smatch found;
+  if (!std::regex_search(note, found, kList) || s.strategy.pipeline.virtual_stages > 1) return false;
+  std::vector<std::int64_t> layers;
+  std::istringstream list(found[1].str());
+  for (std::string number; std::getline(list, number, ',');) layers.push_back(std::stoi(number));
+  if (std::ssize(layers) != stages || std::accumulate(layers.begin(), layers.end(), std::int64_t{0}) != s.model.layer_count()) return false;
+  s.strategy.pipeline.layers_per_stage = std::move(layers);
+  return true;
+}
+
 void apply_stages(const std::string& note, Scenario& s) {
   const int stages = s.strategy.parallelism.degrees.pipeline;
   if (stages < 2) return;
@@ -39,6 +56,7 @@ void apply_stages(const std::string& note, Scenario& s) {
     const std::int64_t samples = std::stoll(local[1].str()), all = s.strategy.training.global_batch_size / s.strategy.parallelism.degrees.data;
     if (samples > 0 && all % samples == 0) s.strategy.pipeline.accumulation_steps = static_cast<int>(all / samples);
   }
+  if (apply_stage_list(note, stages, s)) return;
   static const std::regex kEnds(R"(first stage ([0-9]{1,4}) layers, last ([0-9]{1,4}))");
   std::smatch found;
   if (!std::regex_search(note, found, kEnds) || stages < 3 || s.strategy.pipeline.virtual_stages > 1) return;

@@ -154,7 +154,7 @@ void apply_determinism(const Arguments& a, const Arguments& environment, st::Fra
 /// Gradients in fp32 are bf16's default alone (megatron/training/arguments.py), which --grad-reduce-in-bf16 switches off.
 void apply_gradients(const Arguments& a, Scenario& s) {
   st::DataParallel& d = s.strategy.data_parallel;
-  if (a.flag("fp16") && !a.flag("accumulate-allreduce-grads-in-fp32")) d.gradient_dtype = d.reduce_dtype = DType::fp16;
+  if (a.flag("fp16")) d.gradient_dtype = d.reduce_dtype = a.flag("accumulate-allreduce-grads-in-fp32") ? DType::fp32 : DType::fp16;
   if (a.flag("grad-reduce-in-bf16")) d.gradient_dtype = d.reduce_dtype = DType::bf16;
 }
 

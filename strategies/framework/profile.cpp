@@ -176,7 +176,7 @@ const config::Fields<P>& fields() {
       format("gradient", &P::gradient, "accumulated gradients"),
       format("reduce", &P::reduce, "gradient reduction"),
       config::boolean("wide_bf16_in_stages", &P::wide_bf16_in_stages, "bf16 training under pipeline stages adds the 16-bit gradients of each micro-batch to whole fp32 ones"),
-      config::boolean("wide_bf16_gradients", &P::wide_bf16_gradients, "bf16 training accumulates and reduces gradients in fp32"),
+      config::boolean("wide_bf16_gradients", &P::wide_bf16_gradients, "training accumulates and reduces gradients in fp32, but training in fp16 in 16 bits"),
       format("optimizer_state", &P::optimizer_state, "moments"),
       config::boolean("columns_in_backward", &P::columns_in_backward, "fp8: operands of weight gradients are made in backward, of what forward multiplied or of what recomputation makes again"),
       config::integer("attention_output_bits", &P::attention_output_bits, "attention's output waits for backward in so many bits per value; 0: as it is", config::between(0, 16)),
@@ -360,7 +360,7 @@ FrameworkProfile with_precision(FrameworkProfile profile, Precision precision) {
   for (DType* format : {&profile.stored_parameter, &profile.gradient, &profile.reduce, &profile.optimizer_state, &profile.adapter})
     *format = wide ? DType::fp32 : bits(*format) == 16 ? narrow : *format;
   if (precision == Precision::fp16) profile.parameter_remainders = false;   // fp16 is no prefix of fp32, as bf16 is
-  if (profile.wide_bf16_gradients && precision == Precision::bf16) profile.gradient = profile.reduce = DType::fp32;
+  if (profile.wide_bf16_gradients && !wide) profile.gradient = profile.reduce = precision == Precision::fp16 ? DType::fp16 : DType::fp32;
   if (!wide) return profile;
   profile.master_parameters = false;
   profile.autocast = false;

@@ -152,7 +152,7 @@ struct FrameworkProfile {
   DType gradient = DType::fp32;           // accumulated gradient
   DType reduce = DType::fp32;             // gradient reduction on the wire
   bool wide_bf16_in_stages = false;       // bf16 training under pipeline stages: a micro-batch's 16-bit gradients live until its backward is over, then go into whole fp32 ones, which are reduced (DeepSpeed's BF16_Optimizer)
-  bool wide_bf16_gradients = false;       // training in bf16 accumulates and reduces gradients in fp32, whatever fp16 does (Megatron-LM)
+  bool wide_bf16_gradients = false;       // training accumulates and reduces gradients in fp32, but training in fp16 in 16 bits (Megatron-LM)
   DType optimizer_state = DType::fp32;
   bool current_scaling = false;           // fp8 scales come from a pass over the tensor itself before it is quantised; false: from steps before
   bool transposes_fp8 = true;             // fp8 products take operands in one orientation only (before Blackwell): quantised twice. Set by with_workspaces' caller

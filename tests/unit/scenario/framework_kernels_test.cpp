@@ -343,13 +343,18 @@ TEST(FrameworkKernels, ScriptedGeluIsAKernelPerOperation) {
   EXPECT_EQ(with(true) - plain, 2 * (21 - 2 + 36 - 3) * kept);
 }
 
-// Megatron-LM's arguments: gradients of bf16 training add up, and are reduced, in fp32.
+// Megatron-LM's arguments: gradients of bf16 training add up, and are reduced, in fp32; of fp16 training in 16 bits.
 TEST(FrameworkKernels, GradientsOfBf16AreWideInMegatron) {
   using strategies::Precision;
   const strategies::FrameworkProfile old = strategies::load_profile("megatron-2021");
   EXPECT_EQ(strategies::with_precision(old, Precision::bf16).gradient, DType::fp32);
   EXPECT_EQ(strategies::with_precision(old, Precision::bf16).reduce, DType::fp32);
   EXPECT_EQ(strategies::with_precision(old, Precision::fp16).gradient, DType::fp16);
+  const strategies::FrameworkProfile core = strategies::load_profile("megatron-core");
+  EXPECT_EQ(strategies::with_precision(core, Precision::fp16).gradient, DType::fp16);
+  EXPECT_EQ(strategies::with_precision(core, Precision::fp16).reduce, DType::fp16);
+  EXPECT_EQ(strategies::with_precision(core, Precision::bf16).gradient, DType::fp32);
+  EXPECT_EQ(strategies::with_precision(core, Precision::fp8).gradient, DType::fp32);   // beside bf16
 }
 
 // Apex keeps the 16 bits that bf16 parameters lack in place of an fp32 copy: 4 + 4 + 2 bytes of states, where Megatron's optimizer has 12.

@@ -105,6 +105,11 @@ TEST(MeasuredSettings, EndsOfThePipelineWithFewerLayers) {
   EXPECT_EQ(layers("first stage 7 layers, last 5", ""), (std::vector<std::int64_t>{7, 10, 10, 5}));
   EXPECT_TRUE(layers("first stage 7 layers, last 6", "").empty());     // 19 are not shared by two
   EXPECT_TRUE(layers("first stage 7 layers, last 5", "2").empty());    // chunks are another arrangement
+  EXPECT_EQ(layers("layers per stage 7,10,10,5 (by operations)", ""), (std::vector<std::int64_t>{7, 10, 10, 5}));
+  EXPECT_EQ(layers("layers per stage 11,11,10,0", ""), (std::vector<std::int64_t>{11, 11, 10, 0}));   // the head alone
+  EXPECT_TRUE(layers("layers per stage 7,10,10,6", "").empty());       // are 33
+  EXPECT_TRUE(layers("layers per stage 16,16", "").empty());           // two of four stages
+  EXPECT_TRUE(layers("layers per stage 7,10,10,5", "2").empty());      // chunks are another arrangement
   Row deferred = dense;
   deferred["note"] = "wgrad_deferral_limit 22";
   EXPECT_EQ(scenario(deferred).strategy.pipeline.deferred_head_gradients, 22);
