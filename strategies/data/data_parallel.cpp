@@ -152,58 +152,107 @@ bool DataParallelWriter::makes_states_late() const {
 
 void DataParallelWriter::keep_states(const Share& mine) {
   if (!makes_states_late()) return persistent("optimizer states", mine.states - paged_bytes(), Category::optimizer);
-  persistent("optimizer states", mine.states - mine.later, Category::optimizer);
-  states_ = late_states(mine);
-  std::uint32_t slots = 0;
-  for (const std::vector<std::int64_t>& of_unit : states_) slots += static_cast<std::uint32_t>(of_unit.size());
-  states_frame_ = stage_.frames.acquire(slots);   // before any frame of the step, which come back
+  const PartsOfWeights parts = own_parts(mine);
+  states_ = tensors_of(late_states(parts));
+  if (std::int64_t master = mine.states - mine.later; master > 0 && cuts_buffer()) {
+    const UnitTensors masters = tensors_of(master_copies(parts));
+    for (const Unit& u : stage_.units) make("master copies", masters, u, Phase::setup);
+  } else {
+    persistent("optimizer states", master, Category::optimizer);
+  }
 }
 
 /// Megatron's distributed optimizer cuts one buffer of all parameters, so that a rank has whole weights; others cut each weight.
-std::vector<std::vector<std::int64_t>> DataParallelWriter::late_states(const Share& mine) const {
-  const Optimizer optimizer = stage_.strategy.training.optimizer;
-  const bool cuts_weights = stage_.strategy.data_parallel.kind != DataParallelKind::distributed_optimizer || profile().gathers_through_copies;
+bool DataParallelWriter::cuts_buffer() const { return stage_.strategy.data_parallel.kind == DataParallelKind::distributed_optimizer && !profile().gathers_through_copies; }
+
+/// What this rank updates of each unit's trained weights.
+DataParallelWriter::PartsOfWeights DataParallelWriter::own_parts(const Share& mine) const {
   std::array<std::int64_t, 2> left{};   // elements of this rank's part of the buffer: dense weights, experts
   for (const Part part : kParts) {
     const std::int64_t ranks = mine.sharded ? stage_.sizes.sharing(part) : 1;
     left[part == Part::experts] = (stage_.trainable_elements(part) + ranks - 1) / ranks;
   }
-  std::vector<std::vector<std::int64_t>> tensors(stage_.units.size());
+  PartsOfWeights parts(stage_.units.size());
   const std::vector<UnitWeight> own = own_matrices();
-  for (std::size_t u = 0; u < tensors.size(); ++u)
+  for (std::size_t u = 0; u < parts.size(); ++u)
     for (const Weight& w : stage_.units[u].tape->weights) {
-      if (!w.trainable || w.parameter_elsewhere) continue;
-      const int count = state_tensors(w, optimizer);
-      if (count == 0 || w.elements == 0) continue;
+      if (!w.trainable || w.parameter_elsewhere || w.elements == 0) continue;
       const std::int64_t ranks = mine.sharded ? stage_.sizes.sharing(w.expert ? Part::experts : Part::dense) : 1;
       const bool dealt = owners() > 1 && is_orthogonalised(w), sliced = !dealt && owners_of(w) > 1;
       if (dealt && std::find(own.begin(), own.end(), UnitWeight{&stage_.units[u], &w}) == own.end()) continue;   // another rank's
-      const double bytes = (sliced ? 1.0 / static_cast<double>(owners_of(w)) : 1.0) * static_cast<double>(strategies::state_bytes(w, optimizer, w.wide_bytes > 0 ? 4 : bits(profile().optimizer_state) / 8)) / static_cast<double>(w.elements);
       // Transformer Engine's grouped products and loops over experts have a parameter per expert.
       const std::int64_t parameters = profile().transformer_engine || !profile().grouped_experts ? w.experts : 1, whole = w.elements / parameters;
       for (std::int64_t p = 0; p < parameters; ++p) {
-        const std::int64_t elements = cuts_weights ? (whole + ranks - 1) / ranks : std::min(whole, left[w.expert]);
+        const std::int64_t elements = cuts_buffer() ? std::min(whole, left[w.expert]) : (whole + ranks - 1) / ranks;
         left[w.expert] -= std::min(elements, left[w.expert]);
         if (elements == 0) break;
-        tensors[u].insert(tensors[u].end(), static_cast<std::size_t>(count), static_cast<std::int64_t>(bytes * static_cast<double>(elements)) / count);
+        parts[u].push_back({&w, elements, sliced ? owners_of(w) : 1});
       }
+    }
+  return parts;
+}
+
+std::vector<std::vector<std::int64_t>> DataParallelWriter::late_states(const PartsOfWeights& parts) const {
+  const Optimizer optimizer = stage_.strategy.training.optimizer;
+  std::vector<std::vector<std::int64_t>> tensors(parts.size());
+  for (std::size_t u = 0; u < parts.size(); ++u)
+    for (const PartOfWeight& part : parts[u]) {
+      const Weight& w = *part.weight;
+      const int count = state_tensors(w, optimizer);
+      if (count == 0) continue;
+      const double bytes = 1.0 / static_cast<double>(part.owners) * static_cast<double>(strategies::state_bytes(w, optimizer, w.wide_bytes > 0 ? 4 : bits(profile().optimizer_state) / 8)) / static_cast<double>(w.elements);
+      tensors[u].insert(tensors[u].end(), static_cast<std::size_t>(count), static_cast<std::int64_t>(bytes * static_cast<double>(part.elements)) / count);
     }
   return tensors;
 }
 
-void DataParallelWriter::make_states(const Unit& unit) {
-  if (states_.empty()) return;
+std::vector<std::vector<std::int64_t>> DataParallelWriter::master_copies(const PartsOfWeights& parts) const {
+  std::vector<std::vector<std::int64_t>> tensors(parts.size());
+  for (std::size_t u = 0; u < parts.size(); ++u)
+    for (const PartOfWeight& part : parts[u])
+      if (part.weight->wide_bytes == 0) tensors[u].push_back(part.elements * profile().master_bytes());
+  return tensors;
+}
+
+DataParallelWriter::UnitTensors DataParallelWriter::tensors_of(std::vector<std::vector<std::int64_t>> bytes) {
+  std::uint32_t slots = 0;
+  for (const std::vector<std::int64_t>& of_unit : bytes) slots += static_cast<std::uint32_t>(of_unit.size());
+  return {std::move(bytes), stage_.frames.acquire(slots)};   // before any frame of the step, which come back
+}
+
+void DataParallelWriter::make(const std::string& name, const UnitTensors& tensors, const Unit& unit, Phase phase) {
+  if (tensors.bytes.empty()) return;
   const auto index = static_cast<std::size_t>(&unit - stage_.units.data());
-  std::uint32_t frame = states_frame_;
-  for (std::size_t u = 0; u < index; ++u) frame += static_cast<std::uint32_t>(states_[u].size());
-  const auto alike = std::find(states_.begin(), states_.end(), states_[index]) - states_.begin();   // units with the same tensors share a block
-  const std::uint32_t block = stage_.block("make optimizer states " + std::to_string(alike), [&](plan::BlockWriter& w) {
-    for (const std::int64_t bytes : states_[index]) w.alloc(w.new_slot("optimizer state"), bytes, Category::optimizer);
+  std::uint32_t frame = tensors.frame;
+  for (std::size_t u = 0; u < index; ++u) frame += static_cast<std::uint32_t>(tensors.bytes[u].size());
+  const auto alike = std::find(tensors.bytes.begin(), tensors.bytes.end(), tensors.bytes[index]) - tensors.bytes.begin();   // units with the same tensors share a block
+  const std::uint32_t block = stage_.block("make " + name + " " + std::to_string(alike), [&](plan::BlockWriter& w) {
+    for (const std::int64_t bytes : tensors.bytes[index]) w.alloc(w.new_slot("optimizer state"), bytes, Category::optimizer);
   });
   if (block == plan::kNoFrame) return;
-  plan::Call call{.block = block, .phase = Phase::optimizer, .layer = static_cast<std::int16_t>(unit.layer), .first_step_only = true};
+  plan::Call call{.block = block, .phase = phase, .layer = static_cast<std::int16_t>(unit.layer), .first_step_only = phase != Phase::setup};
   call.frames[static_cast<std::size_t>(plan::Frame::own)] = frame;
   stage_.append(call);
+}
+
+void DataParallelWriter::place_apart(bool begin) {
+  for (const Unit& u : stage_.units) {
+    const auto alike = std::find_if(stage_.units.begin(), stage_.units.end(), [&](const Unit& other) { return sizes_of(other) == sizes_of(u); }) - stage_.units.begin();
+    stage_.call((begin ? "make parameters " : "free parameters ") + std::to_string(alike), Phase::setup, &u, [&](plan::BlockWriter& w) {
+      const std::vector<std::int64_t> sizes = sizes_of(u);
+      for (std::uint32_t i = 0; i < sizes.size(); ++i) {
+        if (sizes[i] == 0) continue;
+        if (begin) w.alloc(i, sizes[i], Category::parameter, plan::Frame::unit);
+        else w.free(i, plan::Frame::unit);
+      }
+    });
+  }
+}
+
+std::vector<std::int64_t> DataParallelWriter::sizes_of(const Unit& unit) const {
+  std::vector<std::int64_t> sizes;
+  for (const Weight& w : unit.tape->weights) sizes.push_back(w.trainable && !w.parameter_elsewhere ? w.elements * stored_bytes() : 0);
+  return sizes;
 }
 
 void DataParallelWriter::update(const Share& mine) {

@@ -89,7 +89,11 @@ class DataParallelWriter {
   /// sets up (stage_1_and_2.py and stage3.py, initialize_optimizer_states), XLA makes them with the parameters. What is offloaded
   /// or in unified memory is taken as there from the beginning.
   bool makes_states_late() const;
-  void make_states(const Unit& unit);
+  void make_states(const Unit& unit) { make("optimizer states", states_, unit, plan::Phase::optimizer); }
+  /// Parameters as modules make them, each weight a tensor, before they are copied into one buffer; begin: they are made,
+  /// else they go. Experts' weights of one product are taken as one tensor.
+  /// Source: megatron/core/distributed/param_and_grad_buffer.py, ParamAndGradBuffer.__init__ (old_param_data).
+  void place_apart(bool begin);
   void foreach_temporaries(std::int64_t bytes, bool begin);
   /// zero_grad(set_to_none=True): what autograd made goes until the next backward.
   void free_gradients(plan::Phase phase = plan::Phase::optimizer);
@@ -160,9 +164,25 @@ class DataParallelWriter {
   Stage& stage_;
 
  private:
-  std::vector<std::vector<std::int64_t>> late_states(const Share& mine) const;
-  std::vector<std::vector<std::int64_t>> states_;   // that the first step makes: bytes of each tensor, by unit
-  std::uint32_t states_frame_ = 0;
+  struct PartOfWeight {
+    const Weight* weight = nullptr;
+    std::int64_t elements = 0;   // of a parameter that this rank updates
+    std::int64_t owners = 1;     // among which its states are dealt out
+  };
+  using PartsOfWeights = std::vector<std::vector<PartOfWeight>>;   // by unit
+  /// Tensors of each unit, and the frame they lie in, one unit after the other.
+  struct UnitTensors {
+    std::vector<std::vector<std::int64_t>> bytes;
+    std::uint32_t frame = 0;
+  };
+  bool cuts_buffer() const;
+  PartsOfWeights own_parts(const Share& mine) const;
+  std::vector<std::vector<std::int64_t>> late_states(const PartsOfWeights& parts) const;
+  std::vector<std::vector<std::int64_t>> master_copies(const PartsOfWeights& parts) const;
+  UnitTensors tensors_of(std::vector<std::vector<std::int64_t>> bytes);
+  void make(const std::string& name, const UnitTensors& tensors, const Unit& unit, plan::Phase phase);
+  std::vector<std::int64_t> sizes_of(const Unit& unit) const;
+  UnitTensors states_;   // that the first step makes
 };
 
 std::unique_ptr<DataParallelWriter> make_data_parallel(Stage& stage);

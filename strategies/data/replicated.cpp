@@ -31,14 +31,18 @@ Replicated::Replicated(Stage& stage) : DataParallelWriter(stage), kind_(stage.st
 }
 
 void Replicated::setup() {
+  const bool one_buffer = profile().parameter_buffer && kind_ == DataParallelKind::distributed_optimizer;
+  if (one_buffer) place_apart(true);
   persistent("parameters", stage_.parameter_bytes(stored_bytes()) - stage_.bytes_on_host, Category::parameter);
   if (keeps_main_gradients()) persistent("gradients", stage_.trainable_bytes(main_bytes()), Category::gradient);
+  if (one_buffer) place_apart(false);
   std::int64_t casts = 0;
   for (const Unit& u : stage_.units) casts += u.tape->cast_bytes();
   if (casts > 0) persistent("weights in fewer bits", casts, Category::parameter);
   const Share stays = part_of(my_share(), false);
   if (partitions_gradients() && !contiguous()) persistent("gradient partition", stays.gradients, Category::gradient);
   keep_states(stays);
+  if (profile().gathers_in_gradients && kind_ == DataParallelKind::distributed_optimizer) view_gradients();
   stage_.rank_class.unified = paged_bytes();
   keep_on_host(my_share());
   // stage_1_and_2.py, temp_grad_buffer_for_gpu_offload: what the host has of earlier micro-batches comes back into it.
@@ -48,6 +52,16 @@ void Replicated::setup() {
   if (reduces_copies() && reduces()) persistent("gradient buckets", reduced, Category::communication);
   if (zero() && !contiguous() && !lists() && !flattens_at_once() && reduces()) persistent("reduce bucket", std::min(bucket_, reduced) * (overlap_reduce_ ? 2 : 1), Category::communication);
   if (profile().dummy_weight_gradients) dummies();
+}
+
+/// torch.tensor(storage) makes a tensor of the storage's size before it takes the storage (torch/csrc/utils/tensor_new.cpp).
+void Replicated::view_gradients() {
+  const std::int64_t bytes = stage_.trainable_bytes(main_bytes());
+  stage_.call("view gradients " + std::to_string(bytes), Phase::setup, nullptr, [&](plan::BlockWriter& w) {
+    const std::uint32_t passing = Stage::kPersistentSlots - 10;
+    w.alloc(passing, bytes, Category::temporary);
+    w.free(passing);
+  });
 }
 
 WeightGradient Replicated::gradient_mode(bool first) const {

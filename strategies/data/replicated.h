@@ -100,6 +100,7 @@ class Replicated final : public DataParallelWriter {
   bool widens_gradients() const;
   void widen_gradients();
   void wide_gradients(bool made);
+  void view_gradients();
   void make_buckets(bool two);
   void release_buckets();
   void make_partition(bool first);

@@ -254,6 +254,8 @@ const config::Fields<P>& fields() {
       config::boolean("states_at_first_step", &P::states_at_first_step, "optimizer states are made in the first step, weight by weight; false: with the parameters"),
       config::boolean("reduces_whole", &P::reduces_whole, "distributed optimizer: one all-reduce of all gradients after the last backward"),
       config::boolean("gathers_through_copies", &P::gathers_through_copies, "sharded updates: gathered into a buffer per rank, then copied"),
+      config::boolean("parameter_buffer", &P::parameter_buffer, "Megatron's distributed optimizer: parameters are made one by one, then copied into one buffer"),
+      config::boolean("gathers_in_gradients", &P::gathers_in_gradients, "Megatron's distributed optimizer before 2024: weights are gathered in the gradients' buffer, whose view is made beside a tensor of its size"),
       config::boolean("keeps_sent_output", &P::keeps_sent_output, "pipeline stages: what was sent on stays until its backward"),
       config::boolean("overlap_tensor", &P::overlap_tensor, "sequence-parallel collectives travel in pieces under the products that need or make them"),
       config::boolean("retains_graph", &P::retains_graph, "a split backward keeps all that was saved until the weight gradients"),

@@ -18,6 +18,11 @@ std::vector<Item> for_input(std::vector<Item> items) {
   return items;
 }
 
+std::vector<Item> for_weights(std::vector<Item> items) {
+  for (Item& i : items) i.for_weights = true;
+  return items;
+}
+
 }  // namespace
 
 TensorId LinearLayer::write() {
@@ -155,7 +160,7 @@ void LinearLayer::forward(const Casts& casts) {
   else f.push_back(whole(product));
   if (nf4_) f.push_back(op_.free(whole_weight));
   append(f, casts.after_product);
-  if (gathers_anew) f.push_back(op_.free(gathered_input));
+  if (gathers_anew) append(f, freed(gathered_input));
   if (scatters_ || reduces_) sum_output();
   if (bias_ && !low_precision_ && c_.profile.norm == Fusion::eager && sharded_ && row_) f.push_back(op_.kernel("bias add", output_bytes_, output_bytes_));
 }
@@ -186,9 +191,17 @@ void LinearLayer::backward(const Casts& casts, int weight) {
   append(b, weight_gradient(casts, weight));
   if (bias_) bias_gradient();
   if (sharded_ && column_) b.push_back(op_.wait(plan::Stream::tensor));
-  if (regathers_ && !buffers_) b.push_back(op_.for_weights(op_.free(gathered_input)));
+  if (regathers_ && !buffers_) append(b, for_weights(freed(gathered_input)));
   if (gathers_) append(b, for_input({op_.free(partial_input_gradient)}));
-  if (scatters_ && !buffers_) b.push_back(op_.for_weights(op_.free(gathered_gradient)));
+  if (scatters_ && !buffers_) append(b, for_weights(freed(gathered_gradient)));
+}
+
+/// What a collective has filled, and products have read.
+std::vector<Item> LinearLayer::freed(int gathered) const {
+  std::vector<Item> list;
+  if (records_ == RecordStreams::all && !overlaps_) list.push_back(op_.record_stream(gathered));
+  list.push_back(op_.free(gathered));
+  return list;
 }
 
 void LinearLayer::gather_gradient() {
@@ -224,9 +237,13 @@ std::vector<Item> LinearLayer::input_gradient(const Casts& casts) const {
 std::vector<Item> LinearLayer::sum_input_gradient() const {
   const int sync = c_.profile.waits_for_input_gradients ? kBoth : plan::kAfterCompute;
   if (c_.gathered) return {};
-  if (!gathers_ && sharded_ && column_) return {op_.collective(CollectiveKind::all_reduce, name_ + " reduce gradient", input_bytes_, sync)};
-  if (!gathers_) return {};
-  std::vector<Item> list{{.kind = Item::Kind::produce_input_gradients}};
+  std::vector<Item> list;
+  if (!gathers_ && sharded_ && column_) {
+    list.push_back(op_.collective(CollectiveKind::all_reduce, name_ + " reduce gradient", input_bytes_, sync));
+    if (records_ == RecordStreams::all) list.push_back(op_.record(Item::Kind::record_input_gradients));
+  }
+  if (!gathers_) return list;
+  list.push_back({.kind = Item::Kind::produce_input_gradients});
   reduce_scatter(list, "gradient", input_bytes_, sync);
   if (records_ != RecordStreams::none) append(list, {op_.record_stream(partial_input_gradient), op_.record(Item::Kind::record_input_gradients)});
   return list;

@@ -45,6 +45,7 @@ class LinearLayer {
 
   void forward(const Casts& casts);
   void sum_output();
+  std::vector<Item> freed(int gathered) const;
   void backward(const Casts& casts, int weight);
   void gather_gradient();
   void regather_input();
