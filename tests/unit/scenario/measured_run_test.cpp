@@ -666,6 +666,7 @@ TEST(MeasuredRun, MegatronsKernelsAreThoseOfTheRelease) {
   const auto core = [](const std::string& note) { return scenario({{"framework", "megatron-lm"}, {"gpu", "h800-sxm"}, {"precision", "bf16"}, {"note", note}}).profile; };
   EXPECT_EQ(core("Megatron-Core 0.4.0rc0").rope, strategies::Fusion::eager);
   EXPECT_EQ(core("Megatron-Core 0.4.0rc0").activation, strategies::Fusion::native);
+  EXPECT_FALSE(core("Megatron-Core 0.4.0rc0").gate_offset);
   EXPECT_EQ(core("Megatron-Core 0.5.0").rope, strategies::Fusion::fused);
   EXPECT_EQ(core("Megatron-Core 0.5.0").activation, strategies::Fusion::fused);
   EXPECT_EQ(core("Transformer Engine 1.1.0").cudnn_attention_from, 0);
