@@ -42,10 +42,10 @@ TEST(TrainingMetrics, AreLossesOfEachMicroBatch) {
 TEST(TrainingMetrics, AreLeftOutUnderPipelineStages) { EXPECT_EQ(bytes_moved(plan_with(2, Precision::bf16, 2)), bytes_moved(plan_with(0, Precision::bf16, 2))); }
 
 TEST(TrainingMetrics, LeaveNothingBehind) {
-  test_support::ByteLedger with(plan_with(2, Precision::bf16), 0), without(plan_with(0, Precision::bf16), 0);
-  const test_support::StepBytes metrics = with.step();
+  const plan::Plan with = plan_with(2, Precision::bf16), without = plan_with(0, Precision::bf16);
+  const test_support::StepBytes metrics = test_support::ByteLedger(with, 0).step();
   EXPECT_TRUE(metrics.mistakes.empty());
-  EXPECT_EQ(metrics.after_step, without.step().after_step);
+  EXPECT_EQ(metrics.after_step, test_support::ByteLedger(without, 0).step().after_step);
 }
 
 }  // namespace
