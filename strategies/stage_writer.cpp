@@ -58,6 +58,7 @@ struct StageWriter::Impl {
 
   void sum_over_tensor_group();
   void sum_tied_embeddings();
+  void update_metrics();
 
   LowerContext context;
   Stage stage;
@@ -97,6 +98,30 @@ void StageWriter::Impl::sum_tied_embeddings() {
   stage.call("sum tied embedding gradients", Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
     w.collective(stage.builder.collective({CollectiveKind::all_reduce, plan::GroupAxis::embedding, Bytes{elements * data->main_gradient_element_bytes()}, "tied embedding gradients"}),
                  Stream::data_reduce, kBoth, stage.profile.collective_host);
+  });
+}
+
+/// torch.nn.CrossEntropyLoss once for each metric, under autocast and without a graph, on logits that the loop still has. Source: mosaicml/composer
+/// v0.13.4 and v0.16.4, trainer/trainer.py (_train_microbatch, _eval_train_metrics), metrics/nlp.py (LanguageCrossEntropy, LanguagePerplexity).
+void StageWriter::Impl::update_metrics() {
+  if (stage.profile.training_metrics == 0 || stage.sizes.pipeline > 1) return;
+  stage.call("update training metrics", Phase::backward, nullptr, [&](plan::BlockWriter& w) {
+    constexpr std::uint32_t kLogits = Stage::kPersistentSlots - 33, kLogSoftmax = Stage::kPersistentSlots - 34;
+    const std::int64_t elements = context.tokens * (padded_vocabulary(context) / context.tensor), wide = elements * 4, row = context.tokens * 4;
+    const auto kernel = [&](model::KernelKind kind, std::int64_t read, std::int64_t written, const char* name) {
+      w.kernel(stage.builder.kernel({.kind = kind, .bytes_read = read, .bytes_written = written, .name = name}), stage.profile.kernel_host);
+    };
+    for (int metric = 0; metric < stage.profile.training_metrics; ++metric) {
+      if (context.element() < 4) {
+        w.alloc(kLogits, wide, plan::Category::temporary);
+        kernel(model::KernelKind::elementwise, elements * context.element(), wide, "cast logits");
+      }
+      w.alloc(kLogSoftmax, wide, plan::Category::temporary);
+      kernel(model::KernelKind::softmax, wide, wide, "log softmax of a metric");
+      kernel(model::KernelKind::elementwise, row, row, "nll loss of a metric");
+      w.free(kLogSoftmax);
+      if (context.element() < 4) w.free(kLogits);
+    }
   });
 }
 
@@ -153,6 +178,7 @@ void StageWriter::forward(int chunk, int micro_batch) {
 }
 void StageWriter::backward(int chunk, int micro_batch) {
   impl_->passes.backward(chunk, micro_batch);
+  impl_->update_metrics();
   if (impl_->stage.profile.reads_loss && impl_->stage.sizes.pipeline == 1) impl_->stage.call("read loss", Phase::backward, nullptr, [](plan::BlockWriter& w) { w.host_sync(); });
 }
 void StageWriter::backward_input(int chunk, int micro_batch) { impl_->passes.backward_input(chunk, micro_batch); }

@@ -220,6 +220,7 @@ const config::Fields<P>& fields() {
       config::boolean("reduces_each_pass", &P::reduces_each_pass, "without ZeRO: gradients are reduced after every micro-batch"),
       config::boolean("waits_after_step", &P::waits_after_step, "the host waits for the device when a step is over"),
       config::boolean("blocking_input", &P::blocking_input, "the host waits for the device before each micro-batch, whose copy to it is blocking"),
+      config::integer("training_metrics", &P::training_metrics, "losses taken once more of each micro-batch's logits, after its backward, to log them", config::non_negative),
       config::boolean("reads_loss", &P::reads_loss, "the host waits for each micro-batch's loss"),
       config::boolean("keeps_gradient_sums", &P::keeps_gradient_sums, "offloaded optimizer under ZeRO-3: host memory has 16-bit sums of gradients even of one micro-batch"),
       config::boolean("fetch_sync", &P::fetch_sync, "ZeRO-3: parameters are gathered one by one, the host waiting for the device before each and before modules that needed any"),

@@ -199,6 +199,7 @@ struct FrameworkProfile {
   bool states_at_first_step = true;       // optimizer states are made in the first step, weight by weight (PyTorch); false: with the parameters (XLA)
   bool fused_optimizer = true;            // one multi-tensor kernel without temporaries; false: foreach
   int cpu_threads = 1;                    // of a process's work on the CPU where a node has several (torchrun sets OMP_NUM_THREADS to 1); 0: one per core of the node
+  int training_metrics = 0;               // losses that the training loop takes once more of each micro-batch's logits, after its backward, to log them (Composer); not under pipeline stages
   bool reads_loss = false;                // the host waits for each micro-batch's loss (Hugging Face's Trainer looks for NaN); not under pipeline stages
   bool muon_owners = false;               // without ZeRO: each matrix is orthogonalised by one rank of the data-parallel group, which alone has its moment (Muon of modded-nanogpt and nanochat)
   bool sums_muon_updates = false;         // muon_owners: updates travel in 16 bits, as a sum of all ranks' over zeros; false: what is updated is gathered, which a reduction to the owner pays for

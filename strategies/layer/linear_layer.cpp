@@ -29,9 +29,6 @@ TensorId LinearLayer::write() {
   const TensorId y = tape_.tensor(name_, out_rows_ * n_ * c_.element());
   const int weight = tape_.weight(matrix());
   node_ = {.name = name_, .inputs = {x_}, .outputs = {y}};
-  // What PyTorch was seen to do (tests/oracles, torch_flops.json): a recomputation that stops early leaves out a last mm,
-  // but runs a last addmm again.
-  node_.recomputed_last = bias_;
   keep_operands();
   if (autocast_copies_weight()) copy_weight();
   const Casts casts = this->casts();

@@ -248,6 +248,7 @@ class Loss {
     n.forward = {op_.kernel("cross entropy", in_place ? bytes : 2 * bytes, row_, KernelKind::reduction)};
     sum_statistics(n, 3);
     n.backward = {op_.kernel("cross entropy backward", bytes, bytes)};
+    if (c_.profile.holds_output && !in_place) n.attributes = {logits_};
     tape_.nodes.push_back(std::move(n));
   }
 

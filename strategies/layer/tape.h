@@ -105,7 +105,6 @@ struct Node {
   bool gradient_in_place = false;     // the input gradient is written over the output gradient or a saved buffer
   int region = -1;                    // checkpoint region; -1: none
   bool cached = false;                // inside a region: its output is kept, not recomputed (selective policies)
-  bool recomputed_last = false;       // a recomputation that stops early still runs this node (see linear())
   bool discard_output = false;        // outputs are dropped after use and recomputed on demand in backward
   Duration forward_host{}, backward_host{};   // host time beyond its kernels
   bool outputs_kept = false;          // by an object outside of autograd, until the node runs in the next forward

@@ -149,7 +149,7 @@ std::vector<int> TapeEmitter::recomputed(const std::vector<int>& members) const 
   for (auto n = again.rbegin(); n != again.rend(); ++n) {
     const Node& it = node(*n);
     const auto is_read = [&](TensorId t) { return read.contains(tape_.root(t)); };
-    if (!it.recomputed_last && std::none_of(it.outputs.begin(), it.outputs.end(), is_read) && std::none_of(it.intermediates.begin(), it.intermediates.end(), is_read)) continue;
+    if (std::none_of(it.outputs.begin(), it.outputs.end(), is_read) && std::none_of(it.intermediates.begin(), it.intermediates.end(), is_read)) continue;
     needed.push_back(*n);
     for (TensorId t : it.inputs) read.insert(tape_.root(t));
     for (TensorId t : it.holds) read.insert(tape_.root(t));
@@ -163,7 +163,6 @@ int TapeEmitter::last_recomputed(const std::vector<int>& members) const {
   if (!profile_.early_stop_recompute) return members.back();
   int last = -1;
   for (int n : members) {
-    if (node(n).recomputed_last) last = std::max(last, n);
     auto made_here = [&](TensorId t) { return graph_.producer(t) == n; };
     for (int user : members) {
       if (!graph_.active(user)) continue;

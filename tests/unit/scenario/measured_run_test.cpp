@@ -357,6 +357,15 @@ TEST(MeasuredRun, HuggingFaceWithFusedKernels) {
   EXPECT_EQ(liger.profile.loss, strategies::LossKind::fused);
 }
 
+// llm-foundry's table: rows with FSDP's mixed precision PURE are of PyTorch 1.13, the others of 2.1, whose checkpoints stop early.
+TEST(MeasuredRun, FoundryOfTwoReleases) {
+  const auto profile = [](const char* mixed) { return scenario({{"framework", "llm-foundry"}, {"sharding", "fsdp"}, {"note", std::string("precision: amp_bf16 (FSDP mixed_precision=") + mixed + ")"}}).profile; };
+  const strategies::FrameworkProfile then = profile("PURE"), later = profile("DEFAULT");
+  EXPECT_TRUE(!then.early_stop_recompute && then.reduce == DType::bf16);
+  EXPECT_TRUE(later.early_stop_recompute && later.reduce == DType::fp32);
+  EXPECT_EQ(then.training_metrics, 2);
+}
+
 // Releases that a source names: what transformers, bitsandbytes and TRL did then.
 TEST(MeasuredRun, HuggingFaceOfThatTime) {
   const auto profile = [](const std::string& source) { return scenario({{"framework", "hf"}, {"task", "qlora"}, {"precision", "nf4"}, {"n_gpus", "1"}, {"global_batch", "1"}, {"source", source}}).profile; };

@@ -37,7 +37,7 @@ TEST(Flops, EqualToPyTorchsCount) {
     EXPECT_EQ(ours.step, row["step_flops"].get<double>()) << row.dump();
     ++rows;
   }
-  EXPECT_EQ(rows, 40);
+  EXPECT_EQ(rows, 48);
 }
 
 }  // namespace
