@@ -70,6 +70,10 @@ Bytes nccl_memory(const Group& group, const std::vector<CollectiveKind>& kinds,
       for (double bytes : {kSmallMessage, kLargeMessage})
         connected.insert(choose(group, kind, bytes, options).algorithm->id());
   }
+  if (options.connects_at_once) {
+    connected.insert({Algorithm::ring, Algorithm::tree});
+    if (group.nvls && options.nvls && group.local > 1) connected.insert(Algorithm::nvls);
+  }
   Bytes total{0};
   for (Algorithm algorithm : connected) total += memory_of(algorithm, group);
   if (to_peers || to_neighbour) total += direct_memory(group, to_peers);

@@ -9,8 +9,10 @@
 
 namespace rehearse::hwmodels {
 
-/// Connections are made at first use, so only the algorithms that `kinds` lead to are counted.
-/// Sources: NVIDIA/nccl 2.30 src/transport/{p2p,net,nvls}.cc; allocation sizes observed in NVIDIA/nccl #1685.
+/// Connections are made at first use, so only the algorithms that `kinds` lead to are counted; before NCCL 2.22 rings, trees and
+/// NVLS were connected when the communicator was made, whatever it ran (options.connects_at_once), pairs at first use as ever.
+/// Sources: NVIDIA/nccl 2.30 src/transport/{p2p,net,nvls}.cc; allocation sizes observed in NVIDIA/nccl #1685; NCCL's release notes
+/// 2.22.3 (lazy connection establishment), 2.21 src/init.cc (initTransportsRank).
 Bytes nccl_memory(const Group& group, const std::vector<CollectiveKind>& kinds,
                   const CommunicationOptions& options);
 

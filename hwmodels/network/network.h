@@ -65,6 +65,7 @@ struct CommunicationOptions {
   Algorithm algorithm = Algorithm::none;
   bool forced_protocol = false;
   Protocol protocol = Protocol::none;
+  bool connects_at_once = false;  // NCCL before 2.22: a communicator connects for all algorithms when it is made
   std::string backend = "nccl";  // nccl, gloo, mpi
   std::optional<MeasuredBandwidth> measured;
 };

@@ -259,7 +259,9 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   // Jobs whose own all-gather over several nodes carried less than half of what it carried within a node have the stall with
   // any kind of parallelism, jobs with a better network do not (tests/accuracy/runs/nanotron_ultrascale_playbook.csv).
   if (const auto& m = s.communication.measured; m && s.cluster.nodes > 1) profile.proxies_always_stall = m->all_gather_world > 0 && m->all_gather_world < m->all_gather_node / 2;
-  const auto network = hwmodels::make_network(s.cluster, s.communication);
+  hwmodels::CommunicationOptions communication = s.communication;
+  communication.connects_at_once = profile.connects_at_once;
+  const auto network = hwmodels::make_network(s.cluster, communication);
   if (profile.proxy_stall > Duration{}) profile.ring_step_wait = network->ring_step_wait();
   for (Duration* d : st::issue_times(profile))
     *d = Duration{static_cast<std::int64_t>(static_cast<double>(d->count()) * s.cluster.node.cpu.launch_time)};

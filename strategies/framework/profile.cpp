@@ -239,6 +239,7 @@ const config::Fields<P>& fields() {
       config::duration("message_poll", &P::message_poll, "blocking exchanges: the host sleeps so long between looks at the two messages that announce each tensor", config::non_negative),
       config::boolean("widens_before_adding", &P::widens_before_adding, "of each 16-bit gradient an fp32 copy is made, and added to the fp32 sum after the micro-batch's backward"),
       config::boolean("lazy_modules", &P::lazy_modules, "kernels are loaded when they are first used (CUDA_MODULE_LOADING=LAZY); false: all of a library with it"),
+      config::boolean("connects_at_once", &P::connects_at_once, "NCCL before 2.22: a communicator connects rings, trees and NVLS when it is made, not at first use"),
       config::boolean("splits_messages", &P::splits_messages, "tensor parallel without sequence parallel: each rank sends its share of a message"),
       config::boolean("pipeline_by_cost", &P::pipeline_by_cost, "stages are balanced by compute, head included"),
       config::boolean("passes_share", &P::passes_share, "pipeline_by_cost: a stage ends with the layer that goes beyond its share; false: that reaches it"),

@@ -223,6 +223,7 @@ struct FrameworkProfile {
   Duration message_poll{};                // blocking exchanges: how often the host looks whether one of the two messages that announce a tensor has arrived (nanotron of December 2024)
   bool widens_before_adding = false;      // accumulates_after_backward: of each 16-bit gradient an fp32 copy is made, which is added (DeepSpeed); false: added as it is
   bool lazy_modules = true;               // kernels are loaded when they are first used (since CUDA 11.7); false: all of a library with it
+  bool connects_at_once = false;          // NCCL before 2.22 (2024-06): a communicator connects for all algorithms when it is made
   bool splits_messages = false;           // tensor parallel without sequence parallel: each rank sends its share of a message, which is gathered on arrival
   bool pipeline_by_cost = false;          // stages are balanced by compute, head included (nanotron); false: by layers
   bool passes_share = false;              // pipeline_by_cost: a stage ends with the layer that goes beyond its share (nanotron until the end of 2024); false: that reaches it

@@ -2,6 +2,9 @@
 // section 3 and figure 1), exactly, from the programs' own allocations.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+
 #include "tests/support/byte_ledger.h"
 #include "tests/unit/scenario/small_jobs.h"
 
@@ -103,6 +106,93 @@ TEST(ModelStates, MomentsAreMadeInTheFirstStepUnlessDeepSpeedHasThem) {
     EXPECT_EQ(at_setup, (deepspeed ? 12 : 4) * share);
     EXPECT_EQ(in_first_step, deepspeed ? 0 : 8 * share);
   }
+}
+
+/// What the setup's programs allocate of a category, and the largest tensor of a category that they let go.
+struct SetupBytes {
+  std::int64_t allocated = 0, live = 0, largest_freed = 0;
+};
+
+SetupBytes setup_of(const plan::Plan& plan, Category category) {
+  SetupBytes found;
+  std::map<std::int64_t, std::int64_t> bytes;  // by slot of the program
+  for (const plan::Call& call : plan.classes[0].program.setup)
+    for (const plan::Instruction& i : plan.blocks[call.block].memory) {
+      const std::int64_t slot =
+          static_cast<std::int64_t>(call.frames[static_cast<std::size_t>(i.frame)]) + i.index;
+      if (i.op == plan::Opcode::alloc && i.flags == static_cast<std::uint8_t>(category)) {
+        found.allocated += bytes[slot] = i.value;
+        found.live += i.value;
+      } else if (i.op == plan::Opcode::free && bytes.contains(slot)) {
+        found.live -= bytes[slot];
+        found.largest_freed = std::max(found.largest_freed, bytes[slot]);
+        bytes.erase(slot);
+      }
+    }
+  return found;
+}
+
+plan::Plan megatron(const strategies::FrameworkProfile& profile,
+                    strategies::Strategy s = small_job(kRanks, 1, 1)) {
+  s.data_parallel.kind = DataParallelKind::distributed_optimizer;
+  return strategies::write_plan(small_llama(4), s, profile, kRanks);
+}
+
+// Parameters as modules make them (2P) and the buffer they move into (2P); 2P stay. The fp32 copy is a tensor
+// per weight: the largest is at most the largest weight's, and all of them are 4P/N.
+TEST(ModelStates, MegatronMovesParametersIntoOneBuffer) {
+  strategies::FrameworkProfile profile = strategies::load_profile("plain");
+  profile.parameter_buffer = true;
+  const plan::Plan plan = megatron(profile);
+  const std::int64_t parameters =
+      strategies::parameters_per_class(small_llama(4), small_job(kRanks, 1, 1), profile)[0];
+  const SetupBytes made = setup_of(plan, Category::parameter);
+  EXPECT_EQ(made.allocated, 2 * 2 * parameters);
+  EXPECT_EQ(made.live, 2 * parameters);
+  EXPECT_LT(made.largest_freed, 2 * parameters / 4);  // one by one
+  EXPECT_EQ(setup_of(plan, Category::optimizer).live, 4 * parameters / kRanks);
+  profile.parameter_buffer = false;
+  EXPECT_EQ(setup_of(megatron(profile), Category::parameter).allocated, 2 * parameters);
+}
+
+// Before 2024 the view of fp32 gradients (4P) as weights was made beside a tensor of 4P.
+TEST(ModelStates, MegatronOfBefore2024ViewsItsGradientsBesideATensorOfTheirSize) {
+  strategies::FrameworkProfile profile = strategies::load_profile("plain");
+  profile.gradient = DType::fp32;
+  const std::int64_t parameters =
+      strategies::parameters_per_class(small_llama(4), small_job(kRanks, 1, 1), profile)[0];
+  EXPECT_EQ(setup_of(megatron(profile), Category::temporary).largest_freed, 0);
+  profile.gathers_in_gradients = true;
+  const SetupBytes made = setup_of(megatron(profile), Category::temporary);
+  EXPECT_EQ(made.largest_freed, 4 * parameters);
+  EXPECT_EQ(made.live, 0);
+}
+
+/// Marks (record_stream) in two micro-batches' calls of a layer, forward and backward.
+std::int64_t marks_of_a_layer(strategies::RecordStreams which, bool sequence_parallel) {
+  strategies::FrameworkProfile profile = strategies::load_profile("megatron-core");
+  profile.record_streams = which;
+  strategies::Strategy s = small_job(kRanks, 1, 1);
+  s.parallelism.degrees.tensor = 2;
+  s.parallelism.degrees.data = s.parallelism.degrees.data_shard = kRanks / 2;   // two micro-batches
+  s.parallelism.sequence_parallel = sequence_parallel;
+  std::int64_t marks = 0;
+  const plan::Plan plan = megatron(profile, s);
+  for (const plan::Call& call : plan.classes[0].program.step)
+    if (call.layer == 1 && (call.phase == plan::Phase::forward || call.phase == plan::Phase::backward))
+      for (const plan::Instruction& i : plan.blocks[call.block].memory)
+        marks += i.op == plan::Opcode::record_stream;
+  return marks;
+}
+
+// With sequence parallelism, of two column-parallel products: the gathered input; in backward the input, gathered again, and the
+// partial gradient (4 each; the gradient's sum is left out). Of two row-parallel ones: partial output and sum; in backward the
+// gradient and the gathered one (4 each). Without, a row's output, whose all-reduce is in place (1 each; a column's input
+// gradient is left out). All of it in each of two micro-batches.
+TEST(ModelStates, CollectivesOfTheTensorGroupMarkWhatTheyReadAndWrite) {
+  EXPECT_EQ(marks_of_a_layer(strategies::RecordStreams::none, true), 0);
+  EXPECT_EQ(marks_of_a_layer(strategies::RecordStreams::all, true), 2 * (2 * 4 + 2 * 4));
+  EXPECT_EQ(marks_of_a_layer(strategies::RecordStreams::all, false), 2 * 2);
 }
 
 /// Bytes that a step's programs allocate of a category.

@@ -214,6 +214,17 @@ TEST(Network, CommunicatorMemory) {
   EXPECT_EQ(network->communicator_memory(GroupShape{}, {CollectiveKind::all_reduce}).device, 0_MiB);
 }
 
+// Before NCCL 2.22: 24 rings and 24 chains of trees of 12 MiB each, and NVLS where it may be used, whatever the communicator runs.
+TEST(Network, CommunicatorsConnectedAtOnceBeforeNccl222) {
+  CommunicationOptions options;
+  options.connects_at_once = true;
+  const auto cluster = load_cluster("dgx-h100", 1);
+  for (const CollectiveKind kind : {CollectiveKind::all_gather, CollectiveKind::all_reduce})
+    EXPECT_EQ(make_network(cluster, options)->communicator_memory(kNode, {kind}).device, 288_MiB + 288_MiB + 256_MiB);
+  options.nvls = false;
+  EXPECT_EQ(make_network(cluster, options)->communicator_memory(kNode, {CollectiveKind::all_gather}).device, 288_MiB + 288_MiB);
+}
+
 // DeepSeek-V3's tokens of 7168 x 2 bytes, their 8 of origin, 128 choices of 8 + 4 and 128 scales of 4: 16,392 bytes. Eight ranks: 10
 // channels x 8 peers x 256 tokens. 64 ranks: 288 tokens, and for 8 nodes 128 tokens of 16 bytes more each way.
 TEST(CommunicatorMemory, ExpertDispatchHasBuffersOfItsOwn) {
