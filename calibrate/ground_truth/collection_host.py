@@ -1,8 +1,9 @@
 """What one collection of Python's garbage takes in a process that has imported what trainers import.
 
 Needs torch and transformers, but no GPU. The collector looks at every object that can hold others, garbage or not, so that modules, functions and
-classes count. Prints milliseconds of gc.collect() and the number of objects: what strategies/framework/data/megatron-*.yaml hold (collection_host).
-Megatron's own modules, the model and its optimizer come on top and are not in it.
+classes count. Prints milliseconds of gc.collect() and the number of objects: the lower bound of collection_host in
+strategies/framework/data/megatron-*.yaml.
+Megatron's own modules, the model and its optimizer come on top and are not in it: collection_stalls.py has the whole.
 
     python calibrate/ground_truth/collection_host.py [REPEATS]
 """
