@@ -111,6 +111,13 @@ void context_rules(const model::ModelDescription& model, const Strategy& s, cons
   rules.forbid(model.attention_sinks && kind != ContextKind::ulysses, "parallelism.context_kind", "learned attention sinks are in no block's sum", "Use ulysses");
 }
 
+/// Learned factors beside the norms'.
+void learned_scale_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
+  const char* key = "model.learned_scales";
+  rules.forbid(model.scales.embedding && s.parallelism.degrees.pipeline > 1, key, "the embedding's output is not sent to later pipeline stages", "Set parallelism.pipeline: 1, or leave embedding out");
+  rules.forbid(model.scales.queries && profile.repacks_qkv, key, "the profile '" + profile.name + "' rotates queries and keys in place", "Leave queries out, or choose another framework");
+}
+
 /// Several documents in one sample.
 void document_rules(const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
   const Training& t = s.training;
@@ -390,6 +397,7 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   rules.forbid(s.backend != Backend::nccl && d.pipeline > 1, "cluster.backend", "Gloo and MPI send host tensors only (torch.distributed, table of backends): stages on GPUs cannot exchange activations", "Use nccl");
   checkpoint_rules(model, s, rules);
   document_rules(s, profile, rules);
+  learned_scale_rules(model, s, profile, rules);
   memory_rules(model, s, profile, rules);
   rules.forbid(d.shard() > 0 && d.data % d.shard() != 0, "parallelism.data_shard", text(d.shard()) + " does not divide the data-parallel degree " + text(d.data), use_divisor(d.data, 1 << 16));
   return rules.take();

@@ -147,6 +147,8 @@ std::vector<std::string> describe(const ModelDescription& model) {
                            model.norms_after ? ", after attention and MLP" : "", model.parallel_residual ? ", parallel residual" : ""));
   say("positions", position_text(model));
   say("biases", biases_text(model));
+  if (model.scales.any())
+    say("learned scales", fmt::format("{}{}{}", model.scales.branches ? "branches " : "", model.scales.embedding ? "embedding " : "", model.scales.queries ? "queries" : ""));
   say("vocabulary",
       fmt::format("{}, {}{}", model.vocab, model.tied_embeddings ? "tied" : "untied",
                   model.embedding_width > 0 ? fmt::format(", width {}", model.embedding_width) : ""));

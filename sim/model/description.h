@@ -44,6 +44,15 @@ struct Layer {
   friend bool operator==(const Layer&, const Layer&) = default;
 };
 
+/// Learned factors on the residual stream and on queries, beside the norms'. A vector has a factor for each of `hidden` channels.
+struct LearnedScales {
+  bool branches = false;   // attention's and the MLP's output times a vector each, before they are added (LayerScale)
+  bool embedding = false;  // each layer's input is the stream times a vector and the embedding's output times another
+  bool queries = false;    // rotated queries times a factor for each head
+  bool any() const { return branches || embedding || queries; }
+  friend bool operator==(const LearnedScales&, const LearnedScales&) = default;
+};
+
 struct ModelDescription {
   std::string name;
   std::string family;  // "llama", "gpt2", ...
@@ -76,6 +85,7 @@ struct ModelDescription {
   bool attention_sinks = false;   // one learned logit per head (GPT-OSS)
   bool clamped_activation = false;  // the operands of the experts' gated activation are clamped first (GPT-OSS)
   bool softcapped_logits = false; // logits go through a scaled tanh before the loss (Gemma 2)
+  LearnedScales scales;
   bool scaled_embedding = false;  // embeddings are multiplied by a constant (Gemma): one more kernel
   double dropout = 0;             // residual/hidden dropout probability that training uses
   double attention_dropout = 0;

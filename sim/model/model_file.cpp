@@ -126,6 +126,19 @@ void read_biases(ModelFields& fields, ModelDescription& model) {
   }
 }
 
+void read_learned_scales(ModelFields& fields, ModelDescription& model) {
+  for (const std::string& scaled : fields.words({"learned_scales"}).value_or(std::vector<std::string>{})) {
+    if (scaled == "branches")
+      model.scales.branches = true;
+    else if (scaled == "embedding")
+      model.scales.embedding = true;
+    else if (scaled == "queries")
+      model.scales.queries = true;
+    else
+      fields.complain("learned_scales", fmt::format("\"{}\" is unknown", scaled), "Choose from branches, embedding, queries");
+  }
+}
+
 /// A size that a model cannot do without. One below 1 is named here, with its place; nothing that follows from it is said.
 std::int64_t needed_size(ModelFields& fields, const char* name) {
   const std::int64_t size = fields.integer({name});
@@ -188,6 +201,7 @@ void restate(ModelFields& fields, ModelDescription& model) {
   model.attention_sinks = fields.flag({"attention_sinks"}, false);
   model.clamped_activation = fields.flag({"clamped_activation"}, false);
   model.softcapped_logits = fields.flag({"softcapped_logits"}, false);
+  read_learned_scales(fields, model);
   model.scaled_embedding = fields.flag({"scaled_embedding"}, false);
   model.embedding_width = fields.integer({"embedding_width"}, 0);
   model.mtp_layers = fields.integer({"mtp_layers"}, 0);
@@ -257,6 +271,9 @@ const std::vector<ModelKey>& model_keys() {
       {"attention_sinks", "one learned logit per head"},
       {"clamped_activation", "the operands of the experts' gated activation are clamped first"},
       {"softcapped_logits", "logits go through a scaled tanh before the loss"},
+      {"learned_scales",
+       "list from branches (their outputs times a vector), embedding (each layer's input is mixed with the embedding's output), "
+       "queries (a factor per head)"},
       {"scaled_embedding", "the embedding is multiplied by a constant"},
       {"embedding_width", "width of the token embedding where it is not hidden"},
       {"windows", "{size, pattern: letters L local / G global / N global without positions, repeated; chunked}"},

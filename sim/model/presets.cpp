@@ -202,6 +202,9 @@ std::string describe_difference(const ModelDescription& a, const ModelDescriptio
   compare("attention_sinks", a.attention_sinks, b.attention_sinks);
   compare("clamped_activation", a.clamped_activation, b.clamped_activation);
   compare("softcapped_logits", a.softcapped_logits, b.softcapped_logits);
+  compare("learned_scales.branches", a.scales.branches, b.scales.branches);
+  compare("learned_scales.embedding", a.scales.embedding, b.scales.embedding);
+  compare("learned_scales.queries", a.scales.queries, b.scales.queries);
   compare("scaled_embedding", a.scaled_embedding, b.scaled_embedding);
   compare("dropout", a.dropout, b.dropout);
   compare("attention_dropout", a.attention_dropout, b.attention_dropout);

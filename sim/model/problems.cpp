@@ -120,6 +120,8 @@ std::vector<std::string> problems_of(const ModelDescription& model) {
     complaints.say("norms_per_layer is 1, which only works with parallel_residual");
   if (model.norms_after && (model.norms_per_layer != 2 || model.parallel_residual))
     complaints.say("norms_after means two norms per layer, without parallel_residual");
+  if (model.scales.branches && model.parallel_residual) complaints.say("learned_scales of branches do not go with parallel_residual");
+  if (model.scales.queries && model.latent.present()) complaints.say("learned_scales of queries do not go with latent_attention");
   if (model.joint_qk_norm && !model.qk_norm) complaints.say("joint_qk_norm without qk_norm");
   if (model.position == Position::learned)
     complaints.size("max_positions", model.max_positions, 100 * kLargestWidth);

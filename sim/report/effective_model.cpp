@@ -37,6 +37,17 @@ Value biases(const model::ModelDescription& m) {
   return Value::list(std::move(list), {}, "");
 }
 
+Value learned_scales(const model::LearnedScales& scales) {
+  std::vector<Value> list;
+  const auto add = [&](bool present, const char* name) {
+    if (present) list.push_back(Value::scalar(name, false, {}, ""));
+  };
+  add(scales.branches, "branches");
+  add(scales.embedding, "embedding");
+  add(scales.queries, "queries");
+  return Value::list(std::move(list), {}, "");
+}
+
 Value windows(const model::ModelDescription& m) {
   Map out;
   std::string pattern;
@@ -132,6 +143,7 @@ Value effective_model(const model::ModelDescription& m) {
   out.add("attention_sinks", m.attention_sinks);
   out.add("clamped_activation", m.clamped_activation);
   out.add("softcapped_logits", m.softcapped_logits);
+  if (m.scales.any()) out.put("learned_scales", learned_scales(m.scales));
   out.add("scaled_embedding", m.scaled_embedding);
   out.add("embedding_width", m.embedding_width);
   out.add("mtp_layers", m.mtp_layers);

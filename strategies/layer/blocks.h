@@ -34,6 +34,16 @@ std::int64_t chunked_host_bytes(const LowerContext& context, std::int64_t layers
 /// Output layer and loss, 32 pieces of each chunk.
 void add_chunked_output(const LowerContext& context, Operators& op, Tape& tape, TensorId hidden, std::int64_t width, std::int64_t columns);
 
+/// A branch's output times a learned vector, before it is added to the stream.
+TensorId scaled_branch(const LowerContext& context, Operators& op, Tape& tape, TensorId branch, const std::string& name);
+
+/// The stream times a learned vector and the embedding's output times another. The latter is one tensor for all layers: the first layer's input,
+/// which that keeps; the sum of its gradients, as large as one layer's input, is not in the memory.
+TensorId mixed_with_embedding(const LowerContext& context, Operators& op, Tape& tape, TensorId x);
+
+/// Queries of `width` elements per token times a learned factor per head.
+TensorId scaled_queries(const LowerContext& context, Operators& op, Tape& tape, TensorId q, std::int64_t width);
+
 /// Mixture of experts: router, dispatch to the ranks that hold the experts, expert MLPs, combine, shared experts.
 TensorId experts_block(const LowerContext& context, Operators& op, Tape& tape, TensorId x);
 

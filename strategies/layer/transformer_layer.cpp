@@ -294,6 +294,7 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
   } else {
     h = separate_projections(c, op, tape, x, rotates);
   }
+  if (m.scales.queries) h.q = scaled_queries(c, op, tape, h.q, query_width(c) / c.tensor);
   const LowerContext narrow = c.narrowed();
   Operators inner(narrow, tape);
   if (c.mixed()) {  // fused kernels take 16 bits (transformers, flash_attention_forward: target_dtype)
@@ -333,6 +334,7 @@ TensorId mlp_block(const LowerContext& c, Operators& op, Tape& tape, TensorId x,
 TensorId layer_block(const LowerContext& c, Operators& op, Tape& tape, TensorId x, const model::Layer& layer) {
   const auto& m = c.model;
   const std::int64_t rows = c.stream_tokens();
+  if (m.scales.embedding) x = mixed_with_embedding(c, op, tape, x);
   const auto mlp = [&](TensorId in) { 
     if (layer.moe) return experts_block(c, op, tape, in);
     return c.strategy.memory.tiled_mlp || c.strategy.memory.sequence_chunk > 0 ? tiled_mlp_block(c, op, tape, in, m.ffn_hidden) : mlp_block(c, op, tape, in, m.ffn_hidden);
@@ -360,9 +362,11 @@ TensorId layer_block(const LowerContext& c, Operators& op, Tape& tape, TensorId 
   const bool before = !m.norms_after, after = m.norms_after || m.norms_per_layer == 4;
   TensorId a = attention_block(c, op, tape, before ? op.norm(x, "input norm", rows, m.hidden) : x, layer);
   if (after) a = op.norm(a, "post attention norm", rows, m.hidden);
+  if (m.scales.branches) a = scaled_branch(c, op, tape, a, "attention scale");
   const TensorId y = op.residual(x, a, kAttentionResidual);
   TensorId f = mlp(before ? op.norm(y, "mlp norm", rows, m.hidden) : y);
   if (after) f = op.norm(f, "post mlp norm", rows, m.hidden);
+  if (m.scales.branches) f = scaled_branch(c, op, tape, f, "mlp scale");
   const TensorId out = op.residual(y, f, "mlp residual");
   if (c.profile.repacks_qkv) tape.nodes.back().holds.push_back(a);  // the attention's result is a variable of the layer (nanotron)
   return out;

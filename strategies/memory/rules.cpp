@@ -52,7 +52,7 @@ void sequence_chunk_rules(const model::ModelDescription& model, const Strategy& 
   rules.forbid(m.sequence_chunk % (64LL * d.context) != 0, key, "each of " + std::to_string(d.context) + " ranks cuts its part of a chunk of " + std::to_string(m.sequence_chunk) + " tokens into 32 pieces for the loss, 2 for the MLP", "Use a multiple of " + std::to_string(64LL * d.context));
   rules.forbid(scores_in_memory(t, profile), key, "blocks of scores are merged by their log-sum-exp, which fused kernels give", "Set training.attention: flash");
   const bool plain = std::all_of(model.layers.begin(), model.layers.end(), [](const model::Layer& l) { return !l.moe && l.window == 0; });
-  rules.forbid(!plain || model.latent.present() || model.qk_norm || model.attention_sinks, key, "experts, windows, latent attention, normalised heads and sinks in chunks are not simulated", off);
+  rules.forbid(!plain || model.latent.present() || model.qk_norm || model.attention_sinks || model.scales.any(), key, "experts, windows, latent attention, normalised or scaled heads and sinks in chunks are not simulated", off);
   rules.forbid(model.dropout > 0 && profile.dropout, key, "FPDT has no dropout (Megatron-DeepSpeed transformer.py)", "Set model.dropout: 0");
   rules.forbid(t.precision != Precision::bf16 && t.precision != Precision::fp16, key, "chunks of other formats than 16 bit are not simulated", "Set training.precision: bf16");
   rules.forbid(profile.autocast || profile.transformer_engine, key, "chunks under autocast or Transformer Engine are not simulated", "Use framework megatron-deepspeed");
