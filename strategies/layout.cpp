@@ -93,6 +93,8 @@ Layout::Layout(const Degrees& degrees, std::string_view order)
     }
   }
 
+  for (std::size_t i = 0; const char* name : {"tp", "cp", "dp_shard", "dp_replicate", "pp"}) places_[i++] = static_cast<std::size_t>(&dense(name) - dense_.data());
+
   axes_.resize(static_cast<std::size_t>(Axis::count_));
   const auto axis = [&](Axis a, const std::vector<Dimension>& from,
                         std::initializer_list<std::string_view> names) {
@@ -143,8 +145,13 @@ const Layout::Dimension& Layout::folded(std::string_view name) const {
 
 Coordinates Layout::coordinates_of(Rank rank) const {
   EXPECTS(rank >= 0 && rank < world_size_, fmt::format("rank {} of {}", rank, world_size_));
-  return {dense("tp").index_of(rank), dense("cp").index_of(rank), dense("dp_shard").index_of(rank),
-          dense("dp_replicate").index_of(rank), dense("pp").index_of(rank)};
+  const auto at = [&](std::size_t axis) { return dense_[places_[axis]].index_of(rank); };
+  return {at(0), at(1), at(2), at(3), at(4)};
+}
+
+int Layout::stage_of(Rank rank) const {
+  EXPECTS(rank >= 0 && rank < world_size_, fmt::format("rank {} of {}", rank, world_size_));
+  return dense_[places_[4]].index_of(rank);
 }
 
 Rank Layout::rank_of(const Coordinates& at) const {

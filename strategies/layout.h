@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -99,6 +100,8 @@ class Layout {
   int world_size() const { return world_size_; }
 
   Coordinates coordinates_of(Rank rank) const;
+  /// Its coordinate along the pipeline.
+  int stage_of(Rank rank) const;
   Rank rank_of(const Coordinates& at) const;
   ExpertCoordinates expert_coordinates_of(Rank rank) const;
   Rank rank_of(const ExpertCoordinates& at) const;
@@ -136,6 +139,7 @@ class Layout {
   Degrees degrees_;
   int world_size_;
   std::vector<Dimension> dense_;   // tp, cp, dp_shard, dp_replicate, pp in the chosen order
+  std::array<std::size_t, 5> places_{};   // of tp, cp, dp_shard, dp_replicate, pp in dense_
   std::vector<Dimension> folded_;  // the same ranks seen by the experts: etp, ep, edp_shard, dp_replicate, pp
   std::vector<std::vector<Dimension>> axes_;  // dimensions that vary inside a group, smallest stride first
 };

@@ -22,12 +22,12 @@ class RankClasses {
   /// The smallest rank of a class, which stands for all.
   Rank representative(int index) const;
   int ranks(int index) const { return by_expert_ ? ranks_[static_cast<std::size_t>(index)] : layout_.world_size() / count(); }
-  int of(Rank rank) const { return by_expert_ ? of_rank_[static_cast<std::size_t>(rank)] : folded_ ? layout_.coordinates_of(rank).pipeline : rank; }
+  int of(Rank rank) const { return by_expert_ ? of_rank_[static_cast<std::size_t>(rank)] : folded_ ? layout_.stage_of(rank) : rank; }
   /// Empty where the number of a class is that of a stage or a rank.
   const std::vector<std::uint16_t>& of_rank() const { return of_rank_; }
   std::string name(int index) const;
 
-  int stage_of(int index) const { return layout_.coordinates_of(representative(index)).pipeline; }
+  int stage_of(int index) const { return layout_.stage_of(representative(index)); }
   int expert_rank_of(int index) const { return layout_.expert_coordinates_of(representative(index)).expert; }
   /// The class of the same rank's neighbour at another stage; -1 stays -1.
   int at_stage(int index, int stage) const;

@@ -16,15 +16,16 @@ class SharedFrames {
  public:
   explicit SharedFrames(plan::FrameAllocator& frames) : frames_(frames) {}
 
-  /// The frame of a place; a new one of `slots()` with this many users, if there is none.
-  template <typename Slots>
-  std::uint32_t of(int micro_batch, std::size_t place, Slots slots, int users) {
+  /// The frame of a place; a new one of `slots()` with `users()` users, if there is none.
+  template <typename Slots, typename Users>
+  std::uint32_t of(int micro_batch, std::size_t place, Slots slots, Users users) {
     Row& row = row_of(micro_batch);
     if (row.uses.size() <= place) row.uses.resize(place + 1);
     Use& use = row.uses[place];
     if (use.users == 0) {
+      const int shared_by = users();
       const std::uint32_t size = slots();
-      use = {frames_.acquire(size), size, users};
+      use = {frames_.acquire(size), size, shared_by};
       ++row.live;
     }
     return use.base;
@@ -94,10 +95,10 @@ struct StageFrames {
 
   /// The lower boundary is needed by backward and by the gradient's message, the upper one by backward.
   std::uint32_t lower_boundary(int chunk, int micro_batch) {
-    return below.of(micro_batch, static_cast<std::size_t>(chunk), [] { return kBoundarySlots; }, 2);
+    return below.of(micro_batch, static_cast<std::size_t>(chunk), [] { return kBoundarySlots; }, [] { return 2; });
   }
   std::uint32_t upper_boundary(int chunk, int micro_batch) {
-    return above.of(micro_batch, static_cast<std::size_t>(chunk), [] { return kBoundarySlots; }, 1);
+    return above.of(micro_batch, static_cast<std::size_t>(chunk), [] { return kBoundarySlots; }, [] { return 1; });
   }
   bool empty() const { return units.empty() && below.empty() && above.empty(); }
 

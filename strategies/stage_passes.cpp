@@ -250,7 +250,7 @@ std::uint32_t StagePasses::frame_of(std::size_t u, int chunk, int micro_batch) {
     if (known == 0) known = blocks_.slots(u, c) + (inputs_.active() ? ActivationOffload::kOffloadSlots : 0);
     return known;
   };
-  return frames_.units.of(micro_batch, u, slots, (u > c.first || !c.neighbours.begins() ? 2 : 1) + graphs_.users(u));
+  return frames_.units.of(micro_batch, u, slots, [&] { return (u > c.first || !c.neighbours.begins() ? 2 : 1) + graphs_.users(u); });
 }
 
 /// A unit's gradients are all made: its frame, and what it took from above, may go.

@@ -68,8 +68,10 @@ bool UnitBlocks::may_defer(std::size_t unit, const StageChunk& chunk) const {
 
 const TapeBlocks& UnitBlocks::blocks(std::size_t unit, const Variant& variant) {
   Variants& variants = variants_[first_alike_[unit]];
-  auto it = variants.find(variant);
-  if (it == variants.end()) it = variants.emplace(variant, emit_unit(stage_.units[unit], variant)).first;
+  if (variants.last != nullptr && variants.last->first == variant) return variants.last->second;
+  auto it = variants.all.find(variant);
+  if (it == variants.all.end()) it = variants.all.emplace(variant, emit_unit(stage_.units[unit], variant)).first;
+  variants.last = &*it;
   return it->second;
 }
 

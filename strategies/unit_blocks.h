@@ -46,7 +46,10 @@ class UnitBlocks {
     std::size_t draw = 0;
     auto operator<=>(const Variant&) const = default;
   };
-  using Variants = std::map<Variant, TapeBlocks>;
+  struct Variants {
+    std::map<Variant, TapeBlocks> all;
+    const std::pair<const Variant, TapeBlocks>* last = nullptr;   // asked for: a pass goes through many units with one variant
+  };
   const TapeBlocks& blocks(std::size_t unit, const Variant& variant);
   TapeBlocks emit_unit(const Unit& unit, const Variant& variant);
 

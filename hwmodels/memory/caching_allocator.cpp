@@ -73,7 +73,7 @@ FreeList::Place CachingAllocator::best_fit(std::uint16_t pool, std::int64_t size
   if (takes_best_ || place == list.end()) return place;
   // A block that can grow counts with the room behind it, so a closed gap is used up first. One that cannot is the best:
   // all behind it in the list are at least as large.
-  if (settings_.expandable_segments && blocks_[blocks_[list.at(place).block()].next].state == State::unmapped) {
+  if (can_grow(list.at(place).block())) {
     const auto expandable_size = [this](std::uint32_t index) {
       const Block& block = blocks_[index];
       const Block& next = blocks_[block.next];

@@ -183,6 +183,8 @@ class CachingAllocator {
     unused_ = index;
   }
   bool splits(const Block& block, std::int64_t size) const;
+  /// At the end of what is mapped of an expandable segment a block counts with the room behind it.
+  bool can_grow(std::uint32_t index) const { return settings_.expandable_segments && blocks_[blocks_[index].next].state == State::unmapped; }
   FreeList::Place best_fit(std::uint16_t pool, std::int64_t size, FreeList::SizeHint& hint) const;
   std::uint32_t cut(std::uint32_t index, std::int64_t size);
   BlockId hand_out(std::uint32_t index, std::int64_t requested, bool was_split, std::int64_t remainder);

@@ -71,8 +71,7 @@ inline CachingAllocator::Taken CachingAllocator::take(Prepared& request) {
   const FreeList::Place place = list.first_fit(request.size, request.asked);
   if (place == list.end()) [[unlikely]] return {};
   std::uint32_t index = list.at(place).block();
-  // At the end of an expandable segment a block counts with the room behind it.
-  if (blocks_[blocks_[index].next].state == State::unmapped) return {};
+  if (can_grow(index)) return {};
   list.erase_lowest(place.size_class);
   if (blocks_[index].size - request.size >= request.least_rest) {
     const std::uint32_t rest = index;
@@ -102,8 +101,9 @@ inline CachingAllocator::Loan CachingAllocator::lend(Prepared& request) {
   const FreeList& list = pools_[request.pool].free;
   const FreeList::Place place = list.first_fit(request.size, request.asked);
   if (place == list.end()) return {};
-  const Block& block = blocks_[list.at(place).block()];
-  if (blocks_[block.next].state == State::unmapped) return {};
+  const std::uint32_t index = list.at(place).block();
+  if (can_grow(index)) return {};
+  const Block& block = blocks_[index];
   const std::int64_t lent = block.size - request.size >= request.least_rest ? request.size : block.size;
   Gauge<Bytes>& allocated = statistics_.allocated_bytes;
   allocated.peak = std::max(allocated.peak, allocated.current + Bytes{lent});

@@ -154,7 +154,7 @@ class Ledger {
           o += p.operations - 1;
           continue;
         }
-      const plan::Instruction& i = *o->instruction;
+      const plan::Instruction& i = o->instruction;
       const std::uint32_t frame = frame_of(call, i);
       MemorySlot& slot = slots_[frame + i.index];
       switch (i.op) {
@@ -262,9 +262,9 @@ class Ledger {
     if (periods_) periods_->lies_at(loan.address);
     const std::int64_t now = allocator_.statistics().allocated_bytes.current.value + loan.size;
     if (now > peak_) {
-      live_[o.instruction->flags] += o.instruction->value;
+      live_[o.instruction.flags] += o.instruction.value;
       new_peak(now, call, step);
-      live_[o.instruction->flags] -= o.instruction->value;
+      live_[o.instruction.flags] -= o.instruction.value;
     }
     return true;
   }

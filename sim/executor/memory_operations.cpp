@@ -136,7 +136,7 @@ class Passages {
 MemoryOperations::MemoryOperations(const plan::Block& block, hwmodels::CachingAllocator& allocator) {
   all.reserve(block.memory.size());
   for (const plan::Instruction& i : block.memory) {
-    MemoryOperation& o = all.emplace_back(MemoryOperation{.instruction = &i, .request = {}});
+    MemoryOperation& o = all.emplace_back(MemoryOperation{.instruction = i, .request = {}});
     if (i.op == Opcode::alloc || i.op == Opcode::alloc_once) o.request = allocator.prepare(Bytes{i.value}, {static_cast<std::uint8_t>(i.stream)});
   }
   for (std::size_t i = 0; i + 1 < all.size(); ++i) {

@@ -25,8 +25,9 @@ struct Passage {
 
 constexpr std::uint32_t kNoPassage = UINT32_MAX;
 
+/// An instruction, with what is known of it beforehand.
 struct MemoryOperation {
-  const plan::Instruction* instruction = nullptr;
+  plan::Instruction instruction;
   bool freed_at_once = false;               // by the next one
   std::uint32_t passage = kNoPassage;       // that begins here
   hwmodels::CachingAllocator::Prepared request;  // of an alloc

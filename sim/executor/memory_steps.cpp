@@ -1,10 +1,18 @@
 #include "sim/executor/memory_steps.h"
 
+#include <algorithm>
+
 namespace rehearse::executor {
 
 MemorySteps::MemorySteps(const plan::Plan& plan, const plan::Program& program, int steps) : steps_(steps) {
-  for (const plan::Call& c : program.step)
-    if (!c.first_step_only || steps == 2) operations_ += static_cast<std::int64_t>(plan.blocks[c.block].memory.size());
+  const auto allocates = [](const plan::Instruction& i) { return (i.op == plan::Opcode::alloc || i.op == plan::Opcode::alloc_once) && i.value > 0; };
+  std::int64_t kept_from = 0;   // operations before tensors are made that stay
+  for (const plan::Call& c : program.step) {
+    const std::vector<plan::Instruction>& memory = plan.blocks[c.block].memory;
+    if (c.first_step_only && steps == 2 && std::any_of(memory.begin(), memory.end(), allocates)) kept_from = operations_;
+    if (!c.first_step_only || steps == 2) operations_ += static_cast<std::int64_t>(memory.size());
+  }
+  first_differs_ = 2 * kept_from > operations_;
 }
 
 void MemorySteps::begin(int step) {

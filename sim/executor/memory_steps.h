@@ -15,8 +15,9 @@ class MemorySteps {
   /// Of a program that is run `steps` times, at least twice.
   MemorySteps(const plan::Plan& plan, const plan::Program& program, int steps);
 
-  /// Looking costs about as much as some thousand operations.
-  bool worth_looking() const { return operations_ >= 4000; }
+  /// Looking costs about as much as some thousand operations. Where the first of two steps makes tensors that stay towards its end
+  /// (optimizer states), the second one finds other memory than it did.
+  bool worth_looking() const { return operations_ >= 4000 && !first_differs_; }
 
   /// A step begins. Only the last but one is remembered, and only the last one compared.
   void begin(int step);
@@ -46,6 +47,7 @@ class MemorySteps {
 
   int steps_;
   std::int64_t operations_ = 0;  // of a step
+  bool first_differs_ = false;   // of two steps, until near its end
   bool last_but_one_ = false, last_ = false;
   std::int64_t next_ = 0;  // operations of the step, before the next checkpoint
   std::vector<Checkpoint> checkpoints_;

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "sim/config/document.h"
+#include "sim/config/text_file.h"
 #include "sim/core/contract.h"
 #include "sim/core/remembered.h"
 #include "sim/core/resources.h"
@@ -20,6 +21,7 @@ namespace rehearse::model {
 namespace {
 
 constexpr const char* kFolder = "sim/model/data";
+constexpr std::size_t kLargestFile = 1 << 20;   // bytes
 
 struct Library {
   std::map<std::string, config::Value> models;     // by name, file defaults merged in
@@ -73,6 +75,27 @@ void add_file(Library& library, const std::string& stem) {
   }
 }
 
+/// The preset of exactly this name, read from its own file: most commands ask for one model, and parsing all files takes longer
+/// than many a simulation. Presets stand two spaces deep. Nothing when there is none.
+const config::Value* preset_alone(const std::string& name) {
+  static const std::map<std::string, std::string> texts = [] {   // by stem
+    std::map<std::string, std::string> read;
+    for (const std::string& stem : resource_names(kFolder, ".yaml")) read[stem] = config::read_text_file(resource_root() / kFolder / (stem + ".yaml"), kLargestFile);
+    return read;
+  }();
+  static Remembered<std::string, Library> files;   // by stem
+  for (const auto& [stem, text] : texts) {
+    if (text.find("\n  " + name + ":") == std::string::npos) continue;
+    const Library& file = files.get(stem, [&] {
+      Library read;
+      add_file(read, stem);
+      return read;
+    });
+    if (const auto it = file.models.find(name); it != file.models.end()) return &it->second;
+  }
+  return nullptr;
+}
+
 /// Read once: the files are constant, and a table of a thousand rows asks for every row.
 const Library& library() {
   static const Library all = [] {
@@ -103,8 +126,7 @@ std::string family_of(const std::string& name) {
 }
 
 const config::Value& model_named(const std::string& name) {
-  const auto exact = library().models.find(name);
-  if (exact != library().models.end()) return exact->second;
+  if (const config::Value* exact = preset_alone(name)) return *exact;
   const std::optional<std::string> meant = preset_for(name);
   if (meant) return library().models.at(*meant);
   throw ConfigError(Diagnostic{
@@ -133,6 +155,7 @@ std::vector<std::string> preset_names() {
 }
 
 std::optional<std::string> preset_for(std::string_view model_name) {
+  if (const std::string name(model_name); preset_alone(name) != nullptr) return name;
   std::string spelling = normalised(model_name);
   constexpr std::string_view suffixes[] = {"hf", "base", "instruct", "chat", "it"};
   while (true) {

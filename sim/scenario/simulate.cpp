@@ -185,7 +185,7 @@ HostLedger fullest_node(const Scenario& s, const st::Layout& layout, const plan:
   HostLedger fullest;
   const bool by_rank = plan.classes.size() == static_cast<std::size_t>(s.gpus()) && plan.classes.size() > 1;
   const auto class_of = [&](int rank) {
-    return static_cast<std::size_t>(!plan.class_of_rank.empty() ? plan.class_of_rank[static_cast<std::size_t>(rank)] : by_rank ? rank : layout.coordinates_of(rank).pipeline);
+    return static_cast<std::size_t>(!plan.class_of_rank.empty() ? plan.class_of_rank[static_cast<std::size_t>(rank)] : by_rank ? rank : layout.stage_of(rank));
   };
   for (int node = 0; node < s.cluster.nodes; ++node) {
     HostLedger sum;
