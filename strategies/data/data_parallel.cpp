@@ -67,6 +67,20 @@ std::int64_t DataParallelWriter::own_states(Part part) const {
   return states;
 }
 
+/// Parameters that this rank updates: of a buffer that ranks share, as many as a part of it holds. Experts of grouped products are a parameter each.
+std::int64_t DataParallelWriter::own_parameters(bool sharded) const {
+  std::int64_t own = 0;
+  for (const Part part : kParts) {
+    std::int64_t all = 0;
+    for (const Unit& u : stage_.units)
+      for (const Weight& w : u.tape->weights)
+        if (w.trainable && !w.parameter_elsewhere && w.in(part)) all += profile().transformer_engine || !profile().grouped_experts ? w.experts : 1;
+    const std::int64_t ranks = sharded ? stage_.sizes.sharing(part) : 1;
+    own += (all + ranks - 1) / ranks;
+  }
+  return own;
+}
+
 DataParallelWriter::Share DataParallelWriter::share(bool sharded, std::int64_t gradient) const {
   Share mine{.sharded = sharded};
   for (const Part part : kParts) {
@@ -117,6 +131,7 @@ void DataParallelWriter::clip(const Share& mine, bool sharded) {
   if (!stage_.strategy.training.clip_gradients || (bytes == 0 && stage_.sizes.pipeline == 1)) return;  // a frozen stage, or the loss alone, takes part in the sum
   const std::string key = "clip gradients " + std::to_string(bytes) + (sharded ? " sharded" : "");
   stage_.call(key, Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
+    if (profile().norm_host > Duration{}) w.host(profile().norm_host * own_parameters(sharded));
     w.kernel(builder().kernel({.kind = KernelKind::reduction, .dtype = DType::fp32, .bytes_read = bytes, .bytes_written = 4096, .name = "gradient norm"}), host());
     const int both = plan::kAfterCompute | plan::kComputeWaits;
     auto sum = [&](GroupAxis axis) {
@@ -265,6 +280,7 @@ void DataParallelWriter::update(const Share& mine) {
   const bool keeps_temporaries = !profile().fused_optimizer && optimizer == Optimizer::adamw;
   if (keeps_temporaries) foreach_temporaries(mine.stored, true);
   stage_.call("optimizer step " + std::to_string(elements) + " " + std::to_string(mine.gradients), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
+    if (profile().update_host > Duration{}) w.host(profile().update_host * own_parameters(mine.sharded));
     const double passes = profile().fused_optimizer ? 1.0 : foreach_passes(optimizer);
     if (optimizer == Optimizer::muon) orthogonalise(w);
     if (owners() > 1 && profile().sums_muon_updates) sum_updates(w);

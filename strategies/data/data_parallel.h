@@ -154,6 +154,7 @@ class DataParallelWriter {
   std::int64_t state_bytes() const;
   std::int64_t moments() const;
   std::int64_t own_states(Part part) const;
+  std::int64_t own_parameters(bool sharded) const;
   bool evaluates() const { return stage_.evaluates(); }
   std::int64_t stored_bytes() const { return bits(stage_.profile.stored_parameter) / 8; }
   void persistent(const std::string& name, std::int64_t bytes, plan::Category category);

@@ -283,6 +283,8 @@ const config::Fields<P>& fields() {
       config::duration("grouped_low_host", &P::grouped_low_host, "grouped_host of products in 8 or fewer bits", config::non_negative),
       config::duration("triton_host", &P::triton_host, "Python's part of a launch by Triton: Transformer Engine's fused permutations", config::non_negative),
       config::duration("grouped_low_backward_host", &P::grouped_low_backward_host, "grouped_backward_host of products in 8 or fewer bits", config::non_negative),
+      config::duration("norm_host", &P::norm_host, "host time per parameter that a rank updates, until the norm of gradients", config::non_negative),
+      config::duration("update_host", &P::update_host, "host time per parameter that a rank updates, from the norm of gradients on", config::non_negative),
       config::duration("collection_host", &P::collection_host, "Python collects its garbage once", config::non_negative),
       config::duration("step_host", &P::step_host, "host time per step: data, logging, scheduler", config::non_negative),
       config::duration("proxy_stall", &P::proxy_stall, "wait of a layer's collective within a node per rank, while pipeline messages between nodes are outstanding", config::non_negative),
@@ -384,7 +386,8 @@ FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes t
 std::vector<Duration*> issue_times(FrameworkProfile& p) {
   return {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host, &p.checkpoint_host, &p.recompute_host, &p.reentrant_host,
           &p.submodule_host, &p.submodule_backward_host, &p.gradient_host, &p.adapter_host, &p.expert_host, &p.expert_backward_host,
-          &p.grouped_host, &p.grouped_backward_host, &p.grouped_low_host, &p.grouped_low_backward_host, &p.triton_host, &p.collection_host};
+          &p.grouped_host, &p.grouped_backward_host, &p.grouped_low_host, &p.grouped_low_backward_host, &p.triton_host, &p.collection_host,
+          &p.norm_host, &p.update_host};
 }
 
 std::vector<std::string> profile_names() { return resource_names(kFolder, ".yaml"); }

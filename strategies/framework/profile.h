@@ -261,6 +261,8 @@ struct FrameworkProfile {
   /// Per expert of the rank and grouped linear layer, where each expert's product is a launch: loops over weights, quantizers and gradients.
   Duration triton_host{};                 // of each launch of Transformer Engine's fused permutations, which are Triton's kernels
   Duration grouped_host{}, grouped_backward_host{}, grouped_low_host{}, grouped_low_backward_host{};   // low: products of at most 8 bits
+  /// Per parameter that a rank updates: shares are listed and copied before the gradients' norm is known (norm_host), and after it (update_host).
+  Duration norm_host{}, update_host{};
   Duration step_host{};
   Duration collection_host{};             // Python collects its garbage once (gc.collect)
   /// Observed while messages between pipeline stages on different nodes are outstanding, and on slow networks: host time of a layer's collective
