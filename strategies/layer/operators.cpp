@@ -365,14 +365,38 @@ TensorId Operators::gelu_scripted(TensorId x, std::int64_t width) {
   return y;
 }
 
+/// silu(gate) * up, operator by operator. Halves of one tensor's rows (torch.chunk) are views: PyTorch's own kernels load them one by one (those of
+/// torch.compile, Megatron's jit_fuser, do not: Liger's table, bias_swiglu_impl at its first size, before shapes that change make sizes symbolic), and
+/// one concatenation joins their gradients (SplitBackward).
+TensorId Operators::swiglu_native(TensorId gate, TensorId up, std::int64_t width, const std::string& prefix) {
+  const std::int64_t bytes = c_.tokens * width * c_.element();
+  const KernelKind halves = up == kNoTensor ? KernelKind::strided : KernelKind::elementwise;
+  if (up == kNoTensor) {
+    const std::vector<TensorId> parts = split(gate, prefix + "split gate and up", {width, width});
+    gate = parts[0], up = parts[1];
+  }
+  const TensorId silu = tape_.tensor("silu", bytes), y = tape_.tensor("activation", bytes);
+  tape_.nodes.push_back({.name = prefix + "silu", .inputs = {gate}, .outputs = {silu}, .saved = {gate}, .forward = {kernel("silu", bytes, bytes, halves)},
+                         .backward = {kernel("silu backward", 2 * bytes, bytes, halves)}});
+  Node product{.name = prefix + "gate product", .inputs = {silu, up}, .outputs = {y}, .saved = {silu, up}, .forward = {kernel("gate product", 2 * bytes, bytes, halves)},
+               .backward = {kernel("gate product backward", 2 * bytes, bytes), kernel("gate product backward", 2 * bytes, bytes, halves)}};
+  if (c_.profile.gate_offset) {
+    const TensorId offset = tape_.tensor("linear half", bytes, false);
+    product.intermediates = {offset};
+    product.saved = {silu, offset};
+    product.forward = {kernel("gate offset", bytes, bytes, halves), kernel("gate product", 2 * bytes, bytes)};
+    product.backward = {kernel("gate product backward", 2 * bytes, bytes), kernel("gate product backward", 2 * bytes, bytes)};
+  }
+  tape_.nodes.push_back(std::move(product));
+  return y;
+}
+
 TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t width, const std::string& prefix) {
   if (!c_.model.gated_mlp && c_.profile.activation == Fusion::eager && c_.model.activation == model::Activation::gelu_tanh) return gelu_eager(gate_or_fused, width);
+  if (!c_.model.gated_mlp && c_.profile.scripted_gelu) return gelu_scripted(gate_or_fused, width);
+  if (c_.model.gated_mlp && is_native(c_.activation_fusion())) return swiglu_native(gate_or_fused, up, width, prefix);
   const std::int64_t bytes = c_.tokens * width * c_.element();
   const TensorId y = tape_.tensor("activation", bytes);
-  // Gate and up are halves of one tensor's rows: PyTorch's own kernels load them one by one, compiled ones (Megatron's jit_fuser is
-  // torch.compile) do not: Liger's table, bias_swiglu_impl at its first size, before shapes that change make sizes symbolic.
-  const KernelKind halves = up == kNoTensor && is_native(c_.activation_fusion()) ? KernelKind::strided : KernelKind::elementwise;
-  if (!c_.model.gated_mlp && c_.profile.scripted_gelu) return gelu_scripted(gate_or_fused, width);
   if (!c_.model.gated_mlp) {
     // Made where the products' results are written: forward writes the second tensor too, backward reads the first.
     const bool inside = c_.profile.fused_dense;
@@ -382,26 +406,9 @@ TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t
     tape_.nodes.push_back(std::move(node));
     return y;
   }
-  if (is_native(c_.activation_fusion())) {
-    const TensorId silu = tape_.tensor("silu", bytes);
-    tape_.nodes.push_back({.name = prefix + "silu", .inputs = {gate_or_fused}, .outputs = {silu}, .saved = {gate_or_fused}, .forward = {kernel("silu", bytes, bytes, halves)},
-                           .backward = {kernel("silu backward", 2 * bytes, bytes, halves)}});
-    std::vector<TensorId> inputs{silu, up == kNoTensor ? gate_or_fused : up};
-    Node product{.name = prefix + "gate product", .inputs = inputs, .outputs = {y}, .saved = inputs, .forward = {kernel("gate product", 2 * bytes, bytes, halves)},
-                 .backward = {kernel("gate product backward", 2 * bytes, bytes), kernel("gate product backward", 2 * bytes, bytes, halves)}};
-    if (c_.profile.gate_offset) {
-      const TensorId offset = tape_.tensor("linear half", bytes, false);
-      product.intermediates = {offset};
-      product.saved = {silu, offset};
-      product.forward = {kernel("gate offset", bytes, bytes, halves), kernel("gate product", 2 * bytes, bytes)};
-    }
-    tape_.nodes.push_back(std::move(product));
-    return y;
-  }
   std::vector<TensorId> inputs{gate_or_fused};
   if (up != kNoTensor) inputs.push_back(up);
-  Node node{.name = prefix + "swiglu", .inputs = inputs, .outputs = {y}, .saved = inputs, .forward = {kernel("swiglu", 2 * bytes, bytes, halves)},
-            .backward = {kernel("swiglu backward", 3 * bytes, 2 * bytes, halves)}};
+  Node node{.name = prefix + "swiglu", .inputs = inputs, .outputs = {y}, .saved = inputs, .forward = {kernel("swiglu", 2 * bytes, bytes)}, .backward = {kernel("swiglu backward", 3 * bytes, 2 * bytes)}};
   // Cast on the way to backward and back (Megatron-LM megatron/core/fusions/fused_bias_swiglu.py, SwiGLUFunction: fp8_input_store).
   if (c_.profile.narrows_activation_input) {
     const std::int64_t elements = 2 * c_.tokens * width;
@@ -409,7 +416,7 @@ TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t
     if (c_.profile.remakes_from_narrow && up == kNoTensor) tape_.keep_as(gate_or_fused, node.saved.front());
     else node.intermediates = node.saved;
     node.forward.push_back(kernel("activation input cast", 2 * bytes, elements));
-    node.backward = {alloc(0, 2 * bytes), kernel("activation input cast back", elements, 2 * bytes), kernel("swiglu backward", 3 * bytes, 2 * bytes, halves), free(0)};
+    node.backward = {alloc(0, 2 * bytes), kernel("activation input cast back", elements, 2 * bytes), kernel("swiglu backward", 3 * bytes, 2 * bytes), free(0)};
   }
   tape_.nodes.push_back(std::move(node));
   return y;

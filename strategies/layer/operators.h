@@ -174,6 +174,7 @@ class Operators {
   void norm_upcasts(Node& node, const std::string& name, std::int64_t elements);
   void norm_eager(Node& node, TensorId x, TensorId y, const std::string& name, std::int64_t elements, std::int64_t rows, int weight);  // weight < 0: none
   TensorId gelu_eager(TensorId x, std::int64_t width);
+  TensorId swiglu_native(TensorId gate, TensorId up, std::int64_t width, const std::string& prefix);
   TensorId gelu_scripted(TensorId x, std::int64_t width);
   std::vector<Item> causal_mask() const;
   TensorId softmax(TensorId scores, std::int64_t elements);
