@@ -234,15 +234,11 @@ std::vector<Item> LinearLayer::input_gradient(const Casts& casts) const {
 std::vector<Item> LinearLayer::sum_input_gradient() const {
   const int sync = c_.profile.waits_for_input_gradients ? kBoth : plan::kAfterCompute;
   if (c_.gathered) return {};
-  std::vector<Item> list;
-  if (!gathers_ && sharded_ && column_) {
-    list.push_back(op_.collective(CollectiveKind::all_reduce, name_ + " reduce gradient", input_bytes_, sync));
-    if (records_ == RecordStreams::all) list.push_back(op_.record(Item::Kind::record_input_gradients));
-  }
-  if (!gathers_) return list;
-  list.push_back({.kind = Item::Kind::produce_input_gradients});
+  if (!gathers_ && sharded_ && column_) return {op_.collective(CollectiveKind::all_reduce, name_ + " reduce gradient", input_bytes_, sync)};
+  if (!gathers_) return {};
+  std::vector<Item> list{{.kind = Item::Kind::produce_input_gradients}};
   reduce_scatter(list, "gradient", input_bytes_, sync);
-  if (records_ != RecordStreams::none) append(list, {op_.record_stream(partial_input_gradient), op_.record(Item::Kind::record_input_gradients)});
+  if (records_ != RecordStreams::none) list.push_back(op_.record_stream(partial_input_gradient));
   return list;
 }
 

@@ -70,7 +70,6 @@ struct Item {
     record_stream,    // temporary is also used on `stream`: it is free again once that has got there
     record_inputs,    // the same of the node's inputs
     record_outputs,   // the same of its outputs; in backward, of their gradients
-    record_input_gradients,  // the same of its inputs' gradients
     weight_gradient,  // kernels that make the gradient of weight `weight`: spec is the GEMM or reduction
     release_output_gradients,  // the gradients of the outputs are not needed from here on
     produce_input_gradients,   // the gradients of the inputs are allocated here (else: before the first item)

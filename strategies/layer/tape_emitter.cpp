@@ -160,10 +160,6 @@ void TapeEmitter::item(const Item& item, const Node* of, std::vector<int>* outpu
         for (int g : *output_gradients) out_->record_stream(storages_[static_cast<std::size_t>(g)].slot, item.stream, storages_[static_cast<std::size_t>(g)].frame);
       }
       break;
-    case Item::Kind::record_input_gradients:
-      for (TensorId t : of->inputs)
-        if (const int g = gradient_of_[static_cast<std::size_t>(tape_.gradient_root(t))]; g >= 0) out_->record_stream(storages_[static_cast<std::size_t>(g)].slot, item.stream, storages_[static_cast<std::size_t>(g)].frame);
-      break;
     case Item::Kind::weight_gradient:
       weight_gradient(item);
       break;

@@ -213,6 +213,7 @@ TEST(FrameworkKernels, MegatronWithoutAFusedSwigluAddsAnOffset) {
   EXPECT_EQ(launches(s, "silu"), 2 * 2);
   EXPECT_EQ(launches(s, "gate offset"), 2);
   EXPECT_EQ(launches(s, "gate product"), 2 * 3);
+  EXPECT_EQ(launches(s, "split gate and up"), 2);   // the halves' gradients are joined once, nothing is added to them (SplitBackward: at::cat)
   s.profile.gate_offset = false;
   EXPECT_EQ(launches(s, "gate offset"), 0);
 }
