@@ -1,5 +1,8 @@
 #include "sim/report/effective_model.h"
 
+#include <initializer_list>
+#include <utility>
+
 #include "sim/config/units.h"
 #include "sim/model/describe.h"
 
@@ -25,28 +28,19 @@ class Map {
   std::vector<Value::Entry> entries_;
 };
 
-Value biases(const model::ModelDescription& m) {
+/// The names of what is there.
+Value names(std::initializer_list<std::pair<bool, const char*>> parts) {
   std::vector<Value> list;
-  const auto add = [&](bool present, const char* name) {
+  for (const auto& [present, name] : parts)
     if (present) list.push_back(Value::scalar(name, false, {}, ""));
-  };
-  add(m.qkv_bias, "qkv");
-  add(m.attention_output_bias, "attention_output");
-  add(m.mlp_bias, "mlp");
-  add(m.head_bias, "head");
   return Value::list(std::move(list), {}, "");
 }
 
-Value learned_scales(const model::LearnedScales& scales) {
-  std::vector<Value> list;
-  const auto add = [&](bool present, const char* name) {
-    if (present) list.push_back(Value::scalar(name, false, {}, ""));
-  };
-  add(scales.branches, "branches");
-  add(scales.embedding, "embedding");
-  add(scales.queries, "queries");
-  return Value::list(std::move(list), {}, "");
+Value biases(const model::ModelDescription& m) {
+  return names({{m.qkv_bias, "qkv"}, {m.attention_output_bias, "attention_output"}, {m.mlp_bias, "mlp"}, {m.head_bias, "head"}});
 }
+
+Value learned_scales(const model::LearnedScales& scales) { return names({{scales.branches, "branches"}, {scales.embedding, "embedding"}, {scales.queries, "queries"}}); }
 
 Value windows(const model::ModelDescription& m) {
   Map out;
