@@ -50,6 +50,14 @@ std::string biases_text(const ModelDescription& model) {
   return list.empty() ? "none" : fmt::format("{}", fmt::join(list, ", "));
 }
 
+std::string scales_text(const LearnedScales& scales) {
+  std::vector<std::string> list;
+  if (scales.branches) list.emplace_back("branches");
+  if (scales.embedding) list.emplace_back("embedding");
+  if (scales.queries) list.emplace_back("queries");
+  return fmt::format("{}", fmt::join(list, ", "));
+}
+
 std::string position_text(const ModelDescription& model) {
   std::string text(name_of(model.position));
   if (model.position == Position::learned) text += fmt::format(", {} rows", model.max_positions);
@@ -147,8 +155,7 @@ std::vector<std::string> describe(const ModelDescription& model) {
                            model.norms_after ? ", after attention and MLP" : "", model.parallel_residual ? ", parallel residual" : ""));
   say("positions", position_text(model));
   say("biases", biases_text(model));
-  if (model.scales.any())
-    say("learned scales", fmt::format("{}{}{}", model.scales.branches ? "branches " : "", model.scales.embedding ? "embedding " : "", model.scales.queries ? "queries" : ""));
+  if (model.scales.any()) say("learned scales", scales_text(model.scales));
   say("vocabulary",
       fmt::format("{}, {}{}", model.vocab, model.tied_embeddings ? "tied" : "untied",
                   model.embedding_width > 0 ? fmt::format(", width {}", model.embedding_width) : ""));

@@ -24,14 +24,13 @@ std::int64_t latent_attention_parameters(const ModelDescription& model) {
   return count;
 }
 
-/// Norms inside one layer: those on the residual stream, those on q and k, those on the two latent vectors.
-/// Norms of one layer, and its learned scales.
+/// Norms inside one layer: those on the residual stream, those on q and k, those on the two latent vectors; and its learned scales.
 std::int64_t layer_norm_parameters(const ModelDescription& model) {
   std::int64_t count = model.norms_per_layer * norm_parameters(model, model.hidden);
   if (model.qk_norm && model.qk_norm_weight)
     count += model.joint_qk_norm ? norm_parameters(model, model.query_width()) + norm_parameters(model, model.kv_width())
                                  : 2 * norm_parameters(model, model.head_dim);
-  count += (model.scales.branches ? 2 : 0) * model.hidden + (model.scales.embedding ? 2 : 0) * model.hidden + (model.scales.queries ? model.heads : 0);
+  count += (model.scales.branches ? 2 * model.hidden : 0) + (model.scales.embedding ? 2 * model.hidden : 0) + (model.scales.queries ? model.heads : 0);
   if (model.latent.present())
     count +=
         norm_parameters(model, model.latent.q_lora_rank) + norm_parameters(model, model.latent.kv_lora_rank);

@@ -96,7 +96,7 @@ class RowScenario {
   /// Of samples whose number of documents is stated, lengths are taken to lie like exponentially distributed ones: their squares over their mean are
   /// twice the mean.
   void choose_documents() {
-    static const std::regex kPacked(R"(packed samples of ([0-9]+\.?[0-9]*) documents)");
+    static const std::regex kPacked(R"(packed samples of ([0-9]{1,6}(?:\.[0-9]{1,6})?) documents)");
     if (std::smatch found; std::regex_search(note_, found, kPacked)) {
       st::Training& t = s_.strategy.training;
       t.documents_per_sample = std::max(1.0, std::stod(found[1].str()));
@@ -128,7 +128,7 @@ class RowScenario {
     apply_readings("wording", RowFacts(row_).with("profile", profile_).with("sharding", sharding_).with("release", release_of(row_)), s_);
     s_.profile = st::with_precision(std::move(s_.profile), precision_);
     // "nvfp4 (layers 0-26) + bf16 tail"
-    static const std::regex kTail(R"(layers 0-([0-9]+)\) \+ bf16 tail)");
+    static const std::regex kTail(R"(layers 0-([0-9]{1,4})\) \+ bf16 tail)");
     std::smatch tail;
     if (std::regex_search(note_, tail, kTail)) s_.strategy.training.last_layers_16bit = std::max(0, static_cast<int>(s_.model.layer_count()) - 1 - std::stoi(tail[1]));
     if (s_.profile.unties_embeddings) s_.model.tied_embeddings = false;

@@ -6,6 +6,7 @@
 #include <regex>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,13 +32,19 @@ const config::Fields<model::ModelDescription>& model_fields() {
 }
 
 /// "layers per stage 4,4,5,3": the whole list, where it has a number for every stage and they add up to the model's. Was there one?
+/// Read by hand: std::regex recurses for every repetition, and a cell may be of any length.
 bool apply_stage_list(const std::string& note, int stages, Scenario& s) {
-  static const std::regex kList(R"(layers per stage ([0-9]{1,4}(?:,[0-9]{1,4})+))");
-  std::smatch found;
-  if (!std::regex_search(note, found, kList) || s.strategy.pipeline.virtual_stages > 1) return false;
+  constexpr std::string_view kWords = "layers per stage ";
+  constexpr std::size_t kDigits = 4;
+  const std::size_t words = note.find(kWords);
+  if (words == std::string::npos || s.strategy.pipeline.virtual_stages > 1) return false;
+  const std::size_t from = words + kWords.size();
+  std::istringstream list(note.substr(from, note.find_first_not_of("0123456789,", from) - from));
   std::vector<std::int64_t> layers;
-  std::istringstream list(found[1].str());
-  for (std::string number; std::getline(list, number, ',');) layers.push_back(std::stoi(number));
+  for (std::string number; std::getline(list, number, ',');) {
+    if (number.empty() || number.size() > kDigits) return false;
+    layers.push_back(std::stoi(number));
+  }
   if (std::ssize(layers) != stages || std::accumulate(layers.begin(), layers.end(), std::int64_t{0}) != s.model.layer_count()) return false;
   s.strategy.pipeline.layers_per_stage = std::move(layers);
   return true;
@@ -68,7 +75,7 @@ void apply_stages(const std::string& note, Scenario& s) {
 }
 
 void apply_recomputed_modules(const std::string& note, st::Memory& memory) {
-  static const std::regex kModules(R"(recompute_modules ([a-z_]+(,[a-z_]+)*))");
+  static const std::regex kModules(R"(recompute_modules ([a-z_]{1,40}(?:,[a-z_]{1,40}){0,15}))");
   std::smatch found;
   if (memory.recompute != st::Recompute::selective || !std::regex_search(note, found, kModules)) return;
   memory.recompute_modules.clear();

@@ -98,7 +98,7 @@ std::string gpu_of(const config::CsvRow& row) {
 }
 
 std::optional<std::string> gpu_of_stated_memory(const config::CsvRow& row, const std::string& gpu) {
-  static const std::regex kClass(R"((\d+(?:\.\d+)?) GiB class)");
+  static const std::regex kClass(R"((\d{1,6}(?:\.\d{1,6})?) GiB class)");
   const std::string note = cell(row, "note");
   std::smatch found;
   if (!std::regex_search(note, found, kClass)) return std::nullopt;

@@ -94,6 +94,15 @@ TEST(MeasuredSettings, NemoHasDeepEPFrom2507On) {
   EXPECT_EQ(scenario({{"source", "NeMo 24.12"}, {"etp", "4"}}).strategy.parallelism.degrees.expert_tensor, 4);
 }
 
+// std::regex recurses for every repetition: none of these may run through a cell of any length.
+TEST(MeasuredSettings, CellsMayBeOfAnyLength) {
+  const std::string digits(200'000, '1'), letters(200'000, 'a');
+  std::string modules = "mlp";
+  for (int i = 0; i < 60'000; ++i) modules += ",mlp";
+  for (const std::string& note : {"packed samples of " + digits + " documents", "layers 0-" + digits + ") + bf16 tail", "recompute_modules " + modules, digits + " GiB class", digits + "." + digits + " GiB class", letters})
+    EXPECT_EQ(scenario({{"note", note}, {"recompute", "selective"}}).model.layer_count(), scenario({}).model.layer_count()) << note.substr(0, 30);
+}
+
 TEST(MeasuredSettings, EndsOfThePipelineWithFewerLayers) {
   const Row dense{{"model", "llama-3-8b"}, {"ep", ""}, {"tp", "1"}, {"pp", "4"}};
   const auto layers = [&](const std::string& note, const std::string& chunks) {
@@ -109,6 +118,11 @@ TEST(MeasuredSettings, EndsOfThePipelineWithFewerLayers) {
   EXPECT_EQ(layers("layers per stage 11,11,10,0", ""), (std::vector<std::int64_t>{11, 11, 10, 0}));   // the head alone
   EXPECT_TRUE(layers("layers per stage 7,10,10,6", "").empty());       // are 33
   EXPECT_TRUE(layers("layers per stage 16,16", "").empty());           // two of four stages
+  EXPECT_TRUE(layers("layers per stage 7,10,,15", "").empty());
+  EXPECT_TRUE(layers("layers per stage 7,10,10,99999999999", "").empty());
+  std::string endless = "layers per stage 1";
+  for (int i = 0; i < 60'000; ++i) endless += ",1";
+  EXPECT_TRUE(layers(endless, "").empty());
   EXPECT_TRUE(layers("layers per stage 7,10,10,5", "2").empty());      // chunks are another arrangement
   Row deferred = dense;
   deferred["note"] = "wgrad_deferral_limit 22";
