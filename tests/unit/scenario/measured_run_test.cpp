@@ -694,6 +694,14 @@ TEST(MeasuredRun, MegatronsKernelsAreThoseOfTheRelease) {
   later["note"] = "--DDP-impl torch";
   EXPECT_FALSE(scenario(later).profile.main_gradients);
 
+  // Figure 1 of the paper of 2022 has 18 bytes per parameter: 2 of weights, 12 of Adam with fp32 weights, 4 of gradients, which products add into from 2022-02 on.
+  Row recomputation = paper;
+  recomputation["source"] = "Table 5 of arXiv:2205.05198";
+  EXPECT_EQ(scenario(recomputation).profile.gradient, DType::fp32);
+  EXPECT_TRUE(scenario(recomputation).profile.fused_gradient_accumulation);
+  EXPECT_EQ(scenario(paper).profile.gradient, DType::fp16);
+  EXPECT_FALSE(scenario(paper).profile.fused_gradient_accumulation);
+
   const auto core = [](const std::string& note) { return scenario({{"framework", "megatron-lm"}, {"gpu", "h800-sxm"}, {"precision", "bf16"}, {"note", note}}).profile; };
   EXPECT_EQ(core("Megatron-Core 0.4.0rc0").rope, strategies::Fusion::eager);
   EXPECT_EQ(core("Megatron-Core 0.4.0rc0").activation, strategies::Fusion::native);
