@@ -73,7 +73,9 @@ double clock_at_power(double clock, double power, double highest) {
 
 double power_limited_clock_mhz(const Gpu& gpu) { return gpu.highest_clock_mhz() * kernel_parameters_from(gpu.kernel_parameters).sustained_clock; }
 
-DeviceRates rates_of(const Gpu& gpu, ClockState clock, int gpus) {
+Pace pace_of_slowest(int gpus) { return {expected_largest(gpus)}; }
+
+DeviceRates rates_of(const Gpu& gpu, ClockState clock, Pace pace) {
   DeviceRates r;
   r.p = kernel_parameters_from(gpu.kernel_parameters);
   r.sms = gpu.sms;
@@ -81,7 +83,7 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, int gpus) {
   if (gpu.locked_clock_mhz > 0) r.highest_clock = gpu.locked_clock_mhz / gpu.highest_clock_mhz();
   r.strided = r.p.strided_elements_per_clock * gpu.sms * gpu.boost_clock_mhz * 1e6 * r.highest_clock;
   r.l2_bytes = static_cast<double>(gpu.l2.value) * r.p.l2_share;
-  const double slowest = 1 - r.p.speed_spread * expected_largest(gpus);
+  const double slowest = 1 - r.p.speed_spread * pace.deviations;
   r.gemm_clock = (clock == ClockState::burst ? 1.0 : r.p.sustained_clock) * slowest;
   r.attention_clock = (clock == ClockState::burst ? 1.0 : std::min(1.0, r.p.sustained_clock * r.p.attention_clock_ratio)) * slowest;
   for (std::size_t i = 0; i < kDTypes; ++i) {

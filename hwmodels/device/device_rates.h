@@ -48,6 +48,12 @@ struct DeviceRates {
   std::array<bool, kDTypes> stand_in{};    // this type has no units here: a wider one does its work
 };
 
+/// How far a GPU's speed lies below the mean of its type, in standard deviations (`speed_spread`).
+struct Pace {
+  double deviations = 0;
+  bool operator==(const Pace&) const = default;
+};
+
 /// The clock, of the burst clock, while tensor units draw `power` of what 16-bit products at `clock` draw. At the power limit the clock
 /// falls until the draw is within it: by the 0.266th power. SimuMax on B200: long products run at 0.74 of the burst clock, long attention,
 /// 0.65 as busy, at 0.83. No clock is above `highest`. Azure's and others' products in 8 bits: hwmodels/data/kernel/README.md, "Clocks".
@@ -58,12 +64,14 @@ double power_limited_clock_mhz(const Gpu& gpu);
 
 /// Types without units of their own run on the next wider ones: mxfp8 -> fp8 -> bf16, nvfp4 -> mxfp8,
 /// bf16 <-> fp16 -> fp32, tf32 -> fp32.
-/// `gpus`: how many of them work in step. No two have the same speed, so the slowest sets the pace of what the clock
-/// decides (matrix products, attention); memory bandwidth is the same for all.
-DeviceRates rates_of(const Gpu& gpu, ClockState clock, int gpus = 1);
+/// `pace`: of what the clock decides (matrix products, attention); memory bandwidth is the same for all GPUs.
+DeviceRates rates_of(const Gpu& gpu, ClockState clock, Pace pace = {});
 
 /// The mean of the largest of n standard normal numbers, n >= 1 (Blom 1958: the quantile of (n - 3/8) / (n + 1/4)).
 double expected_largest(int n);
+
+/// No two GPUs have the same speed: where `gpus` of them work in step, the slowest sets the pace.
+Pace pace_of_slowest(int gpus);
 
 /// Fills tiles, simt_tiles and core_wait from sms, p.tile_fetch and the peaks. CUDA cores take so much longer over a FLOP that the same
 /// operands keep them waiting for fewer: tile_fetch and k_ramp_bytes, fitted on bf16, shrink with the operand bytes per second at the peak.

@@ -60,8 +60,14 @@ MeasuredPoints points_of(Gpu gpu) {
 
 }  // namespace
 
-KernelModel::KernelModel(Gpu gpu, ClockState clock, int gpus)
-    : gpu_(std::move(gpu)), rates_(rates_of(gpu_, clock, gpus)), points_(points_of(gpu_)) {}
+KernelModel::KernelModel(Gpu gpu, ClockState clock, Pace pace)
+    : gpu_(std::move(gpu)), clock_(clock), rates_(rates_of(gpu_, clock, pace)), points_(points_of(gpu_)) {}
+
+KernelModel KernelModel::at(Pace pace) const {
+  KernelModel other = *this;
+  other.rates_ = rates_of(gpu_, clock_, pace);
+  return other;
+}
 
 // What is longer is as long: far more than a step may take (sim/scenario/simulate.cpp), far less than the clock counts.
 constexpr double kLongestKernel = 4e6;  // seconds

@@ -30,8 +30,10 @@ struct KernelCost {
 /// `clock`: training by default (power-limited); burst is what published microbenchmarks of short kernels see.
 class KernelModel {
  public:
-  /// `gpus`: as in rates_of.
-  explicit KernelModel(Gpu gpu, ClockState clock = ClockState::sustained, int gpus = 1);
+  /// `pace`: as in rates_of.
+  explicit KernelModel(Gpu gpu, ClockState clock = ClockState::sustained, Pace pace = {});
+  /// The same kind of GPU, faster or slower than others of its type.
+  KernelModel at(Pace pace) const;
   /// Preconditions: sizes >= 0 (contract). About 0.1 us per call: tests/bench/kernel_model_bench.cpp.
   KernelCost cost(const model::KernelSpec& kernel) const;
   const Gpu& gpu() const { return gpu_; }
@@ -39,6 +41,7 @@ class KernelModel {
 
  private:
   Gpu gpu_;
+  ClockState clock_;
   DeviceRates rates_;
   MeasuredPoints points_;
 };

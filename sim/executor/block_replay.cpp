@@ -68,7 +68,7 @@ bool fits_beside(const CostTable& costs, std::size_t rank_class, const plan::Blo
   if (messages.sm > 0) return false;
   std::array<Load, plan::kStreams> most{};   // a stream runs one thing at a time
   for (const plan::Instruction& i : block.timing) {
-    const Priced* work = i.op == Opcode::kernel       ? &costs.kernels[i.index]
+    const Priced* work = i.op == Opcode::kernel       ? &costs.kernel(rank_class, i.index)
                          : i.op == Opcode::collective ? &costs.collectives[rank_class][i.index]
                          : i.op == Opcode::copy       ? &costs.copies[i.index]
                                                       : nullptr;

@@ -115,19 +115,36 @@ Duration copy_time(const plan::CopySpec& spec, const Hardware& hardware, int dat
   return spec.turns * (spec.bytes / rate + kStart);
 }
 
-}  // namespace
-
-CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation& ablation) {
-  CostTable table;
-  const Interference interference(hardware.kernels, hardware.collective_sm_factor);
+void add_list_of_kernels(const plan::Plan& plan, const hwmodels::KernelModel& kernels, const Interference& interference, const Ablation& ablation, CostTable& table) {
   for (const model::KernelSpec& spec : plan.kernels) {
-    const hwmodels::KernelCost cost = hardware.kernels.cost(spec);
+    const hwmodels::KernelCost cost = kernels.cost(spec);
     table.kernel_costs.push_back(cost);
     // A grouped product that is not one kernel is products on several streams (Transformer Engine, multi_stream_cublas_gemm: four): while one's late tiles
     // run, the next one's fill the other SMs, so it loses no more than the SMs that are held.
     const bool product = model::is_product(spec.kind) && spec.kind != model::KernelKind::grouped_gemm;
     table.kernels.push_back(!ablation.kernels ? Priced{} : product ? interference.product_of(cost) : interference.kernel_of(cost));
   }
+}
+
+/// One list for every pace that there is.
+void add_kernels(const plan::Plan& plan, const Hardware& hardware, const Interference& interference, const Ablation& ablation, CostTable& table) {
+  if (hardware.paces.empty()) return add_list_of_kernels(plan, hardware.kernels, interference, ablation, table);
+  std::vector<hwmodels::Pace> listed;
+  for (const hwmodels::Pace pace : hardware.paces) {
+    const auto list = static_cast<std::size_t>(std::find(listed.begin(), listed.end(), pace) - listed.begin());
+    table.first_kernel.push_back(list * plan.kernels.size());
+    if (list < listed.size()) continue;
+    listed.push_back(pace);
+    add_list_of_kernels(plan, hardware.kernels.at(pace), interference, ablation, table);
+  }
+}
+
+}  // namespace
+
+CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation& ablation) {
+  CostTable table;
+  const Interference interference(hardware.kernels, hardware.collective_sm_factor);
+  add_kernels(plan, hardware, interference, ablation, table);
   CollectivePrices collective_prices(plan, hardware.network);
   MessagePrices message_prices(hardware.network);
   for (const plan::RankClass& c : plan.classes) {
@@ -171,7 +188,7 @@ double serial_seconds(const plan::Plan& plan, const CostTable& costs, std::size_
   std::vector<double> by_block(plan.blocks.size(), -1);
   const auto price_of = [&](const plan::Instruction& i) -> std::int64_t {
     switch (i.op) {
-      case plan::Opcode::kernel: return costs.kernels[i.index].duration;
+      case plan::Opcode::kernel: return costs.kernel(rank_class, i.index).duration;
       case plan::Opcode::collective: return costs.collectives[rank_class][i.index].duration;
       case plan::Opcode::send:
       case plan::Opcode::recv: return costs.messages[rank_class][i.index].duration;

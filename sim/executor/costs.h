@@ -27,13 +27,18 @@ struct Priced {
 };
 
 struct CostTable {
-  std::vector<hwmodels::KernelCost> kernel_costs;
-  std::vector<Priced> kernels;                              // by kernel spec
+  std::vector<hwmodels::KernelCost> kernel_costs;           // as `kernels`
+  std::vector<Priced> kernels;                              // by kernel spec; a list for every pace, one after the other
+  std::vector<std::size_t> first_kernel;                    // by class, where its list begins; empty: all have the only one
   std::vector<std::vector<Priced>> collectives;             // by class, collective spec
   std::vector<std::vector<hwmodels::CommunicationCost>> collective_costs;
   std::vector<std::vector<Priced>> messages;                // by class, message spec
   std::vector<Priced> copies;
   std::vector<std::int64_t> host_works;                     // picoseconds
+
+  std::size_t kernel_index(std::size_t rank_class, std::size_t spec) const { return first_kernel.empty() ? spec : first_kernel[rank_class] + spec; }
+  const Priced& kernel(std::size_t rank_class, std::size_t spec) const { return kernels[kernel_index(rank_class, spec)]; }
+  const hwmodels::KernelCost& kernel_cost(std::size_t rank_class, std::size_t spec) const { return kernel_costs[kernel_index(rank_class, spec)]; }
 };
 
 /// What the GPU's parameters and the framework's profile say of work that runs at once; names and defaults as in
@@ -59,6 +64,7 @@ struct Hardware {
   const hwmodels::Network& network;
   hwmodels::HostRates host{};            // without it copies have the GPU's own rate, and host work takes no time
   double collective_sm_factor = 1;       // SMs that collectives take from kernels, of what the GPU's own parameters say
+  std::vector<hwmodels::Pace> paces{};   // of the GPUs of each class; empty: that of `kernels`
 };
 
 /// The same mechanisms with one switched off: what each is worth (validate --without).

@@ -102,7 +102,7 @@ class Chains {
       return inside_.try_emplace({i.frame, i.index}, kNone).first->second;
     };
     switch (i.op) {
-      case Opcode::kernel: own += costs_.kernels[i.index].duration; break;
+      case Opcode::kernel: own += costs_.kernel(c, i.index).duration; break;
       case Opcode::collective: work(i, costs_.collectives[c][i.index].duration, tails, kNone); break;
       case Opcode::copy: work(i, costs_.copies[i.index].duration, tails, kNone); break;
       case Opcode::send: {

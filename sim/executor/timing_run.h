@@ -40,7 +40,7 @@ class TimingRun {
   const plan::Program& program(std::size_t r) const { return plan_.classes[r].program; }
   const Priced& price(std::size_t r, const Item& item) const {
     switch (item.op) {
-      case Opcode::kernel: return costs_.kernels[item.index];
+      case Opcode::kernel: return costs_.kernel(ranks_[r].rank_class, item.index);
       case Opcode::collective: return costs_.collectives[ranks_[r].rank_class][item.index];
       case Opcode::copy: return costs_.copies[item.index];
       default: return costs_.messages[ranks_[r].rank_class][item.index];

@@ -70,7 +70,7 @@ void TimingRun::poll(std::size_t r, int stream) {
         const std::int64_t start = ready_and_issued(s, item);
         // Kernels move no other stream, so what holds for one holds for those behind it.
         if (stream == 0 && !quiet_until) quiet_until = undisturbed_until(rank);
-        if (stream == 0 && start + costs_.kernels[item.index].duration <= *quiet_until) {
+        if (stream == 0 && start + costs_.kernel(rank.rank_class, item.index).duration <= *quiet_until) {
           run_alone(r, s, item, start);
           continue;
         }
@@ -104,7 +104,7 @@ bool TimingRun::may_go_on(const RankState& rank, const StreamState& s) const {
 
 void TimingRun::run_alone(std::size_t r, StreamState& s, const Item& item, std::int64_t start) {
   RankState& rank = ranks_[r];
-  const std::int64_t duration = costs_.kernels[item.index].duration;
+  const std::int64_t duration = costs_.kernel(rank.rank_class, item.index).duration;
   account_gap(rank, s, start, item);
   account(rank, kernel_cause_[item.index], start, start + duration);
   rank.result.busy[0] += in_window(rank, start, start + duration);

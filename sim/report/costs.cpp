@@ -2,13 +2,14 @@
 
 #include "hwmodels/device/kernel_model.h"
 #include "hwmodels/network/network.h"
+#include "sim/scenario/stage_paces.h"
 
 namespace rehearse::report {
 
 executor::CostTable costs_of(const scenario::Scenario& s, const plan::Plan& plan) {
-  const hwmodels::KernelModel kernels(scenario::gpu_of(s), hwmodels::ClockState::sustained, s.gpus());
+  const hwmodels::KernelModel kernels(scenario::gpu_of(s), hwmodels::ClockState::sustained, hwmodels::pace_of_slowest(s.gpus()));
   const auto network = hwmodels::make_network(s.cluster, s.communication);
-  return executor::price(plan, {kernels, *network, hwmodels::host_rates(s.cluster), s.profile.collective_sm_factor});
+  return executor::price(plan, {kernels, *network, hwmodels::host_rates(s.cluster), s.profile.collective_sm_factor, scenario::paces_of(s, plan, kernels)});
 }
 
 Counts counts_of(const plan::Plan& plan, std::size_t rank_class) {
@@ -33,9 +34,9 @@ double extrapolated_share(const plan::Plan& plan, const executor::CostTable& cos
   const Counts counts = counts_of(plan, rank_class);
   double all = 0, outside = 0;
   for (std::size_t k = 0; k < plan.kernels.size(); ++k) {
-    const double time = to_seconds(costs.kernel_costs[k].duration) * static_cast<double>(counts.kernels[k]);
+    const double time = to_seconds(costs.kernel_cost(rank_class, k).duration) * static_cast<double>(counts.kernels[k]);
     all += time;
-    if (costs.kernel_costs[k].extrapolated) outside += time;
+    if (costs.kernel_cost(rank_class, k).extrapolated) outside += time;
   }
   return all > 0 ? outside / all : 0;
 }

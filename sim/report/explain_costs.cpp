@@ -46,21 +46,21 @@ std::vector<std::size_t> dearest(const std::vector<std::int64_t>& counts, Time t
   return order;
 }
 
-std::string kernels_text(const plan::Plan& plan, const executor::CostTable& costs, const Counts& counts) {
-  const auto time = [&](std::size_t k) { return costs.kernel_costs[k].duration.count(); };
+std::string kernels_text(const plan::Plan& plan, const executor::CostTable& costs, const Counts& counts, std::size_t rank_class) {
+  const auto time = [&](std::size_t k) { return costs.kernel_cost(rank_class, k).duration.count(); };
   Table table({"Kernel", "m x n x k, or bytes", "count", "each", "total", "achieved", "bound"});
   table.left(1).left(6);
   std::int64_t sum = 0;
   bool measured = false;
   for (const std::size_t k : dearest(counts.kernels, time)) {
-    measured |= costs.kernel_costs[k].measured;
+    measured |= costs.kernel_cost(rank_class, k).measured;
     const model::KernelSpec& spec = plan.kernels[k];
-    const double each = to_seconds(costs.kernel_costs[k].duration);
+    const double each = to_seconds(costs.kernel_cost(rank_class, k).duration);
     const double flops = model::flops_of(spec).value, bytes = static_cast<double>(model::traffic_of(spec).value);
     const bool products = spec.m > 0 || spec.query_length > 0;
     const std::string achieved = each <= 0 ? "" : products ? si_text(flops / each, "FLOPS") : si_text(bytes / each, "B/s");
     table.add({"  " + spec.name, shape_text(spec), std::to_string(counts.kernels[k]), seconds_text(each), picoseconds_text(time(k) * counts.kernels[k]), achieved,
-               std::string(word_of(costs.kernel_costs[k].bound)) + (costs.kernel_costs[k].measured ? " m" : costs.kernel_costs[k].extrapolated ? " *" : "")});
+               std::string(word_of(costs.kernel_cost(rank_class, k).bound)) + (costs.kernel_cost(rank_class, k).measured ? " m" : costs.kernel_cost(rank_class, k).extrapolated ? " *" : "")});
     sum += time(k) * counts.kernels[k];
   }
   if (table.empty()) return {};
@@ -161,7 +161,7 @@ std::string explain_costs(const Scenario& s, const Result& r) {
   for (const std::size_t c : shown) {
     const Counts counts = counts_of(r.plan, c);
     text += fmt::format("{}{} ({}; each piece of work alone on the machine)\n", text.empty() ? "" : "\n", r.plan.classes[c].name, r.plan.classes[c].ranks == 1 ? "one step" : fmt::format("one step of one of {} GPUs", r.plan.classes[c].ranks));
-    text += kernels_text(r.plan, costs, counts) + collectives_text(r.plan, costs, counts, c) + messages_text(r.plan, costs, counts, c) + copies_text(s, r.plan, costs, counts) + host_works_text(r.plan, costs, counts);
+    text += kernels_text(r.plan, costs, counts, c) + collectives_text(r.plan, costs, counts, c) + messages_text(r.plan, costs, counts, c) + copies_text(s, r.plan, costs, counts) + host_works_text(r.plan, costs, counts);
   }
   if (shown.size() < r.classes.size()) text += fmt::format("\n{} more rank classes are left out\n", r.classes.size() - shown.size());
   return text;

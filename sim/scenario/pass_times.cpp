@@ -19,7 +19,7 @@ double time_of(const plan::Plan& plan, const executor::CostTable& costs, std::si
   for (const plan::Call& call : plan.classes[c].program.step) {
     if (call.micro_batch != 0 || call.phase != phase) continue;
     for (const plan::Instruction& i : plan.blocks[call.block].timing) {
-      if (i.op == plan::Opcode::kernel) sum += costs.kernels[i.index].duration;
+      if (i.op == plan::Opcode::kernel) sum += costs.kernel(c, i.index).duration;
       if (i.op == plan::Opcode::collective && (i.flags & plan::kComputeWaits) != 0) sum += costs.collectives[c][i.index].duration;
     }
   }

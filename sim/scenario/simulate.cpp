@@ -10,6 +10,7 @@
 #include "hwmodels/network/communicator_memory.h"
 #include "sim/executor/shortest_step.h"
 #include "sim/scenario/pass_times.h"
+#include "sim/scenario/stage_paces.h"
 #include "strategies/plan_writer.h"
 
 namespace rehearse::scenario {
@@ -269,7 +270,7 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
     profile.step_host = profile.collection_host = profile.proxy_stall = profile.ring_step_wait = Duration{};
   }
   result.plan = st::write_plan(s.model, s.strategy, profile, s.cluster.gpus_per_node, options.unfold ? st::Folding::unfolded : st::Folding::folded);
-  const hwmodels::KernelModel kernels(gpu_of(s), hwmodels::ClockState::sustained, options.ablation.spread ? s.gpus() : 1);
+  const hwmodels::KernelModel kernels(gpu_of(s), hwmodels::ClockState::sustained, hwmodels::pace_of_slowest(options.ablation.spread ? s.gpus() : 1));
   result.classes.resize(result.plan.classes.size());
   const st::Layout layout(s.strategy.parallelism.degrees, s.strategy.parallelism.order);
   const auto parameters = st::parameters_per_class(s.model, s.strategy, s.profile);
@@ -287,7 +288,7 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
 
   const bool progress = options.memory && executor::records_streams(result.plan);
   if (options.time || options.bound || progress) {
-    const executor::CostTable costs = executor::price(result.plan, {kernels, *network, hwmodels::host_rates(s.cluster), s.profile.collective_sm_factor}, options.ablation);
+    const executor::CostTable costs = executor::price(result.plan, {kernels, *network, hwmodels::host_rates(s.cluster), s.profile.collective_sm_factor, options.ablation.spread ? paces_of(s, result.plan, kernels) : std::vector<hwmodels::Pace>{}}, options.ablation);
     check_length(s, result.plan, costs);
     if (options.bound) result.shortest_step = to_seconds(Duration{executor::shortest_step(result.plan, costs)});
     if (options.time || progress) run_time(s, options, costs, progress, result);

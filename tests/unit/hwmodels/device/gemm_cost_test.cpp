@@ -150,7 +150,7 @@ TEST(GemmCost, LockedClocks) {
   const model::KernelSpec large = gemm(16384, 16384, 16384);
   model::KernelSpec stream;
   stream.kind = model::KernelKind::optimizer, stream.dtype = DType::fp32, stream.bytes_read = stream.bytes_written = 1'000'000'000;
-  const auto seconds_of = [&](ClockState clock, int gpus, const model::KernelSpec& s) { return to_seconds(KernelModel(gpu, clock, gpus).cost(s).duration); };
+  const auto seconds_of = [&](ClockState clock, int gpus, const model::KernelSpec& s) { return to_seconds(KernelModel(gpu, clock, pace_of_slowest(gpus)).cost(s).duration); };
   const double burst = seconds_of(ClockState::burst, 1, large), hot = seconds_of(ClockState::sustained, 1024, large), streamed = seconds_of(ClockState::sustained, 1024, stream);
   gpu.locked_clock_mhz = gpu.max_clock_mhz / 2;
   EXPECT_NEAR(seconds_of(ClockState::burst, 1, large) / burst, 1.95, 0.03);   // what leaks of its HBM time stays

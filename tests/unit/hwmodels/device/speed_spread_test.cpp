@@ -15,7 +15,7 @@ TEST(ExpectedLargest, MeetsTheTables) {
 }
 
 TEST(SpeedSpread, SlowsWhatTheClockDecides) {
-  const KernelModel one(load_gpu("h100-sxm")), many(load_gpu("h100-sxm"), ClockState::sustained, 1024);
+  const KernelModel one(load_gpu("h100-sxm")), many(load_gpu("h100-sxm"), ClockState::sustained, pace_of_slowest(1024));
   model::KernelSpec product{.kind = model::KernelKind::gemm, .m = 8192, .n = 8192, .k = 8192};
   model::KernelSpec copy{.kind = model::KernelKind::elementwise, .bytes_read = 1 << 30, .bytes_written = 1 << 30};
   const double slower = to_seconds(many.cost(product).duration) / to_seconds(one.cost(product).duration);
