@@ -702,6 +702,13 @@ TEST(MeasuredRun, MegatronsKernelsAreThoseOfTheRelease) {
   EXPECT_EQ(scenario(paper).profile.gradient, DType::fp16);
   EXPECT_FALSE(scenario(paper).profile.fused_gradient_accumulation);
 
+  // MegaScale's baseline is the commit of 2023-01 that merges FlashAttention: Megatron's own layers still.
+  const Scenario baseline = scenario({{"framework", "megatron-lm"}, {"gpu", "a100-80gb-sxm"}, {"n_gpus", "256"}, {"note", "Megatron-LM 285068c8; GPU as stated: NVIDIA Ampere"}});
+  EXPECT_EQ(baseline.profile.name, "megatron-2021");
+  EXPECT_EQ(baseline.profile.attention, model::AttentionKernel::flash1);
+  EXPECT_TRUE(baseline.profile.fused_gradient_accumulation && baseline.profile.message_sync && !baseline.profile.overlap_messages);
+  EXPECT_EQ(baseline.model.dropout, 0.1);
+
   const auto core = [](const std::string& note) { return scenario({{"framework", "megatron-lm"}, {"gpu", "h800-sxm"}, {"precision", "bf16"}, {"note", note}}).profile; };
   EXPECT_EQ(core("Megatron-Core 0.4.0rc0").rope, strategies::Fusion::eager);
   EXPECT_EQ(core("Megatron-Core 0.4.0rc0").activation, strategies::Fusion::native);
