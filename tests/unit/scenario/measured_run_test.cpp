@@ -702,6 +702,13 @@ TEST(MeasuredRun, MegatronsKernelsAreThoseOfTheRelease) {
   EXPECT_EQ(scenario(paper).profile.gradient, DType::fp16);
   EXPECT_FALSE(scenario(paper).profile.fused_gradient_accumulation);
 
+  // Input gradients are reduced beside the weight gradient from 2021-09 on, in BigScience's fork never, in Microsoft's after MT-NLG's times were published.
+  const Row fork{{"framework", "megatron-deepspeed"}, {"sharding", "zero1"}, {"source", "bigscience-workshop/bigscience"}}, turing{{"framework", "various"}, {"source", "MT-NLG 530B paper"}};
+  EXPECT_TRUE(scenario(paper).profile.waits_for_input_gradients);
+  EXPECT_TRUE(scenario(fork).profile.waits_for_input_gradients);
+  EXPECT_TRUE(scenario(turing).profile.waits_for_input_gradients);
+  EXPECT_FALSE(scenario(recomputation).profile.waits_for_input_gradients);
+  EXPECT_FALSE(scenario(engine).profile.waits_for_input_gradients);
   // MegaScale's baseline is the commit of 2023-01 that merges FlashAttention: Megatron's own layers still.
   const Scenario baseline = scenario({{"framework", "megatron-lm"}, {"gpu", "a100-80gb-sxm"}, {"n_gpus", "256"}, {"note", "Megatron-LM 285068c8; GPU as stated: NVIDIA Ampere"}});
   EXPECT_EQ(baseline.profile.name, "megatron-2021");
