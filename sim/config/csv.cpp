@@ -128,7 +128,20 @@ class CsvParser {
     while (!at_end() && text_[read_] != ',' && !at_line_break()) skip();
   }
 
+  /// What other programs separate cells or lines by; "" where the header is one of ours.
+  std::string foreign_separator(const std::vector<CsvTable::Cell>& header) const {
+    const auto holds = [&](const CsvTable::Cell& cell, char c) { return std::string_view(text_).substr(cell.begin, cell.size).find(c) != std::string_view::npos; };
+    if (std::any_of(header.begin(), header.end(), [&](const CsvTable::Cell& cell) { return holds(cell, '\r'); })) return "lines end in CR alone";
+    if (header.size() > 1) return "";
+    return holds(header[0], ';') ? "cells are separated by semicolons" : holds(header[0], '\t') ? "cells are separated by tabs" : "";
+  }
+
   void take_header(const std::vector<CsvTable::Cell>& row) {
+    if (const std::string separator = foreign_separator(row); !separator.empty()) {
+      mistakes_.clear();   // else every line tells the same
+      complain(1, 1, separator, "Save the table with commas between cells and lines that end in LF or CRLF");
+      throw_if_any(std::move(mistakes_));
+    }
     for (const CsvTable::Cell& cell : row) {
       std::string name = text_.substr(cell.begin, cell.size);
       if (name.empty()) complain(cell.line, cell.column, "a column without a name", "Name every column");
@@ -141,7 +154,10 @@ class CsvParser {
         complain(row[0].line, 1, fmt::format("two columns are called {}", names_[i]), "Rename one of them");
   }
 
+  bool blank(const CsvTable::Cell& cell) const { return text_.find_first_not_of(" \t", cell.begin) >= cell.begin + cell.size; }
+
   void take_row(const std::vector<CsvTable::Cell>& row) {
+    if (row.size() == 1 && table_.columns_.size() > 1 && blank(row[0])) return;
     if (row.size() != table_.columns_.size())
       return complain(
           row[0].line, 1,
@@ -186,6 +202,37 @@ std::optional<std::size_t> CsvTable::column_index(std::string_view column) const
   const auto it = std::find(columns_.begin(), columns_.end(), column);
   if (it == columns_.end()) return std::nullopt;
   return static_cast<std::size_t>(it - columns_.begin());
+}
+
+void CsvTable::rename(std::size_t column, std::string name) {
+  EXPECTS(column < columns_.size() && !has(name));
+  columns_[column] = std::move(name);
+}
+
+void CsvTable::trim() {
+  const auto blank = [](char c) { return c == ' ' || c == '\t'; };
+  for (Cell& cell : cells_) {
+    while (cell.size > 0 && blank(content_[cell.begin])) ++cell.begin, --cell.size;
+    while (cell.size > 0 && blank(content_[cell.begin + cell.size - 1])) --cell.size;
+  }
+}
+
+void CsvTable::set(std::size_t row, std::string_view column, std::string_view text) {
+  EXPECTS(row < size());
+  if (!has(column)) {
+    std::vector<Cell> cells;
+    cells.reserve(cells_.size() + size());
+    for (std::size_t i = 0; i < cells_.size(); ++i) {
+      cells.push_back(cells_[i]);
+      if ((i + 1) % columns_.size() == 0) cells.push_back({cells_[i].begin, 0, cells_[i].line, cells_[i].column});
+    }
+    cells_ = std::move(cells);
+    columns_.emplace_back(column);
+  }
+  Cell& cell = cells_[row * columns_.size() + *column_index(column)];
+  cell.begin = static_cast<std::uint32_t>(content_.size());
+  cell.size = static_cast<std::uint32_t>(text.size());
+  content_ += text;
 }
 
 CsvRow CsvTable::row(std::size_t index) const {

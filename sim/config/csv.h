@@ -59,6 +59,13 @@ class CsvTable {
   /// Throws ConfigError naming every column of `names` that is missing.
   void require(const std::vector<std::string>& names) const;
 
+  /// The column's name from now on. Preconditions: it is one of the table's; no other has the new name.
+  void rename(std::size_t column, std::string name);
+  /// Blanks around every cell's text are no part of it from now on.
+  void trim();
+  /// What the cell holds from now on; its place in the file stays. A column that is not there yet is added, empty in the other rows.
+  void set(std::size_t row, std::string_view column, std::string_view text);
+
  private:
   friend class CsvRow;
   friend class CsvParser;
@@ -76,7 +83,7 @@ class CsvTable {
   }
 
   std::string file_;
-  std::string content_;  // the cells' texts, one after another, unquoted
+  std::string content_;  // the cells' texts, unquoted
   std::vector<std::string> columns_;
   std::vector<Cell> cells_;
 };

@@ -44,7 +44,7 @@ std::map<std::string, std::string> facets_of(const scenario::MeasuredRun& run) {
 }
 
 RowOutcome outcome_of(const scenario::MeasuredRun& run, const AccuracyOptions& options) {
-  RowOutcome out{.row_id = run.row_id, .source = run.source, .framework = run.framework, .gpu = run.gpu, .clean = run.clean, .dense = run.dense, .reason = run.reason, .guessed_profile = run.guessed_profile, .memory_kind = run.peak_mem_kind};
+  RowOutcome out{.row_id = run.row_id, .source = run.source, .framework = run.framework, .gpu = run.gpu, .clean = run.clean, .dense = run.dense, .reason = run.reason, .cell_notes = run.cell_notes, .guessed_profile = run.guessed_profile, .memory_kind = run.peak_mem_kind};
   out.facets = facets_of(run);
   if (!run.scenario) return out;
   out.profile = run.scenario->profile.name;

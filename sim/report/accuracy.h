@@ -19,6 +19,7 @@ struct RowOutcome {
   std::map<std::string, std::string> facets;               // "tensor" -> "8": what `--by` can group by
   bool clean = true, simulated = false, dense = true;
   std::string reason;                                      // why not simulated
+  std::vector<std::string> cell_notes;                     // cells that were read otherwise than they are written
   std::string guessed_profile;                             // which profile stands in for an unknown framework, and why
   std::optional<double> measured_time, predicted_time;     // seconds
   std::string memory_kind;

@@ -76,15 +76,17 @@ std::string accuracy_text(const Accuracy& a, int worst) {
     if (const ErrorSummary* e = of_kind(all, kind)) out += fmt::format("memory, {}: {}, MAPE {} %, bias {} %, P90 {} %\n", kind, counted(e->rows, "row"), percent(e->mape), percent(e->bias, true), percent(e->p90));
   out += fmt::format("dense rows simulated: {} of {} ({:.1f} %)\n", all.dense_simulated, all.dense, 100.0 * all.dense_simulated / std::max(1, all.dense));
 
-  const auto list = [&](const char* title, const auto& text_of) {
+  const auto list = [&](const char* title, const auto& texts_of) {
     std::map<std::string, int> counts;
     for (const RowOutcome& r : a.rows)
-      if (const std::string text = text_of(r); !text.empty()) ++counts[text];
+      for (const std::string& text : texts_of(r)) ++counts[text];
     if (!counts.empty()) out += fmt::format("\n{}:\n", title);
     for (const auto& [text, count] : counts) out += fmt::format("{:>6}  {}\n", count, text);
   };
-  list("not simulated", [](const RowOutcome& r) { return r.simulated ? std::string() : r.reason; });
-  list("simulated as something else", [](const RowOutcome& r) { return r.simulated ? r.guessed_profile : std::string(); });
+  using Texts = std::vector<std::string>;
+  list("not simulated", [](const RowOutcome& r) { return r.simulated ? Texts{} : Texts{r.reason}; });
+  list("simulated as something else", [](const RowOutcome& r) { return r.simulated && !r.guessed_profile.empty() ? Texts{r.guessed_profile} : Texts{}; });
+  list("cells read otherwise than they are written", [](const RowOutcome& r) { return r.cell_notes; });
   if (!a.unread.empty()) out += "\ncolumns that are not read (tests/accuracy/runs/README.md has those that are):\n";
   for (const std::string& column : a.unread) out += "  " + column + "\n";
 
@@ -153,6 +155,7 @@ std::string accuracy_json(const Accuracy& a) {
   for (const RowOutcome& r : a.rows) {
     nlohmann::json j{{"row_id", r.row_id}, {"source", r.source}, {"framework", r.framework}, {"gpu", r.gpu}, {"clean", r.clean}, {"simulated", r.simulated}};
     if (!r.simulated) j["reason"] = r.reason;
+    if (!r.cell_notes.empty()) j["read_otherwise"] = r.cell_notes;
     auto pair = [&](const char* key, const auto& measured, const auto& predicted) {
       if (measured) j[key]["measured"] = *measured;
       if (predicted) j[key]["predicted"] = *predicted;

@@ -100,7 +100,7 @@ st::DataParallelKind kind_of(const std::string& word, const st::FrameworkProfile
   throw NotSimulated{"sharding '" + word + "' is not simulated yet"};
 }
 
-st::Pipeline pipeline_of(const config::CsvRow& row, int stages, std::int64_t layers) {
+st::Pipeline pipeline_of(const config::CsvRow& row, int stages, std::int64_t layers, std::vector<std::string>& notes) {
   std::string name = cell(row, "pp_schedule");
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   static const std::pair<const char*, const char*> kNames[] = {
@@ -109,14 +109,18 @@ st::Pipeline pipeline_of(const config::CsvRow& row, int stages, std::int64_t lay
   st::Pipeline pipeline;
   pipeline.virtual_stages = static_cast<int>(integer(row, "vpp").value_or(1));
   pipeline.schedule = pipeline.virtual_stages > 1 ? "interleaved-1f1b" : "1f1b";
+  bool known = name.empty() || name.starts_with("1f1b") || name.starts_with("interleaved");
   for (const auto& [theirs, ours] : kNames)
     if (name.starts_with(theirs)) {
+      known = true;
       pipeline.schedule = ours;
       pipeline.virtual_stages = 1;
       // The paper's own implementation lets every stage go on by itself, unless the row says that it synchronises.
       pipeline.post_validation = name.starts_with("zb") && !contains(name, "synchronised");
       break;
     }
+  if (!known) notes.push_back(fmt::format("pipeline schedule '{}' is none that is known here, taken as {}", name, pipeline.schedule));
+  else if (contains(name, "interleaved") && pipeline.virtual_stages == 1) notes.emplace_back("interleaved schedule, chunks per rank not stated: taken as one");
   if (contains(cell(row, "note"), "first and last stage hold one layer fewer") && pipeline.virtual_stages == 1 && (layers + 2) % stages == 0) {
     pipeline.layers_per_stage.assign(static_cast<std::size_t>(stages), (layers + 2) / stages);
     --pipeline.layers_per_stage.front();
@@ -125,9 +129,9 @@ st::Pipeline pipeline_of(const config::CsvRow& row, int stages, std::int64_t lay
   return pipeline;
 }
 
-std::optional<std::int64_t> ranks_of_test(const config::CsvRow& row, const std::string& source, std::int64_t ranks) {
+std::optional<std::int64_t> ranks_of_test(const config::CsvRow& row, std::int64_t ranks) {
   const auto micro = integer(row, "micro_batch"), global = integer(row, "global_batch");
-  if (!source.starts_with("megatron_lm_ci") || !micro || !global || *global >= *micro * ranks || *global % *micro != 0) return std::nullopt;
+  if (!is_megatron_test(row) || !micro || !global || *global >= *micro * ranks || *global % *micro != 0) return std::nullopt;
   return *global / *micro;
 }
 

@@ -29,10 +29,10 @@ strategies::Precision precision_of(const std::string& word);
 strategies::DataParallelKind kind_of(const std::string& word, const strategies::FrameworkProfile& profile, int data);
 
 /// The schedule by its name in the row; without one, by the number of chunks.
-strategies::Pipeline pipeline_of(const config::CsvRow& row, int stages, std::int64_t layers);
+strategies::Pipeline pipeline_of(const config::CsvRow& row, int stages, std::int64_t layers, std::vector<std::string>& notes);
 
 /// Data-parallel ranks of a test of Megatron's CI whose global batch is smaller than its machine: it runs on a part of it
 /// (tests/functional_tests, model_config.yaml of gpt3_mcore_reruns_resume_check_grads: "DP=1", GPUS_PER_NODE: 1).
-std::optional<std::int64_t> ranks_of_test(const config::CsvRow& row, const std::string& source, std::int64_t ranks);
+std::optional<std::int64_t> ranks_of_test(const config::CsvRow& row, std::int64_t ranks);
 
 }  // namespace rehearse::scenario

@@ -42,6 +42,9 @@ inline std::optional<std::int64_t> integer(const config::CsvRow& row, std::strin
   return static_cast<std::int64_t>(*number + (*number < 0 ? -0.5 : 0.5));
 }
 
+/// A row of Megatron's own functional tests: the memory of tiny models, and times of shared machines.
+inline bool is_megatron_test(const config::CsvRow& row) { return contains(cell(row, "source"), "tests/functional_tests"); }
+
 /// Framework profiles over Megatron-Core, and those of them that stand for NVIDIA's own recipes.
 inline bool is_megatron(std::string_view profile) { return profile.starts_with("megatron") || profile.starts_with("nemo"); }
 inline bool is_nvidia_recipe(std::string_view profile) { return profile == "megatron-bridge" || profile == "nemo-2024"; }

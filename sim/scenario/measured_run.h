@@ -27,6 +27,7 @@ struct MeasuredRun {
   /// Where recomputation, ZeRO's stage or the degrees are not stated: the same in less memory. Whoever ran it took the first that fits.
   std::vector<Scenario> smaller;
   std::string reason;                           // why there is no scenario
+  std::vector<std::string> cell_notes;          // cells that were read otherwise than they are written
   std::string guessed_profile;                  // which profile stands in for a framework that nobody here knows, and why
 };
 

@@ -52,6 +52,8 @@ class RowScenario {
     s_.file = row_.at().file;
     s_.title = run_.row_id;
     run_.dense = integer(row_, "n_experts").value_or(0) == 0;
+    const std::string task = cell(row_, "task");
+    if (!task.empty() && task != "pretrain" && task != "sft" && task != "lora" && task != "qlora") throw NotSimulated{"task '" + task + "' is not simulated: pretrain, sft, lora and qlora are"};
     RowTuning tuning = tuning_of(row_);
     if (tuning.not_simulated) throw NotSimulated{*tuning.not_simulated};
     s_.strategy.tuning = std::move(tuning.tuning);
@@ -158,14 +160,15 @@ class RowScenario {
     const auto data = integer(row_, "dp");
     const std::int64_t parts = static_cast<std::int64_t>(d.tensor) * d.pipeline * d.context;
     if (gpus == 0 && !data) {
-      if (!run_.source.starts_with("megatron_lm_ci") || contains(note_, "release-scale")) throw NotSimulated{"the number of GPUs is not stated"};
+      if (!is_megatron_test(row_) || contains(note_, "release-scale")) throw NotSimulated{"the number of GPUs is not stated"};
       gpus = std::max<std::int64_t>(8, parts);  // the CI's other tests run on 8 GPUs
       s_.notes.push_back(fmt::format("number of GPUs not stated, taken as {}", gpus));
     }
     std::int64_t all = gpus > 0 ? gpus : *data * parts;
     if (all % parts != 0) throw NotSimulated{fmt::format("{} GPUs cannot be split {} ways", all, parts)};
     d.data = static_cast<int>(all / parts);
-    if (const auto fewer = ranks_of_test(row_, run_.source, d.data)) {
+    if (data && gpus > 0 && *data != d.data && !one_gpu_said_) s_.notes.push_back(fmt::format("dp {} is not what {} GPUs leave beside tensor, pipeline and context parallelism, taken as {}", *data, gpus, d.data));
+    if (const auto fewer = ranks_of_test(row_, d.data)) {
       all = *fewer * parts;
       d.data = static_cast<int>(*fewer);
       s_.notes.push_back(fmt::format("ran on {} GPUs, as its global batch says", all));
@@ -200,6 +203,8 @@ class RowScenario {
     else s_.notes.push_back("micro-batch not stated, taken as the fastest power of two up to 32 that fits");
     t.global_batch_size = global ? *global : t.micro_batch_size * data * accumulation.value_or(1);
     if (!global) s_.notes.push_back(fmt::format("global batch not stated, taken as {}", t.global_batch_size));
+    const std::int64_t passes = t.micro_batch_size * data * accumulation.value_or(1);
+    if (micro && global && accumulation && passes != *global) s_.notes.push_back(fmt::format("micro_batch, grad_accum and {} data-parallel ranks make {} samples per step, not the {} that are stated: these are taken", data, passes, *global));
     t.precision = precision_;
     const auto recipe = recipe_of(t.global_batch_size);
     micro_batch_open_ = !micro && !accumulation && global && !(recipe && recipe->micro_batch > 0);
@@ -223,7 +228,7 @@ class RowScenario {
     if (sharding_ == "hsdp") d.data_shard = s_.cluster.gpus_per_node;
     if (const int group = shard_group(row_, d.data); group > 0) d.data_shard = group;
     s_.profile = st::with_choices(s_.profile, strategy);
-    if (d.pipeline > 1) strategy.pipeline = pipeline_of(row_, d.pipeline, s_.model.layer_count());
+    if (d.pipeline > 1) strategy.pipeline = pipeline_of(row_, d.pipeline, s_.model.layer_count(), s_.notes);
     // Megatron's option of 2023-05 was off until 2024-11; the zero-bubble paper compares with the Megatron of 2023.
     if (d.pipeline > 2) strategy.pipeline.overlap_messages = s_.profile.overlap_messages && !contains(source_, "arXiv 2401.10241");
     if (profile_ == "nanotron" && d.pipeline > 1) apply_nanotron_release(row_, s_);

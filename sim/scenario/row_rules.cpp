@@ -40,7 +40,7 @@ const std::vector<std::string>& fact_names() {
   static const std::vector<std::string> names{
       "row_id", "task", "framework", "model", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "gated_mlp", "n_experts", "top_k", "moe_ffn_hidden", "shared_expert_ffn", "head_dim", "tie_embeddings",
       "seq_len", "params", "gpu", "n_gpus", "gpus_per_node", "interconnect", "tp", "sp", "pp", "vpp", "pp_schedule", "dp", "cp", "ep", "etp", "sharding", "micro_batch", "global_batch", "grad_accum", "precision",
-      "recompute", "attention", "optimizer", "offload", "lora_rank", "lora_targets", "torch_compile", "cuda_graph", "source", "note", "model_args_json", "about", "profile", "release", "experts", "sharded"};
+      "recompute", "attention", "optimizer", "offload", "lora_rank", "lora_targets", "torch_compile", "cuda_graph", "outcome", "peak_mem_kind", "after_pp_fix", "source", "note", "model_args_json", "about", "profile", "release", "experts", "sharded"};
   return names;
 }
 
@@ -117,6 +117,7 @@ const config::Fields<RowRule>& rule_fields() {
       keys("profile", &RowKeys::profile, "keys of the framework profile"),
       keys("scenario", &RowKeys::scenario, "sections of the scenario"),
       keys("model", &RowKeys::model, "keys of the model"),
+      keys("cells", &RowKeys::cells, "what the row's cells hold"),
       config::text("note", &R::note, "what to say beside the prediction"),
       config::text("because", &R::because, "source or reason"),
   };
@@ -222,7 +223,7 @@ void each_rule(const std::string& name, const RowFacts& facts, const std::functi
   for (const RowRule& rule : row_rules(name)) {
     if (!rule.holds(facts, groups)) continue;
     if (groups.empty()) take(rule, rule.keys);
-    else take(rule, {filled(rule.keys.profile, groups), filled(rule.keys.scenario, groups), filled(rule.keys.model, groups)});
+    else take(rule, {filled(rule.keys.profile, groups), filled(rule.keys.scenario, groups), filled(rule.keys.model, groups), filled(rule.keys.cells, groups)});
   }
 }
 

@@ -58,6 +58,7 @@ struct RowKeys {
   config::Value profile;            // keys of the framework profile
   config::Value scenario;           // sections of a scenario file, model and cluster aside
   config::Value model;              // dropout, attention_dropout, embedding_norm, position
+  config::Value cells;              // texts by column
 };
 
 struct RowRule {

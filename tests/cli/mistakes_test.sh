@@ -103,6 +103,9 @@ expect 2 validate outcome.csv; says "outcome.csv:2:27"; says "'fine' is no outco
 printf '%s\na,plain,h100-sxm,8,1024,1\na,plain,h100-sxm,8,1024,2\n' "$header" >twice.csv
 expect 2 validate twice.csv; says "twice.csv:3:1"; says "'a' was there before"
 
+printf '%s\n' "$header" >rowless.csv; expect 2 validate rowless.csv; says "rowless.csv:1:1"; says "has columns, but no rows"
+printf '%s\na,plain,h100-sxm,8,1024,1\n' "$header" | tr , ';' >semicolons.csv; expect 2 validate semicolons.csv; says "cells are separated by semicolons"
+
 # The command line itself.
 expect 2 run fine.yaml --output "$not_set"; says "the value of --output is empty"; silent_out
 expect 2 sweep fine.yaml --over training.micro_batch_size=1,2 --into "$not_set"; says "the value of --into is empty"

@@ -50,6 +50,37 @@ TEST(Csv, EndsOfFileAndBlankLines) {
   EXPECT_EQ(to_string(parse_csv("a,b\n\u00e9\u00e9,1\n", "r.csv").row(0).at("b")), "r.csv:2:4");
 }
 
+TEST(Csv, OtherSeparatorsAreNamed) {
+  EXPECT_EQ(refusal("a;b\n1;2\n"), "r.csv:1:1: cells are separated by semicolons. Save the table with commas between cells and lines that end in LF or CRLF");
+  EXPECT_EQ(refusal("a\tb\n1\t2\n").substr(0, 41), "r.csv:1:1: cells are separated by tabs. S");
+  EXPECT_EQ(refusal("a,b\r1,2\r").substr(0, 37), "r.csv:1:1: lines end in CR alone. Sav");
+  EXPECT_EQ(parse_csv("a;x,b\n1,2\n", "r.csv").columns()[0], "a;x");
+}
+
+TEST(Csv, LinesOfBlanksAreBlankLines) {
+  EXPECT_EQ(parse_csv("a,b\n1,2\n   \n\t\n3,4\n", "r.csv").size(), 2u);
+  EXPECT_EQ(parse_csv("a\n \n", "r.csv").size(), 1u);   // the cell of a table of one column
+}
+
+// Cells keep their places in the file, whatever they are made to hold.
+TEST(Csv, CellsCanBeWritten) {
+  CsvTable table = parse_csv("a,b\n x ,2\n y,3\n", "r.csv");
+  table.trim();
+  EXPECT_EQ(table.row(0).text("a"), "x");
+  EXPECT_EQ(table.row(1).text("a"), "y");
+  table.set(1, "b", "thirty");
+  table.set(0, "new", "n");
+  EXPECT_EQ(table.columns(), (std::vector<std::string>{"a", "b", "new"}));
+  EXPECT_EQ(table.row(0).text("b"), "2");
+  EXPECT_EQ(table.row(0).text("new"), "n");
+  EXPECT_EQ(table.row(1).text("b"), "thirty");
+  EXPECT_EQ(table.row(1).text("new"), "");
+  EXPECT_EQ(to_string(table.row(1).at("b")), "r.csv:3:4");
+  table.rename(0, "first");
+  EXPECT_EQ(table.row(0).text("first"), "x");
+  EXPECT_FALSE(table.has("a"));
+}
+
 TEST(Csv, MistakesAreCollected) {
   EXPECT_EQ(refusal("a,b\n1\n1,2,3\nx\"y,2\n\"x\"y,2\n3,\"never\n"),
             "r.csv:2:1: 1 cells, but the header names 2 columns. Quote cells that hold commas\n"
