@@ -57,6 +57,18 @@ nlohmann::json json_of(const ErrorSummary& e) {
   return {{"rows", e.rows}, {"mape", number_or_null(e.mape)}, {"median", number_or_null(e.median)}, {"bias", number_or_null(e.bias)}, {"p90", number_or_null(e.p90)}, {"rank_correlation", number_or_null(e.rank_correlation)}};
 }
 
+/// How well bands hold: those made from the other sources; of one table alone those that answers state.
+std::string coverage_text(const Accuracy& a) {
+  const double time = mean_coverage(band_coverage(a)), memory = mean_coverage(memory_band_coverage(a));
+  if (!std::isnan(time) || !std::isnan(memory))
+    return fmt::format("error bands made from the other sources (80 % wanted): a source's step times lie inside {} %, its memory {} %, means over sources\n", percent(time), percent(memory));
+  const StatedCoverage stated = stated_coverage(a);
+  std::string out;
+  if (stated.times > 0) out += fmt::format("error bands as answers state them (80 % wanted): {} of {} step times lie inside\n", stated.times_inside, stated.times);
+  if (stated.memory > 0) out += fmt::format("error bands as answers state them (80 % wanted): {} of {} peaks of memory lie inside\n", stated.memory_inside, stated.memory);
+  return out;
+}
+
 }  // namespace
 
 std::string accuracy_text(const Accuracy& a, int worst) {
@@ -69,8 +81,7 @@ std::string accuracy_text(const Accuracy& a, int worst) {
   out += "\n";
   if (o.sources > 0) out += fmt::format("step time over {} with at least 5 rows: MAPE {} %, bias {} %. ", counted(o.sources, "source"), percent(o.mape), percent(o.bias, true));
   out += "All errors in %, of clean rows.\n";
-  const std::vector<Coverage> coverage = band_coverage(a);
-  if (!coverage.empty()) out += fmt::format("error bands made from the other sources (80 % wanted): a source's step times lie inside {} %, mean over sources\n", percent(mean_coverage(coverage)));
+  out += coverage_text(a);
   const SourceSummary& all = a.sources.back();
   for (const char* kind : kMemoryKinds)
     if (const ErrorSummary* e = of_kind(all, kind)) out += fmt::format("memory, {}: {}, MAPE {} %, bias {} %, P90 {} %\n", kind, counted(e->rows, "row"), percent(e->mape), percent(e->bias, true), percent(e->p90));
@@ -144,14 +155,14 @@ std::string accuracy_markdown(const Accuracy& a) {
   const SourceSummary& all = a.sources.back();
   out += fmt::format("\nOver the {} sources with at least 5 timed rows: step-time MAPE {} %, bias {} %. Dense rows simulated: {} of {} ({:.1f} %). Clean rows only; memory of a stated kind only.\n", o.sources, percent(o.mape),
                      percent(o.bias, true), all.dense_simulated, all.dense, 100.0 * all.dense_simulated / std::max(1, all.dense));
-  const std::vector<Coverage> coverage = band_coverage(a);
-  if (!coverage.empty()) out += fmt::format("Error bands of 80 %, made from the other sources: a source's step times lie inside {} %, mean over sources.\n", percent(mean_coverage(coverage)));
+  const double time_coverage = mean_coverage(band_coverage(a)), memory_coverage = mean_coverage(memory_band_coverage(a));
+  if (!std::isnan(time_coverage)) out += fmt::format("Error bands of 80 %, made from the other sources: a source's step times lie inside {} %, its memory {} %, means over sources.\n", percent(time_coverage), percent(memory_coverage));
   return out + memory_markdown(a);
 }
 
 std::string accuracy_json(const Accuracy& a) {
   nlohmann::json rows = nlohmann::json::array(), sources = nlohmann::json::array();
-  std::map<std::array<std::string, 3>, Band> bands;   // made from the other sources
+  std::map<std::array<std::string, 3>, Band> bands;
   for (const RowOutcome& r : a.rows) {
     nlohmann::json j{{"row_id", r.row_id}, {"source", r.source}, {"framework", r.framework}, {"gpu", r.gpu}, {"clean", r.clean}, {"simulated", r.simulated}};
     if (!r.simulated) j["reason"] = r.reason;
@@ -167,15 +178,12 @@ std::string accuracy_json(const Accuracy& a) {
     if (r.memory_kind == "unstated" && j.contains("peak_mem_gib")) j["peak_mem_gib"].erase("measured");
     pair("fits", r.measured_fits, r.predicted_fits);
     if (r.simulated) {
+      j["profile"] = r.profile;
+      j["architecture"] = r.architecture;
       auto [it, fresh] = bands.try_emplace(std::array<std::string, 3>{r.source, r.profile, r.architecture});
-      if (fresh) {
-        std::vector<const RowOutcome*> others;
-        for (const RowOutcome& other : a.rows)
-          if (other.source != r.source) others.push_back(&other);
-        it->second = band_for(others, r.profile, r.architecture);
-      }
-      j["error_band"] = {{"step_time", it->second.step_time ? nlohmann::json(*it->second.step_time) : nlohmann::json(nullptr)},
-                         {"peak_memory", it->second.peak_memory ? nlohmann::json(*it->second.peak_memory) : nlohmann::json(nullptr)}};
+      if (fresh) it->second = band_beside(a, r);
+      const auto width = [](const std::optional<double>& w) { return w ? nlohmann::json(*w) : nlohmann::json(nullptr); };
+      j["error_band"] = {{"step_time", width(it->second.step_time)}, {"peak_memory", width(it->second.peak_memory)}, {"basis", it->second.basis}};
     }
     rows.push_back(std::move(j));
   }

@@ -60,39 +60,50 @@ Quantile quantile_of(const std::vector<const RowOutcome*>& rows, const Error& er
   return out;
 }
 
-/// The first set of rows, from alike to all, that two sources or more agree on.
-Quantile nearest(const std::vector<const RowOutcome*>& rows, const Error& error, const std::string& profile, const std::string& architecture, std::string& level) {
-  const std::pair<std::string, std::function<bool(const RowOutcome&)>> levels[] = {
-      {profile + " on any GPU", [&](const RowOutcome& r) { return r.profile == profile; }},
-      {"any framework on " + architecture, [&](const RowOutcome& r) { return r.architecture == architecture; }},
-      {"all runs", [](const RowOutcome&) { return true; }}};
-  for (const auto& [name, counts] : levels) {
-    const Quantile q = quantile_of(rows, error, counts);
-    if (q.sources < 2) continue;
-    level = name;
-    return q;
-  }
-  return {};
+/// A half width, and the rows that it comes from, in words.
+struct Side {
+  std::optional<double> width;
+  std::string basis;
+};
+
+/// Two sources or more have to agree: one alone may be wrong in its own way.
+Side side_of(const std::vector<const RowOutcome*>& rows, const Error& error, const std::string& name, const std::function<bool(const RowOutcome&)>& counts) {
+  const Quantile q = quantile_of(rows, error, counts);
+  if (q.sources < 2) return {};
+  return {q.value, fmt::format("{} rows of {} sources ({})", q.rows, q.sources, name)};
 }
 
-}  // namespace
-
-Band band_for(const std::vector<const RowOutcome*>& rows, const std::string& profile, const std::string& architecture) {
-  Band band;
-  std::string level, memory_level;
-  const Quantile time = nearest(rows, time_error, profile, architecture, level), memory = nearest(rows, memory_error, profile, architecture, memory_level);
-  band.step_time = time.value;
-  band.peak_memory = memory.value;
-  if (!time.value && !memory.value) {
-    band.basis = "not established: no measured runs";
-    return band;
-  }
-  auto words = [](const Quantile& q, const std::string& from) { return fmt::format("{} rows of {} sources ({})", q.rows, q.sources, from); };
-  band.basis = "80 % of measured runs lay within: " + (time.value ? words(time, level) : std::string("no step times")) + (memory.value ? "; memory: " + words(memory, memory_level) : "");
-  return band;
+/// What runs of the same framework and runs on the same architecture stayed within, whichever is wider: a job may share the mistakes of
+/// both. All runs, where neither is known.
+Side wider(const Side& framework, const Side& architecture, const Side& all) {
+  if (!framework.width && !architecture.width) return all;
+  return architecture.width.value_or(0) > framework.width.value_or(0) ? architecture : framework;
 }
 
-std::vector<Coverage> band_coverage(const Accuracy& accuracy) {
+Band band_of(const Side& time, const Side& memory) {
+  if (!time.width && !memory.width) return {.basis = "not established: no measured runs"};
+  return {time.width, memory.width, "80 % of measured runs lay within: " + (time.width ? time.basis : std::string("no step times")) + (memory.width ? "; memory: " + memory.basis : "")};
+}
+
+constexpr const char* kAny = "any";
+
+/// Rows of a profile, of an architecture ("any": of all), or all rows.
+struct Level {
+  std::string profile, architecture;
+
+  std::string name() const { return profile != kAny ? profile + " on any GPU" : architecture != kAny ? "any framework on " + architecture : "all runs"; }
+  bool holds(const RowOutcome& r) const { return (profile == kAny || r.profile == profile) && (architecture == kAny || r.architecture == architecture); }
+};
+
+Side side_of(const std::vector<const RowOutcome*>& rows, const Error& error, const Level& level) {
+  return side_of(rows, error, level.name(), [&](const RowOutcome& r) { return level.holds(r); });
+}
+
+Side nearest(const std::vector<const RowOutcome*>& rows, const Error& error, const std::string& profile, const std::string& architecture) {
+  return wider(side_of(rows, error, {profile, kAny}), side_of(rows, error, {kAny, architecture}), side_of(rows, error, {kAny, kAny}));
+}
+
+std::vector<Coverage> coverage_of(const Accuracy& accuracy, const Error& error, std::optional<double> Band::*width) {
   std::set<std::string> sources;
   for (const RowOutcome& r : accuracy.rows) sources.insert(r.source);
   std::vector<Coverage> out;
@@ -103,15 +114,44 @@ std::vector<Coverage> band_coverage(const Accuracy& accuracy) {
     std::map<std::pair<std::string, std::string>, Band> bands;
     Coverage c{.source = source};
     for (const RowOutcome& r : accuracy.rows) {
-      const auto e = time_error(r);
+      const auto e = error(r);
       if (r.source != source || !e) continue;
       auto [it, fresh] = bands.try_emplace({r.profile, r.architecture});
       if (fresh) it->second = band_for(others, r.profile, r.architecture);
-      if (!it->second.step_time) continue;
+      if (!(it->second.*width)) continue;
       ++c.rows;
-      c.inside += *e <= *it->second.step_time;
+      c.inside += *e <= *(it->second.*width);
     }
     if (c.rows > 0) c.inside /= c.rows, out.push_back(c);
+  }
+  return out;
+}
+
+}  // namespace
+
+Band band_for(const std::vector<const RowOutcome*>& rows, const std::string& profile, const std::string& architecture) {
+  return band_of(nearest(rows, time_error, profile, architecture), nearest(rows, memory_error, profile, architecture));
+}
+
+std::vector<Coverage> band_coverage(const Accuracy& accuracy) { return coverage_of(accuracy, time_error, &Band::step_time); }
+std::vector<Coverage> memory_band_coverage(const Accuracy& accuracy) { return coverage_of(accuracy, memory_error, &Band::peak_memory); }
+
+Band band_beside(const Accuracy& accuracy, const RowOutcome& row) {
+  std::vector<const RowOutcome*> others;
+  for (const RowOutcome& other : accuracy.rows)
+    if (other.source != row.source) others.push_back(&other);
+  Band band = band_for(others, row.profile, row.architecture);
+  return band.step_time || band.peak_memory ? band : stored_band(row.profile, row.architecture);
+}
+
+StatedCoverage stated_coverage(const Accuracy& accuracy) {
+  StatedCoverage out;
+  for (const RowOutcome& r : accuracy.rows) {
+    const auto time = time_error(r), memory = memory_error(r);
+    if (!time && !memory) continue;
+    const Band band = stored_band(r.profile, r.architecture);
+    if (time && band.step_time) ++out.times, out.times_inside += *time <= *band.step_time;
+    if (memory && band.peak_memory) ++out.memory, out.memory_inside += *memory <= *band.peak_memory;
   }
   return out;
 }
@@ -126,50 +166,51 @@ double mean_coverage(const std::vector<Coverage>& coverage) {
 
 std::string bands_yaml(const Accuracy& accuracy) {
   std::vector<const RowOutcome*> rows;
-  std::set<std::pair<std::string, std::string>> kinds;
+  std::vector<Level> levels{{kAny, kAny}};
+  std::set<std::string> profiles, architectures;
   for (const RowOutcome& r : accuracy.rows) {
     rows.push_back(&r);
-    if (r.simulated) kinds.insert({r.profile, r.architecture}), kinds.insert({"any", r.architecture});
+    if (r.simulated) profiles.insert(r.profile), architectures.insert(r.architecture);
   }
-  kinds.insert({"any", "any"});
+  for (const std::string& name : architectures) levels.push_back({kAny, name});
+  for (const std::string& name : profiles) levels.push_back({name, kAny});
   std::string out =
       "# Written by scripts/accuracy (rehearse validate --bands): half widths of relative errors that 80 % of the clean rows of\n"
-      "# tests/accuracy/runs stayed within, every source weighing the same (sim/report/error_bands.h).\n";
+      "# tests/accuracy/runs stayed within, every source weighing the same. A job's is the wider of its framework's and its\n"
+      "# architecture's (sim/report/error_bands.h).\n";
   out += fmt::format("coverage: {:.3f}   # share of a source's step times inside the band made from the other sources, mean over sources\n", mean_coverage(band_coverage(accuracy)));
+  out += fmt::format("memory_coverage: {:.3f}   # the same of memory\n", mean_coverage(memory_band_coverage(accuracy)));
   out += "bands:\n";
-  for (const auto& [profile, architecture] : kinds) {
-    const Band band = band_for(rows, profile, architecture);
-    out += fmt::format("  - {{profile: {}, architecture: {}", profile, architecture);
-    if (band.step_time) out += fmt::format(", step_time: {:.3f}", *band.step_time);
-    if (band.peak_memory) out += fmt::format(", peak_memory: {:.3f}", *band.peak_memory);
-    out += fmt::format(", basis: \"{}\"}}\n", band.basis);
+  for (const Level& level : levels) {
+    const Side time = side_of(rows, time_error, level), memory = side_of(rows, memory_error, level);
+    if (!time.width && !memory.width) continue;
+    out += fmt::format("  - {{profile: {}, architecture: {}", level.profile, level.architecture);
+    if (time.width) out += fmt::format(", step_time: {:.3f}, step_time_basis: \"{}\"", *time.width, time.basis);
+    if (memory.width) out += fmt::format(", peak_memory: {:.3f}, peak_memory_basis: \"{}\"", *memory.width, memory.basis);
+    out += "}\n";
   }
   return out;
 }
 
 Band stored_band(const std::string& profile, const std::string& architecture) {
-  Band none{.basis = fmt::format("not established for {} on {}: compare with measured runs by `rehearse validate`", profile, architecture)};
   const std::filesystem::path path = resource_root() / kFile;
   std::error_code error;
+  const Band none{.basis = fmt::format("not established for {} on {}: compare with measured runs by `rehearse validate`", profile, architecture)};
   if (!std::filesystem::exists(path, error)) return none;
   const config::Document document = config::load_document(path);
   const config::Value* bands = document.root.find("bands");
   if (bands == nullptr) return none;
-  // From alike to strangers; the file is ours, so its shape is trusted.
-  for (const auto& [wanted, on] : {std::pair{profile, architecture}, std::pair{std::string("any"), architecture}, std::pair{std::string("any"), std::string("any")}})
+  // The file is ours, so its shape is trusted.
+  const auto side = [&](const Level& level, const std::string& key) {
     for (const config::Value& entry : bands->items()) {
-      if (entry.find("profile")->text() != wanted || entry.find("architecture")->text() != on) continue;
-      Band band{.basis = std::string(entry.find("basis")->text())};
-      auto number = [&](const char* key) -> std::optional<double> {
-        const config::Value* v = entry.find(key);
-        if (v == nullptr) return std::nullopt;
-        return std::strtod(std::string(v->text()).c_str(), nullptr);
-      };
-      band.step_time = number("step_time");
-      band.peak_memory = number("peak_memory");
-      return band;
+      const config::Value* width = entry.find(key);
+      if (width == nullptr || entry.find("profile")->text() != level.profile || entry.find("architecture")->text() != level.architecture) continue;
+      return Side{std::strtod(width->text().c_str(), nullptr), entry.find(key + "_basis")->text()};
     }
-  return none;
+    return Side{};
+  };
+  const auto nearest_of = [&](const char* key) { return wider(side({profile, kAny}, key), side({kAny, architecture}, key), side({kAny, kAny}, key)); };
+  return band_of(nearest_of("step_time"), nearest_of("peak_memory"));
 }
 
 }  // namespace rehearse::report

@@ -16,9 +16,9 @@ struct Band {
   std::string basis;
 };
 
-/// The band of 80 % of `rows` as seen by a job with this framework profile on this GPU architecture. Sources with the same
-/// profile are asked first, then those with the same architecture, then all: the first set with two sources or more. Every
-/// source weighs the same, because its rows share their mistakes.
+/// The band of 80 % of `rows` as seen by a job with this framework profile on this GPU architecture: the wider of what rows with the same
+/// profile and rows on the same architecture stayed within, each of two sources or more; else what all did. Every source weighs the
+/// same, because its rows share their mistakes.
 Band band_for(const std::vector<const RowOutcome*>& rows, const std::string& profile, const std::string& architecture);
 
 /// Leave one source out: the share of each source's clean rows that lies inside the band made from the other sources.
@@ -28,13 +28,23 @@ struct Coverage {
   double inside = 0;
 };
 std::vector<Coverage> band_coverage(const Accuracy& accuracy);
+std::vector<Coverage> memory_band_coverage(const Accuracy& accuracy);
 /// Mean over sources with at least five rows; NaN when there are none.
 double mean_coverage(const std::vector<Coverage>& coverage);
 
-/// The data file: one entry per profile and architecture, and one for strangers.
+/// The band of a row's job as made from the other sources; as answers state it, where these are too few to agree.
+Band band_beside(const Accuracy& accuracy, const RowOutcome& row);
+
+/// Clean rows, and how many of them lie inside the band that answers state.
+struct StatedCoverage {
+  int times = 0, times_inside = 0, memory = 0, memory_inside = 0;
+};
+StatedCoverage stated_coverage(const Accuracy& accuracy);
+
+/// The data file: an entry per profile, one per architecture, and one for strangers.
 std::string bands_yaml(const Accuracy& accuracy);
 
-/// The band of the data file; its basis says "not established" where there is no such file.
+/// As band_for, from the data file; its basis says "not established" where there is no such file.
 Band stored_band(const std::string& profile, const std::string& architecture);
 
 }  // namespace rehearse::report
