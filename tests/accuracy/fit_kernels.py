@@ -1,6 +1,6 @@
 """Fits the kernel model's parameters, per architecture, to all published kernel tables at once.
 
-Usage: fit_kernels.py [--without TABLE | --each-length] [ARCHITECTURE ...]. Prints parameters for hwmodels/data/kernel/*.yaml and errors
+Usage: fit_kernels.py [--without TABLE | --each-length | --leave-one-out] [ARCHITECTURE ...]. Prints parameters for hwmodels/data/kernel/*.yaml and errors
 by table, GPU and operation. Nuisance parameters (a harness's floor, how fast a loop of long kernels reaches the power
 limit) belong to a table and stay out of the model. What each number means: hwmodels/device/kernel_parameters.h.
 """
@@ -56,6 +56,35 @@ def report(title, groups, predicted, measured):
         print(f"    {' '.join(map(str, key)):58s} n={len(index):4d} MAPE {100 * np.mean(abs(e)):5.1f} % bias {100 * np.mean(e):+5.1f} %")
 
 
+def none_of_them(row):
+    return False
+
+
+def unit_of(rows, *fallback):
+    """What is left out at once: a table on a GPU, or, of one alone, the rows with the same `fallback` (each row where there is none)."""
+    if len({(r["table"], r["gpu"]) for r in rows}) > 1:
+        return lambda row: (row["table"], row["gpu"])
+    return (lambda row: tuple(row[c] for c in fallback)) if fallback else id
+
+
+def report_left_out(title, rows, groups, measured, fit, unit):
+    """Errors of every group by a fit of all rows, and by fits that have not seen the group's rows. `fit`: from what is left out to microseconds."""
+    inside, outside = fit(none_of_them), np.zeros(len(rows))
+    for name in sorted({unit(r) for r in rows}, key=str):
+        own = [i for i, r in enumerate(rows) if unit(r) == name]
+        outside[own] = fit(lambda row: unit(row) == name)[own]
+    print(f"  {title}")
+    for key, index in sorted(groups.items(), key=str):
+        a, b = (x[index] / measured[index] - 1 for x in (inside, outside))
+        print(f"    {' '.join(map(str, key)):58s} n={len(index):4d} inside MAPE {100 * np.mean(abs(a)):5.1f} % bias {100 * np.mean(a):+5.1f} %"
+              f"   left out {100 * np.mean(abs(b)):5.1f} % bias {100 * np.mean(b):+5.1f} %")
+
+
+def kept(rows, left_out):
+    """1 for every row that counts in the fit, 0 for those left out."""
+    return np.array([0.0 if left_out(r) else 1.0 for r in rows])
+
+
 def grouped_by(rows, *columns):
     groups = {}
     for i, r in enumerate(rows):
@@ -67,11 +96,12 @@ def gemm_rows_of(gpus, architecture):
     return [r for r in T.gemm_rows() if gpus.get(r["gpu"], {}).get("architecture") == architecture and r["dtype"] in BYTES]
 
 
-def fit_gemm(gpus, rows, left_out=lambda row: False):
+def fit_gemm(gpus, rows, left_out=none_of_them):
     """Parameters, and microseconds of every row by them; rows left out count for nothing in the fit."""
     y = np.array([r["us"] for r in rows])
     groups = grouped_by(rows, *GEMM_GROUP)
-    seen = {r["role"] for r in rows} | {r["op"] for r in rows} | {r["dtype"] for r in rows} | {r["state"] for r in rows}
+    kept_rows = [r for r in rows if not left_out(r)]
+    seen = {r[c] for r in kept_rows for c in ("role", "op", "dtype", "state")} | {f"clock of {r['gpu']}" for r in kept_rows if r["state"] != "burst"}
     # name: start, least, most, and what must be in the tables for it to be fitted (else the start stays)
     table = {"gemm_peak_fraction": (.88, .4, 1, None), "tile_fetch": (.15, 0, 1, None), "wave_quantisation": (.5, 0, 1, None),
              "k_ramp_bytes": (200, 0, 1500, None), "overlap_leak": (.15, 0, .6, None), "gemm_hbm_fraction": (.85, .5, .95, None),
@@ -80,7 +110,7 @@ def fit_gemm(gpus, rows, left_out=lambda row: False):
              "grouped_fraction": (.95, .4, 1, "grouped_gemm"), "grouped_group_us": (2, 0, 20, "grouped_gemm"),
              "throttle_us": (150, 20, 5000, "loop")}
     for g in sorted({r["gpu"] for r in rows if r["state"] != "burst"}):
-        table["clock " + g] = (.85, .4, 1, None)
+        table["clock " + g] = (.85, .4, 1, f"clock of {g}")
     like = SHAPES_LIKE.get(gpus[rows[0]["gpu"]]["architecture"])
     if like:
         kept = yaml.safe_load((GPU_FILES.parent / "kernel" / f"{like}.yaml").read_text())["parameters"]
@@ -171,69 +201,86 @@ def fit_fp8(gpus, architecture, gemm):
             "gemm_8bit_power of a training step": 0.5 + 0.5 * mean["clock"] ** (-1 / 0.266)}
 
 
-def fit_attention(gpus, architecture, gemm):
-    out = {}
-    p = dict(gemm_launch_us=gemm["gemm_launch_us"], gemm_peak_fraction=gemm["gemm_peak_fraction"])
+ATTENTION_GROUP = ["table", "gpu", "impl", "direction", "d", "window"]
+
+
+def attention_rows_of(gpus, architecture):
+    """By kernel, in an order in which later ones may lean on earlier ones."""
     for impl in ("flash1", "flash2", "flash3", "cudnn_9_13", "cudnn", "cudnn_fp8", "cudnn_mxfp8", "aotriton"):
         rows = [r for r in T.attention_rows() if gpus[r["gpu"]]["architecture"] == architecture and r["impl"] == impl]
-        if not rows:
-            continue
-        y = np.array([r["us"] for r in rows])
-        groups = grouped_by(rows, "table", "gpu", "impl", "direction", "d", "window")
-        ultra = {r["gpu"] for r in rows if r["gpu"] in ULTRA}
-        hot = {d for d in ("fwd", "bwd") if any(r["table"] == "simumax" for r in rows)}
-        narrow = impl in ("cudnn_fp8", "cudnn_mxfp8")   # wide heads are no slower; of Blackwell Ultra's twice the exponentials backward gains less
-        nuisance = {} if narrow else {"wide": (.85, .5, 1)}
-        nuisance.update({"ultra": (.6, .2, 1)} if ultra else {})
-        nuisance.update({"backward_softmax_flops": (2000, 0, 6000)} if narrow else {})
-        nuisance.update({"ultra back": (.8, .2, 1.5)} if narrow and ultra else {})
-        nuisance.update({f"floor {d}": (60, 0, 140) for d in sorted(hot)})
-        nuisance.update({"extra": (5, 0, 60), "throttle_us": (8e3, 1e2, 1e5)} if hot else {})
-        nuisance.update({"harness": (5, 0, 25)} if any(r["table"].startswith("aiconfigurator") for r in rows) else {})
-        names = ATTENTION_FIELDS + list(nuisance)
-        # Heads of one size cannot tell softmax from products: tiles as those of the later version.
-        shared = ["softmax_flops", "key_ramp", "causal_waste", "wave_quantisation"] if min(r["d"] for r in rows) >= 128 else []
-        start = [.6, .5, 100, 50, 64, .5] + [v[0] for v in nuisance.values()]
-        least = [.1, .1, 0, 0, 0, 0] + [v[1] for v in nuisance.values()]
-        most = [1, 1, 2000 if narrow else 600, 1000, 500, 1] + [v[2] for v in nuisance.values()]
-        # Where there is no later version either, what a score costs beside its products is assumed.
-        later = "cudnn_9_13_softmax_flops" in out
-        for n in shared if later else shared[:1]:
-            i, value = names.index(n), out[f"cudnn_9_13_{n}"] if later else ASSUMED_SOFTMAX_FLOPS
-            start[i], least[i], most[i] = value, value - 1e-6, value + 1e-6
+        if rows:
+            yield impl, rows
 
-        def predict(x):
-            a = dict(zip(names, x))
-            q = dict(p, wide_head_backward_fraction=a.get("wide", 1))
-            values = []
-            for i, r in enumerate(rows):
-                g = gpus[r["gpu"]]
-                if r["gpu"] in ultra:
-                    g = dict(g, softmax_factor=a["ultra"], backward_softmax_factor=a.get("ultra back", a["ultra"]))
-                loop = r["table"] == "simumax"
-                low = gemm.get("clock " + r["gpu"], 1.0)
-                clock = low + (1 - low) * np.exp(-y[i] / a["throttle_us"]) if loop else 1.0
-                us = sum(F.attention_us(g, q, a, g["peak"]["fp8" if narrow else "bf16"], clock, r, back)
-                         for back, word in ((False, "fwd"), (True, "bwd")) if word in r["direction"])
-                if loop:  # the host needs this long to launch one
-                    us = max(us + a["extra"], a["floor " + r["direction"]])
-                values.append(us + (a["harness"] if r["table"].startswith("aiconfigurator") else 0))
-            return np.array(values)
 
-        w = balanced_weights(groups, len(rows))
-        fit = least_squares(lambda x: 10 * w * np.log(predict(x) / y), start, bounds=(least, most), diff_step=1e-3, loss="soft_l1")
-        report(f"attention {impl}", groups, predict(fit.x), y)
-        unseen = [n for n, word in (("forward_fraction", "fwd"), ("backward_fraction", "bwd")) if not any(word in r["direction"] for r in rows)]
-        out.update({f"{impl}_{n}": float(v) for n, v in zip(names, fit.x) if n not in unseen})
+def fit_attention(gpus, architecture, gemm):
+    out = {}
+    for impl, rows in attention_rows_of(gpus, architecture):
+        values, predicted = fit_attention_kernel(gpus, rows, impl, gemm, out)
+        report(f"attention {impl}", grouped_by(rows, *ATTENTION_GROUP), predicted, np.array([r["us"] for r in rows]))
+        out.update(values)
     return out
 
 
-def fit_math(gpus, architecture, gemm, softmax_fraction):
-    rows = [r for r in T.attention_rows() if gpus[r["gpu"]]["architecture"] == architecture and r["impl"] == "math"]
-    if not rows:
-        return {}
+def fit_attention_kernel(gpus, rows, impl, gemm, out, left_out=none_of_them):
+    """Parameters of one kernel, and microseconds of every row by them. `out`: parameters of the kernels before it."""
+    p = dict(gemm_launch_us=gemm["gemm_launch_us"], gemm_peak_fraction=gemm["gemm_peak_fraction"])
     y = np.array([r["us"] for r in rows])
-    groups = grouped_by(rows, "table", "gpu", "impl", "direction")
+    groups = grouped_by(rows, *ATTENTION_GROUP)
+    ultra = {r["gpu"] for r in rows if r["gpu"] in ULTRA}
+    hot = {d for d in ("fwd", "bwd") if any(r["table"] == "simumax" for r in rows)}
+    narrow = impl in ("cudnn_fp8", "cudnn_mxfp8")   # wide heads are no slower; of Blackwell Ultra's twice the exponentials backward gains less
+    nuisance = {} if narrow else {"wide": (.85, .5, 1)}
+    nuisance.update({"ultra": (.6, .2, 1)} if ultra else {})
+    nuisance.update({"backward_softmax_flops": (2000, 0, 6000)} if narrow else {})
+    nuisance.update({"ultra back": (.8, .2, 1.5)} if narrow and ultra else {})
+    nuisance.update({f"floor {d}": (60, 0, 140) for d in sorted(hot)})
+    nuisance.update({"extra": (5, 0, 60), "throttle_us": (8e3, 1e2, 1e5)} if hot else {})
+    nuisance.update({"harness": (5, 0, 25)} if any(r["table"].startswith("aiconfigurator") for r in rows) else {})
+    names = ATTENTION_FIELDS + list(nuisance)
+    # Heads of one size cannot tell softmax from products: tiles as those of the later version.
+    shared = ["softmax_flops", "key_ramp", "causal_waste", "wave_quantisation"] if min(r["d"] for r in rows) >= 128 else []
+    start = [.6, .5, 100, 50, 64, .5] + [v[0] for v in nuisance.values()]
+    least = [.1, .1, 0, 0, 0, 0] + [v[1] for v in nuisance.values()]
+    most = [1, 1, 2000 if narrow else 600, 1000, 500, 1] + [v[2] for v in nuisance.values()]
+    # Where there is no later version either, what a score costs beside its products is assumed.
+    later = "cudnn_9_13_softmax_flops" in out
+    for n in shared if later else shared[:1]:
+        i, value = names.index(n), out[f"cudnn_9_13_{n}"] if later else ASSUMED_SOFTMAX_FLOPS
+        start[i], least[i], most[i] = value, value - 1e-6, value + 1e-6
+
+    def predict(x):
+        a = dict(zip(names, x))
+        q = dict(p, wide_head_backward_fraction=a.get("wide", 1))
+        values = []
+        for i, r in enumerate(rows):
+            g = gpus[r["gpu"]]
+            if r["gpu"] in ultra:
+                g = dict(g, softmax_factor=a["ultra"], backward_softmax_factor=a.get("ultra back", a["ultra"]))
+            loop = r["table"] == "simumax"
+            low = gemm.get("clock " + r["gpu"], 1.0)
+            clock = low + (1 - low) * np.exp(-y[i] / a["throttle_us"]) if loop else 1.0
+            us = sum(F.attention_us(g, q, a, g["peak"]["fp8" if narrow else "bf16"], clock, r, back)
+                     for back, word in ((False, "fwd"), (True, "bwd")) if word in r["direction"])
+            if loop:  # the host needs this long to launch one
+                us = max(us + a["extra"], a["floor " + r["direction"]])
+            values.append(us + (a["harness"] if r["table"].startswith("aiconfigurator") else 0))
+        return np.array(values)
+
+    w = balanced_weights(groups, len(rows)) * kept(rows, left_out)
+    fit = least_squares(lambda x: 10 * w * np.log(predict(x) / y), start, bounds=(least, most), diff_step=1e-3, loss="soft_l1")
+    unseen = [n for n, word in (("forward_fraction", "fwd"), ("backward_fraction", "bwd")) if not any(word in r["direction"] for r in rows)]
+    return {f"{impl}_{n}": float(v) for n, v in zip(names, fit.x) if n not in unseen}, predict(fit.x)
+
+
+MATH_GROUP = ["table", "gpu", "impl", "direction"]
+
+
+def math_rows_of(gpus, architecture):
+    return [r for r in T.attention_rows() if gpus[r["gpu"]]["architecture"] == architecture and r["impl"] == "math"]
+
+
+def fit_math(gpus, rows, gemm, softmax_fraction, left_out=none_of_them):
+    y, w = np.array([r["us"] for r in rows]), kept(rows, left_out)
     names = ["math_passes_forward", "math_passes_mask", "math_passes_backward"]
 
     def predict(x):
@@ -241,23 +288,22 @@ def fit_math(gpus, architecture, gemm, softmax_fraction):
         return np.array([sum(F.math_us(gpus[r["gpu"]], p, gpus[r["gpu"]]["peak"]["bf16"] * gemm["gemm_peak_fraction"], r, back)
                              for back, word in ((False, "fwd"), (True, "bwd")) if word in r["direction"]) for r in rows])
 
-    fit = least_squares(lambda x: np.log(predict(x) / y), [4.5, 4.7, 8.5], bounds=(0, 30))
-    report("unfused attention", groups, predict(fit.x), y)
-    return dict(zip(names, map(float, fit.x)))
+    fit = least_squares(lambda x: w * np.log(predict(x) / y), [4.5, 4.7, 8.5], bounds=(0, 30))
+    return dict(zip(names, map(float, fit.x))), predict(fit.x)
 
 
-def fit_memory(gpus, architecture):
-    rows = [r for r in T.memory_rows() if gpus[r["gpu"]]["architecture"] == architecture]
-    if not rows:
-        return {}
+MEMORY_GROUP = ["table", "gpu", "kind", "backward"]
+
+
+def fit_memory(gpus, rows, left_out=none_of_them):
     y = np.array([r["us"] for r in rows])
-    groups = grouped_by(rows, "table", "gpu", "kind", "backward")
+    groups = grouped_by(rows, *MEMORY_GROUP)
     names = [f"{k[2]}{'_backward' if k[3] else ''}" for k in groups]
     names = sorted(set(names))
     slot = np.array([names.index(r["kind"] + ("_backward" if r["backward"] else "")) for r in rows])
     size = np.array([r["bytes"] for r in rows])
     hbm = np.array([gpus[r["gpu"]]["hbm"] for r in rows])
-    w = balanced_weights(groups, len(rows))
+    w = balanced_weights(groups, len(rows)) * kept(rows, left_out)
 
     def predict(x):  # x[0]: floor with the harness; others: fractions
         return x[0] + 1e6 * size / hbm / x[1:][slot]
@@ -265,18 +311,17 @@ def fit_memory(gpus, architecture):
     # Least absolute-like loss: some backward rows are bound by the harness's host, not by the kernel.
     fit = least_squares(lambda x: 10 * w * np.log(predict(x) / y), [5.0] + [.75] * len(names),
                         bounds=([1] + [.1] * len(names), [12] + [.95] * len(names)), loss="soft_l1", f_scale=.3)
-    report("memory-bound", groups, predict(fit.x), y)
-    return dict(zip(["floor with harness"] + [n + "_fraction" for n in names], map(float, fit.x)))
+    return dict(zip(["floor with harness"] + [n + "_fraction" for n in names], map(float, fit.x))), predict(fit.x)
 
 
-def fit_eager(gpus, architecture, memory):
+EAGER_GROUP = ["table", "gpu", "op"]
+
+
+def fit_eager(gpus, rows, memory, left_out=none_of_them):
     """What PyTorch's own kernels reach, of chains whose other kernels are known."""
-    rows = [r for r in T.eager_rows() if gpus[r["gpu"]]["architecture"] == architecture]
-    if not rows:
-        return {}
     y = np.array([r["us"] for r in rows])
-    groups = grouped_by(rows, "table", "gpu", "op")
-    w = balanced_weights(groups, len(rows))
+    groups = grouped_by(rows, *EAGER_GROUP)
+    w = balanced_weights(groups, len(rows)) * kept(rows, left_out)
 
     def predict(x):  # elements per SM and clock, fraction of native norms, and the launch of one more kernel (the harness keeps the queue full)
         out = []
@@ -289,14 +334,52 @@ def fit_eager(gpus, architecture, memory):
         return np.array(out)
 
     fit = least_squares(lambda x: 10 * w * np.log(predict(x) / y), [1.5, .6, 2], bounds=([.3, .2, .5], [8, .95, 6]), loss="soft_l1", f_scale=.3)
-    report("PyTorch's own chains", groups, predict(fit.x), y)
-    return dict(zip(["strided_elements_per_clock", "native_normalization_fraction", "launch of one kernel"], map(float, fit.x)))
+    return dict(zip(["strided_elements_per_clock", "native_normalization_fraction", "launch of one kernel"], map(float, fit.x))), predict(fit.x)
+
+
+def rows_on(gpus, architecture, rows):
+    return [r for r in rows if gpus[r["gpu"]]["architecture"] == architecture]
+
+
+def fit_others(gpus, architecture, gemm):
+    """Parameters of all kernels but products, with their errors."""
+    found = fit_attention(gpus, architecture, gemm)
+    for title, group, rows, fit in (("unfused attention", MATH_GROUP, math_rows_of(gpus, architecture), lambda r: fit_math(gpus, r, gemm, 0.8)),
+                                    ("memory-bound", MEMORY_GROUP, rows_on(gpus, architecture, T.memory_rows()), lambda r: fit_memory(gpus, r)),
+                                    ("PyTorch's own chains", EAGER_GROUP, rows_on(gpus, architecture, T.eager_rows()), lambda r: fit_eager(gpus, r, found))):
+        if rows:
+            values, predicted = fit(rows)
+            report(title, grouped_by(rows, *group), predicted, np.array([r["us"] for r in rows]))
+            found.update(values)
+    return found
+
+
+def leave_one_out(gpus, architecture, gemm_rows):
+    """Every fit again without each table on each GPU; of a table that is alone without each K of products, each length of attention, each row of
+    memory-bound kernels."""
+    def show(title, rows, group, fit, *fallback):
+        report_left_out(title, rows, grouped_by(rows, *group), np.array([r["us"] for r in rows]), fit, unit_of(rows, *fallback))
+
+    gemm = fit_gemm(gpus, gemm_rows)[0]
+    show("GEMM", gemm_rows, GEMM_GROUP, lambda out: fit_gemm(gpus, gemm_rows, out)[1], "k")
+    known = {}
+    for impl, rows in attention_rows_of(gpus, architecture):
+        show(f"attention {impl}", rows, ATTENTION_GROUP, lambda out, r=rows, i=impl: fit_attention_kernel(gpus, r, i, gemm, known, out)[1], "s")
+        known.update(fit_attention_kernel(gpus, rows, impl, gemm, known)[0])
+    if rows := math_rows_of(gpus, architecture):
+        show("unfused attention", rows, MATH_GROUP, lambda out: fit_math(gpus, rows, gemm, 0.8, out)[1], "s")
+    if rows := rows_on(gpus, architecture, T.memory_rows()):
+        memory = fit_memory(gpus, rows)[0]
+        show("memory-bound", rows, MEMORY_GROUP, lambda out: fit_memory(gpus, rows, out)[1])
+        if chains := rows_on(gpus, architecture, T.eager_rows()):
+            show("PyTorch's own chains", chains, EAGER_GROUP, lambda out: fit_eager(gpus, chains, memory, out)[1])
 
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--without", help="leave this table out of the GEMM fit, and report its errors")
     arguments.add_argument("--each-length", action="store_true", help="fit GEMM once for every K, without its rows, and report the errors of these")
+    arguments.add_argument("--leave-one-out", action="store_true", help="report the errors of every table inside the fits, and by fits without it")
     arguments.add_argument("architectures", nargs="*", default=["volta", "ampere", "hopper", "blackwell", "cdna3", "cdna4"])
     options = arguments.parse_args()
     gpus = load_gpus()
@@ -306,6 +389,9 @@ def main():
         if not rows:
             arguments.error(f"no table has a product on {architecture}")
         groups, measured = grouped_by(rows, *GEMM_GROUP), np.array([r["us"] for r in rows])
+        if options.leave_one_out:
+            leave_one_out(gpus, architecture, rows)
+            continue
         if options.each_length:
             report("GEMM, every K by a fit without it", groups, hold_out_each_length(gpus, rows), measured)
             continue
@@ -315,10 +401,7 @@ def main():
         if not options.without:
             found.update(fit_fp8(gpus, architecture, gemm))
             found.update(fit_nvfp4(gpus, architecture, gemm))
-            found.update(fit_attention(gpus, architecture, gemm))
-            found.update(fit_math(gpus, architecture, gemm, 0.8))
-            found.update(fit_memory(gpus, architecture))
-            found.update(fit_eager(gpus, architecture, found))
+            found.update(fit_others(gpus, architecture, gemm))
         for name, value in found.items():
             print(f"    {name}: {value:.4g}")
 
