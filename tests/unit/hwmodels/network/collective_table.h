@@ -59,6 +59,10 @@ inline std::pair<std::string, std::string> machine_of(const std::string& gpu, co
                                                       int nodes) {
   if (gpu == "V100") return {"dgx-1v", "v100-32gb-sxm2"};
   if (gpu == "A100-PCIE-80GB") return {has(inter, "bridge") ? "pcie-8-bridge" : "pcie-8", "a100-80gb-pcie"};
+  if (gpu == "H100-PCIE-80GB") return {has(inter, "bridge") ? "pcie-8-bridge" : "pcie-8", "h100-pcie"};
+  if (gpu == "H800") return {"h800-8nic", "h800-sxm"};
+  if (gpu == "H20") return {"dgx-h200", "h20"};
+  if (gpu == "RTX-5090") return {"rtx-4090-8", "rtx-5090"};
   if (gpu == "RTX-4090") return {"rtx-4090-4-p2p", "rtx-4090"};
   if (gpu == "A100" || gpu == "DGX A100" || gpu == "A100-SXM4-80GB")
     return {has(inter, "Azure ND") ? "nd-a100-v4" : "dgx-a100", "a100-80gb-sxm"};
