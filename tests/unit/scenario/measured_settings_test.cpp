@@ -172,6 +172,9 @@ TEST(MeasuredSettings, RecomputedModulesAndTensorOverlap) {
   EXPECT_EQ(s.strategy.memory.recompute_modules, (std::vector<std::string>{"mla_up_proj", "moe_act"}));
   EXPECT_FALSE(s.profile.overlap_tensor);
   EXPECT_TRUE(scenario({}).profile.overlap_tensor);
+  Row in_words = latent;
+  in_words["note"] = "no tensor-parallel overlap; two 400 Gb/s NICs per node";
+  EXPECT_FALSE(scenario(in_words).profile.overlap_tensor);
 }
 
 TEST(MeasuredSettings, NvidiasRecipesHaveNoNvlinkSharp) {
