@@ -263,6 +263,7 @@ const config::Fields<P>& fields() {
       config::boolean("overlap_tensor", &P::overlap_tensor, "sequence-parallel collectives travel in pieces under the products that need or make them"),
       config::boolean("retains_graph", &P::retains_graph, "a split backward keeps all that was saved until the weight gradients"),
       config::boolean("early_stop_recompute", &P::early_stop_recompute, "recomputation stops after the last needed tensor"),
+      config::boolean("checkpoints_fused_attention", &P::checkpoints_fused_attention, "selective recomputation of core_attn: also where one kernel computes it"),
       config::boolean("reentrant_checkpoint", &P::reentrant_checkpoint, "a recomputed layer has a backward of its own within backward"),
       config::duration("kernel_host", &P::kernel_host, "host time to issue one forward kernel", config::non_negative),
       config::duration("backward_kernel_host", &P::backward_kernel_host, "host time to issue one backward kernel", config::non_negative),
@@ -279,6 +280,9 @@ const config::Fields<P>& fields() {
       config::duration("submodule_backward_host", &P::submodule_backward_host, "host time of ZeRO-3's hooks per module of a layer, of backward", config::non_negative),
       config::duration("expert_host", &P::expert_host, "host time per layer of experts beyond its kernels", config::non_negative),
       config::duration("expert_backward_host", &P::expert_backward_host, "host time per layer of experts of backward beyond its kernels", config::non_negative),
+      config::duration("exchange_host", &P::exchange_host, "host time per layer of exchanging slots between ranks of experts, beyond its launches", config::non_negative),
+      config::duration("exchange_backward_host", &P::exchange_backward_host, "the same of backward", config::non_negative),
+      config::duration("region_host", &P::region_host, "host time per recomputed part of a layer, beyond its launches", config::non_negative),
       config::duration("grouped_host", &P::grouped_host, "host time per expert and grouped linear layer beyond its kernels", config::non_negative),
       config::duration("grouped_backward_host", &P::grouped_backward_host, "host time per expert and grouped linear layer of backward beyond its kernels", config::non_negative),
       config::duration("grouped_low_host", &P::grouped_low_host, "grouped_host of products in 8 or fewer bits", config::non_negative),
@@ -386,7 +390,7 @@ FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes t
 
 std::vector<Duration*> issue_times(FrameworkProfile& p) {
   return {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host, &p.checkpoint_host, &p.recompute_host, &p.reentrant_host,
-          &p.submodule_host, &p.submodule_backward_host, &p.gradient_host, &p.adapter_host, &p.expert_host, &p.expert_backward_host,
+          &p.submodule_host, &p.submodule_backward_host, &p.gradient_host, &p.adapter_host, &p.expert_host, &p.expert_backward_host, &p.exchange_host, &p.exchange_backward_host, &p.region_host,
           &p.grouped_host, &p.grouped_backward_host, &p.grouped_low_host, &p.grouped_low_backward_host, &p.triton_host, &p.collection_host,
           &p.norm_host, &p.update_host};
 }

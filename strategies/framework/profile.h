@@ -246,6 +246,7 @@ struct FrameworkProfile {
   bool retains_graph = false;             // a split backward keeps all that was saved until the weight gradients are made
                                           // (torch.distributed.pipelining); false: their operands only (Megatron, DualPipe)
   bool early_stop_recompute = false;      // non-reentrant checkpoint stops after the last needed tensor
+  bool checkpoints_fused_attention = false;  // selective recomputation of the core of attention: also where one kernel computes it
   bool reentrant_checkpoint = false;      // a recomputed layer has a backward of its own within backward (torch.utils.checkpoint, use_reentrant=True)
 
   // Host thread (per call, on the issuing thread)
@@ -259,6 +260,10 @@ struct FrameworkProfile {
   Duration gradient_host{};   // ZeRO-2's hook of a trained parameter of a layer: its gradient goes into a bucket, and out of it into the ranks' shares
   Duration adapter_host{};   // of a linear layer's low-rank adapter in forward, beyond its kernels
   Duration expert_host{}, expert_backward_host{};  // the same of a layer's experts: routing, dispatch, splitting by expert
+  /// Of a layer's exchange of slots between the ranks of experts (all-to-all), beyond its launches: splits, copies of counts to the host, streams. Half
+  /// of it is on the way there, half on the way back.
+  Duration exchange_host{}, exchange_backward_host{};
+  Duration region_host{};   // per part of a layer that is recomputed (selective): its checkpoint's function, and its modules once more
   /// Per expert of the rank and grouped linear layer, where each expert's product is a launch: loops over weights, quantizers and gradients.
   Duration triton_host{};                 // of each launch of Transformer Engine's fused permutations, which are Triton's kernels
   Duration grouped_host{}, grouped_backward_host{}, grouped_low_host{}, grouped_low_backward_host{};   // low: products of at most 8 bits

@@ -178,6 +178,15 @@ ExpertLayer::Slots ExpertLayer::sort(Slots in, bool there) {
   return out;
 }
 
+/// The host's part of sending slots there or back: a quarter of forward's, the other half of which is routing (expert_router.cpp), and half of backward's.
+void ExpertLayer::take_exchange_host(Node& node) const {
+  if (!exchanges_slots_by_all_to_all()) return;
+  node.forward_host += c_.profile.exchange_host / 4;
+  node.backward_host += c_.profile.exchange_backward_host / 2;
+}
+
+bool ExpertLayer::exchanges_slots_by_all_to_all() const { return dispatcher_ == Dispatcher::all_to_all && load_.ranks > 1; }
+
 /// To the ranks of the experts. Dropless, the host must know the sizes before it can issue.
 ExpertLayer::Slots ExpertLayer::exchange(const Slots& in, std::int64_t arriving, bool overlap) {
   const Slots out{travelling_tensor("received tokens", arriving), tape_.tensor("received weights", arriving * 4), arriving};
@@ -186,6 +195,7 @@ ExpertLayer::Slots ExpertLayer::exchange(const Slots& in, std::int64_t arriving,
   const std::vector<Item> items = outward("dispatch", overlap ? kBeside : kBoth, true);
   node.forward.insert(node.forward.end(), items.begin(), items.end());
   node.backward = homeward("dispatch back", true);
+  take_exchange_host(node);
   tape_.nodes.push_back(std::move(node));
   return out;
 }
@@ -194,7 +204,9 @@ ExpertLayer::Slots ExpertLayer::exchange(const Slots& in, std::int64_t arriving,
 TensorId ExpertLayer::home(TensorId x, std::int64_t arriving) {
   const TensorId y = tape_.tensor("returned outputs", bytes(arriving));
   if (narrow_) tape_.tensors[static_cast<std::size_t>(x)].gradient_bytes = travelling(load_.visiting_tokens());
-  tape_.nodes.push_back({.name = "combine", .inputs = {x}, .outputs = {y}, .forward = homeward("combine", false), .backward = outward("combine back", kBoth, false), .cached = true});
+  Node node{.name = "combine", .inputs = {x}, .outputs = {y}, .forward = homeward("combine", false), .backward = outward("combine back", kBoth, false), .cached = true};
+  take_exchange_host(node);
+  tape_.nodes.push_back(std::move(node));
   return y;
 }
 

@@ -62,6 +62,8 @@ class ExpertLayer {
   TensorId unpermute(TensorId x, TensorId weights, std::int64_t rows);
   Slots exchange(const Slots& in, std::int64_t arriving, bool overlap);
   TensorId home(TensorId x, std::int64_t arriving);
+  void take_exchange_host(Node& node) const;
+  bool exchanges_slots_by_all_to_all() const;
   Slots index_map(const Slots& in);
   Slots sort(Slots in, bool there);
   std::int64_t arriving_tokens() const;

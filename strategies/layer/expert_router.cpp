@@ -35,6 +35,7 @@ TensorId ExpertLayer::route(TensorId x) {
   // router, dispatch and experts 0.53).
   node.forward_host = c_.profile.expert_host / 2;
   node.backward_host = c_.profile.expert_backward_host / 2;
+  if (exchanges_slots_by_all_to_all()) node.forward_host += c_.profile.exchange_host / 2;   // MoEAlltoAllTokenDispatcher.preprocess, which CUDA graphs of the router may hold
   node.outputs_kept = c_.profile.dispatcher_keeps_weights && dispatcher_ == Dispatcher::deepep && exchanges();
   tape_.nodes.push_back(std::move(node));
   return weights;

@@ -122,6 +122,7 @@ void TapeEmitter::recompute_region(int region) {
       for (TensorId t : *list) ++tensor(t).uses;
   const bool was = std::exchange(in_backward_node_, false);
   if (options_.checkpoint) out_->host(issued(profile_.layer_host + (keeps_first_graph() ? profile_.recompute_host : profile_.reentrant_host)) + profile_.submodule_host * options_.hooked_submodules);
+  else out_->host(issued(profile_.region_host));
   for (int n : again) forward_node(n, true);
   if (options_.gather_again) out_->collective(*options_.gather_again, plan::Stream::data_gather, plan::kComputeWaits, profile_.collective_host);
   in_backward_node_ = was;

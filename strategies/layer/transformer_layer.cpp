@@ -69,8 +69,8 @@ void apply_selective(const LowerContext& c, Tape& tape) {
       if (belongs(n)) n.region = regions, any = true;
     regions += any;
   };
-  const bool unfused = c.attention == "unfused";
-  region("core_attn", [&](const Node& n) { return unfused && (begins(n, {"scores", "softmax", "attention dropout", "attention values"}) || n.name == "attention"); });
+  const bool unfused = c.attention == "unfused", whole = c.profile.checkpoints_fused_attention;
+  region("core_attn", [&](const Node& n) { return (unfused && begins(n, {"scores", "softmax", "attention dropout", "attention values"})) || ((unfused || whole) && n.name == "attention"); });
   region("mlp", [&](const Node& n) { return begins(n, {"fc1", "fc2", "gate_up", "gate_proj", "gate product", "up_proj", "down_proj", "gelu", "swiglu", "silu"}); });
   region("shared_experts", [&](const Node& n) { return begins(n, {"shared experts "}) && n.name != "shared experts add"; });
   region("moe", [&](const Node& n) { return begins(n, {"router", "permute", "dispatch", "index map", "sort by", "experts ", "combine", "unpermute"}); });

@@ -191,18 +191,60 @@ TEST(ExpertKernels, ClampingIsMadeAgainWithTheActivation) {
   EXPECT_EQ(sum_of(plan, "clamp gate").kernels, 2 * 2 * 4 + 2 * 4);   // and its backward
 }
 
+double host_us_of(const plan::Plan& plan) {
+  double us = 0;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing)
+      if (i.op == plan::Opcode::host) us += static_cast<double>(i.value) * 1e-6;
+  return us;
+}
+
+/// What the host takes for sending slots to everybody: once each way for two layers and four micro-batches. Half of forward's is with the router, whose
+/// CUDA graph holds it. HybridEP's kernels, and experts that are all here, need none of it.
+TEST(ExpertKernels, ExchangesOfSlotsTakeHostTime) {
+  const model::ModelDescription m = gpt_oss();
+  FrameworkProfile free_of_it = load_profile("megatron-core"), profile = free_of_it;
+  free_of_it.exchange_host = free_of_it.exchange_backward_host = {};
+  const double forward = to_seconds(profile.exchange_host) * 1e6, backward = to_seconds(profile.exchange_backward_host) * 1e6;
+  ASSERT_GT(forward, 0);
+  const auto taken = [&](const Strategy& s) { return host_us_of(write_plan(m, s, profile, 8)) - host_us_of(write_plan(m, s, free_of_it, 8)); };
+  const int passes = 2 * 4;
+  Strategy s = job(8);
+  s.experts.dispatcher = Dispatcher::all_to_all;
+  EXPECT_NEAR(taken(s), passes * (forward + backward), 1e-6);
+  s.training.cuda_graph_modules = {"attn", "moe_router"};
+  EXPECT_NEAR(taken(s), passes * (forward / 2 + backward), 1e-6);
+  s.training.cuda_graph_modules.clear();
+  s.experts.dispatcher = Dispatcher::hybridep;
+  EXPECT_NEAR(taken(s), 0, 1e-6);
+  s = job(1);
+  s.experts.dispatcher = Dispatcher::all_to_all;
+  EXPECT_NEAR(taken(s), 0, 1e-6);
+}
+
+/// Megatron-Core's checkpoint_core_attention runs attention again whatever computes it: a kernel more for each of two layers and four micro-batches,
+/// and the host's time of a checkpoint. Megatron's own layers of before leave FlashAttention out.
+TEST(SelectiveRecomputation, CoreAttentionOfOneKernelRunsAgain) {
+  const model::ModelDescription m = gpt_oss();
+  FrameworkProfile profile = load_profile("megatron-core");
+  Strategy none = job(8), selective = none;
+  selective.memory.recompute = Recompute::selective;
+  selective.memory.recompute_modules = {"core_attn"};
+  const int passes = 2 * 4;
+  const plan::Plan kept = write_plan(m, none, profile, 8), again = write_plan(m, selective, profile, 8);
+  EXPECT_EQ(sum_of(again, "attention").kernels - sum_of(kept, "attention").kernels, passes);
+  EXPECT_EQ(sum_of(again, "").kernels - sum_of(kept, "").kernels, passes);
+  EXPECT_NEAR(host_us_of(again) - host_us_of(kept), passes * to_seconds(profile.region_host) * 1e6, 1e-6);
+  EXPECT_GT(profile.region_host, Duration{});
+  profile.checkpoints_fused_attention = false;
+  EXPECT_EQ(sum_of(write_plan(m, selective, profile, 8), "").kernels, sum_of(kept, "").kernels);
+}
+
 TEST(ExpertKernels, EachExpertTakesHostTime) {
   const model::ModelDescription m = gpt_oss();
   FrameworkProfile profile = load_profile("megatron-bridge");
   profile.norm_host = profile.update_host = {};   // the optimizer's, per parameter
-  const auto host_of = [&](int expert) {
-    double us = 0;
-    const plan::Plan plan = write_plan(m, job(expert), profile, 8);
-    for (const plan::Call& call : plan.classes[0].program.step)
-      for (const plan::Instruction& i : plan.blocks[call.block].timing)
-        if (i.op == plan::Opcode::host) us += static_cast<double>(i.value) * 1e-6;
-    return us;
-  };
+  const auto host_of = [&](int expert) { return host_us_of(write_plan(m, job(expert), profile, 8)); };
   const double few = host_of(16), many = host_of(4);   // two and eight experts on each rank
   // Two layers, four micro-batches, two grouped layers; 4.6 and 8.4 us of Python and the extension, 4.3 us for each of three products.
   EXPECT_NEAR(many - few, 2 * 4 * 2 * (8 - 2) * (4.6 + 8.4 + 3 * 4.3), 1e-6);
