@@ -235,6 +235,8 @@ struct ExpertRouting {
   std::optional<bool> fused_permute;      // Megatron: tokens are copied to experts and summed in Transformer Engine's kernels; unset: the profile's habit
   std::optional<bool> fused_index_map;    // DeepEP: a token's list of experts becomes a map in one kernel, without the host; unset: the profile's habit
   bool overlap_exchange = false;          // tokens of one micro-batch travel while another's backward is computed
+  std::optional<std::int64_t> dispatch_sms;   // SMs that DeepEP's or HybridEP's kernels hold; unset: what the library takes
+  bool paged_stash = false;               // what fused experts keep for backward is copied into pages, and back
 };
 
 /// Who carries collectives. Gloo and MPI take them through host memory, and the host thread waits for them.

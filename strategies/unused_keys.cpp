@@ -47,6 +47,7 @@ std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const S
   const Dispatcher dispatcher = s.experts.dispatcher.value_or(given.dispatcher);
   unused(experts && (!travels || (d.expert == 1 && s.experts.dispatcher == Dispatcher::hierarchical)) && s.experts.dispatcher.has_value(), "experts.dispatcher", "every rank has all experts");
   unused(experts && !travels && s.experts.overlap_shared == true && model.experts.shared_ffn_hidden > 0, "experts.overlap_shared", "every rank has all experts: no tokens travel");
+  unused(s.experts.dispatch_sms.has_value() && (!experts || d.expert == 1 || (dispatcher != Dispatcher::deepep && dispatcher != Dispatcher::hybridep)), "experts.dispatch_sms", "no tokens travel by DeepEP or HybridEP");
   unused(experts && s.experts.fused_index_map == true && (d.expert == 1 || dispatcher != Dispatcher::deepep), "experts.fused_index_map", "only DeepEP's dispatch delivers lists of experts");
   unused(experts && d.expert > 1 && s.experts.dispatcher == Dispatcher::hierarchical && d.expert * d.expert_tensor <= gpus_per_node, "experts.dispatcher", "an expert group that lies in one node exchanges in one step");
   unused(experts && s.experts.overlap_shared && model.experts.shared_ffn_hidden == 0, "experts.overlap_shared", "the model has no shared experts");

@@ -53,6 +53,16 @@ const DispatchKernel& dispatch_kernel(const Group& group, const TokenExchange& e
   return exchange.bulk ? group.dispatch->bulk : exchange.home ? group.dispatch->combine : group.dispatch->dispatch;
 }
 
+/// Source: deepseek-ai/DeepEP hybrid-ep, csrc/hybrid_ep/backend/hybrid_ep_backend.cuh: intra_node_prob_buffer, of experts per rank times
+/// ranks per node floats, is copied to each place beside the token (forward's dispatch; backward's combine brings it back).
+double bytes_with_weights(const Group& group, const TokenExchange& exchange, double bytes) {
+  if (!exchange.bulk || !exchange.weights) return bytes;
+  constexpr double kWeight = 4;   // bytes
+  return bytes * (1 + kWeight * exchange.places / group.nodes / std::max<double>(1, exchange.token_bytes));
+}
+
+double dispatch_sms(const Group& group, const TokenExchange& exchange) { return exchange.sms > 0 ? exchange.sms : dispatch_kernel(group, exchange).sms; }
+
 double dispatch_time(const Group& group, const TokenExchange& exchange, double bytes, const DispatchBytes& moved) {
   const GenerationTiming& t = *group.timing;
   const DispatchKernel& kernel = dispatch_kernel(group, exchange);
@@ -60,7 +70,7 @@ double dispatch_time(const Group& group, const TokenExchange& exchange, double b
   if (group.nodes == 1 && !exchange.bulk) {
     const double copies = moved.inside * group.ranks / std::max(1, group.ranks - 1), tokens = bytes / std::max<double>(1, exchange.token_bytes);
     const double copying = kernel.rate > 0 ? copies * exchange.token_bytes / (1000 * kernel.rate) : 0;
-    const double sms = tokens / kernel.sms * (kernel.token + copying);
+    const double sms = tokens / dispatch_sms(group, exchange) * (kernel.token + copying);
     return kernel.launch + std::max(sms, bytes * moved.inside / (1000 * group.direct_link * kernel.link_efficiency));
   }
   const double time = exchange.bulk ? kernel.launch : t.direct_launch;

@@ -21,6 +21,10 @@ struct DispatchBytes {
 DispatchBytes dispatch_bytes(const Group& group, const TokenExchange& exchange);
 /// The kernel that carries the exchange out: HybridEP's for bulk, else DeepEP's, which has one for each way.
 const DispatchKernel& dispatch_kernel(const Group& group, const TokenExchange& exchange);
+/// SMs that it holds: as the job says, else what its library takes.
+double dispatch_sms(const Group& group, const TokenExchange& exchange);
+/// `bytes` of tokens with the weights that travel beside them.
+double bytes_with_weights(const Group& group, const TokenExchange& exchange, double bytes);
 /// Microseconds, for tokens of `bytes` in all; NVLink and NIC move at the same time. Inside a node DeepEP's warps copy token by
 /// token, so that SMs may be what holds it up: a fixed time per token and the bytes of its copies, its own rank's too.
 double dispatch_time(const Group& group, const TokenExchange& exchange, double bytes, const DispatchBytes& moved);

@@ -203,11 +203,11 @@ CommunicationCost NcclNetwork::dispatch(Bytes bytes, const TokenExchange& exchan
   if (shape.ranks == 1) return {};
   const Group group = group_for(shape);
   const DispatchBytes moved = dispatch_bytes(group, exchange);
-  const double tokens = static_cast<double>(bytes.value), time = dispatch_time(group, exchange, tokens, moved);
+  const double tokens = bytes_with_weights(group, exchange, static_cast<double>(bytes.value)), time = dispatch_time(group, exchange, tokens, moved);
   CommunicationCost cost;
   cost.algorithm = Algorithm::direct;
   cost.protocol = Protocol::simple;
-  cost.channels = static_cast<int>(dispatch_kernel(group, exchange).sms);
+  cost.channels = static_cast<int>(dispatch_sms(group, exchange));
   cost.duration = microseconds(time);
   const double rate = time > 0 ? tokens / (1000 * time) : 0;
   cost.use.nvlink = std::min(1.0, moved.inside * rate / group.link);

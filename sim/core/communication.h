@@ -52,6 +52,8 @@ struct TokenExchange {
   bool home = false;              // on the way back, where the copies of a token are summed
   bool bulk = false;              // HybridEP: bulk copies, which keep links busy with few SMs; else warps copy token by token
   bool round_robin = false;       // a token's experts are neighbours
+  bool weights = false;           // bulk: with each token goes a weight in fp32 for every expert of the NVLink domain, chosen or not
+  std::uint16_t sms = 0;          // that the kernel holds; 0: what its library takes
   friend bool operator==(const TokenExchange&, const TokenExchange&) = default;
 };
 

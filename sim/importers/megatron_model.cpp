@@ -265,6 +265,8 @@ class Model {
     if (const auto fused = in_.flag("moe_router_fusion")) in_.set("experts.fused_router", *fused ? "true" : "false", "moe_router_fusion");
     if (const auto fused = in_.flag("moe_permute_fusion")) in_.set("experts.fused_permute", *fused ? "true" : "false", "moe_permute_fusion");
     if (deepep && backend == "deepep" && in_.flag("enable_experimental").value_or(false)) in_.set("experts.fused_index_map", "true", "enable_experimental");
+    if (const char* argument = backend == "hybridep" ? "moe_hybridep_num_sms" : "moe_deepep_num_sms"; deepep)
+      if (const auto sms = in_.integer(argument, config::positive)) in_.set("experts.dispatch_sms", std::to_string(*sms), argument);
     if (const auto overlap = in_.flag("moe_shared_expert_overlap")) in_.set("experts.overlap_shared", *overlap ? "true" : "false", "moe_shared_expert_overlap");
   }
 

@@ -17,6 +17,7 @@ std::string_view name_of(Stream s) {
     case Stream::recv_backward: return "receive gradients";
     case Stream::to_device: return "host to device";
     case Stream::to_host: return "device to host";
+    case Stream::stash: return "activation pages";
     case Stream::count_: break;
   }
   return "?";

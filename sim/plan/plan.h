@@ -31,6 +31,7 @@ enum class Stream : std::uint8_t {
   recv_backward,
   to_device,     // host-to-device copies
   to_host,       // device-to-host copies
+  stash,         // copies of activations within the device, and back
   count_
 };
 constexpr int kStreams = static_cast<int>(Stream::count_);

@@ -66,6 +66,8 @@ void apply_experts(const Arguments& a, Scenario& s) {
   s.profile.fused_router = a.flag("moe-router-fusion");
   s.profile.fused_permute = a.flag("moe-permute-fusion");
   s.profile.fused_index_map = a.flag("enable-experimental");
+  const double sms = a.number(hybridep ? "moe-hybridep-num-sms" : "moe-deepep-num-sms", 0);
+  if (dispatcher == "flex" && sms >= 1) s.strategy.experts.dispatch_sms = static_cast<std::int64_t>(sms);
   apply_routing(a, s);
   s.strategy.experts.capacity_factor = a.number("moe-expert-capacity-factor", 0);
   s.strategy.experts.pad_to_capacity = a.flag("moe-pad-expert-input-to-capacity");

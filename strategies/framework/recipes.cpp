@@ -42,6 +42,8 @@ const config::Fields<Recipe>& recipe_fields() {
       config::boolean("overlap_exchange", &R::overlap_exchange, "tokens travel beside another micro-batch's backward"),
       config::boolean("fp8_attention", &R::fp8_attention, "fp8_dot_product_attention"),
       config::boolean("fp8_head", &R::fp8_head, "fp8_output_proj"),
+      config::integer("dispatch_sms", &R::dispatch_sms, "moe_deepep_num_sms or moe_hybridep_num_sms", config::positive),
+      config::boolean("paged_stash", &R::paged_stash, "moe_paged_stash: what fused experts keep is copied into pages and back"),
       config::integer("deferred_head_gradients", &R::deferred_head_gradients, "wgrad_deferral_limit, under pipeline stages", config::positive),
   };
   return table;
@@ -86,6 +88,8 @@ void apply(const Recipe& recipe, bool recompute_unsaid, Strategy& s) {
   s.training.fp8_head = recipe.fp8_head;
   if (recipe.unfused_rope) s.training.fused_rope = false;
   if (recipe.fused_index_map) s.experts.fused_index_map = true;
+  if (recipe.dispatch_sms) s.experts.dispatch_sms = recipe.dispatch_sms;
+  s.experts.paged_stash = recipe.paged_stash && s.experts.fused_mlp.value_or(false);
   if (s.parallelism.degrees.pipeline > 1) s.pipeline.deferred_head_gradients = recipe.deferred_head_gradients;
   // Overlap needs the interleaved schedule where there are stages.
   s.experts.overlap_exchange = recipe.overlap_exchange && s.parallelism.degrees.expert > 1 && (s.parallelism.degrees.pipeline == 1 || s.pipeline.virtual_stages > 1);

@@ -20,7 +20,8 @@ struct Recipe {
   bool cuda_graph = false;
   std::vector<std::string> cuda_graph_modules, recompute_modules;
   bool fused_mlp = false, fused_index_map = false, unfused_rope = false, overlap_exchange = false;
-  bool fp8_attention = false, fp8_head = false;
+  bool fp8_attention = false, fp8_head = false, paged_stash = false;
+  std::optional<std::int64_t> dispatch_sms;
   std::optional<std::int64_t> deferred_head_gradients;
   int tensor = 0;                    // tensor-parallel degree; 0: not said
   std::int64_t micro_batch = 0;      // samples; 0: not said

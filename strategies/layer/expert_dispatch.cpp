@@ -187,10 +187,22 @@ void ExpertLayer::take_exchange_host(Node& node) const {
 
 bool ExpertLayer::exchanges_slots_by_all_to_all() const { return dispatcher_ == Dispatcher::all_to_all && load_.ranks > 1; }
 
+/// Before its first exchange in a layer every rank of HybridEP learns the others' maps, bytes of tokens and experts, and makes of them the places
+/// of every token, in two passes; on the exchange's stream.
+/// Source: deepseek-ai/DeepEP hybrid-ep, csrc/hybrid_ep/executor/executor.cu (allgather_routing_map, metadata_preprocess_core), backend/hybrid_ep_backend.cuh (scan).
+void ExpertLayer::prepare_bulk(std::vector<Item>& list) const {
+  const std::int64_t map = load_.rows * moe_.experts, all = map * load_.ranks, places = load_.rows * load_.ranks * 4 + load_.visiting_tokens() * load_.local * 5;
+  list.push_back(exchange_item(CollectiveKind::all_gather, "routing maps", all, plan::kAfterCompute));
+  Item scan = op_.kernel("places of tokens", 2 * all, places, KernelKind::reduction);
+  scan.stream = Stream::expert;
+  list.push_back(scan);
+}
+
 /// To the ranks of the experts. Dropless, the host must know the sizes before it can issue.
 ExpertLayer::Slots ExpertLayer::exchange(const Slots& in, std::int64_t arriving, bool overlap) {
   const Slots out{travelling_tensor("received tokens", arriving), tape_.tensor("received weights", arriving * 4), arriving};
   Node node{.name = "dispatch", .inputs = {in.tokens, in.weights}, .outputs = {out.tokens, out.weights}, .cached = true};
+  if (load_.ranks > 1 && dispatcher_ == Dispatcher::hybridep) prepare_bulk(node.forward);
   if (dropless_ && dispatcher_ != Dispatcher::all_gather) node.forward.push_back({.kind = Item::Kind::host_sync});
   const std::vector<Item> items = outward("dispatch", overlap ? kBeside : kBoth, true);
   node.forward.insert(node.forward.end(), items.begin(), items.end());
@@ -257,13 +269,14 @@ void ExpertLayer::send_slots_in_two_steps(std::vector<Item>& out, const std::str
   out.push_back(Operators::free(2));
 }
 
-Item ExpertLayer::over_ranks(const std::string& name, bool there, int sync) const {
+Item ExpertLayer::over_ranks(const std::string& name, bool there, int sync, bool weights) const {
   if (dispatcher_ == Dispatcher::all_gather) return exchange_item(there ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter, name, bytes(load_.rows) * load_.ranks, sync);
   const std::int64_t size = there ? travelling(load_.rows) : bytes(load_.rows);
   plan::CollectiveSpec spec{.kind = CollectiveKind::all_to_all, .axis = GroupAxis::expert, .bytes = Bytes{size}, .name = name,
                             .tokens = {.choices = static_cast<std::uint16_t>(moe_.top_k), .places = static_cast<std::uint16_t>(moe_.experts),
                                        .groups = static_cast<std::uint16_t>(moe_.groups), .group_limit = static_cast<std::uint16_t>(moe_.groups_per_token), .token_bytes = static_cast<std::uint32_t>(there ? travelling(1) : bytes(1)),
-                                       .home = !there, .bulk = dispatcher_ == Dispatcher::hybridep, .round_robin = c_.strategy.experts.routing.round_robin()}};
+                                       .home = !there, .bulk = dispatcher_ == Dispatcher::hybridep, .round_robin = c_.strategy.experts.routing.round_robin(), .weights = weights,
+                                       .sms = static_cast<std::uint16_t>(c_.strategy.experts.dispatch_sms.value_or(0))}};
   if (load_.uneven()) spec.fullest = Bytes{std::llround(static_cast<double>(size) * load_.visits_over_mean)};
   return {.kind = Item::Kind::collective, .stream = Stream::expert, .sync = sync, .spec = c_.builder.collective(spec)};
 }
@@ -277,7 +290,7 @@ std::vector<Item> ExpertLayer::outward(const std::string& name, int sync, bool w
     send_slots(out, name, true, bytes(1), sync);
   } else if (load_.ranks > 1) {
     if (narrow_) out.push_back(op_.kernel(name + " cast", bytes(load_.rows), travelling(load_.rows)));
-    out.push_back(over_ranks(name, true, sync));
+    out.push_back(over_ranks(name, true, sync, weights));
   }
   if (load_.tensor > 1) out.push_back(exchange_item(CollectiveKind::all_gather, name + " over expert tensor", arriving_bytes(), sync, GroupAxis::expert_tensor));
   return out;
@@ -290,7 +303,7 @@ std::vector<Item> ExpertLayer::homeward(const std::string& name, bool weights) c
     send_slots(out, name, false, bytes(1), kBoth);
     if (weights) send_slots(out, name + " weights", false, 4, kBoth);
   } else if (load_.ranks > 1) {
-    out.push_back(over_ranks(name, false, kBoth));
+    out.push_back(over_ranks(name, false, kBoth, weights));
   }
   return out;
 }

@@ -73,7 +73,8 @@ class ExpertLayer {
   std::int64_t arriving_bytes() const;
   std::vector<Item> outward(const std::string& name, int sync, bool weights) const;
   std::vector<Item> homeward(const std::string& name, bool weights) const;
-  Item over_ranks(const std::string& name, bool there, int sync) const;
+  Item over_ranks(const std::string& name, bool there, int sync, bool weights) const;
+  void prepare_bulk(std::vector<Item>& list) const;
   void send_slots(std::vector<Item>& out, const std::string& name, bool there, std::int64_t size, int sync) const;
   void send_slots_in_two_steps(std::vector<Item>& out, const std::string& name, bool there, std::int64_t size, int sync) const;
   Item exchange_item(CollectiveKind kind, const std::string& name, std::int64_t size, int sync, plan::GroupAxis axis = plan::GroupAxis::expert) const;
@@ -85,6 +86,7 @@ class ExpertLayer {
   TensorId first_bias(TensorId x, std::int64_t width);
   TensorId output_bias(TensorId x, TensorId weights);
   TensorId copy(TensorId x, const char* name);
+  void stash(std::size_t first_node, std::int64_t width);
   bool separate_clamp() const { return !loops() && !fused_ && c_.profile.separate_clamp && c_.model.clamped_activation; }
   bool separate_bias() const { return !loops() && !fused_ && c_.profile.separate_expert_bias; }
   bool pads() const { return low_ && by_expert_ && dropless_ && dispatcher_ != Dispatcher::hybridep; }

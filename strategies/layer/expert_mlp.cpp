@@ -8,6 +8,7 @@ using model::KernelKind;
 
 TensorId ExpertLayer::experts(const Slots& in) {
   const std::int64_t width = moe_.ffn_hidden / load_.tensor;
+  const std::size_t first_node = tape_.nodes.size();
   TensorId h;
   const TensorId x = pads() ? copy(in.tokens, "padding") : in.tokens;
   if (pads()) {   // the slots' weights are padded alike (TEGroupedMLP.forward)
@@ -24,7 +25,30 @@ TensorId ExpertLayer::experts(const Slots& in) {
     h = product(h, "experts fc2", width, hidden_, Place::second);
   }
   if (c_.model.mlp_bias && separate_bias()) h = output_bias(h, in.weights);
+  if (c_.strategy.experts.paged_stash && fused_ && dropless_ && low_) stash(first_node, width);
   return pads() ? copy(h, "unpadding") : h;
+}
+
+/// What backward reads of fused experts in 8 bits (the two products' inputs by columns with their scales, the activation's input, the slots'
+/// weights) lies in buffers that every layer uses. After forward it is copied into pages, on a stream of its own, which the next layer's experts wait
+/// for; after the experts of a backward what those of the next one want is copied back.
+/// Source: megatron/core/transformer/moe/paged_stash.py (core 0.18): PipelinePostScheduleFunction, PipelinePreScheduleFunction, one kernel per tensor each
+/// way; Transformer Engine pytorch/ops/fused/grouped_mlp.py, mark_grouped_tensor.
+void ExpertLayer::stash(std::size_t first_node, std::int64_t width) {
+  const std::int64_t slots = load_.received, inner = c_.model.gated_mlp ? 2 * width : width;
+  const auto narrow = [&](std::int64_t elements) { return elements * bits(c_.gemm) / 8 + elements / 32; };
+  const std::int64_t kept = narrow(slots * hidden_) + slots * inner * e() + slots * 4 + narrow(slots * width);
+  const auto copied = [&](const char* name) {
+    Item copy = op_.kernel(name, kept, kept);
+    copy.stream = plan::Stream::stash;
+    copy.sync = plan::kAfterCompute;
+    return copy;
+  };
+  Node &first = tape_.nodes[first_node], &last = tape_.nodes.back();
+  first.forward.insert(first.forward.begin(), Operators::wait(plan::Stream::stash));
+  last.forward.push_back(copied("experts stash"));
+  last.backward.insert(last.backward.begin(), Operators::wait(plan::Stream::stash));
+  first.backward.push_back(copied("experts restore"));
 }
 
 /// Megatron multiplies by the router's weights here, so that nothing has to be kept for it later: in the kernel of a gated

@@ -60,7 +60,7 @@ inline bool gathered_narrow(const Weight& w) { return w.travel_bytes >= 0 && w.p
 /// One thing a node's forward or backward does, in order.
 struct Item {
   enum class Kind : std::uint8_t {
-    kernel,           // spec, stream
+    kernel,           // spec, stream; beside compute: sync (kAfterCompute)
     collective,       // spec, stream, sync
     copy,             // between device and host: spec, stream, sync
     wait,             // compute waits for everything given to `stream`

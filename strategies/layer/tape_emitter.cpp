@@ -116,6 +116,11 @@ void TapeEmitter::items(const std::vector<Item>& list, const Node* of, std::vect
 void TapeEmitter::item(const Item& item, const Node* of, std::vector<int>* output_gradients, std::map<int, std::uint32_t>& temporaries) {
   switch (item.kind) {
     case Item::Kind::kernel:
+      if ((item.sync & plan::kAfterCompute) != 0 && item.stream != plan::Stream::compute) {
+        const std::uint32_t event = new_slot("");
+        out_->record(plan::Stream::compute, event);
+        out_->wait(item.stream, event);
+      }
       kernel(item.spec, item.stream, item.launches);
       break;
     case Item::Kind::collective:

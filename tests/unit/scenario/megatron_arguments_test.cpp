@@ -286,7 +286,8 @@ TEST(MegatronLayout, TheExchangeOfExpertsOverlapsWhereMegatronCan) {
 TEST(MegatronArguments, NameDispatchersAndGraphs) {
   Scenario s = megatron_job("h100-sxm", "dgx-h100");
   s.model.experts.experts = 8;
-  ASSERT_FALSE(apply_megatron_arguments(R"({"moe-token-dispatcher-type": "flex", "moe-flex-dispatcher-backend": "hybridep", "cuda-graph-scope": "[attn moe_router]", "recompute-modules": "moe_act layernorm"})", "", s));
+  ASSERT_FALSE(apply_megatron_arguments(R"({"moe-token-dispatcher-type": "flex", "moe-flex-dispatcher-backend": "hybridep", "moe-hybridep-num-sms": 24, "moe-deepep-num-sms": 20, "cuda-graph-scope": "[attn moe_router]", "recompute-modules": "moe_act layernorm"})", "", s));
+  EXPECT_EQ(s.strategy.experts.dispatch_sms, 24);
   EXPECT_EQ(s.profile.dispatcher, strategies::Dispatcher::hybridep);
   EXPECT_EQ(s.strategy.training.cuda_graph_modules, (std::vector<std::string>{"attn", "moe_router"}));
   EXPECT_EQ(s.strategy.memory.recompute_modules, (std::vector<std::string>{"moe_act", "layernorm"}));

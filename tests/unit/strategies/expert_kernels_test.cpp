@@ -403,6 +403,58 @@ TEST(CudaGraphs, CapturedPartsCostOneLaunchAndNeverWait) {
   EXPECT_LT(syncs_of(whole), syncs_of(eager));
 }
 
+/// With each token HybridEP sends weights to the experts and their gradients back; outputs and their gradients go alone. Before that every rank
+/// learns all maps, a byte for each token and expert: in forward alone.
+TEST(ExpertKernels, HybridEpSendsWeightsTwoWaysOfFourAndMapsOnce) {
+  const model::ModelDescription m = gpt_oss();
+  Strategy s = job(8);
+  s.experts.dispatcher = Dispatcher::hybridep;
+  s.experts.dispatch_sms = 32;
+  const plan::Plan plan = write_plan(m, s, load_profile("megatron-bridge"), 8);
+  int exchanges = 0, weighted = 0, maps = 0;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing) {
+      if (i.op != plan::Opcode::collective) continue;
+      const plan::CollectiveSpec& c = plan.collectives[i.index];
+      if (c.name == "routing maps") {
+        ++maps;
+        EXPECT_EQ(c.bytes.value, 1024 * 32 * 8);
+      }
+      if (!c.tokens.bulk) continue;
+      ++exchanges;
+      weighted += c.tokens.weights;
+      EXPECT_EQ(c.tokens.weights, c.name == "dispatch" || c.name == "dispatch back") << c.name;
+      EXPECT_EQ(c.tokens.sms, 32);
+    }
+  const int layers = 2, micro_batches = 4;
+  EXPECT_EQ(exchanges, layers * micro_batches * 4);
+  EXPECT_EQ(weighted, layers * micro_batches * 2);
+  EXPECT_EQ(maps, layers * micro_batches);
+  EXPECT_EQ(sum_of(plan, "places of tokens").kernels, layers * micro_batches);
+}
+
+/// Written out by hand from mark_grouped_tensor: per slot 2880 bytes of the first product's input and 90 of scales, its output of 2 x 2880 in 16 bits, a weight in
+/// fp32, 2880 and 90 of the second's input. Read and written once each way.
+TEST(ExpertKernels, PagedStashCopiesWhatFusedExpertsKeep) {
+  const model::ModelDescription m = gpt_oss();
+  const FrameworkProfile profile = load_profile("megatron-bridge");
+  Strategy s = job(8, Precision::mxfp8);
+  s.experts.dispatcher = Dispatcher::hybridep;
+  s.experts.fused_mlp = true;
+  EXPECT_EQ(sum_of(write_plan(m, s, profile, 8), "experts stash").kernels, 0);
+  s.experts.paged_stash = true;
+  const plan::Plan plan = write_plan(m, s, profile, 8);
+  const int layers = 2, micro_batches = 4;
+  const double slots = 1024.0 * 4, kept = 2 * (2880 + 90) + 2 * 2 * 2880 + 4;
+  for (const char* way : {"experts stash", "experts restore"}) {
+    EXPECT_EQ(sum_of(plan, way).kernels, layers * micro_batches) << way;
+    EXPECT_DOUBLE_EQ(sum_of(plan, way).bytes, layers * micro_batches * slots * kept * 2) << way;
+  }
+  for (const plan::Block& block : plan.blocks)
+    for (const plan::Instruction& i : block.timing)
+      if (i.op == plan::Opcode::kernel && plan.kernels[i.index].name.starts_with("experts stash")) { EXPECT_EQ(i.stream, plan::Stream::stash); }
+}
+
 /// Megatron's combined schedule: the first forward and the last backward stand alone, the rest are pairs.
 TEST(OverlappedExchange, EveryForwardButTheFirstRunsBesideABackward) {
   PipelineShape shape{.stages = 1, .micro_batches = 5};
@@ -449,6 +501,9 @@ TEST(Recipes, TheNewestReleaseNotAfterTheRunsCounts) {
   ASSERT_TRUE(recipe_for("megatron-bridge", key));
   EXPECT_EQ(recipe_for("megatron-bridge", key)->dispatcher, Dispatcher::hybridep);
   EXPECT_TRUE(recipe_for("megatron-bridge", key)->overlap_exchange);
+  EXPECT_EQ(recipe_for("megatron-bridge", key)->dispatch_sms, 32);
+  EXPECT_FALSE(recipe_for("megatron-bridge", key)->paged_stash);
+  EXPECT_TRUE(recipe_for("megatron-bridge", {"26.06", "gpt-oss-120b", "gb200-nvl72", "mxfp8", 1280})->paged_stash);
   key.release = "26.02";
   EXPECT_EQ(recipe_for("megatron-bridge", key)->dispatcher, Dispatcher::all_to_all);
   key.release = "24.01";
