@@ -279,6 +279,8 @@ TEST(Refusals, ExpertsThatCannotBeSplitSo) {
   EXPECT_EQ(said(stages + "pipeline: {schedule: dualpipe}\n"), "experts.overlap_exchange: 'dualpipe' merges a forward and a backward itself. Leave the key out\n");
   EXPECT_EQ(said(stages + "pipeline: {schedule: zb-h1}\n"),
             "experts.overlap_exchange: only Megatron's 1F1B schedules merge a forward and a backward. Use interleaved-1f1b with pipeline.virtual_stages 2 or more\n");
+  EXPECT_EQ(said("parallelism: {expert: 8}\nexperts: {paged_stash: true}\n"), "experts.paged_stash: only what fused experts keep goes into pages. Set experts.fused_mlp, or leave the key out\n");
+  EXPECT_EQ(said("parallelism: {expert: 8}\nexperts: {paged_stash: true, fused_mlp: true}\n"), "");
 }
 
 TEST(Refusals, GraphPartsAndCompiledFormsThatDoNotExist) {
