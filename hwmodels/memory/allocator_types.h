@@ -102,6 +102,7 @@ struct AllocatorStatistics {
   Gauge<std::int64_t> segments;    // cudaMalloc'ed ones; expandable segments are not counted, as in PyTorch
   std::int64_t device_allocs = 0;  // cudaMalloc calls and page mappings that succeeded
   std::int64_t device_frees = 0;   // cudaFree calls and unmappings
+  Bytes taken{};                   // from the device, by device_allocs
   std::int64_t retries = 0;        // device allocations repeated after giving the cache back
   std::int64_t ooms = 0;
   std::int64_t synchronizations = 0;  // waits for every delayed free's events

@@ -85,6 +85,7 @@ std::uint32_t CachingAllocator::map(std::uint32_t index, std::int64_t size) {
   insert_free(index);
   statistics_.reserved_bytes.add(Bytes{mapped});
   ++statistics_.device_allocs;
+  statistics_.taken += Bytes{mapped};
   tell(AllocatorAction::segment_map, address, mapped, blocks_[index].pool);
   return index;
 }

@@ -44,6 +44,7 @@ std::uint32_t CachingAllocator::new_segment(const Request& request) {
   statistics_.segments.add(1);
   statistics_.reserved_bytes.add(Bytes{request.segment});
   ++statistics_.device_allocs;
+  statistics_.taken += Bytes{request.segment};
   tell(AllocatorAction::segment_alloc, block.address, block.size, block.pool);
   return index;
 }

@@ -18,6 +18,7 @@ constexpr const char* kFile = "hwmodels/data/memory/context.yaml";
 struct MemoryFacts {
   std::map<std::string, Bytes> context, context_of_all_modules, cublas_workspace, transformer_engine_workspace;
   Bytes misc;
+  BytesPerSecond taken_again;
 };
 
 MemoryFacts read_facts() {
@@ -40,6 +41,7 @@ MemoryFacts read_facts() {
   out.cublas_workspace = sizes("cublas_workspace", {"before_90", "from_90", "cdna", "cdna_before_94"});
   out.transformer_engine_workspace = sizes("transformer_engine_workspace", {"before_90", "from_90", "cdna"});
   out.misc = file.size("misc", &config::parse_bytes).value_or(Bytes{});
+  out.taken_again = file.size("taken_again", &config::parse_rate).value_or(BytesPerSecond{});
   file.refuse_the_rest();
   if (!problems.empty()) throw ConfigError(std::move(problems));
   return out;
@@ -69,7 +71,8 @@ DeviceOverheads device_overheads(const Gpu& gpu, bool lazy_modules) {
   const auto own = contexts.find(is_cdna(gpu.architecture) ? "cdna" : std::to_string(gpu.compute_capability));
   return {.context = own != contexts.end() ? own->second : contexts.at("other"),
           .misc = f.misc,
-          .cublas_workspace = is_cdna(gpu.architecture) ? f.cublas_workspace.at(gpu.compute_capability >= 94 ? "cdna" : "cdna_before_94") : cublas_workspace(gpu.compute_capability)};
+          .cublas_workspace = is_cdna(gpu.architecture) ? f.cublas_workspace.at(gpu.compute_capability >= 94 ? "cdna" : "cdna_before_94") : cublas_workspace(gpu.compute_capability),
+          .taken_again = is_cdna(gpu.architecture) ? BytesPerSecond{} : f.taken_again};
 }
 
 }  // namespace rehearse::hwmodels

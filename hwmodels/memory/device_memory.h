@@ -13,6 +13,7 @@ struct DeviceOverheads {
   Bytes misc;     // cuDNN, cuBLAS and CUPTI handles, IPC mappings, outside the allocator
   Bytes
       cublas_workspace;  // inside the allocator: one block per (handle, stream) that ran a GEMM, never freed
+  BytesPerSecond taken_again;  // at which memory that was given back to the driver can be had again; 0: not known
 };
 
 /// `lazy_modules`: kernels are loaded when they are first used (CUDA_MODULE_LOADING=LAZY, since CUDA 11.7); else all of a

@@ -16,7 +16,7 @@ namespace {
 using plan::Opcode;
 
 /// Somebody looks at more than peaks, or time decides when tensors come back, or all is to be run.
-bool attended(const MemoryOptions& o) { return o.timeline || o.observer != nullptr || o.progress != nullptr || !o.shortcuts; }
+bool attended(const MemoryOptions& o) { return o.timeline || o.taken_again || o.observer != nullptr || o.progress != nullptr || !o.shortcuts; }
 
 class Ledger {
  public:
@@ -81,7 +81,11 @@ class Ledger {
       }
       if (step > 0 && list[i].first_step_only) continue;
       const std::int64_t index = step < 0 ? -1 : static_cast<std::int64_t>(i);
+      const Bytes taken = allocator_.statistics().taken;
+      const std::int64_t retries = allocator_.statistics().retries;
       if (!(attended_ ? block(list[i], index, step) : block_unattended(list[i], index, step))) return false;
+      if (options_.taken_again && last && (allocator_.statistics().taken > taken || allocator_.statistics().retries > retries))
+        result_.taken_again.push_back({static_cast<std::uint32_t>(i), allocator_.statistics().taken - taken, allocator_.statistics().retries > retries});
       if (options_.timeline && last)
         result_.timeline.push_back({static_cast<std::uint32_t>(i), high_, allocator_.statistics().reserved_bytes.current.value});
     }

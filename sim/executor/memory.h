@@ -30,6 +30,13 @@ struct LiveTensor {
   std::int64_t bytes = 0;
 };
 
+/// What the allocator took from the device during a call, which in a step in steady state it had given back before.
+struct TakenAgain {
+  std::uint32_t call = 0;   // index into the step program
+  Bytes bytes;
+  bool gave_back = false;   // during the call itself, all that it had cached: cudaFree waits for the device
+};
+
 struct ClassMemory {
   Bytes peak_allocated, peak_reserved, end_allocated;
   Bytes end_reserved;                                      // less than the peak only where cached segments had to be given back
@@ -41,6 +48,7 @@ struct ClassMemory {
   int failed_step = 0;
   std::vector<MemorySample> timeline;                      // of the last step, if asked for
   std::vector<LiveTensor> live_at_peak;                    // if asked for, largest first
+  std::vector<TakenAgain> taken_again;                     // in the last step, if asked for
   std::int64_t operations = 0;
   std::int64_t repeated = 0;                               // of these, in repeats that were counted, not run
 };
@@ -58,6 +66,7 @@ struct MemoryOptions {
   hwmodels::AllocatorSettings allocator;
   int steps = 2;             // the second meets the optimizer states and the cached segments of the first
   bool timeline = false;
+  bool taken_again = false;
   MemoryObserver* observer = nullptr;  // not owned
   bool shortcuts = true;     // a repeat that meets the same allocator is counted, not run. Changes no number
   /// When other streams are through with what they were given (record_stream); not owned. Without it they are at once.

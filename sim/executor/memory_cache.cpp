@@ -62,7 +62,7 @@ MemoryCache::Key MemoryCache::key_of(const plan::Plan& plan, std::size_t rank_cl
 }
 
 ClassMemory MemoryCache::run(const plan::Plan& plan, std::size_t rank_class, const MemoryOptions& options) {
-  if (options.timeline || options.observer != nullptr || options.progress != nullptr) return run_memory(plan, rank_class, options);
+  if (options.timeline || options.taken_again || options.observer != nullptr || options.progress != nullptr) return run_memory(plan, rank_class, options);
   const Key key = key_of(plan, rank_class, options);
   {
     const std::lock_guard lock(mutex_);

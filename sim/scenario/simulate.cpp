@@ -9,6 +9,7 @@
 #include "hwmodels/memory/device_memory.h"
 #include "hwmodels/network/communicator_memory.h"
 #include "sim/executor/shortest_step.h"
+#include "sim/scenario/memory_waits.h"
 #include "sim/scenario/pass_times.h"
 #include "sim/scenario/stage_paces.h"
 #include "strategies/plan_writer.h"
@@ -120,8 +121,30 @@ void run_time(const Scenario& s, const SimulateOptions& options, const executor:
     if (waiting(i) < waiting(result.critical_class)) result.critical_class = i;
 }
 
-void simulate_memory(const Scenario& s, const SimulateOptions& options, const hwmodels::Network& network, Result& result) {
+/// A class at the limit of its memory: writes what it waits for in each step into the plan, and says so. False where it waits for nothing.
+bool waits_at_limit(std::size_t rank_class, executor::MemoryOptions memory, BytesPerSecond rate, Result& result) {
+  if (rate.value <= 0 || memory.allocator.expandable_segments) return false;   // what mapping pages again takes is not known
+  memory.steps = kSettledSteps;
+  memory.taken_again = true;
+  const executor::ClassMemory settled = run_memory(result.plan, rank_class, memory);
+  if (settled.out_of_memory || settled.taken_again.empty()) return false;
+  Bytes bytes;
+  int times = 0;
+  for (const executor::TakenAgain& t : settled.taken_again) {
+    bytes += t.bytes;
+    times += t.gave_back ? 1 : 0;
+  }
+  if (times == 0) return false;
+  wait_for_memory(result.plan, rank_class, settled.taken_again, rate);
+  result.notes.push_back(fmt::format("'{}' has so little memory that its allocator gives back what it has cached {} a step, and takes {:.1f} GB again", result.plan.classes[rank_class].name,
+                                     times == 1 ? "once" : std::to_string(times) + " times", static_cast<double>(bytes.value) * 1e-9));
+  return true;
+}
+
+/// True where the plan has waits for memory since: its time is another one.
+bool simulate_memory(const Scenario& s, const SimulateOptions& options, const hwmodels::Network& network, Result& result) {
   const hwmodels::DeviceOverheads overheads = hwmodels::device_overheads(s.cluster.gpu, s.profile.lazy_modules);
+  bool waits = false;
   const auto run = [&](std::size_t i, const executor::MemoryOptions& memory) {
     return options.memory_cache != nullptr ? options.memory_cache->run(result.plan, i, memory) : run_memory(result.plan, i, memory);
   };
@@ -143,7 +166,7 @@ void simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
       if (limit > Bytes{0}) r.memory = run(i, memory);
       if (limit > Bytes{0} && !r.memory.out_of_memory) continue;
       result.fits = false;
-      return;
+      return false;
     }
     // First with all the memory one could wish for: what is needed. Then, if that is too much, with what there is: the
     // allocator may still manage by giving cached segments back.
@@ -167,6 +190,7 @@ void simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
         // runs that would, most ended out of memory and the others took five times as long.
         if (!tight.out_of_memory && memory.progress == nullptr) {
           r.memory = std::move(tight);
+          if (options.time && options.ablation.host && waits_at_limit(i, memory, overheads.taken_again, result)) waits = true;
           continue;
         }
         if (!tight.out_of_memory) r.memory.end_reserved = tight.end_reserved;
@@ -179,6 +203,7 @@ void simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
   }
   for (std::size_t i = 1; i < result.classes.size(); ++i)
     if (result.classes[i].peak_device() > result.classes[result.fullest_class].peak_device()) result.fullest_class = i;
+  return waits;
 }
 
 /// What the ranks of one node keep outside their GPUs, on the node that keeps most.
@@ -287,13 +312,14 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   result.peak_flops_per_gpu = s.cluster.gpu.peak.at(product_format(s.strategy.training.precision)).value;
 
   const bool progress = options.memory && executor::records_streams(result.plan);
+  executor::CostTable costs;
   if (options.time || options.bound || progress) {
-    const executor::CostTable costs = executor::price(result.plan, {kernels, *network, hwmodels::host_rates(s.cluster), s.profile.collective_sm_factor, options.ablation.spread ? paces_of(s, result.plan, kernels) : std::vector<hwmodels::Pace>{}}, options.ablation);
+    costs = executor::price(result.plan, {kernels, *network, hwmodels::host_rates(s.cluster), s.profile.collective_sm_factor, options.ablation.spread ? paces_of(s, result.plan, kernels) : std::vector<hwmodels::Pace>{}}, options.ablation);
     check_length(s, result.plan, costs);
     if (options.bound) result.shortest_step = to_seconds(Duration{executor::shortest_step(result.plan, costs)});
     if (options.time || progress) run_time(s, options, costs, progress, result);
   }
-  if (options.memory) simulate_memory(s, options, *network, result);
+  if (options.memory && simulate_memory(s, options, *network, result)) run_time(s, options, costs, false, result);
   for (std::size_t i = 0; i < result.classes.size(); ++i) result.plan.classes[i].host.pageable += result.plan.classes[i].unified - result.classes[i].unified.value;
   result.host = fullest_node(s, layout, result.plan);
   if (result.host.ram() > s.cluster.node.cpu.memory || result.host.nvme > s.cluster.node.nvme.capacity) result.fits = false;
