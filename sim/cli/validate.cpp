@@ -1,6 +1,7 @@
 // rehearse validate: predicted against measured, for tables of real runs.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "sim/cli/output.h"
@@ -21,6 +22,12 @@ struct ValidateOptions {
   bool bands = false;
   std::string out, row, gpu, stage;
 };
+
+std::vector<std::string> mechanisms() {
+  std::vector<std::string> names;
+  for (const executor::AblationSwitch& mechanism : executor::kAblationSwitches) names.emplace_back(mechanism.name);
+  return names;
+}
 
 /// One row: the scenario that it became, with every default filled in, the answer, and what was measured.
 std::string one_row(const ValidateOptions& o, const report::AccuracyOptions& options) {
@@ -46,13 +53,8 @@ int validate(const ValidateOptions& o) {
   options.threads = o.threads;
   options.gpu = o.gpu;
   options.progress = is_terminal(Channel::err);
-  for (const std::string& mechanism : o.without) {
-    if (mechanism == "contention") options.ablation.contention = false;
-    if (mechanism == "communication") options.ablation.communication = false;
-    if (mechanism == "kernels") options.ablation.kernels = false;
-    if (mechanism == "host") options.ablation.host = false;
-    if (mechanism == "spread") options.ablation.spread = false;
-  }
+  for (const executor::AblationSwitch& mechanism : executor::kAblationSwitches)
+    if (std::find(o.without.begin(), o.without.end(), mechanism.name) != o.without.end()) options.ablation.*mechanism.on = false;
   if (!o.row.empty()) {
     const std::string text = one_row(o, options);
     if (o.out.empty()) print(text);
@@ -78,11 +80,13 @@ Run add_validate(CLI::App& app) {
   app.add_option("--row", o->row, "one row instead: the scenario that it became, and the answer")->excludes(json);
   app.add_option("--stage", o->stage, "with --row: a stage of that row's simulation, as explain shows it")->needs("--row")->check(CLI::IsMember(report::stages().names()));
   app.add_option("--worst", o->worst, "how many of the worst rows to list")->capture_default_str()->check(CLI::Range(0, 1'000'000));
-  app.add_option("--without", o->without, "switch a mechanism off, to see what it is worth")->check(CLI::IsMember({"contention", "communication", "kernels", "host", "spread"}));
+  app.add_option("--without", o->without, "switch a mechanism off, to see what it is worth (list below); repeatable")->check(CLI::IsMember(mechanisms()));
   app.add_option("--threads", o->threads, "rows simulated at once; 0: all cores")->capture_default_str()->check(CLI::Range(0, 4096));
   app.add_option("--gpu", o->gpu, "GPU file for the rows on that kind of GPU, as calibrate fit writes it (gpu.yaml)")->excludes("--row");
   app.add_option("-o,--output", o->out, "write to a file instead of stdout");
-  app.footer("Examples:\n  rehearse validate tests/accuracy/runs/*.csv\n  rehearse validate my_runs.csv --json -o result.json");
+  std::string footer = "Mechanisms that --without switches off:\n";
+  for (const executor::AblationSwitch& mechanism : executor::kAblationSwitches) footer += fmt::format("  {:<15}{}\n", mechanism.name, mechanism.what);
+  app.footer(footer + "Examples:\n  rehearse validate tests/accuracy/runs/*.csv\n  rehearse validate my_runs.csv --json -o result.json\n  rehearse validate my_runs.csv --without contention --without waves");
   return [o] { return validate(*o); };
 }
 

@@ -7,6 +7,7 @@
 #include "hwmodels/device/kernel_model.h"
 #include "hwmodels/network/network.h"
 #include "hwmodels/topology/host.h"
+#include "sim/executor/ablation.h"
 #include "sim/plan/plan.h"
 
 namespace rehearse::executor {
@@ -65,15 +66,6 @@ struct Hardware {
   hwmodels::HostRates host{};            // without it copies have the GPU's own rate, and host work takes no time
   double collective_sm_factor = 1;       // SMs that collectives take from kernels, of what the GPU's own parameters say
   std::vector<hwmodels::Pace> paces{};   // of the GPUs of each class; empty: that of `kernels`
-};
-
-/// The same mechanisms with one switched off: what each is worth (validate --without).
-struct Ablation {
-  bool contention = true;      // kernels and collectives slow each other
-  bool communication = true;   // collectives and messages take time
-  bool kernels = true;         // kernels take time
-  bool host = true;            // the host thread takes time
-  bool spread = true;          // the slowest of many GPUs sets the pace
 };
 
 CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation& ablation = {});

@@ -151,9 +151,11 @@ bool simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
   for (std::size_t i = 0; i < result.plan.classes.size(); ++i) {
     const plan::RankClass& c = result.plan.classes[i];
     ClassResult& r = result.classes[i];
-    r.context = overheads.context;
-    r.misc = overheads.misc + s.profile.misc_device;
-    r.communicators = communicator_bytes(result.plan, c, network, Bytes{2 * s.model.hidden});
+    if (options.ablation.overheads) {
+      r.context = overheads.context;
+      r.misc = overheads.misc + s.profile.misc_device;
+      r.communicators = communicator_bytes(result.plan, c, network, Bytes{2 * s.model.hidden});
+    }
     executor::MemoryOptions memory;
     memory.timeline = options.timeline;
     memory.shortcuts = options.shortcuts;
@@ -172,6 +174,7 @@ bool simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
     // allocator may still manage by giving cached segments back.
     memory.allocator.limit = Bytes{std::int64_t{1} << 40} - 1_GiB;
     r.memory = run(i, memory);
+    if (!options.ablation.segments) r.memory.peak_reserved = r.memory.peak_allocated;
     r.unified = std::clamp(s.cluster.gpu.memory - r.peak_device(), Bytes{0}, Bytes{c.unified});
     const bool beyond = r.memory.out_of_memory.has_value();  // more than the simulated allocator's addresses
     if (beyond) {
@@ -259,6 +262,22 @@ hwmodels::Gpu gpu_of(const Scenario& s) {
   return gpu;
 }
 
+namespace {
+
+/// Tiles that do not fill a wave take their share of its time.
+hwmodels::Gpu without_waves(hwmodels::Gpu gpu) {
+  for (auto& [name, value] : gpu.kernel_parameters)
+    if (name.ends_with("wave_quantisation")) value = 0;
+  return gpu;
+}
+
+hwmodels::KernelModel kernel_model_of(const Scenario& s, const executor::Ablation& ablation) {
+  return hwmodels::KernelModel(ablation.waves ? gpu_of(s) : without_waves(gpu_of(s)), ablation.power ? hwmodels::ClockState::sustained : hwmodels::ClockState::burst,
+                               hwmodels::pace_of_slowest(ablation.spread ? s.gpus() : 1));
+}
+
+}  // namespace
+
 Result simulate(const Scenario& s, const SimulateOptions& options) {
   if (wants_pass_times(s)) return simulate(with_pass_times(s), options);
   if (s.strategy.memory.paged_optimizer && s.strategy.memory.states_are_evicted.empty()) return simulate(with_evictions(s, options), options);
@@ -295,7 +314,7 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
     profile.step_host = profile.collection_host = profile.proxy_stall = profile.ring_step_wait = Duration{};
   }
   result.plan = st::write_plan(s.model, s.strategy, profile, s.cluster.gpus_per_node, options.unfold ? st::Folding::unfolded : st::Folding::folded);
-  const hwmodels::KernelModel kernels(gpu_of(s), hwmodels::ClockState::sustained, hwmodels::pace_of_slowest(options.ablation.spread ? s.gpus() : 1));
+  const hwmodels::KernelModel kernels = kernel_model_of(s, options.ablation);
   result.classes.resize(result.plan.classes.size());
   const st::Layout layout(s.strategy.parallelism.degrees, s.strategy.parallelism.order);
   const auto parameters = st::parameters_per_class(s.model, s.strategy, s.profile);
