@@ -16,7 +16,7 @@ void share_gpu(std::span<const Priced* const> work, std::span<double> rate) {
   std::array<double, plan::kStreams> cap;
   for (std::size_t i = 0; i < n; ++i) {
     const Priced& w = *work[i];
-    cap[i] = !w.occupies ? (w.late_tiles > 0 || wanted <= left ? 1.0 : left / wanted) : wanted > 0 ? static_cast<double>(w.beside_kernels) : 1.0;
+    cap[i] = !w.occupies ? std::min(1.0, (w.late_tiles > 0 ? 1.0 : left) / wanted) : wanted > 0 ? static_cast<double>(w.beside_kernels) : 1.0;
     rate[i] = -1;
   }
   constexpr float Load::* kShared[] = {&Load::hbm, &Load::nvlink, &Load::nic, &Load::pcie};

@@ -38,6 +38,7 @@ class ShardedWriter : public DataParallelWriter {
   /// Blocks are shared by units of equal sizes that train the same of their weights.
   std::string key(const char* what, const Unit& u) const;
 
+  static constexpr plan::Stream kWire = plan::Stream::data_gather;
   /// A collective over each group that shares some of a unit. `bytes`: of each part, dense and experts.
   void over_groups(plan::BlockWriter& w, CollectiveKind kind, const std::array<std::int64_t, 2>& bytes, const char* name, plan::Stream stream, int sync);
   /// Sums reduced shards over the replicas, behind their reduction.
