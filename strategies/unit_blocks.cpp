@@ -91,7 +91,6 @@ TapeBlocks UnitBlocks::emit_unit(const Unit& u, const Variant& variant) {
   options.split = variant.split;
   options.retains_ends = u.retains;
   options.above_retains = u.above_retains;
-  if (stage_.strategy.data_parallel.kind == DataParallelKind::zero3) options.hooked_submodules = tape.modules();
   if (stage_.strategy.data_parallel.kind == DataParallelKind::zero2) options.hooked_gradients = static_cast<int>(std::count_if(tape.weights.begin(), tape.weights.end(), [](const Weight& w) { return w.trainable; }));
   options.hooks_above = data_.hooks_above();
   options.gather_again = data_.gather_again(u);

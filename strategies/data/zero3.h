@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "strategies/data/sharded_writer.h"
+#include "strategies/layer/modules.h"
 
 namespace rehearse::strategies {
 
@@ -45,6 +46,7 @@ class Zero3 final : public ShardedWriter {
   struct Parameter {
     Part part = Part::dense;
     std::int64_t elements = 0, bytes = 0;
+    std::int64_t tensors = 1;         // that it stands for, each gathered by itself
     std::uint32_t frame = 0;          // its gathered values; hpZ: its second shard too
     std::uint32_t saved_frame = 0;    // values that it has let go and autograd has saved, where linear layers are PyTorch's
     bool multiplied = false;          // by a linear layer
@@ -91,6 +93,7 @@ class Zero3 final : public ShardedWriter {
   void submit(const Handle& handle, Part part);
   void gather_quantised(plan::BlockWriter& w, const Handle& handle, Part part, std::int64_t shard);
   void gather_over(plan::BlockWriter& w, const Handle& handle, Part part, std::int64_t bytes, const char* name);
+  void gather_tensor(plan::BlockWriter& w, const Handle& handle, Part part, std::int64_t bytes, const char* name);
   void copy_lists(plan::BlockWriter& w, std::int64_t bytes, Part part, int lists, plan::Stream stream);
   void arrive(std::size_t index);
   void compute_waits(const std::vector<std::size_t>& needed);

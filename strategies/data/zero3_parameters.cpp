@@ -34,6 +34,7 @@ void Zero3::list_parameters() {
       Parameter p;
       p.part = weights[w].expert ? Part::experts : Part::dense;
       p.elements = weights[w].elements;
+      p.tensors = tensors_standing_for(weights[w], !profile().grouped_experts);
       p.bytes = Tape::parameter_bytes(weights[w], parameter_bytes_);
       p.persistent = p.elements <= persistence_;
       p.gathers = offloads_parameters() || stage_.sizes.sharing(p.part) > 1;
@@ -166,7 +167,7 @@ void Zero3::synchronise() {
 void Zero3::submit(const Handle& handle, Part part) {
   const bool one = handle.parameters.size() == 1, gathers = parameters_[handle.parameters.front()].gathers;
   const std::int64_t bytes = handle.bytes, shard = handle.second ? (bytes + second_ - 1) / second_ : divided(bytes, part);
-  const std::string name = std::string(one ? "fetch parameter " : "fetch parameters ") + (handle.second ? "from second partition " : "") + (part == Part::experts ? "of experts " : "") + std::to_string(bytes) + (handle.on_disk > 0 ? " disk " + std::to_string(handle.on_disk) : "");
+  const std::string name = std::string(one ? "fetch parameter " : "fetch parameters ") + (handle.second ? "from second partition " : "") + (part == Part::experts ? "of experts " : "") + std::to_string(bytes) + (one && parameters_[handle.parameters.front()].tensors > 1 ? " in " + std::to_string(parameters_[handle.parameters.front()].tensors) : "") + (handle.on_disk > 0 ? " disk " + std::to_string(handle.on_disk) : "");
   append(name, Phase::parameter_gather, one && !quantises(handle) ? parameters_[handle.parameters.front()].frame : handle.frame, handle.frame, [&](plan::BlockWriter& w) {
     if (gathers && !quantises(handle)) w.alloc(0, bytes, one ? Category::parameter : Category::communication, Frame::own, Stream::data_gather);
     if (offloads_parameters()) {  // the shard comes up first
@@ -193,9 +194,14 @@ void Zero3::submit(const Handle& handle, Part part) {
 }
 
 void Zero3::gather_over(plan::BlockWriter& w, const Handle& handle, Part part, std::int64_t bytes, const char* name) {
+  const std::int64_t tensors = handle.parameters.size() == 1 ? parameters_[handle.parameters.front()].tensors : 1;
+  for (std::int64_t i = 0; i < tensors; ++i) gather_tensor(w, handle, part, bytes / tensors, name);
+  copy_lists(w, bytes, part, 1, Stream::data_gather);
+}
+
+void Zero3::gather_tensor(plan::BlockWriter& w, const Handle& handle, Part part, std::int64_t bytes, const char* name) {
   if (handle.second) w.collective(builder().collective({CollectiveKind::all_gather, plan::GroupAxis::data_secondary, Bytes{bytes}, name}), Stream::data_gather, 0, profile().collective_host);
   else over_groups(w, CollectiveKind::all_gather, part == Part::experts ? std::array<std::int64_t, 2>{0, bytes} : std::array<std::int64_t, 2>{bytes, 0}, name, Stream::data_gather, 0);
-  copy_lists(w, bytes, part, 1, Stream::data_gather);
 }
 
 /// Collectives of lists of tensors: PyTorch copies from or to one buffer, rank by rank (ProcessGroupNCCL::allgather, reduce_scatter:

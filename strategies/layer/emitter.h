@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "strategies/layer/autograd_graph.h"
+#include "strategies/layer/modules.h"
 
 namespace rehearse::strategies {
 
@@ -71,7 +72,8 @@ class TapeEmitter {
   void outliving(plan::BlockWriter& drop, plan::BlockWriter& last, plan::BlockWriter& keep);
   void kernel(std::uint32_t spec, plan::Stream stream = plan::Stream::compute, int launches = 1);
   void enter(const Node& node);
-  void hook(int n, bool begins);
+  enum class Hook : std::uint8_t { forward_begins, backward_begins, ends };
+  void hook(int n, Hook what);
   Duration issued(Duration whole) const;
 
   // Backward (tape_backward.cpp)
@@ -125,6 +127,7 @@ class TapeEmitter {
   std::vector<std::pair<TensorId, std::uint32_t>> kept_graph_;   // tensors of a recomputation that Node::outputs_kept holds, and their slots
   int kept_region_ = -1;                       // where it runs
   std::vector<HookPoint>* hooks_ = nullptr;    // of the block at hand
+  ModuleStarts modules_;                       // where hooks are
   std::vector<int> gradients_;                 // made since the last of them
   bool reentered_ = false;                     // a reentrant checkpoint's variables are held
   plan::Category output_category_ = plan::Category::temporary;

@@ -154,15 +154,6 @@ struct Tape {
     weights.push_back(std::move(w));
     return static_cast<int>(weights.size()) - 1;
   }
-  /// Modules that this is made of and whose forward is called, as torch.nn counts them: one per weight (a bias belongs to its weight's),
-  /// of a layer itself, attention, MLP and activation, and of an adapted linear layer the wrapper and the dropout of PEFT
-  /// (huggingface/peft tuners/lora/layer.py: base_layer, lora_dropout, lora_A and lora_B are modules).
-  int modules() const {
-    const auto own = [](const Weight& w) { return !w.name.ends_with(".bias"); };
-    const auto adapters = std::count_if(weights.begin(), weights.end(), [](const Weight& w) { return w.name.ends_with(".lora_A.weight"); });
-    const auto owned = std::count_if(weights.begin(), weights.end(), own);
-    return static_cast<int>(owned + 2 * adapters) + (owned - 2 * adapters > 2 ? 4 : 0);
-  }
   /// Elements that this tape owns; tied weights count where they are stored.
   std::int64_t trainable_elements(Part part = Part::all) const;
   std::int64_t elements(Part part = Part::all) const;

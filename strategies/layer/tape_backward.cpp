@@ -48,7 +48,7 @@ void TapeEmitter::backward_node(int n) {
   const int region = graph_.region_of(n);
   if (region >= 0 && !region_done_[static_cast<std::size_t>(region)]) recompute_region(region);
   for (TensorId t : graph_.saved(n)) require(t);
-  hook(n, true);
+  hook(n, Hook::backward_begins);
   in_backward_node_ = true;
 
   std::vector<int> output_gradients;
@@ -60,7 +60,7 @@ void TapeEmitter::backward_node(int n) {
   Left left{.node = &it};
   if (split()) keep_for_weights(n, reached && waits(it) ? output_gradients : std::vector<int>{}, left);
   if (reached) run_backward(it, output_gradients, split() ? &left : nullptr);
-  hook(n, false);
+  hook(n, Hook::ends);
   release_saved(n);
   in_backward_node_ = false;
   if (!left.items.empty() || !left.tensors.empty()) left_.push_back(std::move(left));
@@ -121,7 +121,7 @@ void TapeEmitter::recompute_region(int region) {
     for (const auto* list : {&node(n).inputs, &node(n).holds})
       for (TensorId t : *list) ++tensor(t).uses;
   const bool was = std::exchange(in_backward_node_, false);
-  if (options_.checkpoint) out_->host(issued(profile_.layer_host + (keeps_first_graph() ? profile_.recompute_host : profile_.reentrant_host)) + profile_.submodule_host * options_.hooked_submodules);
+  if (options_.checkpoint) out_->host(issued(profile_.layer_host + (keeps_first_graph() ? profile_.recompute_host : profile_.reentrant_host)));
   else out_->host(issued(profile_.region_host));
   for (int n : again) forward_node(n, true);
   if (options_.gather_again) out_->collective(*options_.gather_again, plan::Stream::data_gather, plan::kComputeWaits, profile_.collective_host);

@@ -15,6 +15,7 @@ using plan::Frame;
 TapeEmitter::TapeEmitter(const Tape& tape, const EmitOptions& options, const FrameworkProfile& profile, plan::PlanBuilder& builder)
     : tape_(tape), options_(options), profile_(profile), builder_(builder), graph_(tape, options), tensors_(tape.tensors.size()), gradient_of_(tape.tensors.size(), -1),
       region_done_(static_cast<std::size_t>(tape.regions) + 1) {
+  if (options_.hooks_above >= 0) modules_ = module_starts(tape_, !profile_.grouped_experts);
   if (tape_.input != kNoTensor) tensor(tape_.input) = {.live = true, .frame = Frame::below, .slot = kOutputSlot};
   if (tape_.output != kNoTensor) tensor(tape_.output).slot = kOutputSlot;
   for (std::size_t t = 0; t < tensors_.size(); ++t) tensors_[t].saved = graph_.reasons_to_keep(static_cast<TensorId>(t));
@@ -29,7 +30,7 @@ TapeBlocks TapeEmitter::run() {
   out_ = &forward;
   hooks_ = &blocks.forward_hooks;
   out_->reserve_slots(2);
-  out_->host(issued(profile_.layer_host) + profile_.submodule_host * options_.hooked_submodules + (keeps_first_graph() ? issued(profile_.checkpoint_host) : Duration{}));
+  out_->host(issued(profile_.layer_host) + (keeps_first_graph() ? issued(profile_.checkpoint_host) : Duration{}));
   emit_forward();
   plan::Block forward_block = forward.take();
 
@@ -38,7 +39,7 @@ TapeBlocks TapeEmitter::run() {
   out_ = &backward;
   hooks_ = &blocks.backward_hooks;
   backward_ = true;
-  if (graph_.any_active()) out_->host(issued(profile_.layer_backward_host) + profile_.submodule_backward_host * options_.hooked_submodules + profile_.gradient_host * options_.hooked_gradients);
+  if (graph_.any_active()) out_->host(issued(profile_.layer_backward_host) + profile_.gradient_host * options_.hooked_gradients);
   emit_backward();
   if (!gradients_.empty()) hooks_->push_back({.at = out_->position(), .gradients = std::exchange(gradients_, {})});
   plan::Block backward_block = backward.take();
@@ -83,14 +84,14 @@ void TapeEmitter::forward_node(int n, bool keep_outputs) {
   const auto later = [](const Item& i) { return i.kind == Item::Kind::produce_outputs; };
   // What the layer hands on is kept by the layer above: a checkpoint's input, if nothing else.
   const bool hands_on = options_.recorded && !backward_ && tape_.output != kNoTensor && std::any_of(it.outputs.begin(), it.outputs.end(), [&](TensorId t) { return tape_.root(t) == tape_.root(tape_.output); });
-  hook(n, true);
+  hook(n, Hook::forward_begins);
   const bool held = !backward_ && !attributes_.empty() && std::any_of(it.outputs.begin(), it.outputs.end(), [&](TensorId t) { return tensor(t).saved > 0; });
   output_category_ = keep_outputs || hands_on || held ? Category::activation : Category::temporary;
   if (std::none_of(it.forward.begin(), it.forward.end(), later))
     for (TensorId t : it.outputs) allocate(t, output_category_);
   for (TensorId t : it.intermediates) allocate(t, keep_outputs ? Category::activation : Category::temporary);
   items(it.forward, &it, nullptr);
-  hook(n, false);
+  hook(n, Hook::ends);
   for (TensorId t : it.inputs) --tensor(t).uses;
   for (TensorId t : it.holds) --tensor(t).uses;
   for (TensorId t : it.intermediates) release_if_unused(t);
@@ -304,8 +305,8 @@ void TapeEmitter::enter(const Node& node) {
   if (!in_cuda_graph_) out_->host(in_backward_node_ ? node.backward_host : node.forward_host);
 }
 
-/// The modules of a node's weights begin or end here.
-void TapeEmitter::hook(int n, bool begins) {
+/// Modules begin before a node, and those of its weights end behind it. Each that begins takes host time.
+void TapeEmitter::hook(int n, Hook what) {
   if (options_.hooks_above < 0) return;
   std::vector<int> weights;
   bool large = false;
@@ -314,11 +315,19 @@ void TapeEmitter::hook(int n, bool begins) {
       weights.push_back(static_cast<int>(w));
       large = large || tape_.weights[w].elements > options_.hooks_above;
     }
-  if (!large) return;
-  const bool recorded = !in_backward_node_ && graph_.active(n) && (backward_ || graph_.region_of(n) < 0);
-  HookPoint point{.at = out_->position(), .begins = begins, .recorded = recorded, .weights = std::move(weights)};
-  if (!begins) point.gradients = std::exchange(gradients_, {});
-  hooks_->push_back(std::move(point));
+  if (!large) weights.clear();
+  if (what == Hook::ends) {
+    if (!large) return;
+    const bool recorded = !in_backward_node_ && graph_.active(n) && (backward_ || graph_.region_of(n) < 0);
+    hooks_->push_back({.at = out_->position(), .recorded = recorded, .weights = std::move(weights), .gradients = std::exchange(gradients_, {})});
+    return;
+  }
+  const bool forward = what == Hook::forward_begins;
+  const int modules = (forward ? modules_.forward : modules_.backward)[static_cast<std::size_t>(n)];
+  for (int i = 0; i < modules; ++i) {
+    out_->host(forward ? profile_.submodule_host : profile_.submodule_backward_host);
+    hooks_->push_back({.at = out_->position(), .begins = true, .weights = i + 1 == modules ? std::move(weights) : std::vector<int>{}});
+  }
 }
 
 /// Share of the layer whose host code runs: captured parts are replayed without it.

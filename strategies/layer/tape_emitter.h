@@ -45,20 +45,19 @@ struct EmitOptions {
   std::uint32_t backward_workspace_slot = 0;
   Duration collective_wait{};         // host time of a collective beyond the profile's
   SplitBackward split = SplitBackward::none;
-  int hooked_submodules = 0;          // modules with hooks before and after each pass (ZeRO-3)
   int hooked_gradients = 0;           // trained parameters whose gradients have hooks (ZeRO-2)
-  std::int64_t hooks_above = -1;      // elements: where modules of larger weights begin and end is marked; -1: nowhere
+  std::int64_t hooks_above = -1;      // modules have hooks before and after each pass (ZeRO-3): where they begin is marked, and where those with larger weights end, in elements; -1: none have
   std::optional<std::uint32_t> gather_again;   // collective behind a checkpoint's recomputation, of parameters that go with its end
   bool retains_ends = false;          // a checkpoint whose input and its gradient stay until the micro-batch's backward is over
   bool above_retains = false;         // the layer above is such a one
 };
 
-/// Between two nodes of a block: the modules of some weights begin or end, or the gradients of some have been made.
+/// Between two nodes of a block: a module begins, the modules of some weights end, or the gradients of some have been made.
 struct HookPoint {
   plan::Cut at;
   bool begins = false;
   bool recorded = false;        // the module's forward, and autograd saves what its backward reads
-  std::vector<int> weights;     // of the modules, in the tape's order
+  std::vector<int> weights;     // of the modules, in the tape's order; small ones, which are never away, and modules without: none
   std::vector<int> gradients;   // made since the last point; at the end of a module, or of the block
 };
 
