@@ -26,7 +26,7 @@ Cause cause_of(GroupAxis axis) {
 }
 
 /// What buckets are packed, cast and unpacked on while they travel: waiting for it is waiting for data-parallel communication.
-bool reduces_or_gathers(plan::Stream s) { return s == plan::Stream::data_gather || s == plan::Stream::data_reduce || s == plan::Stream::data_replicate; }
+bool reduces_or_gathers(plan::Stream s) { return s == plan::Stream::data_gather || s == plan::Stream::data_reduce || s == plan::Stream::data_shard || s == plan::Stream::data_replicate; }
 
 }  // namespace
 

@@ -10,6 +10,7 @@ std::string_view name_of(Stream s) {
     case Stream::expert: return "expert collectives";
     case Stream::data_gather: return "parameter gather";
     case Stream::data_reduce: return "gradient reduction";
+    case Stream::data_shard: return "shard collectives";
     case Stream::data_replicate: return "replica reduction";
     case Stream::send_forward: return "send activations";
     case Stream::recv_forward: return "receive activations";

@@ -22,8 +22,9 @@ enum class Stream : std::uint8_t {
   tensor,        // tensor-parallel collectives
   context,       // context-parallel rings and all-to-alls
   expert,        // expert dispatch and combine
-  data_gather,   // parameter all-gathers
-  data_reduce,   // gradient reductions
+  data_gather,   // parameters on their way: copies around all-gathers
+  data_reduce,   // gradients on theirs
+  data_shard,    // collectives of the group that shares parameters, whose library runs them one after the other
   data_replicate,// second reduction of hybrid sharding
   send_forward,  // pipeline messages: one queue per direction and side
   recv_forward,

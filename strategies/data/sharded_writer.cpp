@@ -53,18 +53,13 @@ std::string ShardedWriter::key(const char* what, const Unit& u) const {
 }
 
 void ShardedWriter::over_groups(plan::BlockWriter& w, CollectiveKind kind, const std::array<std::int64_t, 2>& bytes, const char* name, Stream stream, int sync) {
-  const std::uint32_t ready = Stage::kPersistentSlots - 29, done = Stage::kPersistentSlots - 30;
-  const bool other = stream != kWire && bytes[0] + bytes[1] > 0;
-  if (other) {
-    w.record(stream, ready);
-    w.wait(kWire, ready);
-  }
+  constexpr std::uint32_t kReady = Stage::kPersistentSlots - 35, kDone = Stage::kPersistentSlots - 36;
+  w.record(stream, kReady, events_);
+  w.wait(Stream::data_shard, kReady, events_);
   for (std::size_t i = 0; i < kParts.size(); ++i)
-    if (bytes[i] > 0 && stage_.sizes.sharing(kParts[i]) > 1) w.collective(builder().collective({kind, axis_of(kParts[i]), Bytes{bytes[i]}, name}), kWire, sync, profile().collective_host);
-  if (other) {
-    w.record(kWire, done);
-    w.wait(stream, done);
-  }
+    if (bytes[i] > 0 && stage_.sizes.sharing(kParts[i]) > 1) w.collective(builder().collective({kind, axis_of(kParts[i]), Bytes{bytes[i]}, name}), Stream::data_shard, sync, profile().collective_host);
+  w.record(Stream::data_shard, kDone, events_);
+  w.wait(stream, kDone, events_);
 }
 
 void ShardedWriter::sum_over_replicas(plan::BlockWriter& w, std::int64_t bytes) {

@@ -38,8 +38,10 @@ class ShardedWriter : public DataParallelWriter {
   /// Blocks are shared by units of equal sizes that train the same of their weights.
   std::string key(const char* what, const Unit& u) const;
 
-  static constexpr plan::Stream kWire = plan::Stream::data_gather;
-  /// A collective over each group that shares some of a unit. `bytes`: of each part, dense and experts.
+  /// A collective over each group that shares some of a unit. `bytes`: of each part, dense and experts. It waits for `stream`, and `stream` for it;
+  /// before it run all that the host has issued to the group earlier, whatever stream they came from and whatever they wait for: gathers stand
+  /// behind reductions whose gradients are still to be made. Source: PyTorch ProcessGroupNCCL.cpp (one NCCL stream per group and device), and NCCL
+  /// itself, whose kernels of one communicator never run beside each other (enqueue.cc, ncclLaunchPrepare: launches wait for the communicator's stream).
   void over_groups(plan::BlockWriter& w, CollectiveKind kind, const std::array<std::int64_t, 2>& bytes, const char* name, plan::Stream stream, int sync);
   /// Sums reduced shards over the replicas, behind their reduction.
   void sum_over_replicas(plan::BlockWriter& w, std::int64_t bytes);
@@ -53,6 +55,7 @@ class ShardedWriter : public DataParallelWriter {
   std::int64_t parameter_bytes_ = 2, reduce_bytes_ = 4;   // per element, on the wire
   bool reshard_ = true;                                   // after forward
   bool whole_states_ = false;                             // of quantisation: on every rank
+  plan::Frame events_ = plan::Frame::own;                 // which frame of its calls is the program's persistent one
   std::vector<bool> gathered_, kept_;                     // by unit: under way or there; there for uses to come
 
  private:

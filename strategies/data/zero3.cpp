@@ -21,6 +21,7 @@ Zero3::Zero3(Stage& stage) : ShardedWriter(stage, stage.profile.reduce) {
   sub_group_ = dp.sub_group.value_or(1'000'000'000);
   bucket_ = dp.bucket ? dp.bucket->value / reduce_bytes_ : profile().bucket_elements;
   if (bucket_ <= 0) bucket_ = 500'000'000;
+  events_ = plan::Frame::below;
   second_ = stage.sizes.secondary;
   quantises_weights_ = dp.quantized_weights;
   saves_weights_ = !dp.memory_efficient_linear;

@@ -130,7 +130,7 @@ class Zero3 final : public ShardedWriter {
   void elementwise(plan::BlockWriter& w, const char* name, std::int64_t read, std::int64_t written, plan::Stream stream) {
     w.kernel(builder().kernel({.kind = model::KernelKind::elementwise, .bytes_read = read, .bytes_written = written, .name = name}), host(), stream);
   }
-  /// A call whose slots lie in frames of parameters and of fetches.
+  /// A call whose slots lie in frames of parameters and of fetches, those of events around collectives in the persistent one.
   template <typename Write>
   void append(const std::string& key, plan::Phase phase, std::uint32_t own, std::uint32_t unit, Write write) {
     const std::uint32_t id = stage_.block(key, write);
@@ -138,6 +138,7 @@ class Zero3 final : public ShardedWriter {
     plan::Call call{.block = id, .phase = phase};
     call.frames[static_cast<std::size_t>(plan::Frame::own)] = own;
     call.frames[static_cast<std::size_t>(plan::Frame::unit)] = unit;
+    call.frames[static_cast<std::size_t>(plan::Frame::below)] = stage_.persistent;
     stage_.append(call);
   }
 

@@ -124,7 +124,7 @@ void TapeEmitter::recompute_region(int region) {
   if (options_.checkpoint) out_->host(issued(profile_.layer_host + (keeps_first_graph() ? profile_.recompute_host : profile_.reentrant_host)));
   else out_->host(issued(profile_.region_host));
   for (int n : again) forward_node(n, true);
-  if (options_.gather_again) out_->collective(*options_.gather_again, plan::Stream::data_gather, plan::kComputeWaits, profile_.collective_host);
+  if (options_.gather_again) out_->collective(*options_.gather_again, plan::Stream::data_shard, plan::kComputeWaits, profile_.collective_host);
   in_backward_node_ = was;
   for (const auto& [owner, t] : graph_.region_inputs())
     if (owner == region) {
