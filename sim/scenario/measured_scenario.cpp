@@ -113,6 +113,7 @@ class RowScenario {
   void choose_precision() {
     format_ = cell(row_, "precision");
     if (contains(note_, "power limited")) throw NotSimulated{"the GPUs ran under a power limit that the source does not state"};
+    if (contains(note_, "autocast around FSDP without its MixedPrecision")) throw NotSimulated{"autocast around FSDP units that gather fp32 weights, whose residual stream is fp32, is not simulated"};
     if (contains(note_, "rowwise_with_gw_hp")) throw NotSimulated{"fp8 with row scales whose weight gradients are 16-bit products is not simulated"};
     if (format_ == "fp8" && (contains(note_, "float8 rowwise") || contains(note_, "fp8 rowwise"))) format_ = "fp8-rowwise";
     if (format_ == "nf4") format_ = "bf16";  // what products are computed in
