@@ -49,6 +49,21 @@ TEST(Contention, TilesDealtOutBeforehandAreLateWhereSmsAreHeld) {
   EXPECT_FALSE(tiles_are_late(product, 0.25));
 }
 
+// Two kernels that could each fill the GPU take twice as long beside each other, products among them: tiles dealt out beforehand are late where
+// channels hold SMs, not where another kernel's blocks run. Of what 0.25 held SMs leave, 1 + 1 is wanted: 0.375 each for kernels of many blocks.
+TEST(Contention, KernelsBesideEachOtherShareTheGpu) {
+  Priced product = kernel(1, 0);
+  product.late_tiles = 0.7f;
+  const auto two = rates({product, kernel(1, 0)});
+  EXPECT_DOUBLE_EQ(two[0], 0.5);
+  EXPECT_DOUBLE_EQ(two[1], 0.5);
+  const auto beside = rates({product, kernel(1, 0), collective(0.25f, 0.5f, 0)});
+  EXPECT_DOUBLE_EQ(beside[0], 0.5);
+  EXPECT_DOUBLE_EQ(beside[1], 0.375);
+  const auto small = rates({product, kernel(0, 0.3f)});   // moves bytes and takes no SM that counts
+  EXPECT_DOUBLE_EQ(small[0], 1);
+}
+
 // MI300X: a product and a collective at once save 21 % of what they could at best (arXiv 2412.14335). Of a long product C beside a collective
 // M that could be M; so the product makes 0.21 of its way while the collective runs.
 TEST(Contention, OverlapOnAnMi300xSavesAFifthOfWhatItCould) {

@@ -55,6 +55,17 @@ TEST(Zero3Hooks, AreAtEveryModuleOfAnAdapter) {
   EXPECT_NEAR(host_us(adapted("zero3"), "layer forward") - host_us(adapted("zero2"), "layer forward"), (13 + 4 * 7) * forward, 1e-3);
 }
 
+// Of a layer of Mixtral (transformers 4): itself, two norms, attention with its four matrices, the block of experts and the router, and of each
+// expert itself, three matrices and the activation.
+TEST(Zero3Hooks, AreAtEveryExpert) {
+  const auto experts = [](const std::string& kind) {
+    const std::string text = "model: mixtral-8x7b\ncluster: {node: dgx-h100, nodes: 4}\ntraining: {sequence_length: 256, global_batch_size: 32, micro_batch_size: 1, framework: deepspeed}\ndata_parallel: {kind: " + kind + "}\n";
+    return simulate(read_scenario(config::parse_document(text, "hooks.yaml").root, "hooks.yaml"));
+  };
+  const double forward = static_cast<double>(job("zero3", "none").profile.submodule_host.count()) * 1e-6;
+  EXPECT_NEAR(host_us(experts("zero3"), "layer forward") - host_us(experts("zero2"), "layer forward"), (10 + 5 * 8) * forward, 1e-3);
+}
+
 // Adapters train 14 parameters of a layer with seven adapted matrices; frozen ones have no hooks of ZeRO-2's.
 TEST(Zero2Hooks, AreOnTrainedParametersAlone) {
   const auto adapted = [](const std::string& kind) {
