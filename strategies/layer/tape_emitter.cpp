@@ -325,7 +325,7 @@ void TapeEmitter::hook(int n, Hook what) {
   const bool forward = what == Hook::forward_begins;
   const int modules = (forward ? modules_.forward : modules_.backward)[static_cast<std::size_t>(n)];
   for (int i = 0; i < modules; ++i) {
-    out_->host(forward ? profile_.submodule_host : profile_.submodule_backward_host);
+    out_->host((forward ? profile_.submodule_host : profile_.submodule_backward_host) + profile_.stream_host);   // fetch_sub_module: current_stream().wait_stream
     hooks_->push_back({.at = out_->position(), .begins = true, .weights = i + 1 == modules ? std::move(weights) : std::vector<int>{}});
   }
 }

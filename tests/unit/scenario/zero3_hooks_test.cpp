@@ -2,6 +2,8 @@
 // (runtime/zero/parameter_offload.py, _register_deepspeed_module). They are host time, whatever the module computes.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "sim/config/document.h"
 #include "sim/scenario/simulate.h"
 
@@ -12,6 +14,8 @@ Scenario job(const std::string& kind, const std::string& recompute, int tokens =
   const std::string text = "model: llama-2-7b\ncluster: {node: dgx-h100}\ntraining: {sequence_length: " + std::to_string(tokens) + ", global_batch_size: 8, micro_batch_size: 1, framework: deepspeed}\ndata_parallel: {kind: " + kind + "}\nmemory: {recompute: " + recompute + "}\n";
   return read_scenario(config::parse_document(text, "hooks.yaml").root, "hooks.yaml");
 }
+
+double microseconds(Duration d) { return static_cast<double>(d.count()) * 1e-6; }
 
 /// Host time of a layer's forward or backward beyond what launches take, in microseconds.
 double host_us(const Result& r, const std::string& block) {
@@ -29,7 +33,7 @@ double host_us(const Result& r, const std::string& block) {
 // A Llama layer is 13 modules: 7 linear layers, 2 norms, attention, MLP, activation and itself.
 TEST(Zero3Hooks, AreHostTimePerModuleAndPass) {
   const Scenario s = job("zero3", "none");
-  const double forward = static_cast<double>(s.profile.submodule_host.count()) * 1e-6, backward = static_cast<double>(s.profile.submodule_backward_host.count()) * 1e-6;
+  const double forward = microseconds(s.profile.submodule_host + s.profile.stream_host), backward = microseconds(s.profile.submodule_backward_host + s.profile.stream_host);
   // ZeRO-2's hooks are on what is trained instead: nine parameters of a layer, in backward alone.
   const double gradients = 9 * static_cast<double>(s.profile.gradient_host.count()) * 1e-6;
   ASSERT_GT(forward, 0);
@@ -51,7 +55,8 @@ TEST(Zero3Hooks, AreAtEveryModuleOfAnAdapter) {
     const std::string text = "model: llama-2-7b\ncluster: {node: dgx-h100}\ntraining: {sequence_length: 256, global_batch_size: 8, micro_batch_size: 1, framework: deepspeed}\ndata_parallel: {kind: " + kind + "}\ntuning: {kind: lora, targets: [all-linear]}\n";
     return simulate(read_scenario(config::parse_document(text, "hooks.yaml").root, "hooks.yaml"));
   };
-  const double forward = static_cast<double>(job("zero3", "none").profile.submodule_host.count()) * 1e-6;
+  const strategies::FrameworkProfile profile = job("zero3", "none").profile;
+  const double forward = microseconds(profile.submodule_host + profile.stream_host);
   EXPECT_NEAR(host_us(adapted("zero3"), "layer forward") - host_us(adapted("zero2"), "layer forward"), (13 + 4 * 7) * forward, 1e-3);
 }
 
@@ -62,7 +67,8 @@ TEST(Zero3Hooks, AreAtEveryExpert) {
     const std::string text = "model: mixtral-8x7b\ncluster: {node: dgx-h100, nodes: 4}\ntraining: {sequence_length: 256, global_batch_size: 32, micro_batch_size: 1, framework: deepspeed}\ndata_parallel: {kind: " + kind + "}\n";
     return simulate(read_scenario(config::parse_document(text, "hooks.yaml").root, "hooks.yaml"));
   };
-  const double forward = static_cast<double>(job("zero3", "none").profile.submodule_host.count()) * 1e-6;
+  const strategies::FrameworkProfile profile = job("zero3", "none").profile;
+  const double forward = microseconds(profile.submodule_host + profile.stream_host);
   EXPECT_NEAR(host_us(experts("zero3"), "layer forward") - host_us(experts("zero2"), "layer forward"), (10 + 5 * 8) * forward, 1e-3);
 }
 
@@ -100,6 +106,32 @@ TEST(Zero3Hooks, TheHostIsAFewReductionsAhead) {
   }
   EXPECT_GT(issued, 7 * 32);   // seven matrices per layer, and more
   EXPECT_EQ(waits, issued - 3);
+}
+
+// A CPU has no CUDA streams: what asking for them takes on a GPU is counted. A gather enters the stream of gathers twice, records an event and lets
+// its parameter go; a gradient looks four times, a reduction twice and takes the host itself.
+TEST(Zero3Hooks, LookForTheCurrentStream) {
+  Scenario s = job("zero3", "none");
+  s.strategy.data_parallel.bucket = Bytes{2};   // every gradient by itself
+  const Result with = simulate(s);
+  s.profile.stream_host = s.profile.reduction_host = Duration{};
+  const Result without = simulate(s);
+  const strategies::FrameworkProfile profile = job("zero3", "none").profile;
+  ASSERT_GT(profile.stream_host, Duration{});
+  ASSERT_GT(profile.reduction_host, Duration{});
+  std::map<std::string, int> blocks;
+  for (const plan::Block& b : with.plan.blocks) {
+    const double more = host_us(with, b.name) - host_us(without, b.name);
+    const double look = microseconds(profile.stream_host);
+    const auto takes = [&](const char* kind, double expected) {
+      EXPECT_NEAR(more, expected, 1e-3) << b.name;
+      ++blocks[kind];
+    };
+    if (b.name.starts_with("fetch parameter")) takes("gather", 4 * look);
+    if (b.name.starts_with("gradient into bucket") || b.name.starts_with("gradient beside bucket")) takes("gradient", 4 * look);
+    if (b.name.starts_with("reduce bucket")) takes("reduction", microseconds(profile.reduction_host) + 2 * look);
+  }
+  for (const char* kind : {"gather", "gradient", "reduction"}) EXPECT_GT(blocks[kind], 0) << kind;
 }
 
 TEST(Zero3Hooks, SetTheFloorOfSmallSteps) {
