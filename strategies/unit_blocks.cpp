@@ -6,6 +6,13 @@
 
 namespace rehearse::strategies {
 
+namespace {
+
+/// Modules around all layers: the model with its head, and the one inside it that ends with the final norm.
+constexpr int kModelModules = 2;
+
+}  // namespace
+
 UnitBlocks::UnitBlocks(Stage& stage, const DataParallelWriter& data) : stage_(stage), data_(data), taking_turns_(stage.profile), variants_(stage.units.size()) {
   // Threads of one process hold Python's lock in turn; backward is launched by autograd's threads, which need no lock.
   taking_turns_.kernel_host *= stage.sizes.data;
@@ -93,6 +100,7 @@ TapeBlocks UnitBlocks::emit_unit(const Unit& u, const Variant& variant) {
   options.above_retains = u.above_retains;
   if (stage_.strategy.data_parallel.kind == DataParallelKind::zero2) options.hooked_gradients = static_cast<int>(std::count_if(tape.weights.begin(), tape.weights.end(), [](const Weight& w) { return w.trainable; }));
   options.hooks_above = data_.hooks_above();
+  options.modules_around = kModelModules + (stage_.strategy.tuning.low_rank() ? 1 : 0);   // PeftModel and LoraModel, which calls the model with its head past its hooks
   options.gather_again = data_.gather_again(u);
   return emit(tape, options, u.in_parallel ? taking_turns_ : stage_.profile, stage_.builder);
 }

@@ -51,10 +51,9 @@ void Zero3::list_parameters() {
   }
 }
 
-/// A micro-batch begins: the recorded order is followed from its start.
+/// A micro-batch begins: the recorded order is followed from its start. What is there still is there.
 void Zero3::reset() {
   step_ = 0;
-  live_ = 0;
   queue_.clear();
   for (Parameter& p : parameters_) p.fetched_for = -1;
   for (std::size_t i = 0; i < uses_.size(); ++i)
@@ -84,7 +83,7 @@ void Zero3::begin_module() {
 }
 
 /// release_sub_module: what the next modules, up to a distance in elements, do not use again.
-void Zero3::end_module(bool recorded) {
+void Zero3::end_module(bool recorded, bool releases) {
   const std::size_t ended = step_ - 1;
   std::set<std::size_t> going(uses_[ended].begin(), uses_[ended].end());
   std::erase_if(going, [&](std::size_t p) { return parameters_[p].persistent || parameters_[p].fetched_for > static_cast<std::int64_t>(step_); });
@@ -96,6 +95,7 @@ void Zero3::end_module(bool recorded) {
     }
   if (!recorded)
     for (const std::size_t p : uses_[ended]) free_saved(parameters_[p]);
+  if (!releases) return;
   for (const std::size_t p : going) let_go(p, Phase::forward, recorded && saves_weights_ && parameters_[p].multiplied && !parameters_[p].saved);
 }
 

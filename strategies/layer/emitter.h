@@ -74,6 +74,7 @@ class TapeEmitter {
   void enter(const Node& node);
   enum class Hook : std::uint8_t { forward_begins, backward_begins, ends };
   void hook(int n, Hook what);
+  void modules_begin(int modules, bool forward, std::vector<int> weights);
   Duration issued(Duration whole) const;
 
   // Backward (tape_backward.cpp)

@@ -94,6 +94,7 @@ Tape embedding_tape(const LowerContext& context, bool tied_here) {
   if (c.profile.wide_residual) c.activation = DType::fp32;
   Operators op(c, tape);
   const auto& m = c.model;
+  tape.makes_angles = m.position == model::Position::rotary;
   const std::int64_t width = m.embedding_width > 0 ? m.embedding_width : m.hidden;
   TensorId x = word_embedding(c, op, tape, width, tied_here);
   if (width != m.hidden) x = op.linear(x, "embedding projection", width, m.hidden, false, Operators::Split::none);

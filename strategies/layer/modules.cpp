@@ -36,15 +36,29 @@ void add_containers(const Tape& tape, ModuleStarts& starts) {
   const std::vector<int>&attention = linear.runs.front(), &mlp = linear.runs.back();
   if (attention.empty()) return;
   const auto begins = [](std::vector<int>& by_node, int node) { ++by_node[static_cast<std::size_t>(node)]; };
-  const std::size_t beyond_first = std::min<std::size_t>(1, mlp.size() - 1);
   begins(starts.forward, std::min(linear.first_node, attention.front()));
   begins(starts.forward, attention.front());
   begins(starts.forward, mlp.front());
-  begins(starts.forward, mlp[beyond_first]);
+  begins(starts.forward, mlp[std::min<std::size_t>(1, mlp.size() - 1)]);
   begins(starts.backward, mlp.back());
   begins(starts.backward, mlp.back());
-  begins(starts.backward, mlp[mlp.size() - 1 - beyond_first]);
+  begins(starts.backward, mlp.front());   // of what is multiplied with the activation the later product is first
   begins(starts.backward, attention.back());
+}
+
+/// Around the model: they begin with the unit that nothing comes before, and in backward with the one that has the loss.
+void add_model(const Tape& tape, int around, ModuleStarts& starts) {
+  if (tape.nodes.empty() || around == 0) return;
+  if (tape.input == kNoTensor) {
+    starts.forward.front() += around;
+    starts.behind_forward = tape.makes_angles ? 1 : 0;
+  }
+  if (tape.output != kNoTensor) return;
+  int norm = 0;
+  for (const Weight& w : tape.weights)
+    if (owns_module(w) && !w.matrix) norm = std::max(norm, w.node);
+  starts.backward.back() += around - 1;
+  ++starts.backward[static_cast<std::size_t>(norm)];
 }
 
 }  // namespace
@@ -54,7 +68,7 @@ std::int64_t tensors_standing_for(const Weight& weight, bool loops) {
   return weight.experts * (weight.name.find("gate_up") != std::string::npos ? 2 : 1);
 }
 
-ModuleStarts module_starts(const Tape& tape, bool loops) {
+ModuleStarts module_starts(const Tape& tape, bool loops, int around) {
   ModuleStarts starts{std::vector<int>(tape.nodes.size()), std::vector<int>(tape.nodes.size())};
   int own = 0;
   bool experts_counted = false;
@@ -66,6 +80,7 @@ ModuleStarts module_starts(const Tape& tape, bool loops) {
     for (std::vector<int>* by_node : {&starts.forward, &starts.backward}) (*by_node)[static_cast<std::size_t>(w.node)] += static_cast<int>(modules);
   }
   if (own > 2) add_containers(tape, starts);
+  add_model(tape, around, starts);
   return starts;
 }
 

@@ -118,6 +118,7 @@ struct Tape {
   std::vector<Node> nodes;
   TensorId input = kNoTensor, output = kNoTensor;   // the residual stream; input may be kNoTensor (embedding)
   int regions = 0;
+  bool makes_angles = false;   // of rotary positions, in a module of its own behind the last node (transformers from 4.45, LlamaModel.rotary_emb)
 
   TensorId tensor(std::string tensor_name, std::int64_t bytes, bool needs_gradient = true) {
     tensors.push_back({std::move(tensor_name), bytes, -1, needs_gradient, kNoTensor});

@@ -15,7 +15,7 @@ using plan::Frame;
 TapeEmitter::TapeEmitter(const Tape& tape, const EmitOptions& options, const FrameworkProfile& profile, plan::PlanBuilder& builder)
     : tape_(tape), options_(options), profile_(profile), builder_(builder), graph_(tape, options), tensors_(tape.tensors.size()), gradient_of_(tape.tensors.size(), -1),
       region_done_(static_cast<std::size_t>(tape.regions) + 1) {
-  if (options_.hooks_above >= 0) modules_ = module_starts(tape_, !profile_.grouped_experts);
+  if (options_.hooks_above >= 0) modules_ = module_starts(tape_, !profile_.grouped_experts, options_.modules_around);
   if (tape_.input != kNoTensor) tensor(tape_.input) = {.live = true, .frame = Frame::below, .slot = kOutputSlot};
   if (tape_.output != kNoTensor) tensor(tape_.output).slot = kOutputSlot;
   for (std::size_t t = 0; t < tensors_.size(); ++t) tensors_[t].saved = graph_.reasons_to_keep(static_cast<TensorId>(t));
@@ -75,6 +75,7 @@ void TapeEmitter::emit_forward() {
     for (const auto* list : {&node(n).inputs, &node(n).holds})
       for (TensorId t : *list) ++tensor(t).uses;
   for (int n = 0; n < node_count(); ++n) forward_node(n, graph_.region_of(n) < 0 || graph_.kept_in_region(n));
+  modules_begin(modules_.behind_forward, true, {});
   if (keeps_first_graph()) set_attributes_aside();
   find_kept_graph();
 }
@@ -305,7 +306,8 @@ void TapeEmitter::enter(const Node& node) {
   if (!in_cuda_graph_) out_->host(in_backward_node_ ? node.backward_host : node.forward_host);
 }
 
-/// Modules begin before a node, and those of its weights end behind it. Each that begins takes host time.
+/// Modules begin before a node, and those of its weights end behind it. DeepSpeed hears of the end of a backward from the gradient of the
+/// module's input (parameter_offload.py, PostBackwardFunctionModule); without one, as that of an embedding, of none.
 void TapeEmitter::hook(int n, Hook what) {
   if (options_.hooks_above < 0) return;
   std::vector<int> weights;
@@ -319,11 +321,16 @@ void TapeEmitter::hook(int n, Hook what) {
   if (what == Hook::ends) {
     if (!large) return;
     const bool recorded = !in_backward_node_ && graph_.active(n) && (backward_ || graph_.region_of(n) < 0);
-    hooks_->push_back({.at = out_->position(), .recorded = recorded, .weights = std::move(weights), .gradients = std::exchange(gradients_, {})});
+    const bool releases = !in_backward_node_ || std::any_of(node(n).inputs.begin(), node(n).inputs.end(), [&](TensorId t) { return graph_.wants_gradient(t); });
+    hooks_->push_back({.at = out_->position(), .recorded = recorded, .releases = releases, .weights = std::move(weights), .gradients = std::exchange(gradients_, {})});
     return;
   }
   const bool forward = what == Hook::forward_begins;
-  const int modules = (forward ? modules_.forward : modules_.backward)[static_cast<std::size_t>(n)];
+  modules_begin((forward ? modules_.forward : modules_.backward)[static_cast<std::size_t>(n)], forward, std::move(weights));
+}
+
+/// Each takes host time; the last has the weights.
+void TapeEmitter::modules_begin(int modules, bool forward, std::vector<int> weights) {
   for (int i = 0; i < modules; ++i) {
     out_->host((forward ? profile_.submodule_host : profile_.submodule_backward_host) + profile_.stream_host);   // fetch_sub_module: current_stream().wait_stream
     hooks_->push_back({.at = out_->position(), .begins = true, .weights = i + 1 == modules ? std::move(weights) : std::vector<int>{}});

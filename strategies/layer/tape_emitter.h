@@ -47,6 +47,7 @@ struct EmitOptions {
   SplitBackward split = SplitBackward::none;
   int hooked_gradients = 0;           // trained parameters whose gradients have hooks (ZeRO-2)
   std::int64_t hooks_above = -1;      // modules have hooks before and after each pass (ZeRO-3): where they begin is marked, and where those with larger weights end, in elements; -1: none have
+  int modules_around = 0;             // the whole model, with hooks too
   std::optional<std::uint32_t> gather_again;   // collective behind a checkpoint's recomputation, of parameters that go with its end
   bool retains_ends = false;          // a checkpoint whose input and its gradient stay until the micro-batch's backward is over
   bool above_retains = false;         // the layer above is such a one
@@ -57,6 +58,7 @@ struct HookPoint {
   plan::Cut at;
   bool begins = false;
   bool recorded = false;        // the module's forward, and autograd saves what its backward reads
+  bool releases = true;         // false: nothing runs at the end of its backward
   std::vector<int> weights;     // of the modules, in the tape's order; small ones, which are never away, and modules without: none
   std::vector<int> gradients;   // made since the last point; at the end of a module, or of the block
 };
