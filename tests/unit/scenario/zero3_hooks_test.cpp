@@ -46,6 +46,9 @@ TEST(Zero3Hooks, AreHostTimePerModuleAndPass) {
   EXPECT_NEAR(host_us(without, "layer backward") - host_us(simulate(job("ddp", "none")), "layer backward"), gradients, 1e-3);
   // One row of output and a norm: no layer.
   EXPECT_NEAR(host_us(with, "head forward") - host_us(without, "head forward"), 2 * forward, 1e-3);
+  // Around them LlamaForCausalLM and LlamaModel, which begin with the embedding and, in backward, with the loss; behind the embedding its rotary one.
+  EXPECT_NEAR(host_us(with, "embedding forward") - host_us(without, "embedding forward"), (1 + 2 + 1) * forward, 1e-3);
+  EXPECT_NEAR(host_us(with, "head backward") - host_us(without, "head backward"), (2 + 2) * backward - 2 * static_cast<double>(s.profile.gradient_host.count()) * 1e-6, 1e-3);
 }
 
 // PEFT makes four modules more of a linear layer: the base layer, the dropout, A and B (calibrate/ground_truth/zero3_hooks.py --adapters counts
