@@ -127,7 +127,7 @@ void StagePasses::run_hooked(plan::Call call, std::size_t u, int micro_batch, Pa
       continue;
     }
     if (!point.gradients.empty()) data_.gradients_made(u, point.gradients, micro_batch);
-    if (!point.weights.empty()) data_.end_module(point.recorded, point.releases);
+    if (!point.weights.empty()) data_.end_module({u, point.weights}, point.recorded, point.releases);
   }
 }
 

@@ -38,10 +38,10 @@ class DataParallelWriter {
   virtual std::optional<std::uint32_t> gather_again(const Unit&) const { return std::nullopt; }
   /// Where modules have hooks: all of one micro-batch's uses, in order; called once, before the first step.
   virtual void follow(std::vector<ModuleUse> uses) { (void)uses; }
-  /// The next of them begins or ends, `recorded` where it was a forward pass of which autograd saves what backward reads, and without `releases` it ends
+  /// The next of them begins, or those of some weights end, `recorded` where it was a forward pass of which autograd saves what backward reads, and without `releases` it ends
   /// unnoticed; gradients of some weights of the unit are there.
   virtual void begin_module() {}
-  virtual void end_module(bool recorded, bool releases) { (void)recorded, (void)releases; }
+  virtual void end_module(const ModuleUse& use, bool recorded, bool releases) { (void)use, (void)recorded, (void)releases; }
   virtual void gradients_made(std::size_t unit, const std::vector<int>& weights, int micro_batch) { (void)unit, (void)weights, (void)micro_batch; }
   virtual void before_forward(std::size_t unit, int micro_batch) { (void)unit, (void)micro_batch; }
   virtual void after_forward(std::size_t unit, int micro_batch) { (void)unit, (void)micro_batch; }

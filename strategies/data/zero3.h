@@ -34,7 +34,7 @@ class Zero3 final : public ShardedWriter {
   void before_forward(std::size_t, int) override {}
   void after_forward(std::size_t unit, int) override;
   void begin_module() override;
-  void end_module(bool recorded, bool releases) override;
+  void end_module(const ModuleUse& use, bool recorded, bool releases) override;
   void gradients_made(std::size_t unit, const std::vector<int>& weights, int micro_batch) override;
   void after_backward(std::size_t unit, int, bool, bool) override;
   void end_step() override;

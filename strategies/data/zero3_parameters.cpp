@@ -85,19 +85,19 @@ void Zero3::begin_module() {
 }
 
 /// release_sub_module: what the next modules, up to a distance in elements, do not use again.
-void Zero3::end_module(bool recorded, bool releases) {
-  const std::size_t ended = step_ - 1;
-  std::set<std::size_t> going(uses_[ended].begin(), uses_[ended].end());
+void Zero3::end_module(const ModuleUse& use, bool recorded, bool releases) {
+  std::vector<std::size_t> going;
+  for (const int w : use.weights) going.push_back(index_of(use.unit, w));
+  if (!recorded)
+    for (const std::size_t p : going) free_saved(parameters_[p]);
+  if (!releases) return;
   std::erase_if(going, [&](std::size_t p) { return parameters_[p].persistent || parameters_[p].fetched_for > static_cast<std::int64_t>(step_); });
   std::int64_t passed = 0;
   for (std::size_t next = step_; next < uses_.size() && passed < reuse_distance_ && !going.empty(); ++next)
     for (const std::size_t p : uses_[next]) {
-      going.erase(p);
+      std::erase(going, p);
       passed += parameters_[p].elements;
     }
-  if (!recorded)
-    for (const std::size_t p : uses_[ended]) free_saved(parameters_[p]);
-  if (!releases) return;
   for (const std::size_t p : going) let_go(p, Phase::forward, recorded && saves_weights_ && parameters_[p].multiplied && !parameters_[p].saved);
 }
 

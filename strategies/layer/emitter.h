@@ -74,7 +74,10 @@ class TapeEmitter {
   void enter(const Node& node);
   enum class Hook : std::uint8_t { forward_begins, backward_begins, ends };
   void hook(int n, Hook what);
+  void modules_begin_at(int n, bool forward);
+  void modules_end_at(int n);
   void modules_begin(int modules, bool forward, std::vector<int> weights);
+  std::vector<int> large(const std::vector<int>& weights) const;
   Duration issued(Duration whole) const;
 
   // Backward (tape_backward.cpp)

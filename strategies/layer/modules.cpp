@@ -1,6 +1,7 @@
 #include "strategies/layer/modules.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace rehearse::strategies {
@@ -40,10 +41,40 @@ void add_containers(const Tape& tape, ModuleStarts& starts) {
   begins(starts.forward, attention.front());
   begins(starts.forward, mlp.front());
   begins(starts.forward, mlp[std::min<std::size_t>(1, mlp.size() - 1)]);
-  begins(starts.backward, mlp.back());
-  begins(starts.backward, mlp.back());
-  begins(starts.backward, mlp.front());   // of what is multiplied with the activation the later product is first
-  begins(starts.backward, attention.back());
+  // Of an adapted layer backward begins with its adapter's.
+  const auto last_of = [&](int node) {
+    const auto wrapper = std::find_if(starts.wrappers.begin(), starts.wrappers.end(), [&](const Wrapper& w) { return w.first == node; });
+    return wrapper == starts.wrappers.end() ? node : wrapper->last;
+  };
+  begins(starts.backward, last_of(mlp.back()));
+  begins(starts.backward, last_of(mlp.back()));
+  begins(starts.backward, last_of(mlp.front()));   // of what is multiplied with the activation the later product is first
+  begins(starts.backward, last_of(attention.back()));
+}
+
+/// The wrapper that has an adapter's first weight, if it adapts a layer of this tape.
+std::optional<Wrapper> wrapper_of(const Tape& tape, int weight) {
+  const Weight& down = tape.weights[static_cast<std::size_t>(weight)];
+  const std::size_t adapter = down.name.find(".lora_A.weight");
+  if (adapter == std::string::npos) return std::nullopt;
+  const auto node_of = [&](const std::string& end) {
+    const auto w = std::find_if(tape.weights.begin(), tape.weights.end(), [&](const Weight& other) { return other.name == down.name.substr(0, adapter) + end; });
+    return w == tape.weights.end() ? -1 : w->node;
+  };
+  const Wrapper wrapper{.weight = weight, .first = node_of(".weight"), .last = node_of(".lora_B.weight")};
+  if (wrapper.first < 0 || wrapper.last < wrapper.first) return std::nullopt;
+  return wrapper;
+}
+
+/// Of an adapter: its dropout, and the wrapper, which has its first weight. In backward the dropout is the last but the layer itself.
+void add_adapter(const Tape& tape, int weight, ModuleStarts& starts) {
+  const int down = tape.weights[static_cast<std::size_t>(weight)].node;
+  const std::optional<Wrapper> wrapper = wrapper_of(tape, weight);
+  ++starts.forward[static_cast<std::size_t>(down)];
+  ++starts.backward[static_cast<std::size_t>(wrapper ? wrapper->first : down)];
+  if (!wrapper) return;
+  starts.wrappers.push_back(*wrapper);
+  std::erase(starts.own[static_cast<std::size_t>(down)], weight);
 }
 
 /// Around the model: they begin with the unit that nothing comes before, and in backward with the one that has the loss.
@@ -69,15 +100,19 @@ std::int64_t tensors_standing_for(const Weight& weight, bool loops) {
 }
 
 ModuleStarts module_starts(const Tape& tape, bool loops, int around) {
-  ModuleStarts starts{std::vector<int>(tape.nodes.size()), std::vector<int>(tape.nodes.size())};
+  const std::size_t nodes = tape.nodes.size();
+  ModuleStarts starts{.forward = std::vector<int>(nodes), .backward = std::vector<int>(nodes), .own = std::vector<std::vector<int>>(nodes)};
   int own = 0;
   bool experts_counted = false;
-  for (const Weight& w : tape.weights) {
+  for (std::size_t i = 0; i < tape.weights.size(); ++i) {
+    const Weight& w = tape.weights[i];
+    starts.own[static_cast<std::size_t>(w.node)].push_back(static_cast<int>(i));
     if (!owns_module(w)) continue;
-    std::int64_t modules = tensors_standing_for(w, loops) + (w.name.ends_with(".lora_A.weight") ? 2 : 0);
+    std::int64_t modules = tensors_standing_for(w, loops);
     if (modules > 1 && w.experts > 1 && !std::exchange(experts_counted, true)) modules += 2 * w.experts - 1;   // each expert and its activation; one of these is the layer's
     own += !is_adapter(w);
     for (std::vector<int>* by_node : {&starts.forward, &starts.backward}) (*by_node)[static_cast<std::size_t>(w.node)] += static_cast<int>(modules);
+    if (w.name.ends_with(".lora_A.weight")) add_adapter(tape, static_cast<int>(i), starts);
   }
   if (own > 2) add_containers(tape, starts);
   add_model(tape, around, starts);

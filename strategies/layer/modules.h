@@ -8,10 +8,20 @@
 
 namespace rehearse::strategies {
 
-/// How many modules begin just before each node, by pass.
+/// PEFT's module around an adapted linear layer, from the node of the layer itself to that of the adapter's second product. It asks for the
+/// type of lora_A's weight (tuners/lora/layer.py, Linear.forward), which DeepSpeed therefore takes for one of this module's own
+/// (parameter_offload.py, ZeROOrderedDict.__getitem__).
+struct Wrapper {
+  int weight = 0;   // of lora_A
+  int first = 0, last = 0;
+};
+
+/// How many modules begin just before each node, by pass, without wrappers.
 struct ModuleStarts {
   std::vector<int> forward, backward;
-  int behind_forward = 0;   // and behind the last node
+  int behind_forward = 0;              // and behind the last node
+  std::vector<std::vector<int>> own;   // weights of the last module that begins before each node
+  std::vector<Wrapper> wrappers;
 };
 
 /// One module per weight (a bias belongs to its weight's); of an adapted linear layer the wrapper and the dropout of PEFT (huggingface/peft

@@ -310,23 +310,28 @@ void TapeEmitter::enter(const Node& node) {
 /// module's input (parameter_offload.py, PostBackwardFunctionModule); without one, as that of an embedding, of none.
 void TapeEmitter::hook(int n, Hook what) {
   if (options_.hooks_above < 0) return;
-  std::vector<int> weights;
-  bool large = false;
-  for (std::size_t w = 0; w < tape_.weights.size(); ++w)
-    if (tape_.weights[w].node == n) {
-      weights.push_back(static_cast<int>(w));
-      large = large || tape_.weights[w].elements > options_.hooks_above;
-    }
-  if (!large) weights.clear();
-  if (what == Hook::ends) {
-    if (!large) return;
-    const bool recorded = !in_backward_node_ && graph_.active(n) && (backward_ || graph_.region_of(n) < 0);
-    const bool releases = !in_backward_node_ || std::any_of(node(n).inputs.begin(), node(n).inputs.end(), [&](TensorId t) { return graph_.wants_gradient(t); });
-    hooks_->push_back({.at = out_->position(), .recorded = recorded, .releases = releases, .weights = std::move(weights), .gradients = std::exchange(gradients_, {})});
-    return;
-  }
-  const bool forward = what == Hook::forward_begins;
-  modules_begin((forward ? modules_.forward : modules_.backward)[static_cast<std::size_t>(n)], forward, std::move(weights));
+  if (what != Hook::ends) modules_begin_at(n, what == Hook::forward_begins);
+  else modules_end_at(n);
+}
+
+/// A wrapper begins before the layer in it; in backward, where it ends.
+void TapeEmitter::modules_begin_at(int n, bool forward) {
+  const int modules = (forward ? modules_.forward : modules_.backward)[static_cast<std::size_t>(n)];
+  if (modules > 1) modules_begin(modules - 1, forward, {});
+  for (const Wrapper& w : modules_.wrappers)
+    if ((forward ? w.first : w.last) == n) modules_begin(1, forward, large({w.weight}));
+  if (modules > 0) modules_begin(1, forward, large(modules_.own[static_cast<std::size_t>(n)]));
+}
+
+void TapeEmitter::modules_end_at(int n) {
+  std::vector<int> weights = large(modules_.own[static_cast<std::size_t>(n)]);
+  for (const Wrapper& w : modules_.wrappers)
+    if ((in_backward_node_ ? w.first : w.last) == n)
+      for (const int weight : large({w.weight})) weights.push_back(weight);
+  if (weights.empty()) return;
+  const bool recorded = !in_backward_node_ && graph_.active(n) && (backward_ || graph_.region_of(n) < 0);
+  const bool releases = !in_backward_node_ || std::any_of(node(n).inputs.begin(), node(n).inputs.end(), [&](TensorId t) { return graph_.wants_gradient(t); });
+  hooks_->push_back({.at = out_->position(), .recorded = recorded, .releases = releases, .weights = std::move(weights), .gradients = std::exchange(gradients_, {})});
 }
 
 /// Each takes host time; the last has the weights.
@@ -335,6 +340,14 @@ void TapeEmitter::modules_begin(int modules, bool forward, std::vector<int> weig
     out_->host((forward ? profile_.submodule_host : profile_.submodule_backward_host) + profile_.stream_host);   // fetch_sub_module: current_stream().wait_stream
     hooks_->push_back({.at = out_->position(), .begins = true, .weights = i + 1 == modules ? std::move(weights) : std::vector<int>{}});
   }
+}
+
+/// Those of the weights that are not on every rank at all times.
+std::vector<int> TapeEmitter::large(const std::vector<int>& weights) const {
+  std::vector<int> out;
+  for (const int w : weights)
+    if (tape_.weights[static_cast<std::size_t>(w)].elements > options_.hooks_above) out.push_back(w);
+  return out;
 }
 
 /// Share of the layer whose host code runs: captured parts are replayed without it.

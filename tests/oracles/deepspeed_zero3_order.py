@@ -97,7 +97,8 @@ def llama(recompute, adapters):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
     if not adapters:
         return model
-    model.enable_input_require_grads()
+    if recompute:
+        model.enable_input_require_grads()  # which reentrant checkpoints of frozen layers need
     linear = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     return peft.get_peft_model(model, peft.LoraConfig(r=adapters, target_modules=linear, task_type="CAUSAL_LM")).to(torch.bfloat16)
 
