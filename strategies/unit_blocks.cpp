@@ -100,6 +100,7 @@ TapeBlocks UnitBlocks::emit_unit(const Unit& u, const Variant& variant) {
   options.above_retains = u.above_retains;
   if (stage_.strategy.data_parallel.kind == DataParallelKind::zero2) options.hooked_gradients = static_cast<int>(std::count_if(tape.weights.begin(), tape.weights.end(), [](const Weight& w) { return w.trainable; }));
   options.hooks_above = data_.hooks_above();
+  options.output_gradient_asked = tape.input == kNoTensor && stage_.profile.input_require_gradients && stage_.strategy.memory.recompute != Recompute::none;
   options.modules_around = kModelModules + (stage_.strategy.tuning.low_rank() ? 1 : 0);   // PeftModel and LoraModel, which calls the model with its head past its hooks
   options.gather_again = data_.gather_again(u);
   return emit(tape, options, u.in_parallel ? taking_turns_ : stage_.profile, stage_.builder);

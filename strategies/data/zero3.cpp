@@ -107,6 +107,7 @@ void Zero3::follow(std::vector<ModuleUse> uses) {
 void Zero3::begin_step() {
   ShardedWriter::begin_step();
   copied_down_ = 0;
+  live_ = 0;   // _partition_all_parameters
   reset();
 }
 

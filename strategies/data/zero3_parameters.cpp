@@ -51,11 +51,11 @@ void Zero3::list_parameters() {
   }
 }
 
-/// A micro-batch begins: the recorded order is followed from its start. What the last one has left is not counted again (reset_step; before
-/// DeepSpeed 0.16.8, of May 2025, it was).
+/// A micro-batch begins: the recorded order is followed from its start. What the last one has left
+/// counts on, or not (reset_step).
 void Zero3::reset() {
   step_ = 0;
-  live_ = 0;
+  if (profile().counts_live_anew) live_ = 0;
   queue_.clear();
   for (Parameter& p : parameters_) p.fetched_for = -1;
   for (std::size_t i = 0; i < uses_.size(); ++i)

@@ -225,6 +225,7 @@ const config::Fields<P>& fields() {
       config::boolean("reads_loss", &P::reads_loss, "the host waits for each micro-batch's loss"),
       config::boolean("keeps_gradient_sums", &P::keeps_gradient_sums, "offloaded optimizer under ZeRO-3: host memory has 16-bit sums of gradients even of one micro-batch"),
       config::boolean("fetch_sync", &P::fetch_sync, "ZeRO-3: parameters are gathered one by one, the host waiting for the device before each and before modules that needed any"),
+      config::boolean("counts_live_anew", &P::counts_live_anew, "ZeRO-3: what stays gathered from one micro-batch to the next does not count among live parameters"),
       config::boolean("main_gradients", &P::main_gradients, "gradients add up in the framework's own buffers, which are reduced, whatever their format"),
       config::boolean("widens_gradients", &P::widens_gradients, "the update begins with joined fp32 copies of 16-bit gradients: under ZeRO-1 and 2 of its own, in fp16 of all without ZeRO"),
       config::boolean("unscales_gradients", &P::unscales_gradients, "fp16 without ZeRO: the update begins with fp32 copies of gradients, which are divided by the loss scale and searched for overflow"),

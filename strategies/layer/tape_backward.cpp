@@ -24,6 +24,7 @@ void TapeEmitter::emit_backward() {
   // The layer's output belongs to the layer above, which has freed it.
   if (tape_.output != kNoTensor && tensor(tape_.output).saved == 0) tensor(tape_.output).live = false;
   for (int n = node_count() - 1; n >= 0; --n) backward_node(n);
+  if (options_.hooks_above >= 0 && options_.output_gradient_asked && !graph_.any_active()) modules_begin_at(0, false);
   if (held && !options_.above_retains && !storages_.empty()) unref(0);
   if (reentered_)
     for (const TensorId t : {tape_.input, tape_.output}) {

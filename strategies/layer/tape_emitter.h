@@ -47,6 +47,7 @@ struct EmitOptions {
   SplitBackward split = SplitBackward::none;
   int hooked_gradients = 0;           // trained parameters whose gradients have hooks (ZeRO-2)
   std::int64_t hooks_above = -1;      // modules have hooks before and after each pass (ZeRO-3): where they begin is marked, and where those with larger weights end, in elements; -1: none have
+  bool output_gradient_asked = false; // without anything trainable that made it: a module's hooks on its output run (PEFT's enable_input_require_grads)
   int modules_around = 0;             // the whole model, with hooks too
   std::optional<std::uint32_t> gather_again;   // collective behind a checkpoint's recomputation, of parameters that go with its end
   bool retains_ends = false;          // a checkpoint whose input and its gradient stay until the micro-batch's backward is over
