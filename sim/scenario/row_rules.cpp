@@ -70,6 +70,7 @@ const config::Fields<TextTest>& test_fields() {
       config::text("from", &T::from, "the release in it is this one or a later one"),
       config::text("before", &T::before, "the release in it is an earlier one"),
       config::text("release", &T::release, "what that release follows; else it stands at the start"),
+      config::text("earlier", &T::earlier, "the first date in it is before this day"),
   };
   return table;
 }
@@ -83,6 +84,7 @@ TextTest read_test(const config::Value& value, config::FieldReader& reader) {
   for (std::string& word : test.is) word = plain_name(word);
   for (const std::string* bound : {&test.from, &test.before})
     if (!bound->empty() && !release_of_text(*bound)) reader.complain(value, "'" + *bound + "' is no release", "Write 0.9 or 0.14.1");
+  if (!test.earlier.empty() && !first_date(test.earlier)) reader.complain(value, "'" + test.earlier + "' is no date", "Write 2024-06-12 or 2024-06");
   try {
     test.pattern = std::regex(test.matches, std::regex::ECMAScript | std::regex::icase);
   } catch (const std::regex_error& wrong) {
@@ -169,6 +171,13 @@ std::optional<Release> release_after(const std::string& text, const std::string&
   return std::nullopt;
 }
 
+std::optional<Release> first_date(const std::string& text) {
+  static const std::regex kDate(R"(\b(20[0-9]{2})-(0[1-9]|1[0-2])(?:-(0[1-9]|[12][0-9]|3[01]))?\b)");
+  std::smatch found;
+  if (!std::regex_search(text, found, kDate)) return std::nullopt;
+  return Release{std::stoi(found[1].str()), std::stoi(found[2].str()), found[3].matched ? std::stoi(found[3].str()) : 1};
+}
+
 bool TextTest::holds(const std::string& text, std::vector<std::string>& groups) const {
   const auto within = [&](const std::string& word) { return contains(text, word); };
   if (!is.empty() && std::find(is.begin(), is.end(), plain_name(text)) == is.end()) return false;
@@ -180,6 +189,10 @@ bool TextTest::holds(const std::string& text, std::vector<std::string>& groups) 
   if (!from.empty() || !before.empty()) {
     const std::optional<Release> found = release_after(text, lower(release));
     if (!found || (!from.empty() && *found < *release_of_text(from)) || (!before.empty() && *found >= *release_of_text(before))) return false;
+  }
+  if (!earlier.empty()) {
+    const std::optional<Release> day = first_date(text);
+    if (!day || *day >= *first_date(earlier)) return false;
   }
   std::smatch found;
   if (matches.empty()) return true;

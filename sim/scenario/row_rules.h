@@ -37,6 +37,9 @@ using Release = std::array<int, 3>;
 /// empty. All in small letters.
 std::optional<Release> release_after(const std::string& text, const std::string& name);
 
+/// The first "2024-06-12" or "2024-06" in the text, as a release of three parts; a month stands for its first day.
+std::optional<Release> first_date(const std::string& text);
+
 /// What one text must be; all that is given must hold. Words are looked for in any case of letters.
 struct TextTest {
   std::vector<std::string> is;      // one of these, by letters and digits alone
@@ -48,6 +51,7 @@ struct TextTest {
   std::optional<double> above;      // a number greater than this
   std::string from, before;         // "0.9": the release in it is that or a later one; an earlier one
   std::string release;              // what that release follows: "peft "; "": it stands at the start
+  std::string earlier;              // "2024-06-12": the first date in it is an earlier day; a month stands for its first day
   std::regex pattern;               // of `matches`
 
   bool holds(const std::string& text, std::vector<std::string>& groups) const;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -440,6 +441,22 @@ TEST(MeasuredRun, AotritonsBackwardIsOfItsRelease) {
   EXPECT_TRUE(triton("PyTorch 2.9.0.dev20250811 (AOTriton 0.10), ROCm 6.4"));
   EXPECT_FALSE(triton("PyTorch 2.8.0 with AOTriton 0.11.1"));
   EXPECT_FALSE(triton(""));
+}
+
+// pytorch/torchtitan: loss.item() in every step until 2024-04-05 (5b2bb5232), pred held through backward until 2024-06-12 (e29b6b4d4), logits made fp32 by the
+// model and no expandable segments until 2024-10-22 (e10cb9494, a5e57e4a9), foreach AdamW until 2025-02-24 (6e4988550).
+TEST(MeasuredRun, TorchtitanIsThatOfTheRowsDate) {
+  const auto of = [](const std::string& source) {
+    return scenario({{"framework", "torchtitan"}, {"n_gpus", "8"}, {"sharding", "fsdp"}, {"global_batch", "8"}, {"source", source}}).profile;
+  };
+  const auto told = [](const strategies::FrameworkProfile& p) { return std::array{p.waits_after_step, p.holds_output, p.keeps_logits, p.expandable_segments, p.fused_optimizer}; };
+  using Habits = std::array<bool, 5>;
+  EXPECT_EQ(told(of("pytorch/torchtitan pull request 165 (2024-03-26; its numbers are in 116 and 135 too)")), (Habits{true, true, false, false, false}));
+  EXPECT_EQ(told(of("pytorch/torchtitan@3faaa1a0d docs/performance.md")), (Habits{false, true, false, false, false}));
+  EXPECT_EQ(told(of("pytorch/torchtitan pull request 500 (2024-07)")), (Habits{false, false, false, false, false}));
+  EXPECT_EQ(told(of("pytorch/torchtitan benchmarks/llama3_h100_202412_torchtitan.md (run at 9dec370, 2024-12)")), (Habits{false, false, true, true, false}));
+  EXPECT_EQ(told(of("pytorch/torchtitan pull request 1690 (2025-09)")), (Habits{false, false, true, true, true}));
+  EXPECT_EQ(told(of("somebody's table (2024-03)")), (Habits{false, false, true, true, true}));   // torchtitan's layers, not its loop
 }
 
 // Training loops that are no Trainer: foreach AdamW, outputs that live on, checkpoints inside FSDP's units, losses of their own.

@@ -59,6 +59,20 @@ TEST(RowRules, ReleasesAreBounded) {
   EXPECT_EQ(release_after("x 25.04", ""), std::nullopt);
 }
 
+// The table's row is of no date; a month is its first day, the first date of a text counts.
+TEST(RowRules, DatesAreBounded) {
+  EXPECT_EQ(first_date("pull request 165 (2024-03-26; 2025-01)"), (Release{2024, 3, 26}));
+  EXPECT_EQ(first_date("llama3_h100_202412_torchtitan.md (run at 9dec370, 2024-12)"), (Release{2024, 12, 1}));
+  EXPECT_EQ(first_date("arXiv 2024-130, 12024-03"), std::nullopt);
+  EXPECT_FALSE(holds("{source: {earlier: 2030-01}}"));
+  TextTest test;
+  test.earlier = "2024-06-12";
+  std::vector<std::string> groups;
+  EXPECT_TRUE(test.holds("a table (2024-06-11), read on 2025-01-01", groups));
+  EXPECT_FALSE(test.holds("a table (2024-06-12)", groups));
+  EXPECT_TRUE(test.holds("a table of 2024-06", groups));
+}
+
 TEST(RowRules, GroupsAreFilledIntoKeys) {
   std::vector<std::string> groups;
   const std::vector<RowRule> rules = rules_of("  - when: {note: {matches: 'factor ([0-9]+)\\.([0-9]+)'}}\n    profile: {vocab_multiple: \"{2}{1}\"}\n");
@@ -79,6 +93,7 @@ TEST(RowRules, MistakesHaveTheirPlace) {
   EXPECT_NE(message("  - {when: {fremework: nemo}, use: x}\n").find("Did you mean framework"), std::string::npos);
   EXPECT_NE(message("  - {when: {note: {matches: '(['}}, use: x}\n").find("no regular expression"), std::string::npos);
   EXPECT_NE(message("  - {when: {note: {before: soon}}, use: x}\n").find("'soon' is no release"), std::string::npos);
+  EXPECT_NE(message("  - {when: {source: {earlier: June 2024}}, use: x}\n").find("'June 2024' is no date"), std::string::npos);
   EXPECT_NE(message("  - {use: x}\n").find("when"), std::string::npos);
 }
 
