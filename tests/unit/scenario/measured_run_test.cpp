@@ -459,6 +459,34 @@ TEST(MeasuredRun, TorchtitanIsThatOfTheRowsDate) {
   EXPECT_EQ(told(of("somebody's table (2024-03)")), (Habits{false, false, true, true, true}));   // torchtitan's layers, not its loop
 }
 
+// PrimeIntellect-ai/prime-rl src/prime_rl/trainer/sft/train.py: `out` keeps the fp32 logits that `del logits` lets go of from 2026-01-05 on (5ad6f62fc).
+TEST(MeasuredRun, PrimeRlsTrainerReadsEachLossAndHoldsItsLogits) {
+  const auto of = [](const std::string& task, const std::string& source) {
+    return scenario({{"framework", "torchtitan"}, {"task", task}, {"n_gpus", "8"}, {"sharding", "fsdp"}, {"global_batch", "16"}, {"source", source}}).profile;
+  };
+  const strategies::FrameworkProfile p = of("sft", "PrimeIntellect-ai/prime-rl@d8f290ef0 benchmarks/baselines/a.json (2026-01-15)");
+  EXPECT_TRUE(p.holds_output && p.reads_loss && p.blocking_input && p.waits_after_step && p.expandable_segments);
+  EXPECT_FALSE(p.keeps_logits || p.fused_optimizer || p.gradient_norm_sync);
+  const strategies::FrameworkProfile before = of("sft", "PrimeIntellect-ai/prime-rl@0123456 a.json (2026-01-04)");
+  EXPECT_TRUE(before.reads_loss && !before.holds_output);
+  EXPECT_FALSE(of("pretrain", "pytorch/torchtitan pull request 1690 (2025-09)").reads_loss);
+}
+
+// Loops that time each step wait for the device at its end, Hugging Face's Trainer for each loss.
+TEST(MeasuredRun, LoopsThatTimeEachStepWaitAtItsEnd) {
+  const auto of = [](const std::string& sharding, const std::string& source, const std::string& note) {
+    return scenario({{"framework", "hf"}, {"n_gpus", "8"}, {"sharding", sharding}, {"global_batch", "8"}, {"source", source}, {"note", note}}).profile;
+  };
+  const strategies::FrameworkProfile trainer = of("none", "somebody's table", "");
+  EXPECT_TRUE(trainer.reads_loss && !trainer.waits_after_step && !trainer.holds_output);
+  for (const char* sharding : {"none", "zero3"}) {
+    const strategies::FrameworkProfile bench = of(sharding, "DeepSpeedExamples", "run_bench_lm.py: loss.item() printed in every step, torch AdamW");
+    EXPECT_TRUE(bench.waits_after_step && !bench.reads_loss && bench.holds_output) << sharding;
+  }
+  const strategies::FrameworkProfile own = of("none", "aghilann/bastile@58df379", "a loop of its own, synchronised after every step");
+  EXPECT_TRUE(own.waits_after_step && !own.reads_loss && own.holds_output);
+}
+
 // Training loops that are no Trainer: foreach AdamW, outputs that live on, checkpoints inside FSDP's units, losses of their own.
 TEST(MeasuredRun, FineTuningScriptsOfTheirOwn) {
   const auto of = [](const std::string& source, const std::string& note) {

@@ -90,6 +90,24 @@ TEST(ProfileKeys, OfZero) {
   expect_change(first, "joins_scattered", "false", "true");
 }
 
+// The host's work between steps, here 200 us and all that the host does, is hidden by the device's work that is still ahead; where the host waits for the
+// device first, all of it is added to the step.
+TEST(ProfileKeys, AWaitAtTheStepsEndExposesTheHostsWorkBetweenSteps) {
+  Scenario s = job("torchtitan", 1);
+  s.profile = without_host_time(std::move(s.profile));
+  s.profile.gradient_norm_sync = s.profile.reads_loss = s.profile.blocking_input = false;
+  const auto step = [&](bool waits, double host) {
+    s.profile.waits_after_step = waits;
+    s.profile.step_host = seconds(host);
+    return answer(s).front();
+  };
+  const double device = step(false, 0);
+  ASSERT_GT(device, 400e-6);
+  EXPECT_NEAR(step(false, 200e-6), device, 1e-9);
+  EXPECT_NEAR(step(true, 0), device, 20e-6);   // what is launched first after the wait
+  EXPECT_NEAR(step(true, 200e-6) - step(true, 0), 200e-6, 1e-9);
+}
+
 TEST(ProfileKeys, OfTheDevice) { expect_change(job("plain", 1), "misc_device", "0 MiB", "300 MiB"); }
 
 // Blackwell's cuDNN has no backward in a fixed order that drops out: attention is not fused there.
