@@ -129,9 +129,11 @@ class Loss {
       in = shift(in, bytes, wide_, "contiguous");
       if (c_.batch > 1) held.push_back(in);
     }
-    // Until 4.45 the modelling code made the fp32 copy, which is what it hands out; since then its loss function does (loss/loss_utils.py).
+    // Who does not keep logits in 16 bits hands out the fp32 copy: transformers until 4.45 (since then its loss function makes it, loss/loss_utils.py),
+    // torchtitan until October 2024 (models/llama/model.py, output.float()), prime-rl (cast_float_and_contiguous).
+    const TensorId output = c_.profile.copies_shifted_logits || !c_.profile.keeps_logits ? held_output : logits_;
     if (c_.profile.loss == LossKind::upcast && in_parallel()) return parallel(in, bytes, std::move(held));
-    if (c_.profile.loss == LossKind::upcast) return log_softmax_and_nll(in, bytes, std::move(held), c_.profile.copies_shifted_logits ? held_output : logits_);
+    if (c_.profile.loss == LossKind::upcast) return log_softmax_and_nll(in, bytes, std::move(held), output);
     if (c_.profile.loss == LossKind::upcast_compiled) return compiled(in, bytes);
     tape_.nodes.push_back({.name = "fused loss", .inputs = {in}, .saved = {in, rows_}, .intermediates = {rows_}, .holds = std::move(held), .forward = {op_.kernel("cross entropy", bytes, row_, kCrossEntropy)},
                            .backward = {op_.kernel("cross entropy backward", bytes, bytes, kCrossEntropy)}, .gradient_in_place = true});

@@ -606,6 +606,11 @@ TEST(Tuning, TrainingLoopsHoldTheModelsOutput) {
     profile.holds_last_graph = true;   // and nothing lets go of it before the next one is there
     EXPECT_EQ(step().after_step - deleted.after_step, 512 * 128000LL * (old ? 4 : 2));
   }
+  // Nothing cut off, and a model that makes the fp32 copy itself: torchtitan until October 2024, prime-rl.
+  profile.copies_shifted_logits = profile.keeps_logits = profile.holds_output = profile.holds_last_graph = false;
+  const StepBytes deleted = step();
+  profile.holds_output = true;
+  EXPECT_EQ(step().after_forward - deleted.after_forward, 512 * 128000LL * 4);
 }
 
 // A loss of one's own on 16-bit logits[:, :-1]: the cut is a view of one sample and a copy of several, beside logits and a log-softmax
