@@ -159,7 +159,7 @@ void Zero3::end_step() {
 
 void Zero3::end_evaluation() {
   for (std::size_t p = 0; p < parameters_.size(); ++p)
-    if (parameters_[p].state == State::available && !parameters_[p].persistent) let_go(p, evaluates() ? Phase::forward : Phase::optimizer);
+    if (parameters_[p].state == State::available && !parameters_[p].persistent) let_go(p, evaluates() ? Phase::forward : Phase::gradient_reduction);   // _partition_all_parameters, before the update
   for (const std::size_t handle : ongoing_) stage_.frames.release(handles_[handle].frame, handle_slots());
   ongoing_.clear();
   handles_.clear();
