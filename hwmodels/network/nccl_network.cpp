@@ -81,7 +81,7 @@ CommunicationCost NcclNetwork::alone(CollectiveKind kind, double bytes, const Gr
   cost.duration = microseconds(time);
   double gigabytes_per_second = time > 0 ? bytes / (1000 * time) : 0;
   cost.use.nvlink = std::min(1.0, wire.scale_up * gigabytes_per_second / group.link);
-  double nics = group.nics * group.nic * group.nic_share;
+  const double nics = group.network_bandwidth();   // what they reach, alone or together
   cost.use.nic = nics > 0 ? std::min(1.0, wire.network * gigabytes_per_second / nics) : 0;
   cost.use.sms = cost.channels;
   // Each byte on a link is read from and written to HBM at its ends; the reduction reads once more.
@@ -211,7 +211,7 @@ CommunicationCost NcclNetwork::dispatch(Bytes bytes, const TokenExchange& exchan
   cost.duration = microseconds(time);
   const double rate = time > 0 ? tokens / (1000 * time) : 0;
   cost.use.nvlink = std::min(1.0, moved.inside * rate / group.link);
-  const double nics = group.nics * group.nic * group.nic_share;
+  const double nics = group.network_bandwidth();
   cost.use.nic = nics > 0 ? std::min(1.0, moved.between * group.local * rate / nics) : 0;
   cost.use.sms = cost.channels;
   const double hbm = cluster_.gpu.hbm_bandwidth.value * 1e-9;

@@ -209,7 +209,7 @@ struct FrameworkProfile {
   bool blocking_input = false;            // each micro-batch is copied to the device by a copy that the host waits for, and with it for all work before; not under pipeline stages
   bool keeps_gradient_sums = true;        // offloaded optimizer under ZeRO-3: 16-bit sums of gradients lie in host memory; false: only where micro-batches add up (DeepSpeed before 0.6)
   bool fetch_sync = false;                // ZeRO-3: parameters are gathered one by one, the host waiting for the device before each and before modules that needed any (DeepSpeed before 2022)
-  bool counts_live_anew = false;          // ZeRO-3: what stays gathered from one micro-batch to the next does not count among live parameters (DeepSpeed from 0.16.8, of May 2025)
+  bool counts_live_anew = false;          // ZeRO-3: what stays gathered from one micro-batch to the next does not count among live parameters (DeepSpeed, but for 0.16.0 to 0.16.7)
   bool main_gradients = false;            // gradients add up in the framework's own buffers, which are reduced, whatever their format (Megatron's main_grad)
   bool widens_gradients = false;          // the update begins with joined fp32 copies of 16-bit gradients: of its partition under ZeRO-1 and 2, in fp16 of all without ZeRO (DeepSpeed)
   bool unscales_gradients = false;        // fp16 without ZeRO: the update begins with fp32 copies of all gradients, which are divided by the loss scale and searched for overflow (Megatron)
