@@ -1,13 +1,13 @@
 # A room is a folder with one static library; it links exactly the rooms that it may include (style.md, section 3),
 # so a wrong dependency shows as a missing link line and in tests/include_direction.sh.
 # COLD: a room whose code runs once per command; it is compiled quickly, not to run fast (cmake/Options.cmake).
-# EXCEPT: a folder in it that is a library of its own.
+# EXCEPT: folders in it that are libraries of their own.
 function(rehearse_room name)
-  cmake_parse_arguments(ROOM "COLD" "DIR;EXCEPT" "USES;LINKS" ${ARGN})
+  cmake_parse_arguments(ROOM "COLD" "DIR" "EXCEPT;USES;LINKS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${ROOM_DIR}/*.cpp)
-  if(ROOM_EXCEPT)
-    list(FILTER sources EXCLUDE REGEX "^${CMAKE_SOURCE_DIR}/${ROOM_EXCEPT}/")
-  endif()
+  foreach(folder IN LISTS ROOM_EXCEPT)
+    list(FILTER sources EXCLUDE REGEX "^${CMAKE_SOURCE_DIR}/${folder}/")
+  endforeach()
   if(NOT sources)
     add_library(room_${name} INTERFACE)
     set(scope INTERFACE)

@@ -1,13 +1,12 @@
 """What DeepSpeed's ZeRO-2 costs the host thread in backward, per trained parameter.
 
-Needs torch, transformers, peft and deepspeed, but no GPU: Llama layers with adapters, of a width at which nothing but Python and
-dispatch takes time, run with and without ZeRO-2 on the CPU. Each trained parameter's gradient has a hook that copies it into a bucket
+Needs a CUDA build of torch, transformers, peft and deepspeed, but no GPU (calibrate/paper_gpu): Llama layers with adapters, of a width at which nothing but Python and
+dispatch takes time, run with and without ZeRO-2. Each trained parameter's gradient has a hook that copies it into a bucket
 and remembers it, and the buckets' reduction cuts it into the ranks' partitions (runtime/zero/stage_1_and_2.py). Prints milliseconds
 per trained parameter and micro-batch, and the same as a multiple of the forward of a plain layer without adapters, which is what
 strategies/framework/data/deepspeed.yaml holds (gradient_host), times the host time of a layer's forward under that profile.
-Time is that of the thread, so that others on the machine do not matter.
 
-    python calibrate/ground_truth/zero2_hooks.py [--repeats N]
+    python calibrate/paper_gpu/run.py calibrate/ground_truth/zero2_hooks.py [--repeats N]
 """
 
 import argparse

@@ -1,66 +1,71 @@
-"""What DeepSpeed's ZeRO-3 hooks cost the host thread, next to the layers they surround.
+"""What DeepSpeed's ZeRO-3 costs the host thread, next to the layers that it surrounds.
 
-Needs torch, transformers and deepspeed (with --adapters: peft), but no GPU: Llama layers of a width at which nothing but
-Python and dispatch takes time run with and without ZeRO-3 on the CPU. Prints, per layer and micro-batch, milliseconds of
-the plain layer and of the hooks, forward and backward, and the hooks' share per module as a multiple of the forward of a
-plain layer without adapters. That multiple is what strategies/framework/data/deepspeed.yaml holds (submodule_host,
-submodule_backward_host), times the host time of a layer's forward under that profile. One rank gathers nothing; of several
-(--ranks) this is one whose collectives do nothing. Their launches, which the profile counts by themselves, are left out, and
-so is what streams and events cost on a GPU. Time is that of the thread, so that others on the machine do not matter.
+Needs a CUDA build of torch, transformers and deepspeed, but no GPU (calibrate/paper_gpu): Llama layers of a width at which nothing but Python and
+dispatch takes time run with and without ZeRO-3, all weights trained or all frozen, their weights on this rank at all times
+(persistent) or gathered one by one, gradients reduced in one bucket or each by itself. Differences give what a module, a gather, a gradient and
+a reduction take, as multiples of the forward of a plain layer: those are what strategies/framework/data/deepspeed.yaml holds (submodule_host,
+submodule_backward_host, gather_host, gradient_bucket_host, reduction_host), times the host time of a layer's forward under that profile, less the launches
+that the simulator counts by themselves. What CUDA's driver takes is not in it.
 
-Gradients leave in buckets, here one for all layers. --alone reduces every gradient by itself, as small buckets (transformers' "auto") do: prints what one
-reduction takes beyond, which holds for reduction_host less the kernels of a reduction.
-
-DeepSpeed before 0.14 imports intel_extension_for_pytorch and oneccl_bindings_for_pytorch on a CPU; empty modules do.
-
-    python calibrate/ground_truth/zero3_hooks.py [--repeats N] [--ranks N] [--adapters | --alone]
+    python calibrate/paper_gpu/run.py calibrate/ground_truth/zero3_hooks.py [--repeats N] [--ranks N]
 """
 
 import argparse
 
-from deepspeed_host import LINEAR, deepspeed, llama, passes, per_layer, settings, start, torch
+from deepspeed_host import deepspeed, llama, passes, per_layer, settings, start, torch
 
-DEPTHS = 2, 14
-ZERO3 = settings({"stage": 3, "stage3_param_persistence_threshold": 0})
-ALONE = settings({"stage": 3, "stage3_param_persistence_threshold": 0, "reduce_bucket_size": 1})
-
-
-def modules_called(adapters):
-    """Modules of a layer whose forward runs: PEFT's containers are never called."""
-    model = llama(1, adapters)
-    layers = (model.get_base_model() if adapters else model).model.layers
-    return sum(1 for m in layers[0].modules() if not isinstance(m, (torch.nn.ModuleDict, torch.nn.ParameterDict)))
+DEPTHS = 2, 12
+PARAMETERS, LINEAR_LAYERS = 9, 7  # of a layer
 
 
-def main_alone(repeats, ranks):
+def zero3(here, bucket, ahead=0):
+    """Settings of ZeRO-3: all weights `here` at all times, or each gathered when its module asks for it, or many together so many elements `ahead`; a
+    bucket of so many elements."""
+    return settings({"stage": 3, "overlap_comm": True, "contiguous_gradients": True, "reduce_bucket_size": bucket,
+                     "stage3_param_persistence_threshold": 10**9 if here else 0, "stage3_prefetch_bucket_size": ahead, "stage3_max_reuse_distance": 0})
+
+
+LARGE = 10**8
+CONFIGURATIONS = {"plain": None, "linear": None, "here": zero3(True, LARGE), "away": zero3(False, LARGE), "together": zero3(False, LARGE, LARGE), "alone": zero3(False, 1)}
+KINDS = [(frozen, kind) for frozen in (False, True) for kind in CONFIGURATIONS if not (frozen and kind == "alone" or not frozen and kind == "together")]
+
+
+def modules_called():
+    """Modules of a layer whose forward runs."""
+    return sum(1 for m in llama(1).model.layers[0].modules() if not isinstance(m, (torch.nn.ModuleDict, torch.nn.ParameterDict)))
+
+
+def main(repeats, ranks):
     start(ranks)
-    configs = {"plain": None, "zero3": ZERO3, "alone": ALONE}
-    times = per_layer(lambda kind, layers: passes(layers, 0, configs[kind], "eager"), list(configs), DEPTHS, repeats)
-    reductions = sum(1 for _ in llama(1).model.layers[0].parameters())
-    more, layer = times["alone"][1] - times["zero3"][1], times["plain"][0]
-    print(f"deepspeed {deepspeed.__version__}, torch {torch.__version__}, {ranks} ranks: plain forward {layer:.3f} ms")
-    print(f"{reductions} reductions in a layer instead of none: {more:.3f} ms, {more / reductions / layer:.3f} plain forwards each")
+    times = per_layer(lambda kind, layers: passes(layers, 0, CONFIGURATIONS[kind[1]], frozen=kind[0], **({"linear": None} if kind[1] == "linear" else {})), KINDS, DEPTHS, repeats)
+    layer, modules = times[False, "plain"][0], modules_called()
+    print(f"deepspeed {deepspeed.__version__}, torch {torch.__version__}, {ranks} ranks: plain forward {layer:.3f} ms, backward {times[False, 'plain'][1]:.3f} ms, "
+          f"of frozen weights {times[True, 'plain'][1]:.3f} ms; {modules} modules")
 
+    def more(which, kind, than, count, frozen=True):
+        extra = {call: round((times[frozen, kind][2 + which][call] - times[frozen, than][2 + which][call]) / count, 2) for call in times[frozen, kind][2]}
+        return (times[frozen, kind][which] - times[frozen, than][which]) / count, {call: n for call, n in extra.items() if n}
 
-def main(repeats, ranks, adapters):
-    start(ranks)
-    kinds = {"plain": 0, "zero3": adapters} | ({"adapted": adapters} if adapters else {})
-    times = per_layer(lambda kind, layers: passes(layers, kinds[kind], ZERO3 if kind == "zero3" else None, "eager"), list(kinds), DEPTHS, repeats)
-    modules, (layer, backward) = modules_called(adapters), times["plain"]
-    print(f"deepspeed {deepspeed.__version__}, torch {torch.__version__}, {ranks} ranks: {modules} modules in a layer, plain forward {layer:.3f} ms, backward {backward:.3f} ms")
-    for which, name in enumerate(("forward", "backward")):
-        hooks = times["zero3"][which] - times["adapted" if adapters else "plain"][which]
-        print(f"{name}: hooks {hooks:.3f} ms per layer, {hooks / modules / layer:.3f} plain forwards per module")
+    def tell(what, milliseconds, calls):
+        print(f"{what}: {milliseconds * 1e3:.0f} us, {milliseconds / layer:.3f} plain forwards; calls {calls}")
+
+    tell("a linear layer of DeepSpeed's, forward", *more(0, "linear", "plain", LINEAR_LAYERS))
+    tell("a linear layer of DeepSpeed's, backward", *more(1, "linear", "plain", LINEAR_LAYERS))
+    tell("a module, forward", *more(0, "here", "linear", modules))
+    tell("a module, backward", *more(1, "here", "linear", modules))
+    tell("a gather, forward", *more(0, "away", "here", PARAMETERS))
+    tell("a gather, backward", *more(1, "away", "here", PARAMETERS))
+    tell("a parameter gathered with many others, forward", *more(0, "together", "here", PARAMETERS))
+    tell("a parameter gathered with many others, backward", *more(1, "together", "here", PARAMETERS))
+    trained, calls = more(1, "here", "linear", PARAMETERS, False)
+    tell("a gradient, with what its module takes", trained, calls)
+    tell("a gradient", trained - more(1, "here", "linear", PARAMETERS)[0], {})
+    tell("a reduction", *more(1, "alone", "away", PARAMETERS, False))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=25)
-    parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--adapters", action="store_true")
-    parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--ranks", type=int, default=8)
     options = parser.parse_args()
-    if options.alone:
-        main_alone(options.repeats, options.ranks)
-    else:
-        main(options.repeats, options.ranks, len(LINEAR) if options.adapters else 0)
+    main(options.repeats, options.ranks)

@@ -145,10 +145,6 @@ class Zero3 final : public ShardedWriter {
   }
 
   static constexpr std::size_t kMostOngoing = 2;   // __max_ongoing_fetch_events
-  // How often the hooks ask for the current stream (DeepSpeed 0.16): a gather enters the stream of gathers (__all_gather_params_), enters it again to
-  // wait and records an event there (fetch_sub_module), and the parameter leaves (free_param). A gradient: default_stream, the stream of
-  // reductions, record_stream (__add_grad_to_ipg_bucket), record_stream again (partition_grads). A reduction: that stream, an event.
-  static constexpr int kLooksOfAGather = 4, kLooksOfAGradient = 4, kLooksOfAReduction = 2;
   static constexpr int kMostReductions = 2;        // max_param_reduce_events
   static constexpr std::uint32_t kReduced = Stage::kPersistentSlots - 28;   // events of the latest reductions
   static constexpr std::uint32_t kMade = Stage::kPersistentSlots - 16, kInterleaved = Stage::kPersistentSlots - 17, kTogether = Stage::kPersistentSlots - 18, kWide = Stage::kPersistentSlots - 19;

@@ -23,7 +23,7 @@ void Zero3::into_bucket(std::size_t unit, int weight, const Weight& w) {
   if (quantises_gradients_) tensors_.push_back({w.elements, w.columns, w.matrix});
   const Unit& u = stage_.units[unit];
   stage_.call((fits ? "gradient into bucket " : "gradient beside bucket ") + std::to_string(slot) + " " + std::to_string(bytes), Phase::gradient_reduction, &u, [&](plan::BlockWriter& b) {
-    b.host(kLooksOfAGradient * profile().stream_host);
+    b.host(parameters_[index_of(unit, weight)].tensors * profile().bucket_host);
     b.record(Stream::compute, kMade);
     b.wait(Stream::data_reduce, kMade);
     if (!fits) return;
@@ -75,7 +75,7 @@ void Zero3::reduce_bucket(Part part, bool first, bool last) {
   const std::int64_t bytes = elements * reduce_bytes_, made = elements * parameter_bytes_, shard = divided(elements, part) * stored_bytes();
   const std::string name = std::string(part == Part::experts ? "reduce experts' bucket " : "reduce bucket ") + std::to_string(elements) + (profile().list_part_host > Duration{} ? " of " + std::to_string(gradients_) : "") + (one ? " alone" : "") + (first ? " first" : "") + (last ? " last" : "") + to_disk_text(shard / stored_bytes(), last);
   append(name, Phase::gradient_reduction, stage_.persistent, plan::kNoFrame, [&](plan::BlockWriter& w) {
-    w.host(profile().reduction_host + kLooksOfAReduction * profile().stream_host);
+    w.host(profile().reduction_host);
     if (!one) {
       w.alloc(kInterleaved, bytes, Category::communication, Frame::own, Stream::data_reduce);
       elementwise(w, "interleave gradients", made, bytes, Stream::data_reduce);

@@ -169,9 +169,11 @@ void Zero3::synchronise() {
 void Zero3::submit(const Handle& handle, Part part) {
   const bool one = handle.parameters.size() == 1, gathers = parameters_[handle.parameters.front()].gathers;
   const std::int64_t bytes = handle.bytes, shard = handle.second ? (bytes + second_ - 1) / second_ : divided(bytes, part);
-  const std::string name = std::string(one ? "fetch parameter " : "fetch parameters ") + (handle.second ? "from second partition " : "") + (part == Part::experts ? "of experts " : "") + std::to_string(bytes) + (one && parameters_[handle.parameters.front()].tensors > 1 ? " in " + std::to_string(parameters_[handle.parameters.front()].tensors) : "") + (handle.on_disk > 0 ? " disk " + std::to_string(handle.on_disk) : "");
+  std::int64_t tensors = 0;
+  for (const std::size_t p : handle.parameters) tensors += parameters_[p].tensors;
+  const std::string name = std::string(one ? "fetch parameter " : "fetch parameters ") + (handle.second ? "from second partition " : "") + (part == Part::experts ? "of experts " : "") + std::to_string(bytes) + (tensors > 1 ? " in " + std::to_string(tensors) : "") + (handle.on_disk > 0 ? " disk " + std::to_string(handle.on_disk) : "");
   append(name, Phase::parameter_gather, one && !quantises(handle) ? parameters_[handle.parameters.front()].frame : handle.frame, handle.frame, [&](plan::BlockWriter& w) {
-    w.host(kLooksOfAGather * profile().stream_host);
+    w.host((one ? tensors : 1) * profile().gather_host + tensors * profile().gathered_parameter_host);
     if (gathers && !quantises(handle)) w.alloc(0, bytes, one ? Category::parameter : Category::communication, Frame::own, Stream::data_gather);
     if (offloads_parameters()) {  // the shard comes up first
       const std::int64_t size = shard / parameter_bytes_ * stored_bytes();

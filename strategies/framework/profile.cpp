@@ -280,7 +280,9 @@ const config::Fields<P>& fields() {
       config::duration("submodule_host", &P::submodule_host, "host time of ZeRO-3's hooks per module of a layer", config::non_negative),
       config::duration("submodule_backward_host", &P::submodule_backward_host, "host time of ZeRO-3's hooks per module of a layer, of backward", config::non_negative),
       config::duration("reduction_host", &P::reduction_host, "host time of ZeRO-3 per reduction of a bucket, beyond its launches", config::non_negative),
-      config::duration("stream_host", &P::stream_host, "host time of ZeRO-3's hooks each time that they ask for the current CUDA stream", config::non_negative),
+      config::duration("gather_host", &P::gather_host, "host time of ZeRO-3 per all-gather of parameters, beyond its launches", config::non_negative),
+      config::duration("gathered_parameter_host", &P::gathered_parameter_host, "the same per parameter in it, until it is let go", config::non_negative),
+      config::duration("bucket_host", &P::bucket_host, "host time of ZeRO-3 per gradient that enters the bucket, beyond its copy", config::non_negative),
       config::duration("expert_host", &P::expert_host, "host time per layer of experts beyond its kernels", config::non_negative),
       config::duration("expert_backward_host", &P::expert_backward_host, "host time per layer of experts of backward beyond its kernels", config::non_negative),
       config::duration("exchange_host", &P::exchange_host, "host time per layer of exchanging slots between ranks of experts, beyond its launches", config::non_negative),
@@ -393,7 +395,7 @@ FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes t
 
 std::vector<Duration*> issue_times(FrameworkProfile& p) {
   return {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host, &p.checkpoint_host, &p.recompute_host, &p.reentrant_host,
-          &p.submodule_host, &p.submodule_backward_host, &p.reduction_host, &p.stream_host, &p.gradient_host, &p.adapter_host, &p.expert_host, &p.expert_backward_host, &p.exchange_host, &p.exchange_backward_host, &p.region_host,
+          &p.submodule_host, &p.submodule_backward_host, &p.gather_host, &p.gathered_parameter_host, &p.bucket_host, &p.reduction_host, &p.gradient_host, &p.adapter_host, &p.expert_host, &p.expert_backward_host, &p.exchange_host, &p.exchange_backward_host, &p.region_host,
           &p.grouped_host, &p.grouped_backward_host, &p.grouped_low_host, &p.grouped_low_backward_host, &p.triton_host, &p.collection_host,
           &p.norm_host, &p.update_host};
 }

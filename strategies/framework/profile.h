@@ -258,8 +258,8 @@ struct FrameworkProfile {
   Duration checkpoint_host{}, recompute_host{}, reentrant_host{};
   Duration list_part_host{};              // ZeRO-3: per rank of a gather or reduce-scatter, where those take lists of tensors, one per rank (a copy is launched for each besides); 0: they take whole tensors
   Duration submodule_host{}, submodule_backward_host{};   // ZeRO-3's hooks, per module of a layer: its parameters are fetched, released, their gradients shared out
-  Duration reduction_host{};  // ZeRO-3: per reduction of a bucket, beyond its launches
-  Duration stream_host{};     // ZeRO-3's hooks: each look at which CUDA stream is the current one, entering a stream included
+  /// ZeRO-3, beyond launches: per all-gather, per parameter in it (its release included), per gradient that enters the bucket, per reduction of a bucket.
+  Duration gather_host{}, gathered_parameter_host{}, bucket_host{}, reduction_host{};
   Duration gradient_host{};   // ZeRO-2's hook of a trained parameter of a layer: its gradient goes into a bucket, and out of it into the ranks' shares
   Duration adapter_host{};   // of a linear layer's low-rank adapter in forward, beyond its kernels
   Duration expert_host{}, expert_backward_host{};  // the same of a layer's experts: routing, dispatch, splitting by expert

@@ -337,7 +337,7 @@ void TapeEmitter::modules_end_at(int n) {
 /// Each takes host time; the last has the weights.
 void TapeEmitter::modules_begin(int modules, bool forward, std::vector<int> weights) {
   for (int i = 0; i < modules; ++i) {
-    out_->host((forward ? profile_.submodule_host : profile_.submodule_backward_host) + profile_.stream_host);   // fetch_sub_module: current_stream().wait_stream
+    out_->host(forward ? profile_.submodule_host : profile_.submodule_backward_host);
     hooks_->push_back({.at = out_->position(), .begins = true, .weights = i + 1 == modules ? std::move(weights) : std::vector<int>{}});
   }
 }

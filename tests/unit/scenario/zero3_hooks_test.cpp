@@ -2,6 +2,7 @@
 // (runtime/zero/parameter_offload.py, _register_deepspeed_module). They are host time, whatever the module computes.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 
 #include "sim/config/document.h"
@@ -33,7 +34,7 @@ double host_us(const Result& r, const std::string& block) {
 // A Llama layer is 13 modules: 7 linear layers, 2 norms, attention, MLP, activation and itself.
 TEST(Zero3Hooks, AreHostTimePerModuleAndPass) {
   const Scenario s = job("zero3", "none");
-  const double forward = microseconds(s.profile.submodule_host + s.profile.stream_host), backward = microseconds(s.profile.submodule_backward_host + s.profile.stream_host);
+  const double forward = microseconds(s.profile.submodule_host), backward = microseconds(s.profile.submodule_backward_host);
   // ZeRO-2's hooks are on what is trained instead: nine parameters of a layer, in backward alone.
   const double gradients = 9 * static_cast<double>(s.profile.gradient_host.count()) * 1e-6;
   ASSERT_GT(forward, 0);
@@ -59,7 +60,7 @@ TEST(Zero3Hooks, AreAtEveryModuleOfAnAdapter) {
     return simulate(read_scenario(config::parse_document(text, "hooks.yaml").root, "hooks.yaml"));
   };
   const strategies::FrameworkProfile profile = job("zero3", "none").profile;
-  const double forward = microseconds(profile.submodule_host + profile.stream_host);
+  const double forward = microseconds(profile.submodule_host);
   EXPECT_NEAR(host_us(adapted("zero3"), "layer forward") - host_us(adapted("zero2"), "layer forward"), (13 + 4 * 7) * forward, 1e-3);
 }
 
@@ -71,7 +72,7 @@ TEST(Zero3Hooks, AreAtEveryExpert) {
     return simulate(read_scenario(config::parse_document(text, "hooks.yaml").root, "hooks.yaml"));
   };
   const strategies::FrameworkProfile profile = job("zero3", "none").profile;
-  const double forward = microseconds(profile.submodule_host + profile.stream_host);
+  const double forward = microseconds(profile.submodule_host);
   EXPECT_NEAR(host_us(experts("zero3"), "layer forward") - host_us(experts("zero2"), "layer forward"), (10 + 5 * 8) * forward, 1e-3);
 }
 
@@ -111,30 +112,52 @@ TEST(Zero3Hooks, TheHostIsAFewReductionsAhead) {
   EXPECT_EQ(waits, issued - 3);
 }
 
-// A CPU has no CUDA streams: what asking for them takes on a GPU is counted. A gather enters the stream of gathers twice, records an event and lets
-// its parameter go; a gradient looks four times, a reduction twice and takes the host itself.
-TEST(Zero3Hooks, LookForTheCurrentStream) {
-  Scenario s = job("zero3", "none");
-  s.strategy.data_parallel.bucket = Bytes{2};   // every gradient by itself
+// A gather takes the host itself and for each parameter in it, which it names where there are several; experts in a loop are gathered one by one.
+// A gradient takes it where it enters the bucket, and so does a bucket that is reduced.
+TEST(Zero3Hooks, GathersAndGradientsTakeTheHost) {
+  for (const bool alone : {true, false}) {
+    Scenario s = job("zero3", "none");
+    if (alone) s.strategy.data_parallel.bucket = Bytes{2}, s.strategy.data_parallel.prefetch_bucket = 1;   // every gradient and every parameter by itself
+    const Result with = simulate(s);
+    const strategies::FrameworkProfile profile = s.profile;
+    s.profile.gather_host = s.profile.gathered_parameter_host = s.profile.bucket_host = s.profile.reduction_host = Duration{};
+    const Result without = simulate(s);
+    for (const Duration each : {profile.gather_host, profile.gathered_parameter_host, profile.bucket_host, profile.reduction_host}) ASSERT_GT(each, Duration{});
+    std::map<std::string, int> blocks;
+    for (const plan::Block& b : with.plan.blocks) {
+      const double more = host_us(with, b.name) - host_us(without, b.name);
+      const auto takes = [&](const char* kind, Duration expected) {
+        EXPECT_NEAR(more, microseconds(expected), 1e-3) << b.name;
+        ++blocks[kind];
+      };
+      const std::size_t in = b.name.find(" in ");
+      if (b.name.starts_with("fetch parameter ")) takes("one", profile.gather_host + profile.gathered_parameter_host);
+      if (b.name.starts_with("fetch parameters ") && in != std::string::npos) takes("several", profile.gather_host + std::stoi(b.name.substr(in + 4)) * profile.gathered_parameter_host);
+      if (b.name.starts_with("gradient into bucket") || b.name.starts_with("gradient beside bucket")) takes("gradient", profile.bucket_host);
+      if (b.name.starts_with("reduce bucket")) takes("reduction", profile.reduction_host);
+    }
+    for (const char* kind : {alone ? "one" : "several", "gradient", "reduction"}) EXPECT_GT(blocks[kind], 0) << kind;
+  }
+}
+
+// Mixtral's eight experts in a loop: what stands for their matrices (gate's and up's together, and down's) is gathered matrix by matrix.
+TEST(Zero3Hooks, ExpertsInALoopAreGatheredOneByOne) {
+  const std::string text = "model: mixtral-8x7b\ncluster: {node: dgx-h100, nodes: 4}\ntraining: {sequence_length: 256, global_batch_size: 32, micro_batch_size: 1, framework: deepspeed}\ndata_parallel: {kind: zero3, prefetch_bucket: 1}\n";
+  Scenario s = read_scenario(config::parse_document(text, "hooks.yaml").root, "hooks.yaml");
   const Result with = simulate(s);
-  s.profile.stream_host = s.profile.reduction_host = Duration{};
+  const double gather = microseconds(s.profile.gather_host + s.profile.gathered_parameter_host), gradient = microseconds(s.profile.bucket_host);
+  s.profile.gather_host = s.profile.gathered_parameter_host = s.profile.bucket_host = Duration{};
   const Result without = simulate(s);
-  const strategies::FrameworkProfile profile = job("zero3", "none").profile;
-  ASSERT_GT(profile.stream_host, Duration{});
-  ASSERT_GT(profile.reduction_host, Duration{});
-  std::map<std::string, int> blocks;
+  std::map<int, int> gathers, gradients;   // how many stand for so many matrices
   for (const plan::Block& b : with.plan.blocks) {
     const double more = host_us(with, b.name) - host_us(without, b.name);
-    const double look = microseconds(profile.stream_host);
-    const auto takes = [&](const char* kind, double expected) {
-      EXPECT_NEAR(more, expected, 1e-3) << b.name;
-      ++blocks[kind];
-    };
-    if (b.name.starts_with("fetch parameter")) takes("gather", 4 * look);
-    if (b.name.starts_with("gradient into bucket") || b.name.starts_with("gradient beside bucket")) takes("gradient", 4 * look);
-    if (b.name.starts_with("reduce bucket")) takes("reduction", microseconds(profile.reduction_host) + 2 * look);
+    if (b.name.starts_with("fetch parameter ")) ++gathers[static_cast<int>(std::lround(more / gather))];
+    if (b.name.starts_with("gradient into bucket") || b.name.starts_with("gradient beside bucket")) ++gradients[static_cast<int>(std::lround(more / gradient))];
   }
-  for (const char* kind : {"gather", "gradient", "reduction"}) EXPECT_GT(blocks[kind], 0) << kind;
+  EXPECT_GT(gathers[16], 0);
+  EXPECT_GT(gathers[8], 0);
+  EXPECT_GT(gradients[16], 0);
+  EXPECT_GT(gradients[8], 0);
 }
 
 TEST(Zero3Hooks, SetTheFloorOfSmallSteps) {
