@@ -50,11 +50,13 @@ class Sharded final : public ShardedWriter {
   }
 
   void before_forward(std::size_t unit, int) override {
+    hooks(unit, Phase::forward, profile().unit_host);
     gather(unit);
     if (of_root(unit)) gather(unit == 0 ? stage_.units.size() - 1 : 0);
     wait_gather(unit, Phase::forward);
   }
   void before_backward(std::size_t unit, int) override {
+    hooks(unit, Phase::backward, profile().unit_backward_host + (entered_anew(stage_.units[unit]) ? profile().unit_host : Duration{}));
     gather(unit);
     wait_gather(unit, Phase::backward);
     // Explicit prefetch, in backward order: one ahead.
@@ -186,6 +188,16 @@ class Sharded final : public ShardedWriter {
       if (offloads_parameters()) w.free(extra(u, kParameters), Frame::unit);
       drop(u, w);
     });
+  }
+
+  /// Python around a unit's pass (_runtime_utils.py; _fsdp_param_group.py). Adapters' matrices that are units of their own have it too.
+  void hooks(std::size_t index, Phase phase, Duration each) {
+    if (each == Duration{} || (of_root(index) && index != 0)) return;
+    const Unit& u = stage_.units[index];
+    std::int64_t units = 1;
+    if (wraps_adapters())
+      for (const Weight& weight : u.tape->weights) units += weight.adapter ? 1 : 0;
+    stage_.call("hooks of " + std::to_string(units) + " units " + std::to_string(each.count()), phase, nullptr, [&](plan::BlockWriter& w) { w.host(units * each); });
   }
 
   void gather(std::size_t index) {

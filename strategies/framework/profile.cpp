@@ -280,6 +280,8 @@ const config::Fields<P>& fields() {
       config::duration("submodule_host", &P::submodule_host, "host time of ZeRO-3's hooks per module of a layer", config::non_negative),
       config::duration("submodule_backward_host", &P::submodule_backward_host, "host time of ZeRO-3's hooks per module of a layer, of backward", config::non_negative),
       config::duration("reduction_host", &P::reduction_host, "host time of ZeRO-3 per reduction of a bucket, beyond its launches", config::non_negative),
+      config::duration("unit_host", &P::unit_host, "host time of FSDP's hooks per unit of forward, beyond launches", config::non_negative),
+      config::duration("unit_backward_host", &P::unit_backward_host, "the same of backward", config::non_negative),
       config::duration("gather_host", &P::gather_host, "host time of ZeRO-3 per all-gather of parameters, beyond its launches", config::non_negative),
       config::duration("gathered_parameter_host", &P::gathered_parameter_host, "the same per parameter in it, until it is let go", config::non_negative),
       config::duration("bucket_host", &P::bucket_host, "host time of ZeRO-3 per gradient that enters the bucket, beyond its copy", config::non_negative),
@@ -395,7 +397,7 @@ FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes t
 
 std::vector<Duration*> issue_times(FrameworkProfile& p) {
   return {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host, &p.checkpoint_host, &p.recompute_host, &p.reentrant_host,
-          &p.submodule_host, &p.submodule_backward_host, &p.gather_host, &p.gathered_parameter_host, &p.bucket_host, &p.reduction_host, &p.gradient_host, &p.adapter_host, &p.expert_host, &p.expert_backward_host, &p.exchange_host, &p.exchange_backward_host, &p.region_host,
+          &p.submodule_host, &p.submodule_backward_host, &p.unit_host, &p.unit_backward_host, &p.gather_host, &p.gathered_parameter_host, &p.bucket_host, &p.reduction_host, &p.gradient_host, &p.adapter_host, &p.expert_host, &p.expert_backward_host, &p.exchange_host, &p.exchange_backward_host, &p.region_host,
           &p.grouped_host, &p.grouped_backward_host, &p.grouped_low_host, &p.grouped_low_backward_host, &p.triton_host, &p.collection_host,
           &p.norm_host, &p.update_host};
 }
