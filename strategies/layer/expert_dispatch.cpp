@@ -50,6 +50,19 @@ ExpertLayer::Slots ExpertLayer::index_map(const Slots& in) {
   return out;
 }
 
+/// Gradient of rows that one or two lists of indices have picked out of `whole` bytes: zeros of all of it, the indices made linear and sorted, what was
+/// picked added up in their order. Source: PyTorch Indexing.cu (index_put_with_sort_kernel), cub's radix sort: one kernel for few indices; seen
+/// over the GPU on paper (calibrate/paper_gpu) with PyTorch 2.3.1 and 2.6.0.
+void ExpertLayer::pick_backward(std::vector<Item>& list, std::int64_t picked, int indices, std::int64_t whole, std::int64_t part) const {
+  constexpr std::int64_t kSortedInOneTile = 2048;
+  list.push_back(op_.kernel("zero gradients", 0, whole));
+  const int steps = 2 * indices + (indices - 1) + 2;   // remainder and product of each, sums; division, order
+  for (int i = 0; i < steps; ++i) list.push_back(op_.kernel("linear indices", picked * 8, picked * 8));
+  const int sorts = picked <= kSortedInOneTile ? 1 : 8;   // else a histogram, its sums and two passes, and what they zero
+  for (int i = 0; i < sorts; ++i) list.push_back(op_.kernel("sort indices", picked * 16, picked * 16));
+  list.push_back(op_.kernel("add up picked", 2 * part, part, KernelKind::permute));
+}
+
 void ExpertLayer::launch_by_triton(Node& node, int forward, int backward) const {
   node.forward_host += c_.profile.triton_host * forward;
   node.backward_host += c_.profile.triton_host * backward;
@@ -72,9 +85,12 @@ ExpertLayer::Slots ExpertLayer::permute(const Slots& in, std::int64_t slots) {
   } else if (loops() && !c_.profile.routes_by_map) {
     // torch.where for each expert tells the host how many tokens there are.
     const std::int64_t part = bytes(slots) / moe_.experts;
+    const std::int64_t picked = slots / moe_.experts, mask = moe_.top_k * in.rows * 8;
     for (std::int64_t i = 0; i < moe_.experts; ++i) {
-      node.forward.insert(node.forward.end(), {op_.kernel("where", in.rows * 8, slots * 8 / moe_.experts), {.kind = Item::Kind::host_sync}, op_.kernel("select tokens", part, part, KernelKind::permute)});
-      node.backward.push_back(op_.kernel("select tokens backward", 2 * part, part, KernelKind::permute));
+      node.forward.insert(node.forward.end(), {op_.kernel("where", mask, 8, KernelKind::reduction), op_.kernel("where", 8, 8), {.kind = Item::Kind::host_sync}, op_.kernel("where", 8, 8), op_.kernel("where", mask, picked * 16),
+                                               op_.kernel("select tokens", part, part, KernelKind::permute)});
+      pick_backward(node.backward, picked, 1, bytes(in.rows), part);
+      if (i > 0) node.backward.push_back(op_.kernel("add up gradients of tokens", 2 * bytes(in.rows), bytes(in.rows)));
     }
   } else if (permutes_by_triton()) {
     // The order in three passes over the map; the weights go with their tokens.
@@ -149,11 +165,14 @@ TensorId ExpertLayer::unpermute(TensorId x, TensorId weights, std::int64_t rows)
   if (permutes_by_operators()) {
     unpermute_by_operators(node, rows, slots);
   } else if (loops() && weighs_outputs()) {
-    const std::int64_t part = bytes(slots) / moe_.experts;
+    const std::int64_t part = bytes(slots) / moe_.experts, picked = slots / moe_.experts;
     for (std::int64_t i = 0; i < moe_.experts; ++i) {
-      node.forward.insert(node.forward.end(), {op_.kernel("weigh outputs", part, part), op_.kernel("add to tokens", 2 * part, part, KernelKind::permute)});
+      node.forward.insert(node.forward.end(), {op_.kernel("pick weights", picked * 16, picked * 2, KernelKind::permute), op_.kernel("weigh outputs", part, part), op_.kernel("add to tokens", 2 * part, part, KernelKind::permute)});
       node.backward.insert(node.backward.end(), {op_.kernel("add to tokens backward", part, part, KernelKind::permute), op_.kernel("weigh outputs backward", 2 * part, part),
-                                                 op_.kernel("weigh outputs backward", 2 * part, part / hidden_, KernelKind::reduction)});
+                                                 op_.kernel("weigh outputs backward", 2 * part, part), op_.kernel("weigh outputs backward", part, part / hidden_, KernelKind::reduction)});
+      const std::int64_t router = rows * moe_.top_k * 2;
+      pick_backward(node.backward, picked, 2, router, picked * 2);
+      if (i > 0) node.backward.push_back(op_.kernel("add up gradients of weights", 2 * router, router));
     }
   } else {
     node.forward = {op_.kernel("unpermute", bytes(slots), bytes(rows), KernelKind::permute)};

@@ -55,6 +55,7 @@ class ExpertLayer {
 
   // Dispatch and combine (expert_dispatch.cpp)
   Slots permute(const Slots& in, std::int64_t slots);
+  void pick_backward(std::vector<Item>& list, std::int64_t picked, int indices, std::int64_t whole, std::int64_t part) const;
   void launch_by_triton(Node& node, int forward, int backward) const;
   void permute_by_operators(Node& node, std::int64_t rows, std::int64_t slots, std::int64_t map) const;
   void unpermute_by_operators(Node& node, std::int64_t rows, std::int64_t slots) const;

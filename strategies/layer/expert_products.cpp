@@ -43,7 +43,7 @@ TensorId ExpertLayer::plain_product(TensorId x, const std::string& name, std::in
     node.forward_host = 3 * c_.profile.expert_host / 16;
     node.backward_host = 3 * c_.profile.expert_backward_host / 16;
   }
-  if (by_expert_ && !adapter) {
+  if ((by_expert_ || loops()) && !adapter) {
     node.forward_host += (low ? c_.profile.grouped_low_host : c_.profile.grouped_host) * load_.local;
     node.backward_host += (low ? c_.profile.grouped_low_backward_host : c_.profile.grouped_backward_host) * load_.local;
   }
