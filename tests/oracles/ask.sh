@@ -18,6 +18,7 @@ for oracle in "$@"; do
   oracle=${here}/$(basename "${oracle}")
   echo "== $(basename "${oracle}")"
   case $(basename "${oracle}") in
+    paper_*.py) echo "by hand, with a CUDA build of PyTorch: see its first lines" ;;
     max_min_linprog.py) # prints its answer; the others write theirs
       "${venv}/bin/python" "${oracle}" >"${here}/data/max_min.json.new"
       mv "${here}/data/max_min.json.new" "${here}/data/max_min.json" ;;
