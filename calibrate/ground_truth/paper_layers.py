@@ -66,7 +66,7 @@ def timed(forward, backward):
 
 
 def per_layer(make, kinds, depths, repeats):
-    """What a layer takes by kind: (milliseconds of forward, of backward, calls of forward, of backward). Two depths, whose difference leaves embedding, head and engine out. `make(kind, layers)` gives two callables as passes() does."""
+    """What a layer takes by kind: (milliseconds of forward, of backward, calls of forward, of backward). Medians; two depths, whose difference leaves embedding, head and engine out. `make(kind, layers)` gives two callables as passes() does."""
     jobs = {(kind, layers): make(kind, layers) for kind in kinds for layers in depths}
     runs = {job: [] for job in jobs}
     gc.collect()

@@ -4,7 +4,7 @@ Needs a CUDA build of torch, transformers and deepspeed, but no GPU (calibrate/p
 dispatch takes time run with and without ZeRO-3, all weights trained or all frozen, their weights on this rank at all times
 (persistent) or gathered one by one, gradients reduced in one bucket or each by itself. Differences give what a module, a gather, a gradient and
 a reduction take, as multiples of the forward of a plain layer: those are what strategies/framework/data/deepspeed.yaml holds (submodule_host,
-submodule_backward_host, gather_host, gradient_bucket_host, reduction_host), times the host time of a layer's forward under that profile, less the launches
+submodule_backward_host, gather_host, gathered_parameter_host, bucket_host, reduction_host), times the host time of a layer's forward under that profile, less the launches
 that the simulator counts by themselves. What CUDA's driver takes is not in it.
 
     python calibrate/paper_gpu/run.py calibrate/ground_truth/zero3_hooks.py [--repeats N] [--ranks N]
