@@ -5,6 +5,8 @@ Layers are so narrow that nothing but Python and dispatch takes time. Backward r
 
 import gc
 import os
+import pathlib
+import sys
 import time
 
 os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
@@ -13,6 +15,7 @@ os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
 
 import torch
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "paper_gpu"))
 import paper_gpu
 from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -4,17 +4,18 @@ Importing it changes how tensors are printed: by their shape, since there are no
 """
 
 import ctypes
+import sys
 
 import torch
 
 KINDS = ["kernel", "product", "collective", "copy", "fill", "event", "stream_wait", "host_wait", "allocation", "release"]
 
 _library = ctypes.CDLL(None)
-ON_PAPER = hasattr(_library, "paper_gpu_calls")
-if ON_PAPER:
-    _library.paper_gpu_calls.restype = ctypes.c_int64
-    torch.Tensor.__repr__ = lambda self, **_: f"tensor{tuple(self.shape)}"
-    torch.nn.Parameter.__repr__ = torch.Tensor.__repr__
+if not hasattr(_library, "paper_gpu_calls"):
+    sys.exit(f"{sys.argv[0]} runs over the GPU on paper: python calibrate/paper_gpu/run.py {sys.argv[0]} ...")
+_library.paper_gpu_calls.restype = ctypes.c_int64
+torch.Tensor.__repr__ = lambda self, **_: f"tensor{tuple(self.shape)}"
+torch.nn.Parameter.__repr__ = torch.Tensor.__repr__
 
 
 def calls():
