@@ -109,12 +109,12 @@ void StageWriter::Impl::update_metrics() {
     constexpr std::uint32_t kLogits = Stage::kPersistentSlots - 33, kLogSoftmax = Stage::kPersistentSlots - 34;
     const std::int64_t elements = context.tokens * (padded_vocabulary(context) / context.tensor), wide = elements * 4, row = context.tokens * 4;
     const auto kernel = [&](model::KernelKind kind, std::int64_t read, std::int64_t written, const char* name) {
-      w.kernel(stage.builder.kernel({.kind = kind, .bytes_read = read, .bytes_written = written, .name = name}), stage.profile.kernel_host);
+      w.kernel(stage.builder.kernel({.kind = kind, .bytes_read = read, .bytes_written = written, .elements = 2 * elements, .name = name}), stage.profile.kernel_host);
     };
     for (int metric = 0; metric < stage.profile.training_metrics; ++metric) {
       if (context.element() < 4) {
         w.alloc(kLogits, wide, plan::Category::temporary);
-        kernel(model::KernelKind::elementwise, elements * context.element(), wide, "cast logits");
+        kernel(model::KernelKind::converting, elements * context.element(), wide, "cast logits");
       }
       w.alloc(kLogSoftmax, wide, plan::Category::temporary);
       kernel(model::KernelKind::softmax, wide, wide, "log softmax of a metric");

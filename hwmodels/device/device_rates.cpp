@@ -81,7 +81,9 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, Pace pace) {
   r.sms = gpu.sms;
   r.hbm = gpu.hbm_bandwidth.value;
   if (gpu.locked_clock_mhz > 0) r.highest_clock = gpu.locked_clock_mhz / gpu.highest_clock_mhz();
-  r.strided = r.p.strided_elements_per_clock * gpu.sms * gpu.boost_clock_mhz * 1e6 * r.highest_clock;
+  const double sm_clocks = gpu.sms * gpu.boost_clock_mhz * 1e6 * r.highest_clock;
+  r.strided = r.p.strided_elements_per_clock * sm_clocks;
+  r.converting = r.p.converted_per_clock * sm_clocks;
   r.l2_bytes = static_cast<double>(gpu.l2.value) * r.p.l2_share;
   const double slowest = 1 - r.p.speed_spread * pace.deviations;
   r.gemm_clock = (clock == ClockState::burst ? 1.0 : r.p.sustained_clock) * slowest;

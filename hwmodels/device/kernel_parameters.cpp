@@ -67,6 +67,7 @@ constexpr std::array kFields{
     REHEARSE_FIELD(normalization_backward_fraction, true),
     REHEARSE_FIELD(native_normalization_fraction, true),
     REHEARSE_FIELD(strided_elements_per_clock, false),
+    REHEARSE_FIELD(converted_per_clock, false),
     REHEARSE_FIELD(transposing_share, true),
     REHEARSE_FIELD(softmax_fraction, true),
     REHEARSE_FIELD(cross_entropy_fraction, true),

@@ -63,6 +63,7 @@ struct KernelParameters {
   double elementwise_fraction = 0, normalization_fraction = 0, normalization_backward_fraction = 0;
   double native_normalization_fraction = 0;  // PyTorch's own forward kernel; backward as above
   double strided_elements_per_clock = 0;     // of one SM at the boost clock, where elements are loaded one by one
+  double converted_per_clock = 0;            // the same of operands and results where tensors are of several types
   double transposing_share = 1;              // of elementwise_fraction, of Triton's kernels that write along the other dimension
   double softmax_fraction = 0, cross_entropy_fraction = 0, embedding_fraction = 0, embedding_backward_fraction = 0;
   double permute_fraction = 0, optimizer_fraction = 0, reduction_fraction = 0, memset_fraction = 0;

@@ -38,7 +38,8 @@ CostParts memory_cost(const DeviceRates& gpu, const model::KernelSpec& s) {
   c.hbm_bytes = bytes * outside;
   c.memory_seconds = from_l2 + (from_hbm - from_l2) * outside;
   // Elements loaded one by one keep the SMs busy whatever their width; waiting for memory and that hide in one another in part.
-  if (s.kind == KernelKind::strided && gpu.strided > 0) c.memory_seconds = std::hypot(c.memory_seconds, static_cast<double>(s.elements) / gpu.strided);
+  const double one_by_one = s.kind == KernelKind::strided ? gpu.strided : s.kind == KernelKind::converting ? gpu.converting : 0;
+  if (one_by_one > 0) c.memory_seconds = std::hypot(c.memory_seconds, static_cast<double>(s.elements) / one_by_one);
   c.compute_seconds = s.flops / gpu.peak[static_cast<std::size_t>(DType::fp32)];
   c.seconds = gpu.p.memory_launch_us * 1e-6 + std::max(c.memory_seconds, c.compute_seconds);
   c.sm_share = gpu.p.memory_sm_share;

@@ -65,6 +65,7 @@ std::string_view name_of(KernelKind kind) {
     case KernelKind::attention_backward: return "attention_backward";
     case KernelKind::elementwise: return "elementwise";
     case KernelKind::strided: return "strided";
+    case KernelKind::converting: return "converting";
     case KernelKind::transposing: return "transposing";
     case KernelKind::normalization: return "normalization";
     case KernelKind::native_normalization: return "native_normalization";

@@ -18,6 +18,7 @@ enum class KernelKind : std::uint8_t {
   attention_backward,
   elementwise,        // add, copy, cast, activation, dropout, rope: reads and writes streams
   strided,            // elementwise, an operand broadcast or not contiguous: PyTorch loads such operands one by one
+  converting,         // elementwise, tensors of several types: PyTorch's kernels convert element by element (LoadWithCast)
   transposing,        // elementwise, its result or one of them written along the other dimension (TorchInductor's casts to 8 bits)
   normalization,      // LayerNorm, RMSNorm: row reductions and a stream
   native_normalization, // the same by PyTorch's own kernel
@@ -46,7 +47,7 @@ enum class AttentionKernel : std::uint8_t {
 /// Shapes and traffic of one kernel launch. Sizes are of one rank.
 ///   products               batch, m, n, k; dtype = operands, output_dtype = C; accumulate: C is also read
 ///   attention              batch, heads, kv_heads, query_length, key_length, head_dim, value_head_dim, causal, window
-///   everything else        bytes_read, bytes_written (HBM traffic if nothing stays in L2), flops; strided: elements of the result
+///   everything else        bytes_read, bytes_written (HBM traffic if nothing stays in L2), flops; strided: elements of the result; converting: of all operands and the result
 struct KernelSpec {
   KernelKind kind = KernelKind::elementwise;
   GemmRole role = GemmRole::forward;

@@ -214,9 +214,9 @@ void Replicated::accumulate_chunk(std::size_t first) {
         const bool widens = profile().widens_before_adding && made < main;
         if (widens) {
           w.alloc(wide, main, Category::temporary);
-          w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = made, .bytes_written = main, .name = "widen gradient"}), host());
+          w.kernel(builder().kernel({.kind = KernelKind::converting, .bytes_read = made, .bytes_written = main, .elements = 2 * weight.elements, .name = "widen gradient"}), host());
         }
-        w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = (widens ? main : made) + main, .bytes_written = main, .name = "gradient accumulate"}), host());
+        w.kernel(builder().kernel({.kind = widens || made == main ? KernelKind::elementwise : KernelKind::converting, .bytes_read = (widens ? main : made) + main, .bytes_written = main, .elements = 3 * weight.elements, .name = "gradient accumulate"}), host());
         if (widens) w.free(wide);
       }
       free_gradients_of(unit, w);
@@ -250,7 +250,7 @@ void Replicated::check_by_parameter() {
     stage_.call("check parameter " + std::to_string(each), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
       constexpr std::uint32_t wide = Stage::kPersistentSlots - 20;
       w.alloc(wide, each * 4, Category::temporary);
-      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = each * stored_bytes(), .bytes_written = each * 4, .name = "widen gradient"}), host());
+      w.kernel(builder().kernel({.kind = KernelKind::converting, .dtype = DType::fp32, .bytes_read = each * stored_bytes(), .bytes_written = each * 4, .elements = 2 * each, .name = "widen gradient"}), host());
       w.kernel(builder().kernel({.kind = KernelKind::reduction, .dtype = DType::fp32, .bytes_read = each * 4, .bytes_written = 4, .name = "check gradient"}), host());
       w.free(wide);
       w.host_sync();

@@ -30,7 +30,7 @@ void Replicated::widen_gradients() {
   if (profile().unscales_gradients) {
     wide_gradients(true);
     stage_.call("widen and unscale gradients " + std::to_string(wide), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
-      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = narrow, .bytes_written = wide, .name = "widen gradients"}), host());
+      w.kernel(builder().kernel({.kind = KernelKind::converting, .dtype = DType::fp32, .bytes_read = narrow, .bytes_written = wide, .elements = wide / 2, .name = "widen gradients"}), host());
       w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = wide, .bytes_written = wide, .name = "unscale gradients"}), host());
       if (stage_.sizes.tensor * stage_.sizes.pipeline > 1)
         w.collective(builder().collective({CollectiveKind::all_reduce, GroupAxis::model, Bytes{4}, "overflow"}), Stream::data_reduce, plan::kAfterCompute | plan::kComputeWaits, profile().collective_host);
@@ -41,7 +41,7 @@ void Replicated::widen_gradients() {
   stage_.call("widen gradients " + std::to_string(wide), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
     constexpr std::uint32_t copies = Stage::kPersistentSlots - 24;
     w.alloc(copies, wide, Category::gradient);
-    w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = narrow, .bytes_written = wide, .name = "widen gradients"}), host());
+    w.kernel(builder().kernel({.kind = KernelKind::converting, .dtype = DType::fp32, .bytes_read = narrow, .bytes_written = wide, .elements = wide / 2, .name = "widen gradients"}), host());
     w.alloc(kWideGradients, wide, Category::gradient);
     w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = wide, .bytes_written = wide, .name = "join gradients"}), host());
     w.free(copies);
@@ -118,7 +118,7 @@ void Replicated::update_widened() {
     w.alloc(kFlat, narrow, Category::gradient);
     w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = narrow, .bytes_written = narrow, .name = "join gradients"}), host());
     w.alloc(kWideGradients, wide, Category::gradient);
-    w.kernel(builder().kernel({.kind = KernelKind::elementwise, .dtype = DType::fp32, .bytes_read = narrow, .bytes_written = wide, .name = "widen gradients"}), host());
+    w.kernel(builder().kernel({.kind = KernelKind::converting, .dtype = DType::fp32, .bytes_read = narrow, .bytes_written = wide, .elements = wide / 2, .name = "widen gradients"}), host());
     w.free(kFlat);
     if (made) w.free(kPartition);
   });

@@ -307,7 +307,7 @@ class Sharded final : public ShardedWriter {
     if (elements == 0) return drop_gradients(u);
     stage_.call(key(first ? "accumulate first" : "accumulate", u), Phase::backward, &u, [&](plan::BlockWriter& w) {
       if (first) w.alloc(extra(u, kAccumulated), sum, Category::gradient, Frame::unit);
-      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = made + (first ? 0 : sum), .bytes_written = sum, .name = "accumulate unsharded gradient"}), host());
+      w.kernel(builder().kernel({.kind = made == sum ? KernelKind::elementwise : KernelKind::converting, .bytes_read = made + (first ? 0 : sum), .bytes_written = sum, .elements = (first ? 2 : 3) * sum / 4, .name = "accumulate unsharded gradient"}), host());
       free_gradients_of(u, w);
     });
   }

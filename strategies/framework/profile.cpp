@@ -42,6 +42,7 @@ const Catalog<LossKind>& loss_kinds() {
       {"compiled", "statistics only", LossKind::compiled},
       {"compiled-with-head", "the same in one graph with the output layer, gradient in place", LossKind::compiled_with_head},
       {"tiled", "DeepSpeed's TiledFusedLogitsLoss", LossKind::tiled},
+      {"fused-linear", "Liger's fused linear cross-entropy: output layer and loss in pieces", LossKind::fused_linear},
   }};
   return list;
 }
@@ -107,6 +108,9 @@ const config::Fields<P>& fields() {
       fusion("residual", &P::residual, "bias, dropout and residual add"),
       config::choice("loss", &P::loss, "cross-entropy over the vocabulary", loss_kinds()),
       config::choice("context_loss", &P::context_loss, "the same under context parallelism, where it is another", loss_kinds()),
+      config::choice("linear_loss", &P::linear_loss, "loss fused-linear, by Liger's release",
+                     {{"fp32", LinearLossForm::fp32, "until 0.4: fp32 logits, the host asks each piece for its targets"}, {"scaled", LinearLossForm::scaled, "0.5.0 to 0.5.2: the same in 16 bits"},
+                      {"in-place", LinearLossForm::in_place, "0.5.3 to 0.6.1: the product adds into the gradient"}, {"widened", LinearLossForm::widened, "since 0.6.2: the product is cast to fp32 and added"}}),
       config::choice("attention", &P::attention, "fused attention kernel",
                      {{"flash1", AttentionKernel::flash1, ""}, {"flash2", AttentionKernel::flash2, ""}, {"flash3", AttentionKernel::flash3, ""},
                       {"cudnn", AttentionKernel::cudnn, "9.4 to 9.12"}, {"cudnn-9.13", AttentionKernel::cudnn_9_13, "and later"}, {"mem-efficient", AttentionKernel::mem_efficient, ""}, {"math", AttentionKernel::sdpa_math, ""},
@@ -182,6 +186,7 @@ const config::Fields<P>& fields() {
       config::boolean("columns_in_backward", &P::columns_in_backward, "fp8: operands of weight gradients are made in backward, of what forward multiplied or of what recomputation makes again"),
       config::integer("attention_output_bits", &P::attention_output_bits, "attention's output waits for backward in so many bits per value; 0: as it is", config::between(0, 16)),
       config::boolean("narrow_dispatch", &P::narrow_dispatch, "fp8: tokens, and gradients of experts' outputs, travel to the experts' ranks in 8 bits"),
+      config::boolean("narrows_one_by_one", &P::narrows_one_by_one, "fp32 is cast to 16 bits element by element (PyTorch before 2.6)"),
       config::boolean("autocast", &P::autocast, "16-bit copies of fp32 weights are made per use"),
       config::boolean("keeps_cast_weights", &P::keeps_cast_weights, "copies of weights in fewer bits stay from a step's first micro-batch on"),
       config::boolean("keeps_transposed_weights", &P::keeps_transposed_weights, "fp8 weights in both orientations stay from use to use"),
@@ -403,6 +408,10 @@ std::vector<Duration*> issue_times(FrameworkProfile& p) {
 }
 
 std::vector<std::string> profile_names() { return resource_names(kFolder, ".yaml"); }
+
+model::KernelKind conversion(const FrameworkProfile& profile, std::int64_t read, std::int64_t written) {
+  return written > read || profile.narrows_one_by_one ? model::KernelKind::converting : model::KernelKind::elementwise;
+}
 
 FrameworkProfile with_choices(FrameworkProfile p, const Strategy& strategy) {
   const Training& training = strategy.training;

@@ -60,7 +60,15 @@ enum class LossKind : std::uint8_t {
   compiled,        // softmax statistics only; gradient fused into the backward
   compiled_with_head,  // the same in one graph with the output layer: caps of logits are part of the loss's kernels, the gradient takes the logits' place
   tiled,           // output layer and loss a piece at a time, gradients made in forward (DeepSpeed's TiledFusedLogitsLoss)
+  fused_linear,    // the same in other pieces, logits in place (Liger's fused linear cross-entropy)
 };
+
+/// How Liger's fused linear cross-entropy does a piece, by release.
+///   fp32      until 0.4: an fp32 copy of the logits; the host asks each piece for its number of targets and scales its gradients by it
+///   scaled    0.5.0 to 0.5.2: the same on 16-bit logits
+///   in_place  0.5.3 to 0.6.1: neither; the product adds into the weight's gradient
+///   widened   0.6.2 on: the product is cast to fp32 and added
+enum class LinearLossForm : std::uint8_t { fp32, scaled, in_place, widened };
 
 /// Which collectives mark their buffers as used on their own stream (Tensor.record_stream), so that a freed buffer is not
 /// reused before the device has got there, however far ahead the host is.
@@ -85,6 +93,7 @@ struct FrameworkProfile {
   Fusion residual = Fusion::native;
   LossKind loss = LossKind::upcast;
   std::optional<LossKind> context_loss;   // under context parallelism, where it is another
+  LinearLossForm linear_loss = LinearLossForm::widened;   // of loss fused_linear
   model::AttentionKernel attention = model::AttentionKernel::flash2;
   bool aiter_attention = false;           // on AMD's GPUs fused attention is AITER's, as Transformer Engine takes it; false: PyTorch's (AOTriton) or flash-attn's
   bool sdpa_attention = false;            // fused attention is PyTorch's scaled_dot_product_attention; false: flash-attn's, or another library's
@@ -160,6 +169,7 @@ struct FrameworkProfile {
   bool columns_in_backward = false;       // the operands of fp8 weight gradients, which are scaled along the tokens, are made in backward: of the 8-bit tensor that forward multiplied, or where recomputation makes its source again, of that; false: with the others
   std::int64_t attention_output_bits = 0; // attention's output waits for backward in so many bits per value, for its own backward and the output projection's; 0: as it is
   bool narrow_dispatch = false;           // fp8: tokens, and the gradients of what returns from experts, travel to the experts' ranks in 8 bits with a scale per 128 values; what returns is in 16 bits
+  bool narrows_one_by_one = false;        // fp32 is cast to 16 bits element by element (PyTorch before 2.6)
   bool autocast = false;                  // 16-bit copies of fp32 weights are made per use
   bool keeps_cast_weights = false;        // Transformer Engine's copies of weights in fewer bits, from a step's first micro-batch on
   bool fp8_parameters = false;            // weights of 8-bit products are kept in 8 bits, without 16-bit ones (Megatron's --fp8-param-gather)
@@ -330,6 +340,10 @@ ContextKind context_kind(const Strategy& strategy, const FrameworkProfile& profi
 /// Every kind of loss by the name that profiles and scenarios give it.
 const Catalog<LossKind>& loss_kinds();
 const Catalog<OffloadReturn>& offload_returns();
+
+/// How PyTorch copies a tensor into one of another width: to fp32 element by element; to 16 bits too before 2.6 (pytorch/pytorch pull request 137053).
+/// Compiled and hand-written kernels do neither. Found with the GPU on paper (calibrate/paper_gpu): LoadWithCast in the kernels' names.
+model::KernelKind conversion(const FrameworkProfile& profile, std::int64_t read, std::int64_t written);
 
 /// The profile with what the user changed in it: training.cross_entropy, fused_gradient_accumulation, transformer_engine;
 /// data_parallel.gradient_dtype.

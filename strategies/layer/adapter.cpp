@@ -85,7 +85,8 @@ TensorId Adapter::add(TensorId x, TensorId y) {
 
 TensorId Adapter::pointwise(const std::string& what, TensorId from, std::int64_t read, std::int64_t written) {
   const TensorId to = tape_.tensor(name_ + " " + what, written);
-  tape_.nodes.push_back({.name = name_ + " " + what, .inputs = {from}, .outputs = {to}, .forward = {op_.kernel(what, read, written)}, .backward = {op_.kernel(what + " backward", written, read)}});
+  const auto kernel = [&](const std::string& name, std::int64_t in, std::int64_t out) { return in == out ? op_.kernel(name, in, out) : op_.convert(name, in, out); };
+  tape_.nodes.push_back({.name = name_ + " " + what, .inputs = {from}, .outputs = {to}, .forward = {kernel(what, read, written)}, .backward = {kernel(what + " backward", written, read)}});
   return to;
 }
 
@@ -158,8 +159,8 @@ TensorId Adapter::sum(TensorId y, TensorId branch) {
   const TensorId sum = tape_.tensor(name_ + " with adapter", bytes_);
   if (!c_.profile.scales_adapter_inside) branch = pointwise("adapter scale", branch, branch_bytes_, branch_bytes_);
   if (branch_bytes_ < bytes_) {  // a 16-bit branch beside an fp32 stream
-    tape_.nodes.push_back({.name = name_ + " adapter add", .inputs = {y, branch}, .outputs = {sum}, .forward = {op_.kernel("adapter add", bytes_ + branch_bytes_, bytes_)},
-                           .backward = {op_.kernel("cast", bytes_, branch_bytes_)}, .passed_inputs = 1});
+    tape_.nodes.push_back({.name = name_ + " adapter add", .inputs = {y, branch}, .outputs = {sum}, .forward = {op_.mixed("adapter add", bytes_ + branch_bytes_, bytes_, bytes_ / 4)},
+                           .backward = {op_.convert("cast", bytes_, branch_bytes_)}, .passed_inputs = 1});
     return sum;
   }
   if (!wide_) {
@@ -168,9 +169,9 @@ TensorId Adapter::sum(TensorId y, TensorId branch) {
   }
   // 16 + 32 bit: the sum is fp32 and is cast back; so is the gradient on its way down.
   const TensorId wide_sum = tape_.tensor(name_ + " adapter sum", branch_bytes_);
-  tape_.nodes.push_back({.name = name_ + " adapter add", .inputs = {branch, y}, .outputs = {wide_sum}, .forward = {op_.kernel("adapter add", bytes_ + branch_bytes_, branch_bytes_)},
-                         .backward = {op_.kernel("cast", branch_bytes_, bytes_)}, .passed_inputs = 1});
-  tape_.nodes.push_back({.name = name_ + " adapter cast back", .inputs = {wide_sum}, .outputs = {sum}, .forward = {op_.kernel("cast", branch_bytes_, bytes_)}, .backward = {op_.kernel("cast", bytes_, branch_bytes_)}});
+  tape_.nodes.push_back({.name = name_ + " adapter add", .inputs = {branch, y}, .outputs = {wide_sum}, .forward = {op_.mixed("adapter add", bytes_ + branch_bytes_, branch_bytes_, branch_bytes_ / 4)},
+                         .backward = {op_.convert("cast", branch_bytes_, bytes_)}, .passed_inputs = 1});
+  tape_.nodes.push_back({.name = name_ + " adapter cast back", .inputs = {wide_sum}, .outputs = {sum}, .forward = {op_.convert("cast", branch_bytes_, bytes_)}, .backward = {op_.convert("cast", bytes_, branch_bytes_)}});
   return sum;
 }
 
@@ -205,15 +206,15 @@ TensorId Adapter::decomposed(TensorId y, TensorId branch) {
   auto& f = node.forward;
   f = {op.alloc(0, in_ * in_ * e_), op.kernel("identity", 0, in_ * in_ * e_, KernelKind::memset), op.alloc(1, in_ * rank * e_), op.gemm(name_ + ".lora_A of identity", GemmRole::forward, in_, rank, in_, inner_.activation, false),
        op.alloc(2, matrix), op.gemm(name_ + ".lora_B of identity", GemmRole::forward, in_, out_, rank, inner_.activation, false)};
-  if (casts) f.insert(f.end(), {op.alloc(3, matrix), op.kernel("cast weight", in_ * out_ * narrow_, matrix)});
+  if (casts) f.insert(f.end(), {op.alloc(3, matrix), op.convert("cast weight", in_ * out_ * narrow_, matrix)});
   f.insert(f.end(), {op.alloc(4, matrix), op.kernel("scale BA", matrix, matrix), op.alloc(5, matrix), op.kernel("add weight", 2 * matrix, matrix), op.free(4), op.kernel("weight norm", matrix, out_ * e_, KernelKind::reduction), op.free(5)});
   f.insert(f.end(), {op.alloc(6, wide), op.kernel("magnitude times base", bytes, wide), op.alloc(7, wide), op.kernel("magnitude times branch", wide, wide), op.alloc(8, wide), op.kernel("adapter scale", wide, wide), op.free(7),
                      op.alloc(9, wide), op.kernel("adapter add", 2 * wide, wide), op.free(6), op.free(8), op.free(0), op.free(1), op.free(2)});
   if (casts) f.push_back(op.free(3));
-  if (casts) f.insert(f.end(), {op.alloc(10, wide), op.kernel("adapter add", bytes + wide, wide), op.free(9), op.kernel("cast", wide, bytes), op.free(10)});
+  if (casts) f.insert(f.end(), {op.alloc(10, wide), op.mixed("adapter add", bytes + wide, wide, wide / 4), op.free(9), op.convert("cast", wide, bytes), op.free(10)});
   else f.insert(f.end(), {op.kernel("adapter add", 2 * wide, wide), op.free(9)});
   auto& b = node.backward;
-  if (casts) b.insert(b.end(), {op.alloc(0, wide), op.kernel("cast", bytes, wide)});
+  if (casts) b.insert(b.end(), {op.alloc(0, wide), op.convert("cast", bytes, wide)});
   b.insert(b.end(), {op.alloc(1, wide), op.kernel("base product", wide + bytes, wide), op.kernel("magnitude gradient", wide, out_ * e_, KernelKind::reduction), op.free(1), op.kernel("base gradient", wide + bytes, bytes),
                      op.alloc(2, wide), op.kernel("adapter scale backward", wide, wide), op.alloc(3, wide), op.kernel("branch product", 2 * wide, wide),
                      op.weight_gradient(w, op.kernel("magnitude gradient", wide, out_ * e_, KernelKind::reduction)), op.free(3), op.kernel("branch gradient", wide, wide), op.free(2)});

@@ -157,7 +157,7 @@ TensorId Operators::softmax(TensorId scores, std::int64_t elements) {
     return probabilities;
   }
   auto pointwise = [&](const std::string& name, TensorId x, TensorId y, std::int64_t in, std::int64_t out) {
-    tape_.nodes.push_back({.name = name, .inputs = {x}, .outputs = {y}, .forward = {kernel(name, in, out)}, .backward = {kernel(name + " backward", out, in)}});
+    tape_.nodes.push_back({.name = name, .inputs = {x}, .outputs = {y}, .forward = {in == out ? kernel(name, in, out) : convert(name, in, out)}, .backward = {in == out ? kernel(name + " backward", out, in) : convert(name + " backward", out, in)}});
   };
   TensorId scaled = tape_.tensor("scores scaled", narrow);
   pointwise("scores scale", scores, scaled, narrow, narrow);

@@ -24,6 +24,9 @@ std::int64_t mlp_tiles(const LowerContext& context);
 /// Output layer and loss, a piece of the tokens at a time: no more than a gibibyte of fp32 logits each.
 void add_tiled_output(const LowerContext& context, Operators& op, Tape& tape, TensorId hidden, std::int64_t width, std::int64_t columns);
 
+/// The same as Liger's fused linear cross-entropy: pieces whose logits are about as large as all hidden states.
+void add_linear_loss(const LowerContext& context, Operators& op, Tape& tape, TensorId hidden, std::int64_t width, std::int64_t columns);
+
 /// Attention with its projections, a chunk of the sequence at a time, the rest in host memory (Memory::sequence_chunk).
 /// `rotates`: rotary positions. Precondition: rules.cpp has nothing against it.
 TensorId chunked_attention_block(const LowerContext& context, Operators& op, Tape& tape, TensorId x, bool rotates);

@@ -114,7 +114,7 @@ class ChunkedAttention {
     const std::int64_t sum = wide(query());
     const int before = held(j % 2 == 0 ? Of::merged_odd : Of::merged_even, i), after = held(j % 2 == 0 ? Of::merged_even : Of::merged_odd, i);
     append(f, {Operators::alloc(kBlockOutput, query()), Operators::alloc(kBlockStatistics, statistics()), op_.attention_kernel(KernelKind::attention_forward, shape_, i == j, shape_.length, shape_.length)});
-    append(f, {Operators::alloc(j == 0 ? after : kBlockWide, sum), op_.kernel("block output cast", query(), sum)});
+    append(f, {Operators::alloc(j == 0 ? after : kBlockWide, sum), op_.convert("block output cast", query(), sum)});
     if (j > 0)
       append(f, {op_.kernel("log-sum-exp merged", 2 * statistics(), statistics()), Operators::alloc(kScaled, sum), op_.kernel("output weighed", sum, sum), Operators::alloc(kOtherScaled, sum),
                  op_.kernel("block output weighed", sum, sum), Operators::alloc(after, sum), op_.kernel("output merged", 2 * sum, sum), Operators::free(kScaled), Operators::free(kOtherScaled),
@@ -136,7 +136,7 @@ class ChunkedAttention {
         if (next != j || done) append(f, {Operators::free(held(Of::key, j)), Operators::free(held(Of::value, j))});
       }
       const int merged = held(i % 2 == 0 ? Of::merged_even : Of::merged_odd, i);
-      append(f, {Operators::free(held(Of::query, i)), Operators::alloc(kNarrow, query()), op_.kernel("output cast", wide(query()), query())});
+      append(f, {Operators::free(held(Of::query, i)), Operators::alloc(kNarrow, query()), op_.convert("output cast", wide(query()), query())});
       exchange(f, "outputs", query(), held(Of::result, i), false);
       append(f, {to_host(query()), to_host(statistics()), Operators::free(kNarrow), Operators::free(merged)});
     }
@@ -173,7 +173,7 @@ class ChunkedAttention {
   void project_back(std::vector<Item>& b, int i) const {
     const std::int64_t h = c_.model.hidden;
     for (const auto& [sum, size, rotated, name] : {std::tuple{held(Of::query_gradient, i), query(), rotates_, "query gradients"}, {static_cast<int>(kKeySums), key(), rotates_, "key gradients"}, {static_cast<int>(kValueSums), key(), false, "value gradients"}}) {
-      append(b, {Operators::alloc(kNarrow, size), op_.kernel("gradient cast", wide(size), size)});
+      append(b, {Operators::alloc(kNarrow, size), op_.convert("gradient cast", wide(size), size)});
       if (rotated) rotate(b, size);
       exchange(b, name, size, kExchanged, false);
       append(b, {host_sync(), Operators::free(kNarrow), Operators::free(sum)});
@@ -216,8 +216,8 @@ class ChunkedAttention {
     drop_queries(b, current);
     append(b, {{.kind = Item::Kind::release_output_gradients}, {.kind = Item::Kind::produce_input_gradients}, op_.kernel("join input gradients", n_ * input(), n_ * input())});
     for (int i = 0; i < n_; ++i) b.push_back(Operators::free(held(Of::input_gradient, i)));
-    b.push_back(op_.weight_gradient(weight_, op_.kernel("weight gradient cast", wide(weight), weight)));
-    if (bias_ >= 0) b.push_back(op_.weight_gradient(bias_, op_.kernel("bias gradient cast", width * 4, width * c_.element())));
+    b.push_back(op_.weight_gradient(weight_, op_.convert("weight gradient cast", wide(weight), weight)));
+    if (bias_ >= 0) b.push_back(op_.weight_gradient(bias_, op_.convert("bias gradient cast", width * 4, width * c_.element())));
     b.push_back(Operators::free(kWeightSum));
   }
 
@@ -263,7 +263,7 @@ void add_chunked_output(const LowerContext& c, Operators& op, Tape& tape, Tensor
   enum : int { kLogits, kWide, kSoftmax, kLog, kGradient, kHidden, kMadeWeight, kSum, kPieceGradient };
   Node n{.name = "chunked loss", .inputs = {hidden}};
   for (std::int64_t i = 0; i < count; ++i)
-    n.forward.insert(n.forward.end(), {Operators::alloc(kLogits, narrow), op.gemm("lm_head", GemmRole::forward, rows, columns, width, c.activation, false), Operators::alloc(kWide, wide), op.kernel("cast", narrow, wide),
+    n.forward.insert(n.forward.end(), {Operators::alloc(kLogits, narrow), op.gemm("lm_head", GemmRole::forward, rows, columns, width, c.activation, false), Operators::alloc(kWide, wide), op.convert("cast", narrow, wide),
                                        Operators::free(kLogits), Operators::alloc(kSoftmax, wide), op.kernel("softmax", wide, wide, KernelKind::softmax), Operators::alloc(kLog, wide), op.kernel("log", wide, wide),
                                        op.kernel("nll loss", row, row), Operators::free(kLog), Operators::free(kSoftmax), Operators::free(kWide)});
   n.forward.insert(n.forward.end(), {{.kind = Item::Kind::copy, .stream = Stream::to_host, .sync = both, .spec = c.builder.copy({CopySpec::Direction::device_to_host, false, Bytes{bytes}})}, {.kind = Item::Kind::host_sync},
@@ -273,15 +273,15 @@ void add_chunked_output(const LowerContext& c, Operators& op, Tape& tape, Tensor
   for (std::int64_t i = 0; i < count; ++i) {
     const int made = kPieceGradient + static_cast<int>(i);
     b.insert(b.end(), {Operators::alloc(kHidden, piece), {.kind = Item::Kind::copy, .stream = Stream::to_device, .sync = both, .spec = c.builder.copy({CopySpec::Direction::host_to_device, false, Bytes{piece}})},
-                       Operators::alloc(kLogits, narrow), op.gemm("lm_head", GemmRole::forward, rows, columns, width, c.activation, false), Operators::alloc(kWide, wide), op.kernel("cast", narrow, wide), Operators::free(kLogits),
+                       Operators::alloc(kLogits, narrow), op.gemm("lm_head", GemmRole::forward, rows, columns, width, c.activation, false), Operators::alloc(kWide, wide), op.convert("cast", narrow, wide), Operators::free(kLogits),
                        Operators::alloc(kSoftmax, wide), op.kernel("softmax", wide, wide, KernelKind::softmax), op.kernel("less one at the target", row, row), op.kernel("times the loss's gradient", wide, wide),
-                       Operators::alloc(kGradient, narrow), op.kernel("cast", wide, narrow), Operators::alloc(made, piece), op.gemm("lm_head data gradient", GemmRole::data_gradient, rows, width, columns, c.activation, false),
+                       Operators::alloc(kGradient, narrow), op.convert("cast", wide, narrow), Operators::alloc(made, piece), op.gemm("lm_head data gradient", GemmRole::data_gradient, rows, width, columns, c.activation, false),
                        Operators::alloc(kMadeWeight, weight * e), op.gemm("lm_head weight gradient", GemmRole::weight_gradient, columns, width, rows, c.activation, false),
                        op.kernel("weight gradient sum", weight * (e + 4), weight * 4), Operators::free(kMadeWeight), Operators::free(kGradient), Operators::free(kSoftmax), Operators::free(kWide), Operators::free(kHidden)});
   }
   b.insert(b.end(), {{.kind = Item::Kind::produce_input_gradients}, op.kernel("join pieces", bytes, bytes)});
   for (std::int64_t i = 0; i < count; ++i) b.push_back(Operators::free(kPieceGradient + static_cast<int>(i)));
-  b.insert(b.end(), {op.weight_gradient(w, op.kernel("weight gradient cast", weight * 4, weight * e)), Operators::free(kSum)});
+  b.insert(b.end(), {op.weight_gradient(w, op.convert("weight gradient cast", weight * 4, weight * e)), Operators::free(kSum)});
   tape.nodes.push_back(std::move(n));
 }
 

@@ -174,7 +174,7 @@ class ContextAttention {
       block(f, KernelKind::attention_forward, i == 0);
       drop(f, i, n, gathers);
       const int before = kMerged + (i + 1) % 2, after = kMerged + i % 2;
-      append(f, {Operators::alloc(i == 0 ? after : kFirst, sum), op_.kernel("block output cast", output(), sum)});
+      append(f, {Operators::alloc(i == 0 ? after : kFirst, sum), op_.convert("block output cast", output(), sum)});
       if (i > 0) {
         append(f, {op_.kernel("log-sum-exp difference", 2 * statistics(), statistics()), op_.kernel("log-sum-exp sigmoid", statistics(), statistics()),
                    Operators::alloc(kSecond, sum), op_.kernel("block output difference", 2 * sum, sum), Operators::alloc(kThird, sum), op_.kernel("block output weighed", sum, sum),
@@ -184,7 +184,7 @@ class ContextAttention {
       }
       append(f, {Operators::free(kOutput), Operators::free(kStatistics)});
     }
-    append(f, {op_.kernel("output cast", sum, output()), Operators::free(kMerged + (n + 1) % 2)});
+    append(f, {op_.convert("output cast", sum, output()), Operators::free(kMerged + (n + 1) % 2)});
   }
 
   // Gradients are summed and travel in fp32; those of keys and values take one step more than there are neighbours.
@@ -210,7 +210,7 @@ class ContextAttention {
                  travel(CollectiveKind::send_recv, "ring of gradients", pairs, plan::kAfterCompute, axis), op_.kernel("query gradient sum", query() + queries, queries),
                  Operators::free(kSecond), Operators::free(kThird)});
     }
-    append(b, {op_.kernel("query gradient cast", queries, query()), Operators::wait(Stream::context), op_.kernel("key and value gradient cast", pairs, pair()), Operators::free(kFirst),
+    append(b, {op_.convert("query gradient cast", queries, query()), Operators::wait(Stream::context), op_.convert("key and value gradient cast", pairs, pair()), Operators::free(kFirst),
                Operators::free(kOutput + (n + 1) % 2), Operators::free(kStatistics + (n + 1) % 2)});
   }
 

@@ -152,9 +152,9 @@ TensorId ExpertLayer::output_bias(TensorId x, TensorId weights) {
   per_expert(f, "bias times weight", slots, wide);
   per_expert(f, "bias add", narrow + wide, wide);
   f.push_back(Operators::free(1));
-  f.insert(f.end(), {Operators::alloc(2, wide), op_.kernel("join experts", wide, wide), Operators::free(0), op_.kernel("cast", wide, narrow), Operators::free(2)});
+  f.insert(f.end(), {Operators::alloc(2, wide), op_.kernel("join experts", wide, wide), Operators::free(0), op_.convert("cast", wide, narrow), Operators::free(2)});
   auto& back = node.backward;
-  back.insert(back.end(), {Operators::alloc(3, wide), op_.kernel("cast backward", narrow, wide)});
+  back.insert(back.end(), {Operators::alloc(3, wide), op_.convert("cast backward", narrow, wide)});
   per_expert(back, "bias add backward", wide, narrow);
   if (trains) {
     back.push_back(Operators::alloc(4, wide / load_.local));

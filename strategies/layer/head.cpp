@@ -245,6 +245,11 @@ Tape head_tape(const LowerContext& c, bool tied_here) {
     tie(tape, tied_here);
     return tape;
   }
+  if (c.profile.loss == LossKind::fused_linear) {
+    add_linear_loss(head, head_op, tape, add_final_hidden(c, tape), output_width(c), columns);
+    tie(tape, tied_here);
+    return tape;
+  }
   const Output out = add_output(c, tape, tied_here);
   add_loss(head, head_op, tape, out.hidden, out.logits, columns);
   if (!c.strategy.training.multi_token_prediction) return tape;

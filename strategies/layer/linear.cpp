@@ -46,7 +46,7 @@ void Operators::dequantise(std::vector<Item>& list, int temporary, std::int64_t 
   if (nested) list.insert(list.end(), {alloc(temporary + 1, scales * 4), kernel("dequantise scales", scales, scales * 4)});
   list.insert(list.end(), {alloc(first, elements * 2), kernel("dequantise weight", quantised_bytes(elements, c_.strategy.tuning), elements * 2)});
   if (nested) list.push_back(free(temporary + 1));
-  if (casts) list.insert(list.end(), {alloc(temporary, bytes), kernel("cast", elements * 2, bytes), free(first)});
+  if (casts) list.insert(list.end(), {alloc(temporary, bytes), convert("cast", elements * 2, bytes), free(first)});
 }
 
 /// A GPTQ weight in 16 bits, by PyTorch's operators: shifted out of 32-bit words that hold eight values each, narrowed, masked, less its
@@ -75,7 +75,7 @@ TensorId Operators::narrow_product(TensorId x, const std::string& name, std::int
 TensorId Operators::cast(TensorId x, const std::string& name, std::int64_t elements, DType to) {
   const std::int64_t written = elements * bits(to) / 8, read = elements * (bits(to) == 32 ? 2 : 4);
   const TensorId y = tape_.tensor(name + " cast", written);
-  tape_.nodes.push_back({.name = name + " cast", .inputs = {x}, .outputs = {y}, .forward = {kernel("cast", read, written)}, .backward = {kernel("cast", written, read)}});
+  tape_.nodes.push_back({.name = name + " cast", .inputs = {x}, .outputs = {y}, .forward = {convert("cast", read, written)}, .backward = {convert("cast", written, read)}});
   return y;
 }
 

@@ -94,7 +94,7 @@ bool LinearLayer::autocast_copies_weight() const {
 /// Autocast copies the fp32 weight; the copy is what backward reads.
 void LinearLayer::copy_weight() {
   keep("weight copy", k_ * n_ * 2);
-  node_.forward.push_back(op_.kernel("cast weight", k_ * n_ * 4, k_ * n_ * 2));
+  node_.forward.push_back(op_.convert("cast weight", k_ * n_ * 4, k_ * n_ * 2));
 }
 
 /// All ranks' rows, one rank after the other; of several samples they are copied into order (PyTorch 2.13 _utils.py, _maybe_view_chunk_cat).

@@ -29,7 +29,8 @@ class Loss {
       case LossKind::fused: return fused();
       case LossKind::compiled: return in_parallel() ? parallel_compiled(logits_, narrow_) : compiled(logits_, narrow_);
       case LossKind::compiled_with_head: return in_parallel() ? parallel_compiled(logits_, narrow_) : compiled(logits_, narrow_, true);
-      case LossKind::tiled: break;   // with the output layer (tiled.cpp)
+      case LossKind::tiled:          // with the output layer (tiled.cpp, linear_loss.cpp)
+      case LossKind::fused_linear: break;
     }
   }
 
@@ -41,7 +42,7 @@ class Loss {
   /// logits.float().
   TensorId cast(const char* name) {
     const TensorId y = tape_.tensor(name, wide_);
-    tape_.nodes.push_back({.name = "logits float", .inputs = {logits_}, .outputs = {y}, .forward = {op_.kernel("cast", narrow_, wide_)}, .backward = {op_.kernel("cast", wide_, narrow_)}});
+    tape_.nodes.push_back({.name = "logits float", .inputs = {logits_}, .outputs = {y}, .forward = {op_.convert("cast", narrow_, wide_)}, .backward = {op_.convert("cast", wide_, narrow_)}});
     return y;
   }
 
@@ -153,9 +154,9 @@ class Loss {
     const TensorId log_softmax = tape_.tensor("log softmax", wide_);
     Node n{.name = "loss in pieces", .inputs = {logits_}, .saved = {log_softmax, rows_}, .intermediates = {log_softmax, rows_}};
     for (std::int64_t i = 0; i < kPieces; ++i) {
-      n.forward.insert(n.forward.end(), {Operators::alloc(0, wide), op_.kernel("cast", narrow, wide), op_.kernel("log softmax", wide, wide, KernelKind::softmax), op_.kernel("nll loss", row, row), Operators::free(0)});
+      n.forward.insert(n.forward.end(), {Operators::alloc(0, wide), op_.convert("cast", narrow, wide), op_.kernel("log softmax", wide, wide, KernelKind::softmax), op_.kernel("nll loss", row, row), Operators::free(0)});
       n.backward.insert(n.backward.end(), {Operators::alloc(0, wide), op_.kernel("zero fill", 0, wide, KernelKind::memset), op_.kernel("nll loss backward", row, row), Operators::alloc(1, wide),
-                                           op_.kernel("log softmax backward", 2 * wide_ / kPieces, wide, KernelKind::softmax), Operators::free(0), op_.kernel("cast", wide, narrow), Operators::free(1)});
+                                           op_.kernel("log softmax backward", 2 * wide_ / kPieces, wide, KernelKind::softmax), Operators::free(0), op_.convert("cast", wide, narrow), Operators::free(1)});
     }
     sum_statistics(n, 3);
     tape_.nodes.push_back(std::move(n));

@@ -48,6 +48,20 @@ Item Operators::strided(const std::string& name, std::int64_t read, std::int64_t
                                      .elements = written / width, .flops = static_cast<double>((read + written) / std::max<std::int64_t>(1, c_.element())), .name = name})};
 }
 
+Item Operators::convert(const std::string& name, std::int64_t read, std::int64_t written) const {
+  const KernelKind kind = conversion(c_.profile, read, written);
+  const std::int64_t converted = std::min(read, written);   // of n elements n 16-bit ones and n of 32 bits: as many as 16-bit bytes
+  return {.kind = Item::Kind::kernel,
+          .spec = c_.builder.kernel({.kind = kind, .dtype = c_.activation, .output_dtype = c_.activation, .bytes_read = read, .bytes_written = written, .elements = kind == KernelKind::converting ? converted : 0,
+                                     .flops = static_cast<double>((read + written) / std::max<std::int64_t>(1, c_.element())), .name = name})};
+}
+
+Item Operators::mixed(const std::string& name, std::int64_t read, std::int64_t written, std::int64_t elements) const {
+  return {.kind = Item::Kind::kernel,
+          .spec = c_.builder.kernel({.kind = KernelKind::converting, .dtype = c_.activation, .output_dtype = c_.activation, .bytes_read = read, .bytes_written = written, .elements = 3 * elements,
+                                     .flops = static_cast<double>(elements), .name = name})};
+}
+
 Item Operators::gemm(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k, DType output, bool accumulate) const {
   return {.kind = Item::Kind::kernel,
           .spec = c_.builder.kernel({.kind = KernelKind::gemm, .role = role, .dtype = c_.gemm, .output_dtype = output, .accumulate = accumulate,
@@ -152,13 +166,13 @@ bool Operators::rotates_what_it_normalises() const {
 void Operators::norm_upcasts(Node& node, const std::string& name, std::int64_t elements) {
   if (c_.element() == 4) return;
   const std::int64_t wide = elements * 4, narrow = elements * c_.element();
-  const std::vector<Item> up{alloc(0, wide), kernel("cast", narrow, wide), kernel(name, wide, narrow, KernelKind::normalization)};
+  const std::vector<Item> up{alloc(0, wide), convert("cast", narrow, wide), kernel(name, wide, narrow, KernelKind::normalization)};
   node.forward = up;
   node.forward.push_back(free(0));
   std::vector<Item> back{kernel(name + " backward", wide + narrow, wide, KernelKind::normalization, model::GemmRole::data_gradient)};
   for (std::size_t i = 1; i < node.backward.size(); ++i) back.push_back(node.backward[i]);   // the weight's gradient
-  back.push_back(kernel("cast backward", wide, narrow));
-  node.backward = {alloc(0, wide), kernel("cast", narrow, wide)};
+  back.push_back(convert("cast backward", wide, narrow));
+  node.backward = {alloc(0, wide), convert("cast", narrow, wide)};
   if (c_.strategy.memory.recompute != Recompute::full) node.backward.insert(node.backward.end(), {alloc(1, narrow), kernel(name, wide, narrow, KernelKind::normalization), free(1)});
   node.backward.insert(node.backward.end(), {alloc(2, wide)});
   node.backward.insert(node.backward.end(), back.begin(), back.end());
@@ -177,10 +191,10 @@ void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& 
   node.saved_for_input = {x32, statistics};
   const bool trained = w >= 0 && tape_.weights[static_cast<std::size_t>(w)].trainable;
   if (trained) node.saved = {normalised};  // the other factor of the weight's gradient
-  if (cast) node.forward.push_back(kernel("cast", narrow, wide));
+  if (cast) node.forward.push_back(convert("cast", narrow, wide));
   node.forward.insert(node.forward.end(), {alloc(0, wide), kernel("pow", wide, wide), kernel("mean", wide, rows * 4, KernelKind::reduction), free(0),
                                            kernel("rsqrt", rows * 4, rows * 4)});
-  if (cast) node.forward.insert(node.forward.end(), {alloc(1, wide), strided("mul", wide, wide, 4), kernel("cast", wide, narrow), free(1)});
+  if (cast) node.forward.insert(node.forward.end(), {alloc(1, wide), strided("mul", wide, wide, 4), convert("cast", wide, narrow), free(1)});
   else node.forward.push_back(strided("mul", wide, wide, 4));
   if (w >= 0) node.forward.push_back(kernel("mul weight", narrow, narrow, KernelKind::strided));
 
@@ -192,7 +206,7 @@ void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& 
   b.push_back({.kind = Item::Kind::release_output_gradients});
   b[0].for_input = b[1].for_input = true;
   const std::size_t input_from = b.size();
-  if (cast) b.insert(b.end(), {alloc(2, wide), kernel("cast", narrow, wide), free(0)});
+  if (cast) b.insert(b.end(), {alloc(2, wide), convert("cast", narrow, wide), free(0)});
   const int g = cast ? 2 : 0;
   b.insert(b.end(), {alloc(3, wide), strided("mul backward", wide, wide, 4), alloc(4, wide), kernel("mul backward", 2 * wide, wide), free(g),
                      kernel("sum columns", wide, rows * 4, KernelKind::reduction), free(4)});
@@ -200,7 +214,7 @@ void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& 
   b.insert(b.end(), {alloc(5, wide), strided("mean backward", rows * 4, wide, 4), alloc(6, wide), kernel("pow backward", wide, wide),
                      alloc(7, wide), kernel("pow backward", wide, wide), free(6), alloc(8, wide), kernel("pow backward", 2 * wide, wide), free(7), free(5),
                      kernel("gradient add", 2 * wide, wide), free(8)});
-  b.insert(b.end(), {{.kind = Item::Kind::produce_input_gradients}, kernel("cast", wide, narrow), free(3)});
+  b.insert(b.end(), {{.kind = Item::Kind::produce_input_gradients}, convert("cast", wide, narrow), free(3)});
   for (std::size_t i = input_from; i < b.size(); ++i) b[i].for_input = true;
 }
 
@@ -222,29 +236,29 @@ TensorId Operators::rope(TensorId x, const std::string& name, std::int64_t width
   const bool part_rotates = c_.model.rotary_dim > 0 && c_.model.rotary_dim < c_.model.head_dim;
   if (c_.profile.rope == Fusion::eager && c_.profile.rope_form == RopeForm::pairs) {
     // Every second element: a read touches all of them. Gradients of such views are zeros that the half is copied into.
-    node.forward = {alloc(0, wide), kernel("cast", bytes, wide)};
+    node.forward = {alloc(0, wide), convert("cast", bytes, wide)};
     for (const int sum : {3, 4}) node.forward.insert(node.forward.end(), {alloc(1, half), apart("product", wide, half), alloc(2, half), apart("product", wide, half), alloc(sum, half), apart("add", 2 * half, half), free(1), free(2)});
-    node.forward.insert(node.forward.end(), {alloc(1, wide), apart("stack", wide, wide), free(3), free(4), kernel("cast", wide, bytes), free(1), free(0)});
-    node.backward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, wide)};
+    node.forward.insert(node.forward.end(), {alloc(1, wide), apart("stack", wide, wide), free(3), free(4), convert("cast", wide, bytes), free(1), free(0)});
+    node.backward = {alloc(0, wide), convert("cast", bytes, wide), alloc(1, wide)};
     for (int i = 0; i < 4; ++i) {
       node.backward.insert(node.backward.end(), {alloc(2, half), apart("product backward", wide, half)});
       if (i > 0) node.backward.push_back(alloc(3, wide));
       node.backward.insert(node.backward.end(), {kernel("zero fill", 0, wide, KernelKind::memset), apart("select backward", half, wide), free(2)});
       if (i > 0) node.backward.insert(node.backward.end(), {kernel("gradient add", 2 * wide, wide), free(3)});
     }
-    node.backward.insert(node.backward.end(), {kernel("cast", wide, bytes), free(1), free(0)});
+    node.backward.insert(node.backward.end(), {convert("cast", wide, bytes), free(1), free(0)});
   } else if (c_.profile.rope == Fusion::eager && c_.profile.rope_form == RopeForm::matrices) {
-    node.forward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, 2 * wide), apart("matrices", wide, 2 * wide), alloc(2, wide), apart("sum pairs", 2 * wide, wide), free(1),
-                    kernel("cast", wide, bytes), free(2), free(0)};
-    node.backward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, 2 * wide), apart("matrices backward", wide, 2 * wide), alloc(2, wide), apart("sum matrices", 2 * wide, wide), free(1),
-                     kernel("cast", wide, bytes), free(2), free(0)};
+    node.forward = {alloc(0, wide), convert("cast", bytes, wide), alloc(1, 2 * wide), apart("matrices", wide, 2 * wide), alloc(2, wide), apart("sum pairs", 2 * wide, wide), free(1),
+                    convert("cast", wide, bytes), free(2), free(0)};
+    node.backward = {alloc(0, wide), convert("cast", bytes, wide), alloc(1, 2 * wide), apart("matrices backward", wide, 2 * wide), alloc(2, wide), apart("sum matrices", 2 * wide, wide), free(1),
+                     convert("cast", wide, bytes), free(2), free(0)};
   } else if (c_.profile.rope == Fusion::eager && c_.profile.rope_form == RopeForm::widened) {
     // Queries and keys are views of one projection's rows.
-    node.forward = {alloc(0, wide), apart("cast", bytes, wide), alloc(1, wide), kernel(name, wide, wide), free(0), kernel("cast", wide, bytes), free(1)};
-    node.backward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, wide), kernel(name + " backward", wide, wide), free(0), kernel("cast", wide, bytes), free(1)};
+    node.forward = {alloc(0, wide), apart("cast", bytes, wide), alloc(1, wide), kernel(name, wide, wide), free(0), convert("cast", wide, bytes), free(1)};
+    node.backward = {alloc(0, wide), convert("cast", bytes, wide), alloc(1, wide), kernel(name + " backward", wide, wide), free(0), convert("cast", wide, bytes), free(1)};
   } else if (complex_rope() && c_.profile.rope == Fusion::eager) {
-    node.forward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, wide), kernel("product", wide, wide), free(0), kernel("cast", wide, bytes), free(1)};
-    node.backward = {alloc(0, wide), kernel("cast", bytes, wide), alloc(1, wide), kernel("product backward", wide, wide), free(0), kernel("cast", wide, bytes), free(1)};
+    node.forward = {alloc(0, wide), convert("cast", bytes, wide), alloc(1, wide), kernel("product", wide, wide), free(0), convert("cast", wide, bytes), free(1)};
+    node.backward = {alloc(0, wide), convert("cast", bytes, wide), alloc(1, wide), kernel("product backward", wide, wide), free(0), convert("cast", wide, bytes), free(1)};
   } else if (complex_rope()) {
     node.forward = {alloc(0, wide), kernel(name, bytes, bytes), alloc(1, wide), kernel(name + " product", wide, wide), free(0), free(1)};
     node.backward = {alloc(0, wide), kernel(name + " backward", bytes, bytes), alloc(1, wide), kernel(name + " product backward", wide, wide), free(0), free(1)};
@@ -443,7 +457,7 @@ TensorId Operators::residual(TensorId stream, TensorId branch, const std::string
   Node node{.name = name, .inputs = {stream, branch}, .outputs = {y}, .forward = {kernel(name, wide + bytes, wide)}, .passed_inputs = 2};
   if ((c_.mixed() || c_.profile.wide_residual) && bytes_of(branch) < bytes_of(stream)) {  // the sum is fp32, the branch's gradient is cast
     node.passed_inputs = 1;
-    node.backward = {kernel("cast", wide, bytes_of(branch))};
+    node.backward = {convert("cast", wide, bytes_of(branch))};
   }
   tape_.nodes.push_back(std::move(node));
   return y;

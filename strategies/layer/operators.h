@@ -144,6 +144,10 @@ class Operators {
               model::GemmRole role = model::GemmRole::forward) const;
   /// A strided kernel whose results are not of the activations' format: `width` bytes each.
   Item strided(const std::string& name, std::int64_t read, std::int64_t written, std::int64_t width) const;
+  /// x.float(), or back to 16 bits; `read` and `written` bytes.
+  Item convert(const std::string& name, std::int64_t read, std::int64_t written) const;
+  /// A sum or product of `elements` elements whose operands differ in width.
+  Item mixed(const std::string& name, std::int64_t read, std::int64_t written, std::int64_t elements) const;
   Item gemm(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k, DType output, bool accumulate) const;
   Item collective(CollectiveKind kind, const std::string& name, std::int64_t bytes, int sync, plan::GroupAxis axis = plan::GroupAxis::tensor,
                   plan::Stream stream = plan::Stream::tensor) const;

@@ -107,7 +107,8 @@ void TapeEmitter::weight_gradient(const Item& item) {
       out_->alloc(temporary, bytes, Category::temporary);
       kernel(item.spec, plan::Stream::compute, item.launches);
       const std::int64_t main = w.elements * width(options_.main_gradient_element_bytes);
-      kernel(builder_.kernel({.kind = model::KernelKind::elementwise, .bytes_read = bytes + main, .bytes_written = main, .name = "gradient accumulate"}));
+      const model::KernelKind kind = bytes == main ? model::KernelKind::elementwise : model::KernelKind::converting;
+      kernel(builder_.kernel({.kind = kind, .bytes_read = bytes + main, .bytes_written = main, .elements = 3 * w.elements, .name = "gradient accumulate"}));
       out_->free(temporary);
       return;
     }

@@ -170,11 +170,11 @@ void add_tiled_output(const LowerContext& c, Operators& op, Tape& tape, TensorId
   if (head.trained) f.push_back(Operators::alloc(kWeightSum, weight));
   for (std::int64_t i = 0; i < count; ++i) {
     tiles.forward(f, head, kLogits);
-    f.insert(f.end(), {Operators::alloc(kWide, wide), op.kernel("cast", narrow, wide), Operators::alloc(kLogSoftmax, wide), op.kernel("log softmax", wide, wide, KernelKind::softmax), op.kernel("nll loss", row, row),
+    f.insert(f.end(), {Operators::alloc(kWide, wide), op.convert("cast", narrow, wide), Operators::alloc(kLogSoftmax, wide), op.kernel("log softmax", wide, wide, KernelKind::softmax), op.kernel("nll loss", row, row),
                        Operators::free(kWide), Operators::free(kLogits),
                        Operators::alloc(kWideGradient, wide), op.kernel("zero fill", 0, wide, KernelKind::memset), op.kernel("nll loss backward", row, row), Operators::alloc(kOtherGradient, wide),
                        op.kernel("log softmax backward", 2 * wide, wide, KernelKind::softmax), Operators::free(kWideGradient), Operators::free(kLogSoftmax), Operators::alloc(kNarrowGradient, narrow),
-                       op.kernel("cast", wide, narrow), Operators::free(kOtherGradient)});
+                       op.convert("cast", wide, narrow), Operators::free(kOtherGradient)});
     tiles.data_gradient(f, head, kPieceGradient);
     f.insert(f.end(), {op.kernel("input gradient add", 2 * piece, piece), Operators::free(kPieceGradient)});
     const Item product = op.gemm("lm_head weight gradient", GemmRole::weight_gradient, columns, width, tiles.rows(), c.activation, false);

@@ -35,6 +35,17 @@ void tiling_rules(const model::ModelDescription& model, const Strategy& s, const
   rules.forbid(m.tiled_mlp && std::any_of(m.recompute_modules.begin(), m.recompute_modules.end(), again), "memory.recompute_modules", "tiled MLPs are made again in backward already", "Leave out mlp and mlp_act");
 }
 
+/// Liger's fused linear cross-entropy (strategies/layer/linear_loss.cpp).
+void linear_loss_rules(const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
+  if (s.training.cross_entropy.value_or(profile.loss) != LossKind::fused_linear) return;
+  const char *key = "training.cross_entropy", *off = "Use another cross_entropy (fused: the loss alone)", *what = "Liger's fused linear cross-entropy";
+  rules.forbid(s.parallelism.degrees.tensor > 1, key, std::string(what) + " knows no tensor-parallel output layer", off);
+  rules.forbid(s.parallelism.degrees.pipeline > 1, key, "output layer and loss are one, and pipeline stages may part them", off);
+  rules.forbid(s.training.multi_token_prediction, key, std::string("further heads of ") + what + " are not simulated", off);
+  rules.forbid(s.training.phase == StepKind::evaluation, key, std::string(what) + " without gradients is not simulated", off);
+  rules.forbid(s.memory.sequence_chunk > 0, key, "memory.sequence_chunk cuts the loss itself", off);
+}
+
 /// Chunks of the sequence with the rest in host memory (strategies/layer/chunked_sequence.cpp).
 void sequence_chunk_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
   const Memory& m = s.memory;
@@ -155,6 +166,7 @@ void activation_input_rules(const model::ModelDescription& model, const Strategy
 
 void memory_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
   tiling_rules(model, s, profile, rules);
+  linear_loss_rules(s, profile, rules);
   sequence_chunk_rules(model, s, profile, rules);
   recomputed_module_rules(s, rules);
   optimizer_in_backward_rules(s, profile, rules);

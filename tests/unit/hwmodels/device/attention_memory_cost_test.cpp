@@ -213,6 +213,24 @@ TEST(MemoryCost, StridedOperandsAreIssuedOneByOne) {
   }
 }
 
+// Casts of PyTorch before and after they were vectorised: pytorch/pytorch pull requests 137053 (fp32 to fp16, H100 PCIe) and 195542 (bf16 to fp32,
+// A100 of 40 GB), 134,217,728 and 67,108,864 elements. Vectors go at the memory's speed; one by one operands and results are converted by the SMs.
+TEST(MemoryCost, CastsOfPyTorch) {
+  struct Row {
+    const char* gpu;
+    std::int64_t elements;
+    double one_by_one, vectors;   // us
+  };
+  for (const Row& row : {Row{"h100-pcie", 134'217'728, 552.6, 437.5}, Row{"a100-40gb-sxm", 67'108'864, 362.5, 322.1}}) {
+    const KernelModel gpu(load_gpu(row.gpu));
+    model::KernelSpec cast = stream(KernelKind::elementwise, 2 * row.elements, 4 * row.elements);
+    EXPECT_NEAR(to_seconds(gpu.cost(cast).duration) * 1e6 / row.vectors, 1, 0.05) << row.gpu;
+    cast.kind = KernelKind::converting;
+    cast.elements = 2 * row.elements;
+    EXPECT_NEAR(to_seconds(gpu.cost(cast).duration) * 1e6 / row.one_by_one, 1, 0.07) << row.gpu;
+  }
+}
+
 TEST(MemoryCost, NeverFasterThanMemoryAndNeverFasterWithMoreBytes) {
   for (const std::string& name : gpu_names()) {
     const KernelModel gpu(load_gpu(name));
