@@ -56,6 +56,20 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdevic
   if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   return *address = reinterpret_cast<CUdeviceptr>(at), CUDA_SUCCESS;
 }
+// Triton 2's own.
+CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
+  record(Call::allocation, nullptr, "%zu", bytes);
+  void* at = take(bytes, Place::device);
+  return *address = reinterpret_cast<CUdeviceptr>(at), at == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+CUresult cuMemFree(CUdeviceptr address) {
+  record(Call::release, nullptr, "%p", reinterpret_cast<void*>(address));
+  return give_back(reinterpret_cast<void*>(address)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) {
+  record(Call::copy, nullptr, "host-device\t%zu", bytes);
+  return carry(reinterpret_cast<void*>(to), from, bytes), CUDA_SUCCESS;
+}
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) { return munmap(reinterpret_cast<void*>(address), bytes), CUDA_SUCCESS; }
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp*, unsigned long long) {
   record(Call::allocation, nullptr, "%zu", bytes);

@@ -300,6 +300,8 @@ const config::Fields<P>& fields() {
       config::duration("grouped_low_host", &P::grouped_low_host, "grouped_host of products in 8 or fewer bits", config::non_negative),
       config::duration("triton_host", &P::triton_host, "Python's part of a launch by Triton: Transformer Engine's fused permutations", config::non_negative),
       config::duration("grouped_low_backward_host", &P::grouped_low_backward_host, "grouped_backward_host of products in 8 or fewer bits", config::non_negative),
+      config::duration("fused_operator_host", &P::fused_operator_host, "host time per norm, rotary embedding and activation in forward that Python launches: Liger's, unsloth's", config::non_negative),
+      config::duration("fused_operator_backward_host", &P::fused_operator_backward_host, "the same in backward", config::non_negative),
       config::duration("norm_host", &P::norm_host, "host time per parameter that a rank updates, until the norm of gradients", config::non_negative),
       config::duration("update_host", &P::update_host, "host time per parameter that a rank updates, from the norm of gradients on", config::non_negative),
       config::duration("collection_host", &P::collection_host, "Python collects its garbage once", config::non_negative),
@@ -404,7 +406,7 @@ std::vector<Duration*> issue_times(FrameworkProfile& p) {
   return {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host, &p.checkpoint_host, &p.recompute_host, &p.reentrant_host,
           &p.submodule_host, &p.submodule_backward_host, &p.unit_host, &p.unit_backward_host, &p.gather_host, &p.gathered_parameter_host, &p.bucket_host, &p.reduction_host, &p.gradient_host, &p.adapter_host, &p.expert_host, &p.expert_backward_host, &p.exchange_host, &p.exchange_backward_host, &p.region_host,
           &p.grouped_host, &p.grouped_backward_host, &p.grouped_low_host, &p.grouped_low_backward_host, &p.triton_host, &p.collection_host,
-          &p.norm_host, &p.update_host};
+          &p.fused_operator_host, &p.fused_operator_backward_host, &p.norm_host, &p.update_host};
 }
 
 std::vector<std::string> profile_names() { return resource_names(kFolder, ".yaml"); }

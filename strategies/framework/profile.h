@@ -281,6 +281,8 @@ struct FrameworkProfile {
   /// Per expert of the rank and grouped linear layer, where each expert's product is a launch: loops over weights, quantizers and gradients.
   Duration triton_host{};                 // of each launch of Transformer Engine's fused permutations, which are Triton's kernels
   Duration grouped_host{}, grouped_backward_host{}, grouped_low_host{}, grouped_low_backward_host{};   // low: products of at most 8 bits
+  /// Of each norm, rotary embedding and activation whose kernel a library's own autograd function launches from Python (Liger's, unsloth's).
+  Duration fused_operator_host{}, fused_operator_backward_host{};
   /// Per parameter that a rank updates: shares are listed and copied before the gradients' norm is known (norm_host), and after it (update_host).
   Duration norm_host{}, update_host{};
   Duration step_host{};

@@ -141,6 +141,7 @@ TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows,
     const std::int64_t again = c_.profile.transformer_engine ? kNormBlocks * width * 4 : 2 * bytes;
     if (trained) node.backward.push_back(weight_gradient(w, kernel(name + " weight gradient", again, width * 4, KernelKind::reduction)));
     if (c_.profile.norm_upcasts) norm_upcasts(node, name, elements);
+    if (c_.profile.norm == Fusion::fused) launch_from_python(node);
   }
   tape_.nodes.push_back(std::move(node));
   return y;
@@ -293,9 +294,16 @@ TensorId Operators::rope(TensorId x, const std::string& name, std::int64_t width
     const std::int64_t normalised = rotates_what_it_normalises() ? 0 : bytes;   // in registers
     node.forward = {kernel(name, normalised, bytes)};
     node.backward = {kernel(name + " backward", bytes, normalised)};
+    if (c_.profile.rope == Fusion::fused) launch_from_python(node, 2);   // queries and keys at once
   }
   tape_.nodes.push_back(std::move(node));
   return y;
+}
+
+/// A library's autograd function around a kernel of its own, as often as `nodes` nodes of ours are.
+void Operators::launch_from_python(Node& node, int nodes) const {
+  node.forward_host += c_.profile.fused_operator_host / nodes;
+  node.backward_host += c_.profile.fused_operator_backward_host / nodes;
 }
 
 TensorId Operators::repeat(TensorId x, const std::string& name, std::int64_t from_width, std::int64_t to_width) {
@@ -432,6 +440,7 @@ TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t
     node.forward.push_back(kernel("activation input cast", 2 * bytes, elements));
     node.backward = {alloc(0, 2 * bytes), kernel("activation input cast back", elements, 2 * bytes), kernel("swiglu backward", 3 * bytes, 2 * bytes), free(0)};
   }
+  if (c_.activation_fusion() == Fusion::fused) launch_from_python(node);
   tape_.nodes.push_back(std::move(node));
   return y;
 }

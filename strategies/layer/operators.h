@@ -144,6 +144,7 @@ class Operators {
               model::GemmRole role = model::GemmRole::forward) const;
   /// A strided kernel whose results are not of the activations' format: `width` bytes each.
   Item strided(const std::string& name, std::int64_t read, std::int64_t written, std::int64_t width) const;
+  void launch_from_python(Node& node, int nodes = 1) const;
   /// x.float(), or back to 16 bits; `read` and `written` bytes.
   Item convert(const std::string& name, std::int64_t read, std::int64_t written) const;
   /// A sum or product of `elements` elements whose operands differ in width.
