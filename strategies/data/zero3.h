@@ -68,6 +68,7 @@ class Zero3 final : public ShardedWriter {
     std::uint32_t frame = 0;
     std::int64_t elements = 0, bytes = 0, on_disk = 0;   // on_disk: of `bytes`
     bool second = false;              // from the second partition
+    std::int64_t ranks = 1;           // that have a part of it
   };
   enum HandleSlot : std::uint32_t { kFlat, kArrived, kFetched, kFetchedEvent, kHandleSlots, kScales = kHandleSlots, kWideFlat, kQuantisedShard, kQuantisedHandleSlots };
   /// A gradient too large for the bucket: it waits where it was made.

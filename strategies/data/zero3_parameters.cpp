@@ -144,7 +144,7 @@ void Zero3::fetch(const std::vector<std::size_t>& wanted) {
 
 void Zero3::fetch_together(std::vector<std::size_t> away, Part part, bool second) {
   if (away.empty()) return;
-  Handle handle{.parameters = std::move(away), .second = second};
+  Handle handle{.parameters = std::move(away), .second = second, .ranks = second ? second_ : stage_.sizes.sharing(part)};
   for (const std::size_t p : handle.parameters) {
     handle.elements += parameters_[p].elements;
     handle.bytes += parameters_[p].bytes;
@@ -249,7 +249,11 @@ void Zero3::arrive(std::size_t index) {
     Parameter& p = parameters_[i];
     p.state = State::available;
     if ((one && !quantised) || !p.gathers) continue;
-    append("gathered parameter " + std::to_string(p.bytes), Phase::parameter_gather, p.frame, plan::kNoFrame, [&](plan::BlockWriter& w) { w.alloc(kGatheredValues, p.bytes, Category::parameter, Frame::own, Stream::data_gather); });
+    const Duration parts = one ? Duration{} : profile().gathered_part_host * (handle.ranks * p.tensors);
+    append("gathered parameter " + std::to_string(p.bytes) + (parts > Duration{} ? " of " + std::to_string(handle.ranks * p.tensors) + " parts" : ""), Phase::parameter_gather, p.frame, plan::kNoFrame, [&](plan::BlockWriter& w) {
+      w.host(parts);
+      w.alloc(kGatheredValues, p.bytes, Category::parameter, Frame::own, Stream::data_gather);
+    });
   }
   if (!one || quantised)
     append(wide ? "free flat and dequantised parameters" : "free flat parameters", Phase::parameter_gather, handle.frame, plan::kNoFrame, [&](plan::BlockWriter& w) {

@@ -289,6 +289,8 @@ const config::Fields<P>& fields() {
       config::duration("unit_backward_host", &P::unit_backward_host, "the same of backward", config::non_negative),
       config::duration("gather_host", &P::gather_host, "host time of ZeRO-3 per all-gather of parameters, beyond its launches", config::non_negative),
       config::duration("gathered_parameter_host", &P::gathered_parameter_host, "the same per parameter in it, until it is let go", config::non_negative),
+      config::duration("gathered_part_host", &P::gathered_part_host, "the same per parameter gathered with others and rank that has a part of it", config::non_negative),
+      config::duration("gradient_part_host", &P::gradient_part_host, "host time of ZeRO-3 per gradient and rank that gets a part of it", config::non_negative),
       config::duration("bucket_host", &P::bucket_host, "host time of ZeRO-3 per gradient that enters the bucket, beyond its copy", config::non_negative),
       config::duration("expert_host", &P::expert_host, "host time per layer of experts beyond its kernels", config::non_negative),
       config::duration("expert_backward_host", &P::expert_backward_host, "host time per layer of experts of backward beyond its kernels", config::non_negative),
@@ -404,7 +406,7 @@ FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes t
 
 std::vector<Duration*> issue_times(FrameworkProfile& p) {
   return {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host, &p.checkpoint_host, &p.recompute_host, &p.reentrant_host,
-          &p.submodule_host, &p.submodule_backward_host, &p.unit_host, &p.unit_backward_host, &p.gather_host, &p.gathered_parameter_host, &p.bucket_host, &p.reduction_host, &p.gradient_host, &p.adapter_host, &p.expert_host, &p.expert_backward_host, &p.exchange_host, &p.exchange_backward_host, &p.region_host,
+          &p.submodule_host, &p.submodule_backward_host, &p.unit_host, &p.unit_backward_host, &p.gather_host, &p.gathered_parameter_host, &p.gathered_part_host, &p.gradient_part_host, &p.bucket_host, &p.reduction_host, &p.gradient_host, &p.adapter_host, &p.expert_host, &p.expert_backward_host, &p.exchange_host, &p.exchange_backward_host, &p.region_host,
           &p.grouped_host, &p.grouped_backward_host, &p.grouped_low_host, &p.grouped_low_backward_host, &p.triton_host, &p.collection_host,
           &p.fused_operator_host, &p.fused_operator_backward_host, &p.norm_host, &p.update_host};
 }
