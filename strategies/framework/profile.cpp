@@ -128,6 +128,7 @@ const config::Fields<P>& fields() {
       config::boolean("scripted_gelu", &P::scripted_gelu, "the MLP's gelu is a script that is not fused, of which autograd keeps six tensors beside its input"),
       config::boolean("masks_by_product", &P::masks_by_product, "attention_fused false: heads are copied, scores are multiplied with the mask and a large number is taken off"),
       config::boolean("wide_residual", &P::wide_residual, "the residual stream is fp32; one kernel drops out, adds and normalises"),
+      config::boolean("norm_sums_weights", &P::norm_sums_weights, "a norm's backward kernel sums the weight's gradient too"),
       config::boolean("fused_dense", &P::fused_dense, "bias gradients, and the gelu of an MLP without gate, are made inside products"),
       config::boolean("norm_upcasts", &P::norm_upcasts, "norms read an fp32 copy of their input; copy and norm are made again in backward"),
       config::boolean("fused_qkv", &P::fused_qkv, "one product for query, key and value"),

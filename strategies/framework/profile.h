@@ -108,6 +108,7 @@ struct FrameworkProfile {
   bool scripted_gelu = false;             // the MLP's gelu is scripted Python without a backward of its own: a kernel per operation, six tensors are kept beside its input (Megatron-LM until 2020)
   bool masks_by_product = false;          // unfused: heads are copied out of q, k and v; scores are multiplied with the mask, and a large number is taken off elsewhere (Megatron-LM until 2020)
   bool wide_residual = false;             // fused norm and residual: the residual stream is fp32; each branch is dropped out, added to it and the sum normalised in one kernel (flash-attn's dropout_add_layer_norm, residual_in_fp32)
+  bool norm_sums_weights = false;         // a norm's backward kernel sums the weight's gradient too (Triton's: flash-attn's, Liger's)
   bool fused_dense = false;               // bias gradients, and the gelu of an MLP without gate, are made inside products (cuBLASLt's epilogues: Apex's and flash-attn's fused dense)
   bool norm_upcasts = false;              // norms read an fp32 copy of their input; copy and norm are made again in backward (InternEvo)
   bool fused_qkv = true, fused_gate_up = true;

@@ -214,11 +214,12 @@ class Loss {
   /// place; the gradient is made there too. Source: nanotron parallel/tensor_parallel/functional.py, _ShardedCrossEntropy.
   void sharded() {
     const TensorId wide_logits = cast("logits fp32"), softmax = tape_.tensor("softmax fp32", wide_);
-    tape_.nodes.push_back({.name = "logits less maximum", .inputs = {wide_logits}, .outputs = {softmax}, .forward = {op_.kernel("max", wide_, row_, KernelKind::reduction), op_.kernel("subtract", wide_, wide_)}, .passed_inputs = 1});
+    const auto by_row = [&](const char* name) { return op_.strided(name, wide_, wide_, 4); };   // the other operand is one number per token
+    tape_.nodes.push_back({.name = "logits less maximum", .inputs = {wide_logits}, .outputs = {softmax}, .forward = {op_.kernel("max", wide_, row_, KernelKind::reduction), by_row("subtract")}, .passed_inputs = 1});
     Node n{.name = "sharded loss", .inputs = {softmax}, .saved = {softmax, rows_}, .intermediates = {rows_}, .holds = {wide_logits}, .gradient_in_place = true};
-    n.forward = {op_.kernel("exp", wide_, wide_), op_.kernel("sum", wide_, row_, KernelKind::reduction), op_.kernel("divide", wide_, wide_)};
+    n.forward = {op_.kernel("exp", wide_, wide_), op_.kernel("sum", wide_, row_, KernelKind::reduction), by_row("divide")};
     sum_statistics(n, 3);
-    n.backward = {op_.kernel("subtract one-hot", row_, row_), op_.kernel("scale gradient", wide_, wide_)};
+    n.backward = {op_.kernel("subtract one-hot", row_, row_), by_row("scale gradient")};
     tape_.nodes.push_back(std::move(n));
   }
 

@@ -136,9 +136,9 @@ TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows,
     node.forward = {kernel(name, adds || sums_and_normalises(x) ? 0 : bytes, rotated ? 0 : bytes, kind)};
     // Kernels that sum the weight's gradient beside it are the slow ones.
     node.backward = {kernel(name + " backward", (rotated ? 0 : bytes) + sum, sum, kind, learned ? model::GemmRole::data_gradient : model::GemmRole::forward)};
-    // Transformer Engine's backward sums the weight's gradient in the same pass, one row per block of threads, and adds those up
-    // (common/normalization/rmsnorm, layernorm: *_bwd_kernels.cuh); others read input and gradient once more.
-    const std::int64_t again = c_.profile.transformer_engine ? kNormBlocks * width * 4 : 2 * bytes;
+    // Transformer Engine's backward and Triton's kernels sum the weight's gradient in the same pass, one row per block of threads, and add those up
+    // (common/normalization/rmsnorm, layernorm: *_bwd_kernels.cuh; flash_attn/ops/triton/layer_norm.py); others read input and gradient once more.
+    const std::int64_t again = c_.profile.transformer_engine || c_.profile.norm_sums_weights ? kNormBlocks * width * 4 : 2 * bytes;
     if (trained) node.backward.push_back(weight_gradient(w, kernel(name + " weight gradient", again, width * 4, KernelKind::reduction)));
     if (c_.profile.norm_upcasts) norm_upcasts(node, name, elements);
     if (c_.profile.norm == Fusion::fused) launch_from_python(node);

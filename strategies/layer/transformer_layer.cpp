@@ -105,6 +105,17 @@ void apply_capture(const LowerContext& c, Tape& tape) {
   }
 }
 
+/// nanotron's layers make the bounds of its sequences anew of two masks (CoreAttention.forward: torch.zeros, sum, cumsum; the kernels are what the GPU on paper
+/// records, calibrate/paper_gpu).
+void sequence_lengths(const LowerContext& c, const Operators& op, Node& attention) {
+  const std::int64_t mask = c.tokens, lengths = c.batch * 4;
+  std::vector<Item> made;
+  for (int zeros = 0; zeros < 2; ++zeros) made.push_back(op.kernel("bounds of sequences", 0, lengths, model::KernelKind::memset));
+  for (int of = 0; of < 2; ++of)   // queries, keys
+    made.insert(made.end(), {op.convert("mask as integers", mask, mask * 4), op.kernel("lengths of sequences", mask * 4, lengths, model::KernelKind::reduction), op.kernel("sum up lengths", lengths, lengths), op.kernel("sum up lengths", lengths, lengths)});
+  attention.forward.insert(attention.forward.begin(), made.begin(), made.end());
+}
+
 /// nanotron's attention (models/llama.py, CausalSelfAttention.forward): q, k and v are permuted into a tensor of their own (with grouped
 /// queries into one each), keys and values joined and permuted again. Both are rotated in place (flash-attn layers/rotary.py,
 /// RotaryEmbedding.forward, `inplace=True`), so what attention keeps of the queries is a view that holds the permuted keys and
@@ -135,8 +146,9 @@ TensorId repacked_attention(const LowerContext& c, Operators& op, Tape& tape, Te
                         .passed_inputs = 1});
   tape.nodes.push_back({.name = "rope", .inputs = {from_q}, .outputs = {q}, .forward = {op.kernel("rope", one + pair / 2, one + pair / 2)}, .backward = {op.kernel("rope backward", one + pair / 2, one + pair / 2)}, .gradient_in_place = true});
   const TensorId k = tape.part("key", kv, pair / 2), v = tape.part("value", kv, pair / 2);
-  tape.nodes.push_back({.name = "split kv", .inputs = {kv}, .outputs = {k, v}, .backward = {op.kernel("join kv gradients", pair, pair)}});
+  tape.nodes.push_back({.name = "split kv", .inputs = {kv}, .outputs = {k, v}, .backward = {op.kernel("join kv gradients", pair, pair, model::KernelKind::strided)}});
   TensorId out = op.attention(q, k, v, layer);
+  sequence_lengths(c, op, tape.nodes.back());
   const bool reorders = c.batch > 1, keeps_copy = reorders && !c.profile.asynchronous_row;
   const auto reorder = [&](const char* name) { return op.kernel(name, one, one, model::KernelKind::strided); };
   constexpr int kReordered = 6;   // temporaries before it are the product's

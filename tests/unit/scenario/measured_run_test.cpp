@@ -358,7 +358,24 @@ TEST(MeasuredRun, HuggingFaceWithFusedKernels) {
   const Scenario plain = scenario({{"framework", "hf"}}), liger = scenario({{"framework", "hf"}, {"note", "with Liger kernels"}});
   EXPECT_EQ(plain.profile.norm, strategies::Fusion::eager);
   EXPECT_EQ(liger.profile.norm, strategies::Fusion::fused);
-  EXPECT_EQ(liger.profile.loss, strategies::LossKind::fused);
+  EXPECT_EQ(liger.profile.loss, strategies::LossKind::fused_linear);
+  EXPECT_GT(liger.profile.fused_operator_host, Duration{});
+  // Of which release its loss is.
+  const auto form = [](const std::string& note) { return scenario({{"framework", "hf"}, {"note", note}}).profile.linear_loss; };
+  EXPECT_EQ(form("Liger's kernels"), strategies::LinearLossForm::widened);
+  EXPECT_EQ(form("Liger's kernels (liger-kernel 0.7.0)"), strategies::LinearLossForm::widened);
+  EXPECT_EQ(form("Liger's kernels (liger-kernel 0.6.1)"), strategies::LinearLossForm::in_place);
+  EXPECT_EQ(form("Liger's kernels (liger-kernel 0.5.2)"), strategies::LinearLossForm::scaled);
+  EXPECT_EQ(form("Liger's kernels (liger-kernel 0.4.2)"), strategies::LinearLossForm::fp32);
+}
+
+// PyTorch's casts to 16 bits were vectorised in 2.6, its cuDNN attention is preferred where a new enough cuDNN came with it.
+TEST(MeasuredRun, KernelsOfPyTorchByRelease) {
+  const auto profile = [](const std::string& note) { return scenario({{"framework", "hf"}, {"note", note}}).profile; };
+  EXPECT_TRUE(profile("PyTorch 2.4.1").narrows_one_by_one);
+  EXPECT_FALSE(profile("PyTorch 2.6.0").narrows_one_by_one);
+  EXPECT_EQ(profile("PyTorch 2.10.0 (CUDA 12.8), SDPA").cudnn_attention_from, 0);
+  EXPECT_EQ(profile("PyTorch 2.10.0 (CUDA 13.0), SDPA").cudnn_attention_from, 90);
 }
 
 // llm-foundry's table: rows with FSDP's mixed precision PURE are of PyTorch 1.13, the others of 2.1, whose checkpoints stop early.
@@ -401,7 +418,7 @@ TEST(MeasuredRun, LogitsOfTransformersBefore446) {
     EXPECT_TRUE(!then.keeps_logits && then.copies_shifted_logits && then.norm == strategies::Fusion::fused) << framework;
     EXPECT_TRUE(profile(framework, "fms-acceleration (transformers 4.48.1)", "fused Triton kernels").keeps_logits) << framework;
     const strategies::FrameworkProfile liger = profile(framework, "fms-acceleration (transformers 4.45.2)", "fused Triton kernels and Liger's loss");
-    EXPECT_TRUE(liger.loss == strategies::LossKind::fused && liger.activation == strategies::Fusion::native) << framework;
+    EXPECT_TRUE(liger.loss == strategies::LossKind::fused_linear && liger.linear_loss == strategies::LinearLossForm::fp32 && liger.activation == strategies::Fusion::native) << framework;
     EXPECT_EQ(profile(framework, "somebody's table", "Liger").activation, strategies::Fusion::fused) << framework;
   }
 }

@@ -99,7 +99,7 @@ TEST(GarbageCollection, HoldsTheHostOnceInSoManySteps) {
 }
 
 // A small job waits for its host: twice as long per parameter takes twice. What comes before the norm takes as long, but for what it hides under the
-// last of the device's work (within 2 %).
+// last of the device's work (within 4 %).
 TEST(DistributedOptimizer, HoldsTheHostForEachParameterOfItsShare) {
   const auto step = [](int norm, int update) {
     Scenario s = megatron_job("h100-sxm", "dgx-h100");
@@ -110,7 +110,7 @@ TEST(DistributedOptimizer, HoldsTheHostForEachParameterOfItsShare) {
   const double once = step(0, 10) - step(0, 0);
   EXPECT_GT(once, 2 * 4 * 10e-6);   // two layers of at least four weights
   EXPECT_NEAR(step(0, 20) - step(0, 0), 2 * once, 1e-9);
-  EXPECT_NEAR(step(10, 10) - step(0, 0), 2 * once, 0.02 * once);
+  EXPECT_NEAR(step(10, 10) - step(0, 0), 2 * once, 0.04 * once);
 }
 
 // Only a router that has no loss, no bias and no forced choice is left to itself.

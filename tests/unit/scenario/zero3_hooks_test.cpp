@@ -113,18 +113,25 @@ TEST(Zero3Hooks, TheHostIsAFewReductionsAhead) {
 }
 
 // A gather takes the host itself and for each parameter in it, which it names where there are several; experts in a loop are gathered one by one.
-// A gradient takes it where it enters the bucket, and so does a bucket that is reduced.
+// A gradient takes it where it enters the bucket, and so does a bucket that is reduced. Lists of the ranks' parts take it by the rank.
 TEST(Zero3Hooks, GathersAndGradientsTakeTheHost) {
   for (const bool alone : {true, false}) {
     Scenario s = job("zero3", "none");
     if (alone) s.strategy.data_parallel.bucket = Bytes{2}, s.strategy.data_parallel.prefetch_bucket = 1;   // every gradient and every parameter by itself
     const Result with = simulate(s);
     const strategies::FrameworkProfile profile = s.profile;
-    s.profile.gather_host = s.profile.gathered_parameter_host = s.profile.bucket_host = s.profile.reduction_host = Duration{};
+    s.profile.gather_host = s.profile.gathered_parameter_host = s.profile.bucket_host = s.profile.reduction_host = s.profile.gathered_part_host = s.profile.gradient_part_host = Duration{};
     const Result without = simulate(s);
     for (const Duration each : {profile.gather_host, profile.gathered_parameter_host, profile.bucket_host, profile.reduction_host}) ASSERT_GT(each, Duration{});
     std::map<std::string, int> blocks;
     for (const plan::Block& b : with.plan.blocks) {
+      // Of each parameter that came with others every rank has a part.
+      if (const std::size_t of = b.name.find(" of "); b.name.starts_with("gathered parameter ") && of != std::string::npos) {
+        EXPECT_EQ(std::stoi(b.name.substr(of + 4)) % 8, 0) << b.name;
+        EXPECT_NEAR(host_us(with, b.name), std::stoi(b.name.substr(of + 4)) * microseconds(profile.gathered_part_host), 1e-3) << b.name;
+        ++blocks["part"];
+        continue;
+      }
       const double more = host_us(with, b.name) - host_us(without, b.name);
       const auto takes = [&](const char* kind, Duration expected) {
         EXPECT_NEAR(more, microseconds(expected), 1e-3) << b.name;
@@ -133,10 +140,11 @@ TEST(Zero3Hooks, GathersAndGradientsTakeTheHost) {
       const std::size_t in = b.name.find(" in ");
       if (b.name.starts_with("fetch parameter ")) takes("one", profile.gather_host + profile.gathered_parameter_host);
       if (b.name.starts_with("fetch parameters ") && in != std::string::npos) takes("several", profile.gather_host + std::stoi(b.name.substr(in + 4)) * profile.gathered_parameter_host);
-      if (b.name.starts_with("gradient into bucket") || b.name.starts_with("gradient beside bucket")) takes("gradient", profile.bucket_host);
+      if (b.name.starts_with("gradient into bucket") || b.name.starts_with("gradient beside bucket")) takes("gradient", profile.bucket_host + 8 * profile.gradient_part_host);
       if (b.name.starts_with("reduce bucket")) takes("reduction", profile.reduction_host);
     }
     for (const char* kind : {alone ? "one" : "several", "gradient", "reduction"}) EXPECT_GT(blocks[kind], 0) << kind;
+    EXPECT_EQ(blocks["part"] > 0, !alone);
   }
 }
 
