@@ -12,7 +12,7 @@ forward under that profile, less the launches that the simulator counts by thems
 import argparse
 import functools
 
-from paper_layers import LINEAR, llama, loss_of, per_layer, start, tokens, torch
+from paper_layers import LINEAR, llama, loss_of, per_layer, start, tell_more, tokens, torch
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
 from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy, transformer_auto_wrap_policy
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
@@ -63,13 +63,8 @@ def main(repeats, ranks, adapters):
     start(ranks)
     kinds = ["plain", "FSDP1 as PEFT wraps"] if adapters else list(WRAPPERS)
     times = per_layer(lambda kind, layers: passes(kind, layers, len(LINEAR) if adapters else 0), kinds, DEPTHS, repeats)
-    layer = times["plain"][0]
-    print(f"torch {torch.__version__}, {ranks} ranks: plain forward {layer:.3f} ms, backward {times['plain'][1]:.3f} ms")
-    for kind in kinds[1:]:
-        for which, name in enumerate(("forward", "backward")):
-            more = times[kind][which] - times["plain"][which]
-            extra = {call: round(n - times["plain"][2 + which][call], 2) for call, n in times[kind][2 + which].items()}
-            print(f"{kind}, {name}: {more:.3f} ms, {more / layer:.2f} plain forwards; calls { {call: n for call, n in extra.items() if n} }")
+    print(f"torch {torch.__version__}, {ranks} ranks: plain forward {times['plain'][0]:.3f} ms, backward {times['plain'][1]:.3f} ms")
+    tell_more(times, kinds[1:])
 
 
 if __name__ == "__main__":

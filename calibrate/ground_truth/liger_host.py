@@ -2,7 +2,7 @@
 
 Needs a CUDA build of torch, transformers and liger-kernel, but no GPU (calibrate/paper_gpu): narrow Llama layers run plain and patched with one of Liger's
 kernels or all of them. Prints what a layer takes more than the plain one, in milliseconds and as a multiple of its forward, and the calls that it makes
-more. What sim/scenario/readings/wording.yaml holds (fused_operator_host) is that multiple times the host time of a layer's forward, plus what
+more. What strategies/framework/data/huggingface-liger.yaml holds (fused_operator_host) is that multiple times the host time of a layer's forward, plus what
 the simulator counts for the calls that are gone, per launch of Liger's. Times of one process scatter by as much: take the mean of several.
 
     python calibrate/paper_gpu/run.py --card a100 calibrate/ground_truth/liger_host.py [--repeats N]
@@ -13,7 +13,7 @@ import importlib
 
 import transformers.models.llama.modeling_llama as modeling
 from liger_kernel.transformers.monkey_patch import apply_liger_kernel_to_llama
-from paper_layers import VOCABULARY, WIDTH, loss_of, per_layer, tokens, torch
+from paper_layers import VOCABULARY, WIDTH, loss_of, per_layer, tell_more, tokens, torch
 from transformers import LlamaConfig
 
 DEPTHS = 2, 8
@@ -37,13 +37,8 @@ def main(repeats):
     torch.set_num_threads(1)
     kinds = ["plain", *KERNELS, "all"]
     times = per_layer(passes, kinds, DEPTHS, repeats)
-    layer = times["plain"][0]
-    print(f"torch {torch.__version__}: plain forward {layer:.3f} ms, backward {times['plain'][1]:.3f} ms")
-    for kind in kinds[1:]:
-        for which, name in enumerate(("forward", "backward")):
-            more = times[kind][which] - times["plain"][which]
-            extra = {call: round(n - times["plain"][2 + which][call], 2) for call, n in times[kind][2 + which].items()}
-            print(f"{kind}, {name}: {more:.3f} ms, {more / layer:.2f} plain forwards; calls { {call: n for call, n in extra.items() if n} }")
+    print(f"torch {torch.__version__}: plain forward {times['plain'][0]:.3f} ms, backward {times['plain'][1]:.3f} ms")
+    tell_more(times, kinds[1:])
 
 
 if __name__ == "__main__":

@@ -90,3 +90,13 @@ def per_layer(make, kinds, depths, repeats):
         return {call: (last[many][call] - last[few][call]) / (many - few) for call in last[many]}
 
     return {kind: (time_of(kind, 0), time_of(kind, 1), calls_of(kind, 2), calls_of(kind, 3)) for kind in kinds}
+
+
+def tell_more(times, kinds):
+    """Prints what a layer of each kind takes beyond the plain one, as multiples of its forward too, and the calls made for it. `times` as per_layer() gives them."""
+    plain = times["plain"]
+    for kind in kinds:
+        for which, name in enumerate(("forward", "backward")):
+            more = times[kind][which] - plain[which]
+            extra = {call: round(n - plain[2 + which][call], 2) for call, n in times[kind][2 + which].items()}
+            print(f"{kind}, {name}: {more:.3f} ms, {more / plain[0]:.2f} plain forwards; calls { {call: n for call, n in extra.items() if n} }")

@@ -97,11 +97,7 @@ TEST(LinearLoss, WhatKnowsNoPiecesIsRefused) {
   s.parallelism.degrees.data = 8;
   const model::ModelDescription model = llama_like(8, 1024, 16, 16, 4096, 32000);
   const FrameworkProfile profile = load_profile("huggingface");
-  const auto refused = [&](const Strategy& strategy) {
-    std::string keys;
-    for (const Diagnostic& d : problems_of(model, strategy, profile, 8)) keys += d.key + " ";
-    return keys;
-  };
+  const auto refused = [&](const Strategy& strategy) { return keys_refused(model, strategy, profile); };
   EXPECT_EQ(refused(s), "");
   Strategy tensor = s, stages = s;
   tensor.parallelism.degrees.tensor = stages.parallelism.degrees.pipeline = 2;

@@ -76,4 +76,11 @@ inline plan::Plan plan_of(const nlohmann::json& row) {
   return write_plan(model, s, profile, 8);
 }
 
+/// Keys that the rules have something against, on nodes of eight GPUs, each with a blank behind it.
+inline std::string keys_refused(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile) {
+  std::string keys;
+  for (const Diagnostic& d : problems_of(model, strategy, profile, 8)) keys += d.key + " ";
+  return keys;
+}
+
 }  // namespace rehearse::strategies

@@ -71,11 +71,7 @@ TEST(Tiled, WhatCannotBeCutIsRefused) {
   s.data_parallel.kind = DataParallelKind::ddp;
   s.parallelism.degrees.data = 8;
   const FrameworkProfile profile = load_profile("huggingface");
-  const auto refused = [&](const Strategy& strategy) {
-    std::string keys;
-    for (const Diagnostic& d : problems_of(model, strategy, profile, 8)) keys += d.key + " ";
-    return keys;
-  };
+  const auto refused = [&](const Strategy& strategy) { return keys_refused(model, strategy, profile); };
   EXPECT_EQ(refused(s), "");
   Strategy tensor = s;
   tensor.parallelism.degrees.tensor = 2;
