@@ -11,6 +11,7 @@
 
 #include "sim/core/dtype.h"
 #include "sim/core/units.h"
+#include "sim/model/kernel.h"
 #include "strategies/layout.h"
 #include "strategies/pipeline/pass_times.h"
 
@@ -57,6 +58,7 @@ struct Training {
   std::int64_t collection_interval = 0;  // Python collects its garbage every so many steps, and not in between; 0: whenever it wants
   bool launch_blocking = false;          // CUDA_LAUNCH_BLOCKING=1: the host thread waits for each kernel
   std::optional<std::string> attention;  // flash | unfused | ...; unset: the profile's habit
+  std::optional<model::AttentionKernel> attention_kernel;  // which one is fused attention's; unset: the profile's
   bool clip_gradients = true;
   int first_layers_16bit = 0, last_layers_16bit = 0;  // of 8- and 4-bit precisions: layers at either end whose products stay in 16 bit
   bool in_16bit(int layer, int layers) const { return layer < first_layers_16bit || layer >= layers - last_layers_16bit; }

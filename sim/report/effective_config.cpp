@@ -105,6 +105,9 @@ Value training_section(const scenario::Scenario& s) {
   if (t.collection_interval > 0) out.add("collection_interval", t.collection_interval);
   if (t.launch_blocking) out.add("launch_blocking", true);
   out.add("attention", t.attention.value_or(s.profile.attention_fused ? "flash" : "unfused"));
+  if (t.attention_kernel)
+    for (const auto& e : st::attention_kernels().entries())
+      if (e.value == *t.attention_kernel) out.add("attention_kernel", e.name);
   out.add("multi_token_prediction", t.multi_token_prediction);
   out.add("clip_gradients", t.clip_gradients);
   if (t.cross_entropy)

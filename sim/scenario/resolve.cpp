@@ -20,6 +20,7 @@
 #include "sim/scenario/sections.h"
 #include "strategies/pipeline/table.h"
 #include "strategies/plan_writer.h"
+#include "strategies/rules.h"
 #include "strategies/unused_keys.h"
 
 namespace rehearse::scenario {
@@ -285,6 +286,24 @@ std::vector<Diagnostic> host_problems(const Scenario& s) {
   return out;
 }
 
+/// A kernel of attention that this GPU, or this attention, does not have.
+std::vector<Diagnostic> attention_kernel_problems(const Scenario& s) {
+  const st::Training& t = s.strategy.training;
+  std::vector<Diagnostic> out;
+  if (!t.attention_kernel) return out;
+  const hwmodels::Gpu& gpu = s.cluster.gpu;
+  const auto forbid = [&](bool problem, const std::string& what, const char* fix) {
+    if (problem && out.empty()) out.push_back({{}, "training.attention_kernel", what, fix, ""});
+  };
+  const bool old = *t.attention_kernel == model::AttentionKernel::mem_efficient;
+  forbid(st::scores_in_memory(t, s.profile), "attention with its scores in memory is no kernel of its own", "Set training.attention: flash, or leave the key out");
+  forbid(t.fp8_attention, "attention in 8 bits is cuDNN's", "Leave the key out");
+  forbid(hwmodels::is_cdna(gpu.architecture), gpu.title + " has attention kernels of its own (AMD's)", "Leave the key out");
+  forbid(*t.attention_kernel == model::AttentionKernel::flash3 && gpu.compute_capability != 90, "FlashAttention 3 is made for Hopper, not for " + gpu.title, "Use flash2 or cudnn");
+  forbid(!old && gpu.compute_capability < 80, gpu.title + " is older than these kernels, which want an Ampere GPU", "Use mem-efficient, or leave the key out");
+  return out;
+}
+
 }  // namespace
 
 std::vector<Diagnostic> problems_of(const Scenario& s) {
@@ -299,6 +318,7 @@ std::vector<Diagnostic> problems_of(const Scenario& s) {
     if (!s.cluster.gpu.kernel_parameters.contains(kernel + "_forward_fraction"))
       out.push_back({{}, "training.fp8_attention", fmt::format("how fast attention in 8 bits is on {} is not known", s.cluster.gpu.title), "Leave the key out, or use a GPU of the architecture blackwell", ""});
   }
+  for (Diagnostic& problem : attention_kernel_problems(s)) out.push_back(std::move(problem));
   for (const std::string& problem : model::problems_of(s.model)) out.push_back({{}, "model", problem, "", ""});
   if (!out.empty()) return out;
   out = st::problems_of(s.model, s.strategy, s.profile, s.cluster.gpus_per_node);

@@ -106,6 +106,7 @@ const config::Fields<st::Training>& training_fields() {
       config::integer("collection_interval", &T::collection_interval, "Python collects its garbage every so many steps, between which it may not (Megatron's --manual-gc-interval); the host stops meanwhile", between(1, 1e9)),
       config::boolean("launch_blocking", &T::launch_blocking, "the job runs under CUDA_LAUNCH_BLOCKING=1: the host thread waits for each kernel that it launches, NCCL's included"),
       config::named("attention", &T::attention, "attention kernel, flash or unfused; default: the framework's", "attention kind", [] { return std::vector<std::string>{"flash", "unfused"}; }),
+      config::choice("attention_kernel", &T::attention_kernel, "which kernel fused attention is; default: the framework's", st::attention_kernels()),
       config::boolean("multi_token_prediction", &T::multi_token_prediction, "the model's multi-token-prediction layers are trained as well"),
       config::boolean("clip_gradients", &T::clip_gradients, "the gradient norm is computed and clipped"),
       config::choice("cross_entropy", &T::cross_entropy, "how the loss treats the logits; default: the framework's habit", st::loss_kinds()),

@@ -22,7 +22,7 @@ void Zero3::into_bucket(std::size_t unit, int weight, const Weight& w) {
   ++gradients_;
   if (quantises_gradients_) tensors_.push_back({w.elements, w.columns, w.matrix});
   const Unit& u = stage_.units[unit];
-  stage_.call((fits ? "gradient into bucket " : "gradient beside bucket ") + std::to_string(slot) + " " + std::to_string(bytes), Phase::gradient_reduction, &u, [&](plan::BlockWriter& b) {
+  stage_.call((fits ? "gradient into bucket " : "gradient beside bucket ") + std::string(w.expert ? "of experts " : "") + std::to_string(slot) + " " + std::to_string(bytes), Phase::gradient_reduction, &u, [&](plan::BlockWriter& b) {
     b.host(parameters_[index_of(unit, weight)].tensors * (profile().bucket_host + stage_.sizes.sharing(w.expert ? Part::experts : Part::dense) * profile().gradient_part_host));
     b.record(Stream::compute, kMade);
     b.wait(Stream::data_reduce, kMade);

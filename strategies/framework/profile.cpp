@@ -47,6 +47,17 @@ const Catalog<LossKind>& loss_kinds() {
   return list;
 }
 
+const Catalog<model::AttentionKernel>& attention_kernels() {
+  using model::AttentionKernel;
+  static const Catalog<AttentionKernel> list{"attention kernel", {
+      {"flash2", "FlashAttention 2", AttentionKernel::flash2},
+      {"flash3", "FlashAttention 3, Hopper's", AttentionKernel::flash3},
+      {"cudnn", "cuDNN's, 9.13 and later", AttentionKernel::cudnn_9_13},
+      {"mem-efficient", "PyTorch's memory-efficient kernel", AttentionKernel::mem_efficient},
+  }};
+  return list;
+}
+
 const Catalog<ContextKind>& context_kinds() {
   static const Catalog<ContextKind> list{"context parallelism", {
       {"ring", "keys and values go round (zigzag)", ContextKind::ring},

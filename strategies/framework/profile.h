@@ -344,6 +344,8 @@ ContextKind context_kind(const Strategy& strategy, const FrameworkProfile& profi
 
 /// Every kind of loss by the name that profiles and scenarios give it.
 const Catalog<LossKind>& loss_kinds();
+/// Kernels of fused attention that a user may choose (training.attention_kernel).
+const Catalog<model::AttentionKernel>& attention_kernels();
 const Catalog<OffloadReturn>& offload_returns();
 
 /// How PyTorch copies a tensor into one of another width: to fp32 element by element; to 16 bits too before 2.6 (pytorch/pytorch pull request 137053).

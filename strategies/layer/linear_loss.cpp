@@ -106,6 +106,10 @@ class LinearLoss {
       return;
     }
     const std::int64_t bytes = weight_bytes(), wide = width_ * columns_ * 4;
+    if (bytes == wide) {   // fp32 already
+      push({Operators::alloc(kProduct, bytes), product(false), op_.kernel("gradient accumulate", 2 * wide, wide), Operators::free(kProduct)});
+      return;
+    }
     push({Operators::alloc(kProduct, bytes), product(false), Operators::alloc(kWideProduct, wide), op_.convert("cast", bytes, wide), Operators::free(kProduct),
           sum_bytes() == wide ? op_.kernel("gradient accumulate", 2 * wide, wide) : op_.mixed("gradient accumulate", wide + sum_bytes(), sum_bytes(), width_ * columns_), Operators::free(kWideProduct)});
   }

@@ -130,7 +130,7 @@ void leaves(const config::TableInfo& table, const std::string& path, std::set<st
 }
 
 TEST(EffectiveConfig, HasEveryKeyOfTheScenarioFile) {
-  const auto scenario = small_scenario({"training.cuda_graph=false", "training.attention=flash", "data_parallel.bucket=25 MiB", "data_parallel.parameter_dtype=bf16", "data_parallel.reduce_dtype=fp32",
+  const auto scenario = small_scenario({"training.cuda_graph=false", "training.attention=flash", "training.attention_kernel=flash2", "data_parallel.bucket=25 MiB", "data_parallel.parameter_dtype=bf16", "data_parallel.reduce_dtype=fp32",
                                         "data_parallel.gradient_dtype=fp32", "training.cross_entropy=fused", "training.fused_gradient_accumulation=false", "training.fused_rope=false", "training.transformer_engine=false",
                                         "memory.recompute=selective", "memory.recompute_modules=[mlp]", "training.optimizer_state_dtype=fp32", "tuning.kind=lora", "tuning.targets=[q_proj]", "tuning.trainable=[norms]", "model=mixtral-8x7b", "experts.capacity_factor=1.5",
                                         "experts.routing.distribution=zipf", "experts.routing.skew=1", "experts.routing.seed=3",
