@@ -2,6 +2,7 @@
 // or leak; what they refuse, they explain.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
 #include <random>
 #include <set>
@@ -229,19 +230,36 @@ void check_parts(const scenario::Scenario& s) {
   }
 }
 
+using Pair = std::array<std::size_t, 4>;   // dimension, value, dimension, value
+
+/// Every pair of values of two dimensions.
+std::set<Pair> all_pairs() {
+  std::set<Pair> all;
+  const auto& dims = dimensions();
+  for (std::size_t i = 0; i < dims.size(); ++i)
+    for (std::size_t j = i + 1; j < dims.size(); ++j)
+      for (std::size_t a = 0; a < dims[i].values.size(); ++a)
+        for (std::size_t b = 0; b < dims[j].values.size(); ++b) all.insert({i, a, j, b});
+  return all;
+}
+
 TEST(Combinations, EveryPairSimulatesOrIsRefusedWithAReason) {
   const struct Rewriting {
     Rewriting() { st::Stage::rewrites_blocks = true; }
     ~Rewriting() { st::Stage::rewrites_blocks = false; }
   } rewriting;  // a block's key stands for the same instructions wherever it comes back
   std::mt19937_64 random(20240611);
-  std::set<std::array<std::size_t, 4>> pairs;
+  std::set<Pair> untried = all_pairs();
   int simulated = 0, refused = 0;
-  for (int run = 0; run < 6000 && !testing::Test::HasFailure(); ++run) {
+  for (int run = 0; (run < 6000 || !untried.empty()) && !testing::Test::HasFailure(); ++run) {
     Choice c;
     for (const Dimension& d : dimensions()) c.push_back(random() % d.values.size());
+    if (run >= 6000) {   // what chance has left out
+      const auto [i, a, j, b] = *untried.begin();
+      c[i] = a, c[j] = b;
+    }
     for (std::size_t i = 0; i < c.size(); ++i)
-      for (std::size_t j = i + 1; j < c.size(); ++j) pairs.insert({i, c[i], j, c[j]});
+      for (std::size_t j = i + 1; j < c.size(); ++j) untried.erase({i, c[i], j, c[j]});
     SCOPED_TRACE(describe(c));
     const scenario::Scenario s = scenario_of(c);
     const auto problems = scenario::problems_of(s);
@@ -259,10 +277,6 @@ TEST(Combinations, EveryPairSimulatesOrIsRefusedWithAReason) {
       ADD_FAILURE() << e.what();
     }
   }
-  std::size_t all = 0;
-  for (std::size_t i = 0; i < dimensions().size(); ++i)
-    for (std::size_t j = i + 1; j < dimensions().size(); ++j) all += dimensions()[i].values.size() * dimensions()[j].values.size();
-  EXPECT_EQ(pairs.size(), all) << "some pair was never tried";
   RecordProperty("refused", refused);
   EXPECT_GT(simulated, 200);  // most kinds of offload want a kind of sharding
 }
