@@ -1,5 +1,5 @@
 // Output layer and loss as one operator: Liger's fused linear cross-entropy. Logits, loss and both gradients of a piece of the tokens at a time, all of
-// it in forward; no more logits are there than the hidden states are large. Leaves out a bias, and adapters on the output layer.
+// it in forward; no more logits are there than the hidden states are large. A bias, adapters and 4-bit weights of the output layer are refused (memory/rules.cpp).
 // Source: linkedin/Liger-Kernel ops/fused_linear_cross_entropy.py; its calls are those that the GPU on paper records (calibrate/paper_gpu).
 #include <algorithm>
 #include <bit>

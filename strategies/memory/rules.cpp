@@ -6,6 +6,7 @@
 
 #include "strategies/optimizer/optimizer.h"
 #include "strategies/rules.h"
+#include "strategies/tuning/tuning.h"
 
 namespace rehearse::strategies {
 namespace {
@@ -36,7 +37,7 @@ void tiling_rules(const model::ModelDescription& model, const Strategy& s, const
 }
 
 /// Liger's fused linear cross-entropy (strategies/layer/linear_loss.cpp).
-void linear_loss_rules(const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
+void linear_loss_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
   if (s.training.cross_entropy.value_or(profile.loss) != LossKind::fused_linear) return;
   const char *key = "training.cross_entropy", *off = "Use another cross_entropy (fused: the loss alone)", *what = "Liger's fused linear cross-entropy";
   rules.forbid(s.parallelism.degrees.tensor > 1, key, std::string(what) + " knows no tensor-parallel output layer", off);
@@ -44,6 +45,9 @@ void linear_loss_rules(const Strategy& s, const FrameworkProfile& profile, Rules
   rules.forbid(s.training.multi_token_prediction, key, std::string("further heads of ") + what + " are not simulated", off);
   rules.forbid(s.training.phase == StepKind::evaluation, key, std::string(what) + " without gradients is not simulated", off);
   rules.forbid(s.memory.sequence_chunk > 0, key, "memory.sequence_chunk cuts the loss itself", off);
+  rules.forbid(!adapted_parts(s.tuning, "lm_head", {"lm_head"}).empty(), key, std::string(what) + " multiplies with lm_head's own weight and passes its adapters by", "Leave lm_head out of tuning.targets, or use another cross_entropy (fused: the loss alone)");
+  rules.forbid(s.tuning.four_bit() && profile.quantises_head, key, std::string(what) + " knows no output layer in 4 bits", off);
+  rules.forbid(model.head_bias, key, std::string(what) + " is simulated without a bias of the output layer, which this model has", off);
 }
 
 /// Chunks of the sequence with the rest in host memory (strategies/layer/chunked_sequence.cpp).
@@ -166,7 +170,7 @@ void activation_input_rules(const model::ModelDescription& model, const Strategy
 
 void memory_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
   tiling_rules(model, s, profile, rules);
-  linear_loss_rules(s, profile, rules);
+  linear_loss_rules(model, s, profile, rules);
   sequence_chunk_rules(model, s, profile, rules);
   recomputed_module_rules(s, rules);
   optimizer_in_backward_rules(s, profile, rules);

@@ -104,6 +104,16 @@ TEST(LinearLoss, WhatKnowsNoPiecesIsRefused) {
   tensor.parallelism.degrees.data = stages.parallelism.degrees.data = 4;
   EXPECT_NE(refused(tensor).find("training.cross_entropy"), std::string::npos);
   EXPECT_NE(refused(stages).find("training.cross_entropy"), std::string::npos);
+
+  Strategy adapted = s;
+  adapted.tuning.kind = TuningKind::lora;
+  adapted.tuning.targets = {"all-linear"};   // the output layer is none of them
+  EXPECT_EQ(refused(adapted), "");
+  adapted.tuning.targets = {"q_proj", "lm_head"};
+  EXPECT_NE(refused(adapted).find("training.cross_entropy"), std::string::npos);
+  model::ModelDescription biased = model;
+  biased.head_bias = true;
+  EXPECT_NE(keys_refused(biased, s, profile).find("training.cross_entropy"), std::string::npos);
 }
 
 }  // namespace
