@@ -69,7 +69,7 @@ def timed(forward, backward):
 
 
 def per_layer(make, kinds, depths, repeats):
-    """What a layer takes by kind: (milliseconds of forward, of backward, calls of forward, of backward). Medians; two depths, whose difference leaves embedding, head and engine out. `make(kind, layers)` gives two callables as passes() does."""
+    """What a layer takes by kind: (milliseconds of forward, of backward, calls of forward, of backward). Two depths, whose difference leaves embedding, head and engine out. `make(kind, layers)` gives two callables as passes() does."""
     jobs = {(kind, layers): make(kind, layers) for kind in kinds for layers in depths}
     runs = {job: [] for job in jobs}
     gc.collect()
@@ -81,9 +81,9 @@ def per_layer(make, kinds, depths, repeats):
     few, many = depths
 
     def time_of(kind, which):
-        """The median over turns: both depths of a turn met the same machine."""
-        each = sorted(run[which] - less[which] for run, less in zip(runs[kind, many][WARM_UP:], runs[kind, few][WARM_UP:]))
-        return each[repeats // 2] / (many - few) * 1e3
+        """From the lowest fifth of the turns of each depth: what disturbs a busy machine only adds."""
+        lowest = {layers: sorted(run[which] for run in runs[kind, layers][WARM_UP:])[repeats // 5] for layers in depths}
+        return (lowest[many] - lowest[few]) / (many - few) * 1e3
 
     def calls_of(kind, which):
         last = {layers: runs[kind, layers][-1][which] for layers in depths}

@@ -292,6 +292,7 @@ const config::Fields<P>& fields() {
       config::duration("recompute_host", &P::recompute_host, "the same per recomputed layer, beyond a forward", config::non_negative),
       config::duration("reentrant_host", &P::reentrant_host, "host time of a reentrant checkpoint per recomputed layer, beyond a forward", config::non_negative),
       config::duration("adapter_host", &P::adapter_host, "host time of a low-rank adapter's forward, beyond its kernels", config::non_negative),
+      config::duration("unpack_host", &P::unpack_host, "host time of making a GPTQ weight 16 bits, beyond its kernels", config::non_negative),
       config::duration("gradient_host", &P::gradient_host, "host time of ZeRO-2's hook per trained parameter of a layer, of backward", config::non_negative),
       config::duration("list_part_host", &P::list_part_host, "ZeRO-3: host time per rank of a gather or reduce-scatter of lists of tensors, one per rank; 0: of whole tensors", config::non_negative),
       config::duration("submodule_host", &P::submodule_host, "host time of ZeRO-3's hooks per module of a layer", config::non_negative),
@@ -418,7 +419,7 @@ FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes t
 
 std::vector<Duration*> issue_times(FrameworkProfile& p) {
   return {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host, &p.checkpoint_host, &p.recompute_host, &p.reentrant_host,
-          &p.submodule_host, &p.submodule_backward_host, &p.unit_host, &p.unit_backward_host, &p.gather_host, &p.gathered_parameter_host, &p.gathered_part_host, &p.gradient_part_host, &p.bucket_host, &p.reduction_host, &p.gradient_host, &p.adapter_host, &p.expert_host, &p.expert_backward_host, &p.exchange_host, &p.exchange_backward_host, &p.region_host,
+          &p.submodule_host, &p.submodule_backward_host, &p.unit_host, &p.unit_backward_host, &p.gather_host, &p.gathered_parameter_host, &p.gathered_part_host, &p.gradient_part_host, &p.bucket_host, &p.reduction_host, &p.gradient_host, &p.adapter_host, &p.unpack_host, &p.expert_host, &p.expert_backward_host, &p.exchange_host, &p.exchange_backward_host, &p.region_host,
           &p.grouped_host, &p.grouped_backward_host, &p.grouped_low_host, &p.grouped_low_backward_host, &p.triton_host, &p.collection_host,
           &p.fused_operator_host, &p.fused_operator_backward_host, &p.norm_host, &p.update_host};
 }

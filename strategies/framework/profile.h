@@ -276,6 +276,7 @@ struct FrameworkProfile {
   Duration unit_host{}, unit_backward_host{};   // FSDP's hooks of a unit, beyond launches: unsharded and resharded, streams, events; in backward its gradients too
   Duration gradient_host{};   // ZeRO-2's hook of a trained parameter of a layer: its gradient goes into a bucket, and out of it into the ranks' shares
   Duration adapter_host{};   // of a linear layer's low-rank adapter in forward, beyond its kernels
+  Duration unpack_host{};    // of a GPTQ weight that is made 16 bits by PyTorch's operators, beyond its kernels
   Duration expert_host{}, expert_backward_host{};  // the same of a layer's experts: routing, dispatch, splitting by expert
   /// Of a layer's exchange of slots between the ranks of experts (all-to-all), beyond its launches: splits, copies of counts to the host, streams. Half
   /// of it is on the way there, half on the way back.

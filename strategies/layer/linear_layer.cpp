@@ -150,7 +150,10 @@ void LinearLayer::forward(const Casts& casts) {
   append(f, casts.before_product);
   if (scatters_ || reduces_) f.push_back(op_.alloc(partial_output, output_bytes_));
   if (nf4_) op_.dequantise(f, whole_weight, k_ * n_);
-  if (gptq_) op_.unpack(f, whole_weight, k_ * n_);
+  if (gptq_) {
+    op_.unpack(f, whole_weight, k_ * n_);
+    node_.forward_host += c_.profile.unpack_host;
+  }
   const Gemm product{name_, GemmRole::forward, m_, n_, k_};
   if (fetches_ && overlaps_) gathered(f, product, name_ + " gather input", sent_input_);
   else if (scatters_ && overlaps_) scattered(f, product, name_ + " scatter output", output_bytes_);

@@ -80,6 +80,14 @@ std::int64_t runs_of(const plan::Plan& plan, const std::string& name, plan::Phas
   return n;
 }
 
+/// Host time of a step beyond what launches take.
+Duration host_of(const plan::Plan& plan) {
+  std::int64_t picoseconds = 0;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing) picoseconds += i.op == plan::Opcode::host ? i.value : 0;
+  return Duration{picoseconds};
+}
+
 // GPTQ weights: unpacked before each of the seven products of a layer; backward multiplies by what forward kept. Bytes: half a byte
 // per weight, and 2.5 per group of 128 (4.156 bits per weight, which the rows of such models round to 4.16).
 TEST(Tuning, GptqWeightsAreUnpackedInForwardOnly) {
@@ -99,6 +107,10 @@ TEST(Tuning, GptqWeightsAreUnpackedInForwardOnly) {
   EXPECT_EQ(runs_of(plan, "scale weight", plan::Phase::backward), 0);
   s.memory.recompute = Recompute::full;   // the first forward keeps nothing, so the second unpacks again
   EXPECT_EQ(runs_of(write_plan(model, s, profile, 1), "scale weight", plan::Phase::backward), 3 * 7);
+  FrameworkProfile free = profile;   // each time the operators take host time beyond their launches
+  free.unpack_host = Duration{};
+  EXPECT_GT(profile.unpack_host, Duration{});
+  EXPECT_EQ(host_of(write_plan(model, s, profile, 1)) - host_of(write_plan(model, s, free, 1)), 2 * 3 * 7 * profile.unpack_host);
   s.tuning.kind = TuningKind::adapter;
   s.tuning.quantized = true;
   EXPECT_FALSE(problems_of(model, s, load_profile("litgpt"), 1).empty());
