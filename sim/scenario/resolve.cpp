@@ -243,6 +243,9 @@ Scenario read_scenario(const Value& written, const std::string& file) {
   config::throw_if_any(std::move(out));
   for (const st::UnusedKey& unused : st::unused_keys(s.model, s.strategy, habits, s.cluster.gpus_per_node))
     if (given.given(unused.key)) s.notes.push_back(unused.key + " changes nothing: " + unused.why);
+  const st::Degrees& d = s.strategy.parallelism.degrees;
+  if (const int ranks = d.shard() * d.context; s.strategy.data_parallel.kind == st::DataParallelKind::zero3 && s.profile.part_ranks_measured > 0 && ranks > s.profile.part_ranks_measured)
+    s.notes.push_back(fmt::format("ZeRO-3's host time grows with the ranks that shard: measured over up to {}, carried on to {} here", s.profile.part_ranks_measured, ranks));
   if (holds_back_what_is_made_again(s.strategy))
     s.notes.push_back("memory.recompute: '" + s.strategy.pipeline.schedule + "' holds weight gradients back, and with them the layers that were made again: less memory is saved than under 1f1b");
   return s;

@@ -304,6 +304,7 @@ const config::Fields<P>& fields() {
       config::duration("gathered_parameter_host", &P::gathered_parameter_host, "the same per parameter in it, until it is let go", config::non_negative),
       config::duration("gathered_part_host", &P::gathered_part_host, "the same per parameter gathered with others and rank that has a part of it", config::non_negative),
       config::duration("gradient_part_host", &P::gradient_part_host, "host time of ZeRO-3 per gradient and rank that gets a part of it", config::non_negative),
+      config::integer("part_ranks_measured", &P::part_ranks_measured, "ranks of the largest group that gathered_part_host and gradient_part_host were measured over; larger ones are noted", config::non_negative),
       config::duration("bucket_host", &P::bucket_host, "host time of ZeRO-3 per gradient that enters the bucket, beyond its copy", config::non_negative),
       config::duration("expert_host", &P::expert_host, "host time per layer of experts beyond its kernels", config::non_negative),
       config::duration("expert_backward_host", &P::expert_backward_host, "host time per layer of experts of backward beyond its kernels", config::non_negative),

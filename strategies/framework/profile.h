@@ -273,6 +273,7 @@ struct FrameworkProfile {
   Duration gather_host{}, gathered_parameter_host{}, bucket_host{}, reduction_host{};
   /// The same per rank that shards: of a parameter gathered with others, whose parts are cut out of what came and joined; of a gradient, which is cut into parts.
   Duration gathered_part_host{}, gradient_part_host{};
+  int part_ranks_measured = 0;            // of the largest group that those two were measured over; beyond it they are carried on
   Duration unit_host{}, unit_backward_host{};   // FSDP's hooks of a unit, beyond launches: unsharded and resharded, streams, events; in backward its gradients too
   Duration gradient_host{};   // ZeRO-2's hook of a trained parameter of a layer: its gradient goes into a bucket, and out of it into the ranks' shares
   Duration adapter_host{};   // of a linear layer's low-rank adapter in forward, beyond its kernels

@@ -23,7 +23,10 @@ struct Inventory {
   std::int64_t trained = 0;            // elements, adapters included
 };
 
-Inventory take_inventory(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile) {
+/// The same weights, whatever pieces a sequence runs in and whatever computes the loss.
+Inventory take_inventory(const model::ModelDescription& model, Strategy strategy, const FrameworkProfile& profile) {
+  strategy.memory.sequence_chunk = 0;
+  strategy.training.cross_entropy = LossKind::upcast;
   plan::PlanBuilder builder;
   LowerContext c = make_context(model, strategy, profile, builder);
   Inventory out;
@@ -100,9 +103,7 @@ std::vector<Diagnostic> selector_problems(const model::ModelDescription& model, 
   for (const std::string& text : texts)
     if (!parse_selector(text)) out.push_back({{}, key, "'" + text + "' is not written as a part", "Write a part (norms), layers.0-5, layers.0-5.mlp, or layers.0-5.experts.0-1", ""});
   if (!out.empty() || texts.empty()) return out;
-  Strategy whole = strategy;   // the same weights, whatever pieces a sequence runs in
-  whole.memory.sequence_chunk = 0;
-  const Inventory inventory = take_inventory(model, whole, profile);
+  const Inventory inventory = take_inventory(model, strategy, profile);
   for (const std::string& text : texts) check_selector(model, inventory, key, text, out);
   return out;
 }
@@ -130,9 +131,7 @@ std::vector<Diagnostic> tuning_problems(const model::ModelDescription& model, co
   if (!out.empty()) return out;
 
   out = selector_problems(model, strategy, profile, "tuning.trainable", t.trainable);
-  Strategy whole = strategy;   // the same weights, whatever pieces a sequence runs in
-  whole.memory.sequence_chunk = 0;
-  const Inventory inventory = take_inventory(model, whole, profile);
+  const Inventory inventory = take_inventory(model, strategy, profile);
   for (const std::string& text : t.trainable) {
     const std::optional<Selector> selector = parse_selector(text);
     if (!selector || selector->first_expert < 0 || model.experts.experts == 0) continue;

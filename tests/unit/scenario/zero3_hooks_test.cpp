@@ -2,6 +2,7 @@
 // (runtime/zero/parameter_offload.py, _register_deepspeed_module). They are host time, whatever the module computes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -84,6 +85,18 @@ TEST(Zero2Hooks, AreOnTrainedParametersAlone) {
   };
   const double gradient = static_cast<double>(job("zero2", "none").profile.gradient_host.count()) * 1e-6;
   EXPECT_NEAR(host_us(adapted("zero2"), "layer backward") - host_us(adapted("ddp"), "layer backward"), 14 * gradient, 1e-3);
+}
+
+// Beyond the groups that it was measured over, what grows with the ranks is noted.
+TEST(Zero3Hooks, SayWhereTheyAreCarriedOn) {
+  const auto notes = [](const std::string& kind, int nodes) {
+    const std::string text = "model: llama-2-7b\ncluster: {node: dgx-h100, nodes: " + std::to_string(nodes) + "}\ntraining: {sequence_length: 256, global_batch_size: " + std::to_string(8 * nodes) + ", micro_batch_size: 1, framework: deepspeed}\ndata_parallel: {kind: " + kind + "}\n";
+    const Scenario s = read_scenario(config::parse_document(text, "ranks.yaml").root, "ranks.yaml");
+    return std::count_if(s.notes.begin(), s.notes.end(), [](const std::string& note) { return note.find("measured over up to 256") != std::string::npos; });
+  };
+  EXPECT_EQ(notes("zero3", 32), 0);
+  EXPECT_EQ(notes("zero3", 33), 1);
+  EXPECT_EQ(notes("zero2", 33), 0);
 }
 
 // DeepSpeed's host waits for the reductions of each micro-batch, so that the next one's first launches come when the device is idle.

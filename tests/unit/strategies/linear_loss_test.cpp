@@ -111,6 +111,14 @@ TEST(LinearLoss, WhatKnowsNoPiecesIsRefused) {
   EXPECT_EQ(refused(adapted), "");
   adapted.tuning.targets = {"q_proj", "lm_head"};
   EXPECT_NE(refused(adapted).find("training.cross_entropy"), std::string::npos);
+  adapted.tuning.targets = {"lm_head"};   // trained, but for this loss: that alone is said
+  EXPECT_EQ(refused(adapted), "training.cross_entropy ");
+  Strategy quantised = s;
+  quantised.tuning.kind = TuningKind::qlora;
+  EXPECT_EQ(refused(quantised), "");
+  FrameworkProfile narrow_head = profile;
+  narrow_head.quantises_head = true;
+  EXPECT_NE(keys_refused(model, quantised, narrow_head).find("training.cross_entropy"), std::string::npos);
   model::ModelDescription biased = model;
   biased.head_bias = true;
   EXPECT_NE(keys_refused(biased, s, profile).find("training.cross_entropy"), std::string::npos);
