@@ -119,13 +119,15 @@ std::string node_of(const config::CsvRow& row, const std::string& gpu) {
 }
 
 void apply_network(const config::CsvRow& row, hwmodels::ClusterDescription& cluster, std::vector<std::string>& notes) {
-  // "400 Gbps", "1600 Gbps RoCE per node"; not "8x400 Gb", nor "400 Gb/s per GPU".
-  static const std::regex kRate(R"((^|[^0-9x.])([0-9]{1,4}) ?Gbps)");
+  // "400 Gbps", "1600 Gbps RoCE per node", "8x ConnectX-7 400 Gbps"; not "8x400 Gb", nor "400 Gb/s per GPU".
+  static const std::regex kRate(R"((^|[^0-9x.])([0-9]{1,4}) ?Gbps)"), kCards(R"((^|[^0-9])([0-9]{1,2})x [A-Za-z][^;,]*[^0-9;,]([0-9]{1,4}) ?Gbps)");
   const std::string net = cell(row, "interconnect");
   std::smatch found;
   hwmodels::NicDesign& nic = cluster.node.nic;
   if (nic.count == 0 || contains(net, "per GPU") || contains(net, " x ") || !std::regex_search(net, found, kRate)) return;
-  const double gbps = std::stod(found[2].str()), line = nic.bandwidth.value * 8 / 1e9;
+  double gbps = std::stod(found[2].str());
+  if (std::regex_search(net, found, kCards)) gbps = std::stod(found[2].str()) * std::stod(found[3].str());
+  const double line = nic.bandwidth.value * 8 / 1e9;
   if (gbps < 1 || std::abs(gbps - nic.count * line) < 1) return;
   nic.count = std::max(1, static_cast<int>(std::ceil(gbps / line)));
   nic.bandwidth = BytesPerSecond{gbps / nic.count * 1e9 / 8};

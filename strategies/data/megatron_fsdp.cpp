@@ -45,6 +45,7 @@ class MegatronFsdp final : public ShardedWriter {
   }
 
   void before_forward(std::size_t unit, int) override {
+    hooks(unit, Phase::forward, profile().unit_host);
     gather(unit);
     std::int64_t ahead = 0;
     for (std::size_t v = unit + 1; v < stage_.units.size() && ahead < kAhead; ++v) ahead += gather(v);
@@ -54,6 +55,7 @@ class MegatronFsdp final : public ShardedWriter {
     if (!stays(unit)) ShardedWriter::after_forward(unit, micro_batch);
   }
   void before_backward(std::size_t unit, int) override {
+    hooks(unit, Phase::backward, profile().unit_backward_host);
     gather(unit);
     wait_gather(unit, Phase::backward);
     if (stage_.units[unit].layer < 0) return;   // only layers have the hook that gathers ahead
@@ -83,6 +85,12 @@ class MegatronFsdp final : public ShardedWriter {
   bool writes_into_bucket() const { return profile().fused_gradient_accumulation; }
   /// Gathered once, for the whole step.
   bool stays(std::size_t index) const { return stage_.units[index].layer < 0; }
+
+  /// Python around a layer's pass.
+  void hooks(std::size_t index, Phase phase, Duration each) {
+    if (stays(index) || each == Duration{}) return;
+    stage_.call("hooks of a unit " + std::to_string(each.count()), phase, nullptr, [&](plan::BlockWriter& w) { w.host(each); });
+  }
 
   /// Returns the unit's elements.
   std::int64_t gather(std::size_t index) {

@@ -44,6 +44,20 @@ TEST(FsdpHooks, TakeTheHostOncePerUnitAndPass) {
   EXPECT_TRUE(hooks_of(simulate(job("ddp"))).empty());
 }
 
+// Megatron-FSDP's units are the layers (calibrate/ground_truth/megatron_fsdp_host.py); on one GPU they have their hooks too.
+TEST(FsdpHooks, OfMegatronAreAtEveryLayer) {
+  for (const int gpus : {8, 1}) {
+    const std::string text = "model: llama-2-7b\ncluster: {node: dgx-h100, gpus_per_node: " + std::to_string(gpus) + "}\ntraining: {sequence_length: 256, global_batch_size: 16, micro_batch_size: 1, framework: megatron-core}\ndata_parallel: {kind: megatron-fsdp}\n";
+    const Scenario s = read_scenario(config::parse_document(text, "hooks.yaml").root, "hooks.yaml");
+    ASSERT_NE(s.profile.unit_host, s.profile.unit_backward_host);
+    const std::map<std::int64_t, int> found = hooks_of(simulate(s));
+    EXPECT_EQ(found.size(), 2U);
+    const int passes = 32 * 16 / gpus;
+    EXPECT_EQ(found.at(s.profile.unit_host.count()), passes);
+    EXPECT_EQ(found.at(s.profile.unit_backward_host.count()), passes);
+  }
+}
+
 // PEFT's policy makes each matrix of an adapter a unit: 1 + 2 x 7 in a layer with seven adapted matrices.
 TEST(FsdpHooks, AreAtEveryMatrixOfAnAdapter) {
   const Scenario s = job("fsdp1", "tuning: {kind: lora, targets: [all-linear]}\n");

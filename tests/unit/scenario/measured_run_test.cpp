@@ -292,6 +292,7 @@ TEST(MeasuredRun, ARatePerNodeTakesThePlaceOfTheDesigns) {
   };
   EXPECT_DOUBLE_EQ(rate("800 Gbps per node"), 800);
   EXPECT_DOUBLE_EQ(rate("NVSwitch + 1600 Gbps RoCE per node"), 1600);
+  EXPECT_DOUBLE_EQ(rate("2x ConnectX-7 InfiniBand 400 Gbps per node"), 800);   // of each card
   EXPECT_DOUBLE_EQ(rate("8x400 Gb NDR IB"), 3200);
   EXPECT_DOUBLE_EQ(rate("400 Gbps per GPU"), 3200);
 }
