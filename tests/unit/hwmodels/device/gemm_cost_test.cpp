@@ -191,7 +191,8 @@ TEST(GemmCost, ProductsInEightBitsKeepMoreOfTheClock) {
     return to_seconds(KernelModel(load_gpu(name), ClockState::burst).cost(s).duration) / to_seconds(KernelModel(load_gpu(name)).cost(s).duration);
   };
   EXPECT_NEAR(kept("h100-sxm", DType::fp8) / kept("h100-sxm", DType::bf16), 1.0795, 0.01);
-  EXPECT_NEAR(kept("gb200-nvl72", DType::fp8) / kept("gb200-nvl72", DType::bf16), 1.0795, 0.01);
+  EXPECT_NEAR(kept("b200-sxm", DType::fp8) / kept("b200-sxm", DType::bf16), 1.0795, 0.01);
+  EXPECT_NEAR(kept("gb200-nvl72", DType::fp8) / kept("gb200-nvl72", DType::bf16), 1.0166, 0.005);   // aiconfigurator's long products: 1.016
   EXPECT_DOUBLE_EQ(kept("h20", DType::fp8), kept("h20", DType::bf16));
   EXPECT_DOUBLE_EQ(clock_at_power(1, 2), 1);
   EXPECT_DOUBLE_EQ(clock_at_power(0.9, 0.1), 1);   // never above the burst clock
