@@ -7,9 +7,7 @@ the ratio leads from there to a forward of training (strategies/framework/data/h
     python calibrate/paper_gpu/run.py --card a100 calibrate/ground_truth/decode_host.py [--repeats N]
 """
 
-import argparse
-
-from paper_layers import llama, loss_of, per_layer, start, tokens, torch
+from paper_layers import command_line, llama, loss_of, per_layer, start, tokens, torch
 
 DEPTHS = 2, 10
 KINDS = "training", "no graph", "decoding"
@@ -41,6 +39,4 @@ def main(repeats):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=40)
-    main(parser.parse_args().repeats)
+    main(command_line(40).parse_args().repeats)

@@ -1,6 +1,6 @@
 """What zero2_hooks.py and zero3_hooks.py share: DeepSpeed around the layers of paper_layers.py."""
 
-from paper_layers import LINEAR, llama, loss_of, per_layer, start, tokens, torch
+from paper_layers import LINEAR, command_line, llama, loss_of, per_layer, start, tokens, torch
 
 import deepspeed  # behind paper_gpu: it prints parameters
 

@@ -9,10 +9,9 @@ forward under that profile, less the launches that the simulator counts by thems
     python calibrate/paper_gpu/run.py calibrate/ground_truth/fsdp_host.py [--repeats N] [--ranks N] [--adapters]
 """
 
-import argparse
 import functools
 
-from paper_layers import LINEAR, llama, loss_of, per_layer, start, tell_more, tokens, torch
+from paper_layers import LINEAR, command_line, llama, loss_of, per_layer, start, tell_more, tokens, torch
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
 from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy, transformer_auto_wrap_policy
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
@@ -68,9 +67,7 @@ def main(repeats, ranks, adapters):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--ranks", type=int, default=8)
+    parser = command_line(20, 8)
     parser.add_argument("--adapters", action="store_true")
     options = parser.parse_args()
     main(options.repeats, options.ranks, options.adapters)

@@ -9,11 +9,10 @@ that the simulator counts.
     python calibrate/paper_gpu/run.py --card a100 calibrate/ground_truth/gptq_host.py FOLDER [--repeats N]    FOLDER: that has auto_gptq in it, unpacked from its wheel
 """
 
-import argparse
 import importlib.util
 import pathlib
 
-from paper_layers import LINEAR, llama, loss_of, per_layer, start, tell_more, tokens, torch
+from paper_layers import LINEAR, command_line, llama, loss_of, per_layer, start, tell_more, tokens, torch
 
 DEPTHS = 2, 8
 GROUP = 32
@@ -48,8 +47,7 @@ def main(folder, repeats):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
+    parser = command_line(40)
     parser.add_argument("folder")
-    parser.add_argument("--repeats", type=int, default=40)
     options = parser.parse_args()
     main(options.folder, options.repeats)

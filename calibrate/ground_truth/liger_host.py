@@ -8,12 +8,11 @@ the simulator counts for the calls that are gone, per launch of Liger's. Times o
     python calibrate/paper_gpu/run.py --card a100 calibrate/ground_truth/liger_host.py [--repeats N]
 """
 
-import argparse
 import importlib
 
 import transformers.models.llama.modeling_llama as modeling
 from liger_kernel.transformers.monkey_patch import apply_liger_kernel_to_llama
-from paper_layers import VOCABULARY, WIDTH, loss_of, per_layer, tell_more, tokens, torch
+from paper_layers import VOCABULARY, WIDTH, command_line, loss_of, per_layer, tell_more, tokens, torch
 from transformers import LlamaConfig
 
 DEPTHS = 2, 8
@@ -42,6 +41,4 @@ def main(repeats):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=20)
-    main(parser.parse_args().repeats)
+    main(command_line(20).parse_args().repeats)

@@ -8,9 +8,7 @@ multiple of a plain Llama layer's forward, and the launches that strategies/laye
     python calibrate/paper_gpu/run.py calibrate/ground_truth/looped_experts_host.py [--repeats N]
 """
 
-import argparse
-
-from paper_layers import VOCABULARY, WIDTH, llama, loss_of, per_layer, tokens, torch
+from paper_layers import VOCABULARY, WIDTH, command_line, llama, loss_of, per_layer, tokens, torch
 from transformers import MixtralConfig, MixtralForCausalLM
 
 DEPTHS = 2, 8
@@ -47,6 +45,4 @@ def main(repeats):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=20)
-    main(parser.parse_args().repeats)
+    main(command_line(20).parse_args().repeats)

@@ -9,9 +9,7 @@ less the launches that the simulator counts.
     python calibrate/paper_gpu/run.py calibrate/ground_truth/megatron_fsdp_host.py [--repeats N] [--ranks N]
 """
 
-import argparse
-
-from paper_layers import llama, loss_of, per_layer, start, tell_more, tokens, torch
+from paper_layers import command_line, llama, loss_of, per_layer, start, tell_more, tokens, torch
 from torch.distributed.device_mesh import init_device_mesh
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
@@ -44,8 +42,5 @@ def main(repeats, ranks):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--ranks", type=int, default=8)
-    options = parser.parse_args()
+    options = command_line(20, 8).parse_args()
     main(options.repeats, options.ranks)

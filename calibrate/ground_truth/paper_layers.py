@@ -3,6 +3,7 @@
 Layers are so narrow that nothing but Python and dispatch takes time. Backward runs in a thread of its own there, so times are of the process.
 """
 
+import argparse
 import gc
 import os
 import pathlib
@@ -22,6 +23,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 WIDTH, TOKENS, VOCABULARY = 64, 16, 128
 WARM_UP = 3
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+def command_line(repeats, ranks=None):
+    """A parser with --repeats, and --ranks where a number of them is given."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=repeats)
+    if ranks:
+        parser.add_argument("--ranks", type=int, default=ranks)
+    return parser
 
 
 def start(ranks=1):

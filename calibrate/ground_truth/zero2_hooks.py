@@ -9,9 +9,7 @@ strategies/framework/data/deepspeed.yaml holds (gradient_host), times the host t
     python calibrate/paper_gpu/run.py calibrate/ground_truth/zero2_hooks.py [--repeats N]
 """
 
-import argparse
-
-from deepspeed_host import LINEAR, deepspeed, passes, per_layer, settings, start, torch
+from deepspeed_host import LINEAR, command_line, deepspeed, passes, per_layer, settings, start, torch
 
 DEPTHS = 2, 10
 ZERO2 = settings({"stage": 2, "overlap_comm": True, "contiguous_gradients": True, "reduce_bucket_size": 2e8})
@@ -29,6 +27,4 @@ def main(repeats):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=25)
-    main(parser.parse_args().repeats)
+    main(command_line(25).parse_args().repeats)

@@ -10,9 +10,7 @@ that the simulator counts by themselves. What CUDA's driver takes is not in it.
     python calibrate/paper_gpu/run.py calibrate/ground_truth/zero3_hooks.py [--repeats N] [--ranks N]
 """
 
-import argparse
-
-from deepspeed_host import deepspeed, llama, passes, per_layer, settings, start, torch
+from deepspeed_host import command_line, deepspeed, llama, passes, per_layer, settings, start, torch
 
 DEPTHS = 2, 12
 PARAMETERS, LINEAR_LAYERS = 9, 7  # of a layer
@@ -64,8 +62,5 @@ def main(repeats, ranks):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--ranks", type=int, default=8)
-    options = parser.parse_args()
+    options = command_line(20, 8).parse_args()
     main(options.repeats, options.ranks)

@@ -9,12 +9,11 @@ of a layer's forward (gathered_part_host, gradient_part_host).
     python calibrate/paper_gpu/run.py calibrate/ground_truth/zero3_ranks.py [--repeats N]
 """
 
-import argparse
 import statistics
 import time
 from types import SimpleNamespace
 
-from deepspeed_host import deepspeed, llama, loss_of, start, tokens, torch
+from deepspeed_host import command_line, deepspeed, llama, loss_of, start, tokens, torch
 from deepspeed.runtime.comm.coalesced_collectives import reduce_scatter_coalesced
 from deepspeed.runtime.zero.partition_parameters import AllGatherCoalescedHandle, ZeroParamStatus
 
@@ -75,6 +74,4 @@ def main(repeats):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=30)
-    main(parser.parse_args().repeats)
+    main(command_line(30).parse_args().repeats)
