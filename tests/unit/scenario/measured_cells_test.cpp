@@ -57,7 +57,7 @@ TEST(MeasuredCells, OtherSpellingsAreTheContractsWords) {
       {"task", {{"LoRA", "lora"}, {"Q-LoRA", "qlora"}, {"Pre-training", "pretrain"}, {"full fine-tuning", "sft"}}},
       {"recompute", {{"FULL", "full"}, {"yes", "full"}, {"Selective (op)", "selective"}, {"No", "none"}}},
       {"precision", {{"FP8", "fp8"}, {"fp8 hybrid", "fp8"}, {"MXFP8", "mxfp8"}, {"TF32", "tf32"}, {"BF16", "BF16"}}},
-      {"attention", {{"FlashAttention-2", "flash2"}, {"FA3", "flash3"}, {"eager", "unfused"}, {"SDPA", "flash"}, {"xformers", "mem-efficient"}}},
+      {"attention", {{"FlashAttention-2", "flash2"}, {"FA3", "flash3"}, {"FlashAttention-4", "flash4"}, {"eager", "unfused"}, {"SDPA", "flash"}, {"xformers", "mem-efficient"}}},
       {"offload", {{"optimizer, param", "optimizer+param"}, {"activations", "activation"}}},
       {"sharding", {{"FULL_SHARD", "fsdp"}, {"HYBRID_SHARD", "hsdp"}, {"NO_SHARD", "none"}}},
       {"pp_schedule", {{"AFAB", "gpipe"}, {"ZBH1", "zb-h1"}, {"ZBV", "zb-v"}}},

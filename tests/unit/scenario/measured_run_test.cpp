@@ -683,6 +683,7 @@ TEST(MeasuredRun, NotesSayReleaseScalingAndAttention) {
   EXPECT_EQ(with({{"cp", "2"}, {"note", "NeMo 25.04; cp_comm_type a2a"}}).profile.context, strategies::ContextKind::ulysses);
   EXPECT_EQ(with({{"attention", "cudnn"}, {"note", "NeMo 24.09"}}).profile.attention, model::AttentionKernel::cudnn);
   EXPECT_EQ(scenario({{"framework", "aleph-alpha-scaling"}, {"attention", "flash1"}}).profile.attention, model::AttentionKernel::flash1);
+  EXPECT_EQ(scenario({{"framework", "hf"}, {"attention", "FlashAttention-4"}}).profile.attention, model::AttentionKernel::cudnn_9_13);   // it has no parameters of its own
   EXPECT_EQ(scenario({{"framework", "aleph-alpha-scaling"}, {"note", "kernel: flash_attention2 + RMS kernel"}}).profile.norm, strategies::Fusion::fused);
 }
 
