@@ -31,6 +31,7 @@ struct BlockReplay {
   std::array<std::uint32_t, plan::kStreams> items{};   // queue entries per stream, once opened
   std::array<std::int64_t, plan::kStreams> ready{};    // of each stream, after it
   std::array<Cause, plan::kStreams> last{};
+  std::array<bool, plan::kStreams> crossed{};
   std::vector<ReplayedRecord> records;    // in the order of issue
   std::vector<std::uint32_t> waits;       // for which of the records, in the order of issue
   std::array<std::int64_t, kCauses> time{};

@@ -35,6 +35,7 @@ struct Reprise {
   struct End {
     std::int64_t ready = 0, last_issued = 0, last_met = 0;
     Cause last = Cause::idle;
+    bool crossed = false;
   };
   std::array<End, plan::kStreams> ends{};
   std::array<std::int64_t, kCauses> time{};

@@ -61,6 +61,7 @@ std::uint32_t TimingRun::measure(std::size_t rank_class, std::uint32_t block) {
     const StreamState& s = rank.streams[k];
     replay.ready[k] = s.ready;
     replay.last[k] = s.last;
+    replay.crossed[k] = s.crossed;
     if (k > 0 && (replay.streams >> k & 1u) == 0) continue;
     usable = usable && s.empty() && s.ready >= 0 && s.ready <= replay.duration && s.last_met == 0;
   }
@@ -115,6 +116,7 @@ void TimingRun::meet_whole(std::size_t r) {
       s.pop();
       s.ready = start + b.ready[k];
       s.last = b.last[k];
+      s.crossed = b.crossed[k];
       s.last_issued = s.last_met = 0;
       if (k > 0 && options_.progress)
         for (const std::int64_t done : b.done[k]) rank.result.done[k].push_back(start + done);

@@ -103,13 +103,14 @@ TimingRun::Moment TimingRun::moment(std::int64_t now) const {
       stream.last_met = s.last_met;
       stream.rests = s.idle() && s.left == 0 && s.opened_head == s.opened.size();
       stream.earliest = s.running ? std::min(s.ready, s.began) : s.ready;
-      add(s.running | s.arrived << 1 | s.met << 2 | stream.rests << 3);
+      add(s.running | s.arrived << 1 | s.met << 2 | stream.rests << 3 | s.without_sms << 4 | s.crossed << 5);
       since(s.start, kNever);
       since(s.arrival, kUnset);
       if (s.running) {
         for (const std::int64_t t : {s.began, s.finish, s.updated}) add(t - now);
         since(k > 0 && s.front().issue >= s.ready ? s.front().issue : 0, 0);
         add(std::bit_cast<std::int64_t>(s.remaining));
+        add(std::bit_cast<std::int64_t>(s.tail));
         add(s.late);
         add(std::bit_cast<std::int64_t>(s.rate));
         add(std::bit_cast<std::int64_t>(s.work));

@@ -135,6 +135,12 @@ class TimingRun {
   void begin(std::size_t r, int stream, std::int64_t now);
   /// Share of the SMs that collectives hold now.
   double held_sms(const RankState& rank) const;
+  /// Must the collective or kernel at the head of a data-parallel stream, which may begin now, wait for SMs? Blocks get them in the order in
+  /// which their kernels come: none of its own is there before the last of the kernel that runs on the compute stream. (What belongs to
+  /// tensor, context and expert groups is begun first on purpose: by the order of launches, by priority, or with SMs set aside.)
+  bool finds_no_sms(std::size_t r, int stream, std::int64_t now) const;
+  /// When the kernel on the compute stream leaves SMs to others. Precondition: one runs.
+  std::int64_t leaves_sms(const StreamState& compute, std::int64_t now) const;
   /// Tiles that waited for held SMs begin: those are free, or the other tiles are through.
   void begin_late_tiles(StreamState& s, std::int64_t now);
   void complete(std::size_t r, int stream, std::int64_t now);

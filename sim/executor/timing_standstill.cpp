@@ -118,7 +118,7 @@ void TimingRun::keep(const RankState& rank, const Beginning& since, Reprise& rep
   for (std::size_t k = 0; k < plan::kStreams; ++k) {
     const StreamState& s = rank.streams[k];
     reprise.busy[k] = rank.result.busy[k] - since.busy[k];
-    reprise.ends[k] = {s.ready, s.last_issued, s.last_met, s.last};
+    reprise.ends[k] = {s.ready, s.last_issued, s.last_met, s.last, s.crossed};
   }
   for (Reprise::Record& record : reprise.records) record.event = rank.events[rank.slot_event[call.frames[static_cast<std::size_t>(record.frame)] + record.slot]];
   // Where the compute stream has gone on, all of before is past for it. An event that is so as well need not take its place.
@@ -133,7 +133,10 @@ void TimingRun::go_through(RankState& rank, const Reprise& reprise) {
   for (std::size_t k = 0; k < plan::kStreams; ++k) {
     StreamState& s = rank.streams[k];
     const Reprise::End& end = reprise.ends[k];
-    if (reprise.moved >> k & 1u) s.ready = end.ready + by;
+    if (reprise.moved >> k & 1u) {
+      s.ready = end.ready + by;
+      s.crossed = end.crossed;
+    }
     if (reprise.worked >> k & 1u) {
       s.last = end.last;
       s.last_issued = moved(end.last_issued);

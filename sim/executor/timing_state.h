@@ -54,6 +54,9 @@ struct StreamState {
   std::int64_t began = 0, finish = 0, updated = 0;
   double remaining = 0, rate = 1;
   bool late = false;             // SMs of the running kernel are held by others: their tiles have not begun
+  double tail = 0;               // of the running kernel: what remains of it once it needs no more than some SMs
+  bool without_sms = false;      // the head may begin at `start`, when the running kernel leaves it SMs
+  bool crossed = false;          // `ready` is when another stream was through
   const Priced* work = nullptr;
   Cause last = Cause::idle;      // what the last work was, for those who wait for it
   std::int64_t last_issued = 0;  // when the host had issued it, if this stream had to wait for the host; not kept of the compute stream

@@ -9,7 +9,7 @@ using plan::Opcode;
 void TimingRun::poll(std::size_t r, int stream) {
   RankState& rank = ranks_[r];
   StreamState& s = rank.streams[static_cast<std::size_t>(stream)];
-  if (s.running || s.arrived || s.met) return;
+  if (s.running || s.arrived || s.met || s.without_sms) return;
   s.start = kNever;
   std::optional<std::int64_t> quiet_until;   // not known
   // A record below lets other streams go on, which may move this one: its state is looked at afresh each time.
@@ -47,6 +47,7 @@ void TimingRun::poll(std::size_t r, int stream) {
           }
           s.ready = e.time;
         }
+        if (e.time == s.ready) s.crossed = true;
         s.pop();
         break;
       }
@@ -112,6 +113,7 @@ void TimingRun::run_alone(std::size_t r, StreamState& s, const Item& item, std::
   s.last = kernel_cause_[item.index];
   s.last_met = 0;
   s.ready = start + duration;
+  s.crossed = false;
   note_progress(rank, 0, item, s.ready);
   s.pop();
 }

@@ -39,6 +39,7 @@ void TimingRun::happen(std::size_t r, std::int64_t now) {
     if (s.running && s.finish == now) {
       if (s.late) {
         begin_late_tiles(s, now);
+        changed = true;
         continue;
       }
       complete(r, k, now);
@@ -52,10 +53,14 @@ void TimingRun::happen(std::size_t r, std::int64_t now) {
   for (; finished != 0; finished &= finished - 1) poll(r, std::countr_zero(finished));
   for (const int k : used_) {
     StreamState& s = rank.streams[static_cast<std::size_t>(k)];
-    if (!s.running && s.start <= now) {
-      begin(r, k, s.start);
-      changed = true;
+    if (s.running || s.start > now) continue;
+    if (!s.without_sms && finds_no_sms(r, k, now)) {
+      s.without_sms = true;
+      s.start = leaves_sms(compute, now);
+      continue;
     }
+    begin(r, k, s.start);
+    changed = true;
   }
   if (changed) {
     // The order of what begins in one instant does not matter.
@@ -63,6 +68,23 @@ void TimingRun::happen(std::size_t r, std::int64_t now) {
     share(rank, now);
   }
   settle(r);
+}
+
+bool TimingRun::finds_no_sms(std::size_t r, int stream, std::int64_t now) const {
+  const StreamState &compute = ranks_[r].streams[0], &s = ranks_[r].streams[static_cast<std::size_t>(stream)];
+  const Item& item = s.front();
+  if (!compute.running || !reduces_or_gathers(item.stream)) return false;
+  const float sms = price(r, item).load.sm;
+  if (sms == 0 || compute.work->load.sm + sms <= 1) return false;
+  // Of two that come at once, one that follows work of its own stream is there before one that follows another stream's.
+  if (compute.began == now && compute.crossed && !s.crossed) return false;
+  return leaves_sms(compute, now) > now;
+}
+
+std::int64_t TimingRun::leaves_sms(const StreamState& compute, std::int64_t now) const {
+  if (compute.tail == 0) return compute.finish;
+  const double left = compute.remaining - static_cast<double>(now - compute.updated) * compute.rate - compute.tail;
+  return std::min<std::int64_t>(compute.finish, now + std::llround(std::max(0.0, left) / compute.rate));
 }
 
 double TimingRun::held_sms(const RankState& rank) const {
@@ -74,8 +96,9 @@ double TimingRun::held_sms(const RankState& rank) const {
 
 void TimingRun::begin_late_tiles(StreamState& s, std::int64_t now) {
   s.late = false;
-  const double others = s.remaining - static_cast<double>(now - s.updated) * s.rate;
+  const double others = std::max(0.0, s.remaining - static_cast<double>(now - s.updated) * s.rate);
   s.remaining = std::max(others, static_cast<double>(s.work->duration) * static_cast<double>(s.work->late_tiles));
+  s.tail = s.remaining - others;
   s.updated = now;
   s.finish = now + std::llround(s.remaining / s.rate);
 }
@@ -90,7 +113,8 @@ void TimingRun::begin(std::size_t r, int stream, std::int64_t now) {
   s.began = s.updated = now;
   s.remaining = static_cast<double>(s.work->duration);
   s.rate = 1;
-  s.late = false;
+  s.late = s.without_sms = false;
+  s.tail = 0;
   s.finish = now + s.work->duration;
   s.start = kNever;
   if (stream == 0) account_gap(rank, s, now, item);
@@ -110,6 +134,7 @@ void TimingRun::complete(std::size_t r, int stream, std::int64_t now) {
   trace(r, item, s.began, now);
   note_progress(rank, stream, item, now);
   s.ready = now;
+  s.crossed = false;
   s.pop();
 }
 
@@ -139,6 +164,9 @@ void TimingRun::share(RankState& rank, std::int64_t now) {
     s.rate = rate[static_cast<std::size_t>(i)];
     s.finish = now + std::llround(std::max(0.0, s.remaining) / s.rate);
   }
+  if (!rank.streams[0].running) return;
+  for (const int k : used_)
+    if (StreamState& s = rank.streams[static_cast<std::size_t>(k)]; s.without_sms) s.start = leaves_sms(rank.streams[0], now);
 }
 
 const TimingRun::SharedPair& TimingRun::shared(const Priced* a, const Priced* b) {

@@ -150,8 +150,8 @@ TEST(Timing, AnOptimizerOnTheCpuIsAccountedForAsSuch) {
   expect_whole(r);
 }
 
-// Kernel a runs 0-10; then an all-reduce that holds SMs and product b (20, tiles dealt out beforehand, those of held SMs take
-// 10) begin together. All-reduce of 5: the late tiles run 15-25, under the others, which end at 30. Of 15: 25-35. Of 30: the
+// Kernel a runs 0-10; then a tensor-parallel all-reduce that holds SMs and product b (20, tiles dealt out beforehand, those of
+// held SMs take 10) begin together. All-reduce of 5: the late tiles run 15-25, under the others, which end at 30. Of 15: 25-35. Of 30: the
 // others end first, late tiles 30-40. Of 15, but with room for all of b's tiles: 30.
 TEST(Timing, TilesOfHeldSmsComeLater) {
   struct Case {
@@ -162,9 +162,9 @@ TEST(Timing, TilesOfHeldSmsComeLater) {
   for (const Case c : {Case{5, 1, 30}, Case{15, 1, 35}, Case{30, 1, 40}, Case{15, 0.75f, 30}}) {
     Job job(1);
     job.program(0, [&](BlockWriter& w) {
-      const std::uint32_t reduce = job.builder.collective({CollectiveKind::all_reduce, plan::GroupAxis::data, Bytes{8}, "reduce"});
+      const std::uint32_t reduce = job.builder.collective({CollectiveKind::all_reduce, plan::GroupAxis::tensor, Bytes{8}, "reduce"});
       w.kernel(job.kernel("a"), Duration{});
-      w.collective(reduce, Stream::data_reduce, plan::kAfterCompute, Duration{});
+      w.collective(reduce, Stream::tensor, plan::kAfterCompute, Duration{});
       w.kernel(job.kernel("b"), Duration{});
     });
     CostTable costs = test_support::hand_costs(job.builder.plan(), {{"a", 10}, {"b", 20}});
@@ -174,6 +174,96 @@ TEST(Timing, TilesOfHeldSmsComeLater) {
     const TimingResult r = run_timing(job.builder.plan(), costs, {.steps = 1});
     EXPECT_EQ(share(r, Cause::memory_bound), c.end) << c.reduce;
     expect_whole(r);
+  }
+}
+
+/// When the work that a stream was given began, in its order.
+std::vector<std::int64_t> begins(const TimingResult& r, Stream stream) {
+  std::vector<std::int64_t> at;
+  for (const Slice& slice : r.trace)
+    if (slice.stream == stream) at.push_back(slice.start);
+  return at;
+}
+
+// Kernels a (10), b (20) and c (10) fill the GPU, one after the other. A reduction of 5 whose channels need 0.2 of the SMs and that waits for
+// a is ready when b is, which is there first: it begins with c. One issued while b runs waits for its end as well; one that finds room beside
+// b does not, nor does one of a tensor-parallel group, which frameworks have begin first.
+TEST(Timing, ReductionsWaitUntilAKernelLeavesThemSms) {
+  struct Case {
+    plan::GroupAxis axis;
+    Stream stream;
+    unsigned flags;
+    std::int64_t issued;
+    float sm;   // of b
+    std::int64_t begins;
+  };
+  for (const Case c : {Case{plan::GroupAxis::data, Stream::data_reduce, plan::kAfterCompute, 0, 1, 30}, Case{plan::GroupAxis::data, Stream::data_reduce, 0, 17, 1, 30},
+                       Case{plan::GroupAxis::data, Stream::data_reduce, 0, 17, 0.75f, 17}, Case{plan::GroupAxis::tensor, Stream::tensor, plan::kAfterCompute, 0, 1, 10}}) {
+    Job job(1);
+    job.program(0, [&](BlockWriter& w) {
+      const std::uint32_t reduce = job.builder.collective({CollectiveKind::reduce_scatter, c.axis, Bytes{8}, "reduce"});
+      w.kernel(job.kernel("a"), Duration{});
+      if (c.flags) w.collective(reduce, c.stream, c.flags, Duration{});
+      w.kernel(job.kernel("b"), Duration{});
+      if (!c.flags) w.collective(reduce, c.stream, c.flags, Duration{c.issued});
+      w.kernel(job.kernel("c"), Duration{});
+    });
+    CostTable costs = test_support::hand_costs(job.builder.plan(), {{"a", 10}, {"b", 20}, {"c", 10}});
+    for (Priced& p : costs.kernels) p.load.sm = p.duration == 20 ? c.sm : 1;
+    costs.collectives[0][0] = {5, {.sm = 0.2f}, true};
+    const TimingResult r = run_timing(job.builder.plan(), costs, {.steps = 1, .trace = true});
+    EXPECT_EQ(begins(r, c.stream), (std::vector<std::int64_t>{c.begins}));
+    expect_whole(r);
+  }
+}
+
+// A copy of 5 on the gathering stream, ready at 17 while b (20, from 10) fills the GPU, runs from 30 on, beside c (10): both at half speed.
+TEST(Timing, CopiesOfBucketsWaitForSmsAsWell) {
+  Job job(1);
+  job.program(0, [&](BlockWriter& w) {
+    w.kernel(job.kernel("a"), Duration{});
+    w.kernel(job.kernel("b"), Duration{});
+    w.kernel(job.kernel("copy"), Duration{17}, Stream::data_gather);
+    w.kernel(job.kernel("c"), Duration{});
+  });
+  CostTable costs = test_support::hand_costs(job.builder.plan(), {{"a", 10}, {"b", 20}, {"c", 10}, {"copy", 5}});
+  for (Priced& p : costs.kernels) p.load.sm = 1;
+  const TimingResult r = run_timing(job.builder.plan(), costs, {.steps = 1, .trace = true});
+  EXPECT_EQ(begins(r, Stream::data_gather), (std::vector<std::int64_t>{30}));
+  EXPECT_EQ(r.step, 45);
+}
+
+// Kernel b waits for a gather of 10; the next gather follows that one on its own stream and is there before b, which follows another stream.
+TEST(Timing, GathersInARowLetNoKernelComeBetween) {
+  Job job(1);
+  job.program(0, [&](BlockWriter& w) {
+    const std::uint32_t gather = job.builder.collective({CollectiveKind::all_gather, plan::GroupAxis::data, Bytes{8}, "gather"});
+    w.collective(gather, Stream::data_gather, plan::kComputeWaits, Duration{});
+    w.collective(gather, Stream::data_gather, 0, Duration{});
+    w.kernel(job.kernel("b"), Duration{});
+  });
+  CostTable costs = test_support::hand_costs(job.builder.plan(), {{"b", 20}});
+  for (Priced& p : costs.kernels) p.load.sm = 1;
+  costs.collectives[0][0] = {10, {.sm = 0.2f}, true};
+  EXPECT_EQ(begins(run_timing(job.builder.plan(), costs, {.steps = 1, .trace = true}), Stream::data_gather), (std::vector<std::int64_t>{0, 10}));
+}
+
+// From 10 on a tensor-parallel all-reduce (15) holds SMs of product b (20), whose late tiles (10) run from 25, under the others, to 35. Most of
+// its SMs are free at 30, when the others end: a reduction that is ready at 26 begins then, one that is ready at 32 at once.
+TEST(Timing, LateTilesLeaveSmsToReductions) {
+  for (const auto& [issued, begin] : {std::pair<std::int64_t, std::int64_t>{26, 30}, {32, 32}}) {
+    Job job(1);
+    job.program(0, [&](BlockWriter& w) {
+      w.kernel(job.kernel("a"), Duration{});
+      w.collective(job.builder.collective({CollectiveKind::all_reduce, plan::GroupAxis::tensor, Bytes{8}, "first"}), Stream::tensor, plan::kAfterCompute, Duration{});
+      w.kernel(job.kernel("b"), Duration{});
+      w.collective(job.builder.collective({CollectiveKind::reduce_scatter, plan::GroupAxis::data, Bytes{8}, "second"}), Stream::data_reduce, 0, Duration{issued});
+    });
+    CostTable costs = test_support::hand_costs(job.builder.plan(), {{"a", 10}, {"b", 20}});
+    for (Priced& p : costs.kernels) p.load.sm = 1, p.late_tiles = 0.5f;
+    costs.collectives[0][0] = {15, {.sm = 0.2f}, true};
+    costs.collectives[0][1] = {2, {.sm = 0.2f}, true};
+    EXPECT_EQ(begins(run_timing(job.builder.plan(), costs, {.steps = 1, .trace = true}), Stream::data_reduce), (std::vector<std::int64_t>{begin}));
   }
 }
 
