@@ -48,6 +48,7 @@ void TimingRun::poll(std::size_t r, int stream) {
           s.ready = e.time;
         }
         if (e.time == s.ready) s.crossed = true;
+        if (stream == 0) note_progress(rank, stream, item, s.ready);
         s.pop();
         break;
       }

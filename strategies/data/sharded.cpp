@@ -15,7 +15,8 @@ namespace {
 
 class Sharded final : public ShardedWriter {
  public:
-  explicit Sharded(Stage& stage) : ShardedWriter(stage, stage.profile.reduce), kind_(stage.strategy.data_parallel.kind) {
+  // accelerate's policy under autocast sends gradients as it gathers parameters (utils/dataclasses.py, set_mixed_precision).
+  explicit Sharded(Stage& stage) : ShardedWriter(stage, stage.profile.autocast ? compute_dtype(stage) : stage.profile.reduce), kind_(stage.strategy.data_parallel.kind) {
     defers_ = stage.sizes.pipeline > 1 && kind_ == DataParallelKind::fsdp2;
     whole_states_ = kind_ == DataParallelKind::fsdp1;
     copies_out_ = kind_ == DataParallelKind::fsdp2;

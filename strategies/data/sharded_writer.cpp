@@ -8,11 +8,14 @@ using plan::Frame;
 using plan::Phase;
 using plan::Stream;
 
+DType ShardedWriter::compute_dtype(const Stage& stage) {
+  const Precision p = stage.strategy.training.precision;
+  return p == Precision::fp32 || p == Precision::tf32 ? DType::fp32 : p == Precision::fp16 ? DType::fp16 : DType::bf16;
+}
+
 ShardedWriter::ShardedWriter(Stage& stage, DType reduce) : DataParallelWriter(stage), gathered_(stage.units.size()), kept_(stage.units.size()) {
   const auto& dp = stage.strategy.data_parallel;
-  const Precision p = stage.strategy.training.precision;
-  const DType compute = p == Precision::fp32 || p == Precision::tf32 ? DType::fp32 : p == Precision::fp16 ? DType::fp16 : DType::bf16;
-  parameter_bytes_ = bits(dp.parameter_dtype.value_or(compute)) / 8;
+  parameter_bytes_ = bits(dp.parameter_dtype.value_or(compute_dtype(stage))) / 8;
   reduce_bytes_ = bits(dp.reduce_dtype.value_or(reduce)) / 8;
   reshard_ = dp.reshard_after_forward.value_or(stage.sizes.pipeline == 1);
 }

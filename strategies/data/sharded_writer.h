@@ -20,6 +20,8 @@ class ShardedWriter : public DataParallelWriter {
  protected:
   /// `reduce`: in which gradients are reduced, where the user does not say.
   ShardedWriter(Stage& stage, DType reduce);
+  /// In which layers are computed.
+  static DType compute_dtype(const Stage& stage);
 
   // Slots of the unit frame beyond one per weight.
   enum Extra : std::uint32_t { kGathered, kUnsharded, kEvent, kShard, kAccumulated, kFetched, kBucket, kReduced, kParameters };

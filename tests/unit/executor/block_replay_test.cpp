@@ -39,13 +39,17 @@ struct Job {
     CostTable costs = test_support::hand_costs(builder.plan(), kernels);
     for (Priced& p : costs.kernels) p.load.hbm = 1;
     for (Priced& p : costs.collectives[0]) p.duration = 30, p.load.hbm = 1;
-    const TimingResult quick = run_timing(builder.plan(), costs, {.steps = 1}), full = run_timing(builder.plan(), costs, {.steps = 1, .shortcuts = false});
+    const auto run_with = [&](bool progress, bool shortcuts) { return run_timing(builder.plan(), costs, {.steps = 1, .progress = progress, .shortcuts = shortcuts}); };
+    const TimingResult quick = run_with(false, true), full = run_with(false, false);
     EXPECT_EQ(quick.deadlock, full.deadlock);
     EXPECT_EQ(quick.step, full.step);
     EXPECT_EQ(quick.instructions, full.instructions);
     EXPECT_EQ(full.replayed, 0);
     EXPECT_EQ(quick.classes[0].time, full.classes[0].time);
     EXPECT_EQ(quick.classes[0].busy, full.classes[0].busy);
+    const TimingResult followed = run_with(true, true), in_full = run_with(true, false);
+    EXPECT_EQ(followed.classes[0].call_device, in_full.classes[0].call_device);
+    EXPECT_EQ(followed.classes[0].done, in_full.classes[0].done);
     return quick;
   }
 };
@@ -59,6 +63,16 @@ TEST(BlockReplay, ABlockByItselfIsReplayed) {
   const TimingResult r = job.run({{"z", 50}, {"a", 10}, {"b", 20}});
   EXPECT_EQ(r.step, 170);
   EXPECT_EQ(r.replayed, 6);
+}
+
+// a 50-60, t 60-90, for which the compute stream waits: it is through with the block at 90 (Job::run: replayed or not).
+TEST(BlockReplay, ABlockThatEndsWithAWaitIsThroughAfterIt) {
+  Job job;
+  job.call([&](BlockWriter& w) { w.kernel(job.kernel("a"), Duration{}), w.collective(job.t, Stream::tensor, kBoth, Duration{}); });
+  job.call([&](BlockWriter& w) { w.kernel(job.kernel("b"), Duration{}); });
+  const TimingResult r = job.run({{"z", 50}, {"a", 10}, {"b", 5}});
+  EXPECT_EQ(r.step, 95);
+  EXPECT_EQ(r.replayed, 3);
 }
 
 // The host needs 60 for the second block and is through at 60 when the device has been waiting since 50.
