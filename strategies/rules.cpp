@@ -237,6 +237,7 @@ void exchange_overlap_rules(const model::ModelDescription& model, const Strategy
   rules.forbid(dual, key, "'" + s.pipeline.schedule + "' merges a forward and a backward itself", "Leave the key out");
   rules.forbid(!merges && !dual, key, "only Megatron's 1F1B schedules merge a forward and a backward", d.pipeline > 1 ? "Use interleaved-1f1b with pipeline.virtual_stages 2 or more" : "Use 1f1b");
   rules.forbid(merges && d.pipeline > 1 && s.pipeline.virtual_stages == 1, key, "Megatron merges a forward and a backward of several stages under the interleaved schedule only", "Set pipeline.virtual_stages to 2 or more");
+  rules.forbid(s.memory.offload.activations != MemoryTier::device, key, "layers of two micro-batches in turn have no place to offload their activations", "Leave out one of the two");
   rules.forbid(s.memory.recompute == Recompute::full, key, "full recomputation leaves nothing to overlap (Megatron refuses it)", "Use memory.recompute: selective or none");
 }
 

@@ -133,7 +133,8 @@ enum class MemoryTier : std::uint8_t { device, cpu, nvme };
 struct Offload {
   MemoryTier optimizer = MemoryTier::device;        // optimizer states, fp32 copy and update
   MemoryTier parameters = MemoryTier::device;       // shards of parameters between uses (ZeRO-3, FSDP)
-  MemoryTier activations = MemoryTier::device;      // inputs of recomputed layers
+  MemoryTier activations = MemoryTier::device;      // what layers keep for backward: recomputed ones their input
+  int activation_layers = 0;              // of each chunk of layers that are not recomputed, from the first on; 0: all
   bool pinned = true;                     // host buffers are page-locked
   bool pipelined = false;                 // nvme: reading and writing overlap with the update
   double ratio = 1;                       // share of the optimizer that is offloaded (Twin-Flow)

@@ -31,7 +31,7 @@ Phase phase_of(Pass pass) { return pass == Pass::forward ? Phase::forward : pass
 }  // namespace
 
 StagePasses::StagePasses(Stage& stage, const StageChunks& chunks, DataParallelWriter& data, StageFrames& frames, StageMessages& messages, std::int64_t input_bytes)
-    : stage_(stage), chunks_(chunks), data_(data), frames_(frames), messages_(messages), blocks_(stage, data), graphs_(stage, chunks, blocks_, frames), inputs_(stage), weights_on_host_(stage), input_bytes_(input_bytes), done_(chunks.chunks.size()), slots_(stage.units.size()) {
+    : stage_(stage), chunks_(chunks), data_(data), frames_(frames), messages_(messages), blocks_(stage, data), graphs_(stage, chunks, blocks_, frames), inputs_(stage), saved_(stage), weights_on_host_(stage), input_bytes_(input_bytes), done_(chunks.chunks.size()), slots_(stage.units.size()) {
   weights_on_host_.place();
 }
 
@@ -78,6 +78,7 @@ void StagePasses::run(int chunk, int micro_batch, Pass pass) {
   if (pass == Pass::forward) {
     messages_.wait_for_input(chunk, micro_batch);
     for (std::size_t u = c.first; u < c.last; ++u) run_unit(u, chunk, micro_batch, pass);
+    if (saved_.active()) saved_.end_of_forward(layers_of(chunk).size(), [&](std::size_t l) { return saved_layer(l, chunk, micro_batch, pass); });
     return;
   }
   if (pass != Pass::weight_gradients) messages_.wait_for_gradient(chunk, micro_batch);
@@ -89,6 +90,7 @@ void StagePasses::run(int chunk, int micro_batch, Pass pass) {
     for (; fetched > until; --fetched)
       if (const auto input = stored_input(fetched - 1, chunk, micro_batch, pass)) inputs_.fetch(*input);
     if (const auto input = stored_input(u, chunk, micro_batch, pass)) inputs_.use(*input);
+    if (saved_.active()) offload_saved(u, chunk, micro_batch, pass);
     run_unit(u, chunk, micro_batch, pass);
   }
   count(chunk, pass);
@@ -109,6 +111,7 @@ void StagePasses::run_unit(std::size_t u, int chunk, int micro_batch, Pass pass)
   }
   if (pass == Pass::forward)
     if (const auto input = stored_input(u, chunk, micro_batch, pass)) inputs_.store(*input);
+  if (pass == Pass::forward && saved_.active()) offload_saved(u, chunk, micro_batch, pass);
   end_unit(u, chunk, micro_batch, pass);
 }
 
@@ -298,7 +301,7 @@ std::uint32_t StagePasses::frame_of(std::size_t u, int chunk, int micro_batch) {
   const StageChunk& c = chunks_[chunk];
   const auto slots = [&] {
     std::uint32_t& known = slots_[u];
-    if (known == 0) known = blocks_.slots(u, c) + (inputs_.active() ? ActivationOffload::kOffloadSlots : 0);
+    if (known == 0) known = blocks_.slots(u, c) + (inputs_.active() ? ActivationOffload::kOffloadSlots : saved_.active() ? SavedOffload::kSlots : 0);
     return known;
   };
   return frames_.units.of(micro_batch, u, slots, [&] { return (u > c.first || !c.neighbours.begins() ? 2 : 1) + graphs_.users(u); });
@@ -329,6 +332,28 @@ std::optional<StoredInput> StagePasses::stored_input(std::size_t u, int chunk, i
   const Unit& unit = stage_.units[u];
   if (!inputs_.active() || stage_.evaluates() || !unit.checkpoint || unit.tape->input == kNoTensor || (!unit.input_gradient && !unit.trainable())) return std::nullopt;
   return StoredInput{unit_call(u, chunk, micro_batch, pass), blocks_.slots(u, chunks_[chunk]), input_bytes_};
+}
+
+std::vector<std::size_t> StagePasses::layers_of(int chunk) const {
+  std::vector<std::size_t> units;
+  for (std::size_t u = chunks_[chunk].first; u < chunks_[chunk].last; ++u)
+    if (stage_.units[u].layer >= 0 && stage_.runs_backward(u)) units.push_back(u);
+  return units;
+}
+
+SavedOffload::Layer StagePasses::saved_layer(std::size_t layer, int chunk, int micro_batch, Pass pass) {
+  const std::size_t u = layers_of(chunk)[layer];
+  return {unit_call(u, chunk, micro_batch, pass), block_of(u, chunk, micro_batch, Pass::forward), blocks_.slots(u, chunks_[chunk]), stage_.units[u].tape->input == kNoTensor ? 0 : input_bytes_};
+}
+
+void StagePasses::offload_saved(std::size_t u, int chunk, int micro_batch, Pass pass) {
+  const std::vector<std::size_t> layers = layers_of(chunk);
+  const auto found = std::find(layers.begin(), layers.end(), u);
+  if (found == layers.end()) return;
+  const auto layer = static_cast<std::size_t>(found - layers.begin());
+  const auto of = [&](std::size_t l) { return saved_layer(l, chunk, micro_batch, pass); };
+  if (pass == Pass::forward) saved_.after_forward(layer, layers.size(), of);
+  else saved_.before_backward(layer, layers.size(), of);
 }
 
 /// Autograd holds on to weights that backward reads, unless it runs the layer again.

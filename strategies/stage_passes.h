@@ -10,6 +10,7 @@
 #include "strategies/kept_graphs.h"
 #include "strategies/memory/activation_offload.h"
 #include "strategies/memory/device_map.h"
+#include "strategies/memory/saved_offload.h"
 #include "strategies/stage_messages.h"
 #include "strategies/unit_blocks.h"
 
@@ -67,6 +68,10 @@ class StagePasses {
   void release(std::size_t unit, int chunk, int micro_batch);
   void free_sent(std::size_t unit, int chunk, int micro_batch);
   std::optional<StoredInput> stored_input(std::size_t unit, int chunk, int micro_batch, Pass pass);
+  /// Offloads what a layer's forward keeps, and brings back what its backward reads.
+  void offload_saved(std::size_t unit, int chunk, int micro_batch, Pass pass);
+  SavedOffload::Layer saved_layer(std::size_t layer, int chunk, int micro_batch, Pass pass);
+  std::vector<std::size_t> layers_of(int chunk) const;
 
   bool splits_nothing(int chunk) const;
   bool defers(std::size_t unit, int chunk, Pass pass) const;
@@ -80,6 +85,7 @@ class StagePasses {
   UnitBlocks blocks_;
   KeptGraphs graphs_;
   ActivationOffload inputs_;
+  SavedOffload saved_;
   DeviceMapWriter weights_on_host_;
   std::int64_t input_bytes_;
   std::vector<Done> done_;            // by chunk

@@ -63,6 +63,8 @@ std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const S
   unused(m.tiled_mlp_num_shards > 0 && !m.tiled_mlp, "memory.tiled_mlp_num_shards", "memory.tiled_mlp is off");
   unused(!m.recompute_modules.empty() && m.recompute != Recompute::selective, "memory.recompute_modules", "memory.recompute is not selective");
   const bool away = o.optimizer != MemoryTier::device || o.parameters != MemoryTier::device || o.activations != MemoryTier::device;
+  unused(o.activation_layers > 0 && o.activations == MemoryTier::device, "memory.offload.activation_layers", "memory.offload.activations is none");
+  unused(o.activation_layers > 0 && o.activations != MemoryTier::device && m.recompute == Recompute::full, "memory.offload.activation_layers", "memory.recompute is full: every recomputed layer's input goes");
   unused(!o.pinned && !away, "memory.offload.pinned", "nothing is offloaded");
   unused(o.threads.has_value() && o.optimizer == MemoryTier::device, "memory.offload.threads", "memory.offload.optimizer is none");
   unused(o.pipelined && o.optimizer != MemoryTier::nvme, "memory.offload.pipelined", "memory.offload.optimizer is not nvme");

@@ -227,6 +227,19 @@ class Megatron {
     if (in_.flag("activation_func_fp8_input_store").value_or(false)) in_.set("memory.fp8_activation_inputs", "true", "activation_func_fp8_input_store");
     if (in_.flag("distribute_saved_activations").value_or(false)) in_.set("memory.partition_activations", "true", "distribute_saved_activations");
     read_modules(granularity);
+    read_activation_offload();
+  }
+
+  /// Transformer Engine's offloading of the first layers' activations. Newer releases have the number of layers alone switch it on.
+  void read_activation_offload() {
+    const bool asked = in_.flag("cpu_offloading").value_or(false);
+    const auto layers = in_.integer("cpu_offloading_num_layers", config::non_negative);
+    if (!asked && layers.value_or(0) == 0) return;
+    if (layers.value_or(0) == 0) return in_.use("cpu_offloading", "cpu_offloading_num_layers is 0");
+    if (in_.flag("cpu_offloading_weights").value_or(false)) return in_.refuse("cpu_offloading_weights", "offloading weights");
+    if (!in_.flag("cpu_offloading_activations").value_or(true) || in_.flag("no_cpu_offloading_activations").value_or(false)) return;
+    in_.set("memory.offload.activations", "cpu", asked ? "cpu_offloading" : "cpu_offloading_num_layers");
+    in_.set("memory.offload.activation_layers", std::to_string(*layers), "cpu_offloading_num_layers");
   }
 
   void read_modules(const std::string& granularity) {

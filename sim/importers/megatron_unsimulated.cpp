@@ -46,7 +46,6 @@ constexpr Unsimulated kMegatronUnsimulated[] = {
     {"external_cuda_graph", kNone, "CUDA graphs"},
     {"cuda_graph_impl", kNone, "CUDA graphs"},
     {"optimizer_cuda_graph", kNone, "CUDA graphs"},
-    {"cpu_offloading", kNone, "activations on the CPU"},
     {"fine_grained_activation_offloading", kNone, "activations on the CPU"},
     {"moe_paged_stash", kNone, "paged activations"},
     {"main_grads_dtype", "fp32|torch.float32", "16-bit main gradients"},

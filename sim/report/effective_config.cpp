@@ -225,6 +225,7 @@ Value offload_section(const st::Offload& o) {
   out.add("optimizer", kPlaces[static_cast<std::size_t>(o.optimizer)]);
   out.add("parameters", kPlaces[static_cast<std::size_t>(o.parameters)]);
   out.add("activations", kPlaces[static_cast<std::size_t>(o.activations)]);
+  if (o.activation_layers > 0) out.add("activation_layers", o.activation_layers);
   out.add("pinned", o.pinned);
   out.add("pipelined", o.pipelined);
   out.add("ratio", o.ratio);

@@ -63,6 +63,7 @@ void apply_offload(const config::CsvRow& row, Scenario& s) {
   st::Offload& o = s.strategy.memory.offload;
   if (word == "activation") {
     o.activations = st::MemoryTier::cpu;
+    if (const auto layers = number_after(source, {"cpu_offloading_num_layers="})) o.activation_layers = static_cast<int>(*layers);
     return;
   }
   if (word != "optimizer" && word != "optimizer+param") throw NotSimulated{"offload '" + word + "' is not simulated"};

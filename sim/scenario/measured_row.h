@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,6 +27,20 @@ inline bool contains(std::string_view text, std::string_view word) { return text
 inline std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return text;
+}
+
+/// The number that follows the first of these words.
+inline std::optional<std::int64_t> number_after(const std::string& text, std::initializer_list<const char*> words) {
+  for (const char* word : words) {
+    const auto at = text.find(word);
+    if (at == text.npos) continue;
+    std::size_t i = at + std::string(word).size();
+    std::int64_t n = 0;
+    const std::size_t first = i;
+    for (; i < text.size() && std::isdigit(static_cast<unsigned char>(text[i])) != 0 && n < 1'000'000'000; ++i) n = n * 10 + (text[i] - '0');
+    if (i > first) return n;
+  }
+  return std::nullopt;
 }
 
 /// Letters and digits only: "Megatron-LM" and "megatron_lm" are one name.

@@ -11,7 +11,7 @@ namespace {
 namespace st = strategies;
 
 /// The number behind `word` and at most a few signs: "zero1=8", "Zero1: 8", "zero1 size 8".
-int number_after(const std::string& text, const std::string& word) {
+int size_after(const std::string& text, const std::string& word) {
   const std::size_t at = text.find(word);
   if (at == std::string::npos) return 0;
   std::size_t i = at + word.size();
@@ -26,9 +26,9 @@ int number_after(const std::string& text, const std::string& word) {
 
 int shard_group(const config::CsvRow& row, int data) {
   const std::string note = lower(cell(row, "note"));
-  int group = number_after(note, "shard group");
-  if (lower(cell(row, "sharding")) == "zero1" && lower(cell(row, "framework")).starts_with("intern")) group = std::max(group, number_after(note, "zero1"));
-  if (const int replicas = number_after(note, "dcn_data_parallelism"); replicas > 0 && data % replicas == 0) group = data / replicas;
+  int group = size_after(note, "shard group");
+  if (lower(cell(row, "sharding")) == "zero1" && lower(cell(row, "framework")).starts_with("intern")) group = std::max(group, size_after(note, "zero1"));
+  if (const int replicas = size_after(note, "dcn_data_parallelism"); replicas > 0 && data % replicas == 0) group = data / replicas;
   return group > 0 && group < data && data % group == 0 ? group : 0;
 }
 

@@ -11,20 +11,6 @@ namespace {
 
 namespace st = strategies;
 
-/// The number that follows the first of these words.
-std::optional<std::int64_t> number_after(const std::string& text, std::initializer_list<const char*> words) {
-  for (const char* word : words) {
-    const auto at = text.find(word);
-    if (at == text.npos) continue;
-    std::size_t i = at + std::string(word).size();
-    std::int64_t n = 0;
-    const std::size_t first = i;
-    for (; i < text.size() && std::isdigit(static_cast<unsigned char>(text[i])) != 0; ++i) n = n * 10 + (text[i] - '0');
-    if (i > first) return n;
-  }
-  return std::nullopt;
-}
-
 /// LitGPT's switches "q=true k=false ... head=true" and PEFT's module names, in our words.
 std::vector<std::string> targets_in(const std::string& text) {
   static const std::pair<const char*, const char*> kSwitches[] = {{"q=true", "q_proj"}, {"k=true", "k_proj"}, {"v=true", "v_proj"}, {"proj=true", "o_proj"}, {"mlp=true", "mlp"}, {"head=true", "lm_head"}};

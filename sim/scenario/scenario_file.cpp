@@ -187,7 +187,8 @@ const config::Fields<st::Offload>& offload_fields() {
   static const config::Fields<T> table{
       config::choice("optimizer", &T::optimizer, "optimizer states, fp32 copy and update", {{"none", st::MemoryTier::device, "on the GPU"}, {"cpu", st::MemoryTier::cpu, "in host memory"}, {"nvme", st::MemoryTier::nvme, "on local disks"}}),
       config::choice("parameters", &T::parameters, "shards of parameters between uses (zero3, FSDP)", {{"none", st::MemoryTier::device, "on the GPU"}, {"cpu", st::MemoryTier::cpu, "in host memory"}, {"nvme", st::MemoryTier::nvme, "on local disks"}}),
-      config::choice("activations", &T::activations, "inputs of recomputed layers", {{"none", st::MemoryTier::device, "on the GPU"}, {"cpu", st::MemoryTier::cpu, "in host memory"}}),
+      config::choice("activations", &T::activations, "what layers keep for backward: recomputed ones their inputs, others all that they save", {{"none", st::MemoryTier::device, "on the GPU"}, {"cpu", st::MemoryTier::cpu, "in host memory"}}),
+      config::integer("activation_layers", &T::activation_layers, "layers of each pipeline stage's chunk whose activations are offloaded, from the first on (Megatron's --cpu-offloading-num-layers), where layers are not recomputed; 0: all", config::non_negative),
       config::boolean("pinned", &T::pinned, "host buffers are page-locked"),
       config::boolean("pipelined", &T::pipelined, "nvme: reading and writing overlap with the update (pipeline_read, pipeline_write)"),
       config::fraction("ratio", &T::ratio, "share of the optimizer that is offloaded (Twin-Flow)", between(0.01, 1)),

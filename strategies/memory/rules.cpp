@@ -134,7 +134,6 @@ void optimizer_rules(const Strategy& s, Rules& rules) {
 
 /// Inputs of recomputed layers, elsewhere or in parts.
 void kept_input_rules(const Strategy& s, Rules& rules) {
-  rules.forbid(s.memory.offload.activations != MemoryTier::device && s.memory.recompute != Recompute::full, "memory.offload.activations", "only inputs of recomputed layers are offloaded", "Set memory.recompute: full");
   rules.forbid(s.memory.partition_activations && s.memory.recompute != Recompute::full, "memory.partition_activations", "only inputs of recomputed layers are partitioned", "Set memory.recompute: full");
   rules.forbid(s.memory.partition_activations && s.parallelism.sequence_parallel && s.parallelism.degrees.tensor > 1, "memory.partition_activations", "sequence parallelism has partitioned them already", "Leave one of the two out");
 }

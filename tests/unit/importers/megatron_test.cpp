@@ -177,6 +177,18 @@ TEST(MegatronScript, GarbageIsCollectedWhenTheScriptSaysSo) {
   EXPECT_EQ(key(read(rest + " --manual-gc-interval 5"), "training.collection_interval"), "-");
 }
 
+// Megatron-Bridge switches it on by the number of layers, scripts of before by --cpu-offloading.
+TEST(MegatronScript, ActivationsOfTheFirstLayersGoToTheHost) {
+  const std::string rest = "pretrain_gpt.py" + std::string(kSmall) + " --global-batch-size 8 --vocab-size 512";
+  for (const char* asked : {" --cpu-offloading-num-layers 5", " --cpu-offloading --cpu-offloading-num-layers 5"}) {
+    const Imported i = read(rest + asked);
+    EXPECT_EQ(key(i, "memory.offload.activations"), "cpu");
+    EXPECT_EQ(key(i, "memory.offload.activation_layers"), "5");
+  }
+  for (const char* not_asked : {"", " --cpu-offloading-num-layers 0", " --cpu-offloading"}) EXPECT_EQ(key(read(rest + not_asked), "memory.offload.activations"), "-") << not_asked;
+  EXPECT_EQ(fate(read(rest + " --cpu-offloading --cpu-offloading-num-layers 5 --cpu-offloading-weights"), "cpu_offloading_weights"), "not simulated");
+}
+
 TEST(MegatronScript, ListsOfLayersAreReadAsPythonReadsThem) {
   using List = std::vector<std::int64_t>;
   EXPECT_EQ(parse_list_expression("([0]*1+[1]*3)"), (List{0, 1, 1, 1}));
