@@ -35,12 +35,13 @@ void apply_selective(const LowerContext& c, Tape& tape) {
   const bool qkv_only = modules.contains("qkv_products"), projections = qkv_only || modules.contains("attention_projections");
   if (projections || modules.contains("operators") || modules.contains("products") || modules.contains("weight_products") || modules.contains("attention_products")) {
     // torchtitan: the whole layer is one checkpoint whose matrix products (every second one), attention and exchanges of tokens are
-    // kept: aten.mm, which nvfp4's scaled_mm is not, and all_to_all_single (models/llama3 and gpt_oss parallelize.py,
-    // _op_sac_save_list; torchao nvfp4_linear.py). MaxText's `minimal_flash` policies keep all products and attention, those
+    // kept: aten.mm, which nvfp4's scaled_mm and experts' grouped_mm are not, and all_to_all_single, which is on the lists of llama4,
+    // deepseek_v3 and gpt_oss, not on qwen3's (their parallelize.py, _op_sac_save_list, 2025-12; torchao nvfp4_linear.py). MaxText's `minimal_flash` policies keep all products and attention, those
     // "with_context_except_mlp" only attention's; `save_dot_except_mlp` keeps attention's projections but not attention itself,
     // `save_qkv_proj` the queries, keys and values alone (layers/decoders.py, get_remat_policy).
     // jax.checkpoint_policies.dots_with_no_batch_dims_saveable knows products with weights alone.
     const bool every_second = modules.contains("operators"), weights_only = modules.contains("weight_products");
+    const bool keeps_exchanges = every_second && !c.model.family.starts_with("qwen3"), grouped = every_second && c.profile.grouped_experts;
     const bool but_mlp = !every_second && !weights_only && !modules.contains("products");
     int products = 0;
     for (Node& n : tape.nodes) {
@@ -50,7 +51,11 @@ void apply_selective(const LowerContext& c, Tape& tape) {
       });
       const bool mlp = has(n, {"fc1", "fc2", "gate_up", "gate_proj", "up_proj", "down_proj"});
       const bool left_out = (but_mlp && mlp) || (qkv_only && has(n, {"o_proj"}));
-      n.cached = (n.name == "attention" && !weights_only && !projections) || (every_second && n.cached) ||
+      if (grouped && product && n.name.starts_with("experts ")) {
+        n.cached = n.discard_output = false;
+        continue;
+      }
+      n.cached = (n.name == "attention" && !weights_only && !projections) || (keeps_exchanges && n.cached) ||
                  (product && (every_second ? c.gemm != DType::nvfp4 && products++ % 2 == 0 : !left_out));
       n.discard_output = false;
     }
