@@ -135,7 +135,7 @@ std::vector<Diagnostic> tuning_problems(const model::ModelDescription& model, co
   for (const std::string& text : t.trainable) {
     const std::optional<Selector> selector = parse_selector(text);
     if (!selector || selector->first_expert < 0 || model.experts.experts == 0) continue;
-    if (profile.grouped_experts) complain("tuning.trainable", "the framework profile '" + profile.name + "' keeps all experts of a layer in one tensor", "Name experts, or use framework huggingface");
+    if (profile.grouped_experts) complain("tuning.trainable", "the framework profile '" + profile.name + "' keeps all experts of a layer in one tensor", "Name experts, or use framework huggingface-4");
     if (t.four_bit()) complain("tuning.trainable", "experts of a 4-bit layer are trained together or not at all", "Name experts, or use lora");
     if (strategy.parallelism.degrees.expert > 1) complain("tuning.trainable", "with expert parallelism ranks would train different numbers of experts", "Use parallelism.expert 1, or name experts");
   }

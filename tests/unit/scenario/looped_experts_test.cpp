@@ -24,7 +24,7 @@ int kernels(const Result& r, const std::string& block) {
 }
 
 Scenario mixtral(std::int64_t experts, int tokens) {
-  const std::string text = "model: mixtral-8x7b\ncluster: {node: dgx-h100}\ntraining: {sequence_length: " + std::to_string(tokens) + ", global_batch_size: 8, micro_batch_size: 1, framework: huggingface}\ndata_parallel: {kind: zero3}\n";
+  const std::string text = "model: mixtral-8x7b\ncluster: {node: dgx-h100}\ntraining: {sequence_length: " + std::to_string(tokens) + ", global_batch_size: 8, micro_batch_size: 1, framework: huggingface-4}\ndata_parallel: {kind: zero3}\n";
   Scenario s = read_scenario(config::parse_document(text, "loop.yaml").root, "loop.yaml");
   s.model.experts.experts = experts;
   return s;
@@ -41,6 +41,16 @@ TEST(LoopedExperts, IssueWhatTheLoopIssues) {
 TEST(LoopedExperts, SortManyIndicesInSeveralKernels) {
   const Result few = simulate(mixtral(8, 1024)), many = simulate(mixtral(8, 16384));
   EXPECT_EQ(kernels(many, "layer backward") - kernels(few, "layer backward"), 8 * 2 * 7);
+}
+
+// transformers 5: grouped_mm, whose launches do not depend on the number of experts.
+TEST(LoopedExperts, AreGroupedProductsSinceTransformersFive) {
+  const auto grouped = [](std::int64_t experts) {
+    Scenario s = mixtral(experts, 256);
+    s.profile = strategies::load_profile("huggingface");
+    return kernels(simulate(s), "layer backward");
+  };
+  EXPECT_EQ(grouped(4), grouped(8));
 }
 
 TEST(LoopedExperts, TakeTheHostPerExpertAndMatrix) {

@@ -70,7 +70,9 @@ TEST(Zero3Hooks, AreAtEveryModuleOfAnAdapter) {
 TEST(Zero3Hooks, AreAtEveryExpert) {
   const auto experts = [](const std::string& kind) {
     const std::string text = "model: mixtral-8x7b\ncluster: {node: dgx-h100, nodes: 4}\ntraining: {sequence_length: 256, global_batch_size: 32, micro_batch_size: 1, framework: deepspeed}\ndata_parallel: {kind: " + kind + "}\n";
-    return simulate(read_scenario(config::parse_document(text, "hooks.yaml").root, "hooks.yaml"));
+    Scenario s = read_scenario(config::parse_document(text, "hooks.yaml").root, "hooks.yaml");
+    s.profile.grouped_experts = s.profile.native_grouped = false;
+    return simulate(s);
   };
   const strategies::FrameworkProfile profile = job("zero3", "none").profile;
   const double forward = microseconds(profile.submodule_host);
@@ -165,6 +167,7 @@ TEST(Zero3Hooks, GathersAndGradientsTakeTheHost) {
 TEST(Zero3Hooks, ExpertsInALoopAreGatheredOneByOne) {
   const std::string text = "model: mixtral-8x7b\ncluster: {node: dgx-h100, nodes: 4}\ntraining: {sequence_length: 256, global_batch_size: 32, micro_batch_size: 1, framework: deepspeed}\ndata_parallel: {kind: zero3, prefetch_bucket: 1}\n";
   Scenario s = read_scenario(config::parse_document(text, "hooks.yaml").root, "hooks.yaml");
+  s.profile.grouped_experts = s.profile.native_grouped = false;
   const Result with = simulate(s);
   const double gather = microseconds(s.profile.gather_host + s.profile.gathered_parameter_host), gradient = microseconds(s.profile.bucket_host);
   s.profile.gather_host = s.profile.gathered_parameter_host = s.profile.bucket_host = Duration{};
