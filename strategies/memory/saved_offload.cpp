@@ -25,11 +25,14 @@ SavedOffload::SavedOffload(Stage& stage)
 
 std::size_t SavedOffload::offloaded(std::size_t layers) const { return most_ == 0 ? layers : std::min(most_, layers); }
 
-/// layer_window_map: every layer has its share of the pass, and those that are left over go to the first. The handler takes at most all
-/// layers but one; with all, each goes beside the next.
-std::size_t SavedOffload::leaves_by(std::size_t layer, std::size_t layers) const {
+std::size_t SavedOffload::gone_behind(std::size_t layer, std::size_t layers) const {
   const std::size_t away = offloaded(layers);
-  return away == layers ? layer + 1 : layers / away * (layer + 1) - 1 + std::min(layer + 1, layers % away);
+  return away == layers ? layer + 1 : layers - away + layer - 1;
+}
+
+std::size_t SavedOffload::fetched_before(std::size_t layer, std::size_t layers) const {
+  const std::size_t away = offloaded(layers);
+  return away == layers ? std::min(layer + 1, layers - 1) : layers - 1 - away + layer;
 }
 
 /// What the forward block allocates and does not free, and the input, if it leaves that as well.

@@ -1,9 +1,9 @@
 // What layers keep for backward, in host memory until then: all of it, where layers are not made again.
 // Leaves out inputs of recomputed layers (activation_offload.h) and who calls when (stage_passes.cpp).
 //
-// As Transformer Engine's CPU offloading does it (pytorch/cpu_offload.py, AsyncDoubleBufferGroupOffloadHandler): the first layers of a
-// chunk go, one after the other, each in its share of the forward pass, and come back one after the other in the same shares of
-// the backward pass. Where all layers go, each goes beside the next one.
+// As Transformer Engine's CPU offloading does it (pytorch/cpu_offload.py of 2026-08, DefaultOffloadSynchronizer): the first N of L layers go
+// as they have run; layer i must be gone by the beginning of layer L - N + i, and begins to come back when backward comes to layer
+// L - 1 - N + i, so that L - N layers lie on the GPU at most. Where all layers go, each goes beside the next one.
 #pragma once
 
 #include <map>
@@ -16,8 +16,7 @@ namespace rehearse::strategies {
 class SavedOffload {
  public:
   static constexpr std::uint32_t kSlots = 2;   // of a layer's own frame, behind its tape's: events of gone and back
-  /// Smaller tensors stay. Source: Transformer Engine pytorch/cpu_offload.py, tensor_need_offloading_checker_activations and
-  /// minimum_offload: 256 * 1024 elements, of 2 bytes.
+  /// Smaller tensors stay. Source: the same, _check_if_offload: 256 * 1024 elements, of 2 bytes.
   static constexpr std::int64_t kLeast = std::int64_t{512} << 10;
 
   explicit SavedOffload(Stage& stage);
@@ -32,20 +31,21 @@ class SavedOffload {
   /// `layer` of `layers` of the chunk has run forward. `of(l)` describes any of them.
   template <typename Of>
   void after_forward(std::size_t layer, std::size_t layers, Of of) {
-    const std::size_t away = offloaded(layers);
-    if (layer == 0) copying_ = 0, leave(of(0));
-    if (copying_ < away && leaves_by(copying_, layers) == layer) next(away, of);
+    if (layer < offloaded(layers)) leave(of(layer));
+    for (std::size_t l = 0; l < offloaded(layers); ++l)
+      if (gone_behind(l, layers) == layer) let_go(of(l));
   }
   /// The chunk's forward pass is over.
   template <typename Of>
   void end_of_forward(std::size_t layers, Of of) {
-    while (copying_ < offloaded(layers)) next(offloaded(layers), of);
+    for (std::size_t l = 0; l < offloaded(layers); ++l)
+      if (gone_behind(l, layers) >= layers) let_go(of(l));
   }
   /// `layer` of `layers` is next in the backward pass.
   template <typename Of>
   void before_backward(std::size_t layer, std::size_t layers, Of of) {
     for (std::size_t l = offloaded(layers); l-- > 0;)
-      if (const std::size_t at = leaves_by(l, layers); at == layer || (at >= layers && layer + 1 == layers)) come_back(of(l));
+      if (fetched_before(l, layers) == layer) come_back(of(l));
     if (layer < offloaded(layers)) use(of(layer));
   }
 
@@ -59,12 +59,9 @@ class SavedOffload {
 
   std::size_t offloaded(std::size_t layers) const;
   /// Behind which layer's forward an offloaded layer's tensors are gone; `layers`: behind the last.
-  std::size_t leaves_by(std::size_t layer, std::size_t layers) const;
-  template <typename Of>
-  void next(std::size_t away, Of of) {
-    let_go(of(copying_));
-    if (++copying_ < away) leave(of(copying_));
-  }
+  std::size_t gone_behind(std::size_t layer, std::size_t layers) const;
+  /// Before which layer's backward they begin to come back.
+  std::size_t fetched_before(std::size_t layer, std::size_t layers) const;
   void leave(const Layer& layer);
   void let_go(const Layer& layer);
   void come_back(const Layer& layer);
@@ -77,7 +74,6 @@ class SavedOffload {
   Stage& stage_;
   bool active_ = false, pinned_ = true;
   std::size_t most_ = 0;                                  // layers of a chunk, 0: all
-  std::size_t copying_ = 0;                               // layer of the chunk that is on its way
   std::map<std::uint32_t, std::vector<Saved>> saved_;     // by forward block
   std::int64_t live_ = 0, peak_ = 0;
 };
