@@ -334,11 +334,15 @@ std::optional<StoredInput> StagePasses::stored_input(std::size_t u, int chunk, i
   return StoredInput{unit_call(u, chunk, micro_batch, pass), blocks_.slots(u, chunks_[chunk]), input_bytes_};
 }
 
-std::vector<std::size_t> StagePasses::layers_of(int chunk) const {
-  std::vector<std::size_t> units;
-  for (std::size_t u = chunks_[chunk].first; u < chunks_[chunk].last; ++u)
-    if (stage_.units[u].layer >= 0 && stage_.runs_backward(u)) units.push_back(u);
-  return units;
+const std::vector<std::size_t>& StagePasses::layers_of(int chunk) {
+  if (layers_.empty()) {
+    for (const StageChunk& c : chunks_.chunks) {
+      std::vector<std::size_t>& units = layers_.emplace_back();
+      for (std::size_t u = c.first; u < c.last; ++u)
+        if (stage_.units[u].layer >= 0 && stage_.runs_backward(u)) units.push_back(u);
+    }
+  }
+  return layers_[static_cast<std::size_t>(chunk)];
 }
 
 SavedOffload::Layer StagePasses::saved_layer(std::size_t layer, int chunk, int micro_batch, Pass pass) {
@@ -347,7 +351,7 @@ SavedOffload::Layer StagePasses::saved_layer(std::size_t layer, int chunk, int m
 }
 
 void StagePasses::offload_saved(std::size_t u, int chunk, int micro_batch, Pass pass) {
-  const std::vector<std::size_t> layers = layers_of(chunk);
+  const std::vector<std::size_t>& layers = layers_of(chunk);
   const auto found = std::find(layers.begin(), layers.end(), u);
   if (found == layers.end()) return;
   const auto layer = static_cast<std::size_t>(found - layers.begin());

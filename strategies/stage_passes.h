@@ -71,7 +71,8 @@ class StagePasses {
   /// Offloads what a layer's forward keeps, and brings back what its backward reads.
   void offload_saved(std::size_t unit, int chunk, int micro_batch, Pass pass);
   SavedOffload::Layer saved_layer(std::size_t layer, int chunk, int micro_batch, Pass pass);
-  std::vector<std::size_t> layers_of(int chunk) const;
+  /// A chunk's layers that run backward.
+  const std::vector<std::size_t>& layers_of(int chunk);
 
   bool splits_nothing(int chunk) const;
   bool defers(std::size_t unit, int chunk, Pass pass) const;
@@ -90,6 +91,7 @@ class StagePasses {
   std::int64_t input_bytes_;
   std::vector<Done> done_;            // by chunk
   std::vector<std::uint32_t> slots_;  // of a unit's frame, 0: not known yet
+  std::vector<std::vector<std::size_t>> layers_;   // by chunk, once asked for
   std::vector<Deferred> deferred_;
   bool followed_ = false;             // the data-parallel strategy knows which modules a micro-batch uses
 };

@@ -21,7 +21,7 @@ constexpr std::int64_t kMapped = std::int64_t{32} << 20;
 
 ActivationOffload::ActivationOffload(Stage& stage) : stage_(stage) {
   const Memory& m = stage.strategy.memory;
-  to_host_ = m.offload.activations == MemoryTier::cpu;
+  to_host_ = m.offload.activations == MemoryTier::cpu && m.recompute == Recompute::full;
   partitions_ = m.partition_activations && stage.sizes.tensor > 1;
   contiguous_ = m.contiguous_checkpoints;
   pinned_ = m.offload.pinned && !contiguous_;   // DeepSpeed's buffers are plain tensors (checkpointing.py: new_empty(device='cpu'))
