@@ -187,6 +187,7 @@ TEST(MegatronScript, ActivationsOfTheFirstLayersGoToTheHost) {
   }
   for (const char* not_asked : {"", " --cpu-offloading-num-layers 0", " --cpu-offloading"}) EXPECT_EQ(key(read(rest + not_asked), "memory.offload.activations"), "-") << not_asked;
   EXPECT_EQ(fate(read(rest + " --cpu-offloading --cpu-offloading-num-layers 5 --cpu-offloading-weights"), "cpu_offloading_weights"), "not simulated");
+  EXPECT_EQ(key(read(rest + " --cpu-offloading-num-layers 5 --no-cpu-offloading-activations"), "memory.offload.activations"), "-");
 }
 
 TEST(MegatronScript, ListsOfLayersAreReadAsPythonReadsThem) {

@@ -355,12 +355,30 @@ TEST(MeasuredRun, OptimizersAsTheyAreNamed) {
   EXPECT_EQ(with({{"optimizer", "Muon"}, {"n_gpus", "8"}, {"sharding", "zero1"}}).strategy.training.optimizer, strategies::Optimizer::adamw);
 }
 
+// Megatron-Bridge's recipes for pre-training are not those of its performance scripts, which the profile describes.
+TEST(MeasuredRun, MegatronBridgeLibraryRecipes) {
+  const Scenario scripts = scenario({{"framework", "megatron-bridge"}}), library = scenario({{"framework", "megatron-bridge"}, {"note", "its Qwen3 recipe; library recipe"}});
+  EXPECT_FALSE(scripts.strategy.data_parallel.reduce_dtype.has_value());
+  EXPECT_EQ(library.strategy.data_parallel.reduce_dtype, DType::fp32);
+  EXPECT_EQ(library.strategy.data_parallel.gradient_dtype, DType::fp32);
+  EXPECT_EQ(library.strategy.training.cross_entropy, strategies::LossKind::vocab_parallel_compiled);
+}
+
+// transformers 5 has grouped products, before it was a loop.
+TEST(MeasuredRun, ExpertsOfHuggingFaceByRelease) {
+  const auto grouped = [](const std::string& source) { return scenario({{"framework", "hf"}, {"source", source}}).profile.grouped_experts; };
+  EXPECT_TRUE(grouped("a table"));
+  EXPECT_TRUE(grouped("a table; transformers 5.6.0"));
+  EXPECT_FALSE(grouped("a table; transformers 4.51"));
+}
+
 TEST(MeasuredRun, HuggingFaceWithFusedKernels) {
   const Scenario plain = scenario({{"framework", "hf"}}), liger = scenario({{"framework", "hf"}, {"note", "with Liger kernels"}});
   EXPECT_EQ(plain.profile.norm, strategies::Fusion::eager);
   EXPECT_EQ(liger.profile.norm, strategies::Fusion::fused);
   EXPECT_EQ(liger.profile.loss, strategies::LossKind::fused_linear);
   EXPECT_GT(liger.profile.fused_operator_host, Duration{});
+  EXPECT_EQ(scenario({{"framework", "hf"}, {"note", "no Liger kernels: logits are made"}}).profile.loss, plain.profile.loss);
   // Of which release its loss is.
   const auto form = [](const std::string& note) { return scenario({{"framework", "hf"}, {"note", note}}).profile.linear_loss; };
   EXPECT_EQ(form("Liger's kernels"), strategies::LinearLossForm::widened);

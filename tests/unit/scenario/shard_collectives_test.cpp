@@ -28,6 +28,22 @@ Traced traced(const std::string& kind, bool reentrant) {
   return run;
 }
 
+// accelerate's mixed-precision policy has one format for gathering parameters and reducing gradients, though both are kept in fp32.
+TEST(ShardCollectives, ReduceUnderAutocastInTheFormatOfComputing) {
+  const auto reduced = [](const std::string& framework, const std::string& dtype) {
+    const std::string text = "model: llama-2-7b\ncluster: {node: dgx-h100}\ntraining: {sequence_length: 256, global_batch_size: 8, micro_batch_size: 1, framework: " + framework + "}\ndata_parallel: {kind: fsdp1" + dtype + "}\n";
+    const Result r = simulate(read_scenario(config::parse_document(text, "shards.yaml").root, "shards.yaml"), {.time = false});
+    std::int64_t bytes = 0;
+    for (const plan::Call& c : r.plan.classes[0].program.step)
+      for (const plan::Instruction& i : r.plan.blocks[c.block].timing)
+        if (i.op == plan::Opcode::collective && r.plan.collectives[i.index].kind == CollectiveKind::reduce_scatter) bytes += r.plan.collectives[i.index].bytes.value;
+    return bytes;
+  };
+  const std::int64_t wide = reduced("huggingface-mixed", ", reduce_dtype: fp32");
+  EXPECT_GT(wide, 4 * 6'700'000'000);
+  EXPECT_EQ(2 * reduced("huggingface-mixed", ""), wide);
+}
+
 TEST(ShardCollectives, RunOneAfterTheOther) {
   for (const char* kind : {"fsdp1", "fsdp2", "zero3"}) {
     SCOPED_TRACE(kind);

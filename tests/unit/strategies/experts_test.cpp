@@ -125,6 +125,34 @@ TEST(Experts, FullRecomputationExchangesTokensAgain) {
   EXPECT_EQ(calls("torchtitan", Recompute::selective), calls("torchtitan", Recompute::none));
 }
 
+// The same policy keeps aten.mm, which grouped_mm is not: experts' products run again. Qwen3's list has no all_to_all_single.
+TEST(Experts, PerOperatorSelectionMakesGroupedProductsAgain) {
+  const auto plan_of = [](const char* family, Recompute recompute) {
+    model::ModelDescription model = small_mixture();
+    model.family = family;
+    Strategy s = job(8, 4);
+    s.data_parallel.kind = DataParallelKind::ddp;
+    s.memory.recompute = recompute;
+    return write_plan(model, s, load_profile("torchtitan"), 8);
+  };
+  const auto runs = [](const plan::Plan& plan, const char* name) {
+    std::int64_t n = 0;
+    for (const plan::Call& c : plan.classes[0].program.step)
+      for (const plan::Instruction& i : plan.blocks[c.block].timing) n += i.op == plan::Opcode::kernel && plan.kernels[i.index].name == name;
+    return n;
+  };
+  const auto exchanges = [](const plan::Plan& plan) { return traffic_of(plan).at({CollectiveKind::all_to_all, plan::GroupAxis::expert}).calls; };
+  for (const char* family : {"llama4", "qwen3_moe"}) {
+    const plan::Plan none = plan_of(family, Recompute::none), selective = plan_of(family, Recompute::selective), full = plan_of(family, Recompute::full);
+    for (const char* product : {"experts gate_up", "experts down"}) {
+      ASSERT_GT(runs(none, product), 0) << product;
+      EXPECT_EQ(runs(selective, product), runs(full, product)) << family << " " << product;
+    }
+    EXPECT_EQ(runs(selective, "experts gate_up"), 2 * runs(none, "experts gate_up")) << family;   // what comes after the last saved tensor is not run
+    EXPECT_EQ(exchanges(selective), exchanges(family == std::string("llama4") ? none : full)) << family;
+  }
+}
+
 // DeepEP sends a token once to each rank, so tokens leave as they are; the network counts the copies.
 TEST(Experts, DeepEpSendsTokensNotSlots) {
   Strategy s = job(8, 4);
