@@ -237,7 +237,7 @@ class Megatron {
     if (!asked && layers.value_or(0) == 0) return;
     if (layers.value_or(0) == 0) return in_.use("cpu_offloading", "cpu_offloading_num_layers is 0");
     if (in_.flag("cpu_offloading_weights").value_or(false)) return in_.refuse("cpu_offloading_weights", "offloading weights");
-    if (!in_.flag("cpu_offloading_activations").value_or(true) || in_.flag("no_cpu_offloading_activations").value_or(false)) return;
+    if (!in_.flag("cpu_offloading_activations").value_or(true) || in_.flag("no_cpu_offloading_activations").value_or(false)) return in_.use("cpu_offloading_num_layers", "nothing is offloaded");
     in_.set("memory.offload.activations", "cpu", asked ? "cpu_offloading" : "cpu_offloading_num_layers");
     in_.set("memory.offload.activation_layers", std::to_string(*layers), "cpu_offloading_num_layers");
   }
