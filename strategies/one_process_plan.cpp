@@ -50,7 +50,7 @@ plan::Plan write_one_process_plan(const model::ModelDescription& model, const St
       neighbours.push_back({.previous = 0, .gathered = true});
     }
     StageWriter writer(model, strategy, profile, builder, c, sizes, std::move(chunks), std::move(neighbours));
-    writer.setup();
+    writer.setup({});
     writer.begin_step();
     if (has_loss) loss_launch = writer.launch_time(1);
     for (int m = 0; m < micro_batches; ++m) {

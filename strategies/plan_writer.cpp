@@ -237,7 +237,7 @@ plan::Plan write_plan_of_processes(const model::ModelDescription& model, const S
     sizes.stage_before = classes.at_stage(index, r - 1);
     sizes.stage_after = r + 1 < program.stages() ? classes.at_stage(index, r + 1) : -1;
     StageWriter writer(model, strategy, profile, builder, c, sizes, std::move(chunks), std::move(neighbours));
-    writer.setup();
+    writer.setup(program.ranks[static_cast<std::size_t>(r)]);
     writer.begin_step();
     follow(program, r, profile, writer);
     writer.end_step();

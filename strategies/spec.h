@@ -64,6 +64,7 @@ struct Training {
   bool in_16bit(int layer, int layers) const { return layer < first_layers_16bit || layer >= layers - last_layers_16bit; }
   bool multi_token_prediction = false;   // the model's further layers that predict later tokens are trained
   std::optional<LossKind> cross_entropy;            // these four unset: the profile's habit
+  std::int64_t loss_chunks = 8;                     // of LossKind::chunked_linear: pieces of the sequence
   std::optional<bool> fp8_parameters;               // weights of 8-bit products are kept in 8 bits
   bool fp8_attention = false;                       // attention's operands are in 8 bits too, in the format of the products
   bool fp8_head = false;                            // the output layer's as well

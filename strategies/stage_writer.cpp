@@ -1,6 +1,7 @@
 #include "strategies/stage_writer.h"
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/core.h>
 
@@ -131,7 +132,39 @@ StageWriter::StageWriter(const model::ModelDescription& model, const Strategy& s
 
 StageWriter::~StageWriter() = default;
 
-void StageWriter::setup() {
+namespace {
+
+/// What torch.distributed.pipelining keeps for messages beyond those that are in use: a buffer for each micro-batch and side that something comes
+/// from (stage.py, _RecvInfo), less as many as are in hand at once, which come and go with their messages here.
+std::int64_t spare_receive_buffers(const std::vector<StageChunk>& chunks, const std::vector<Action>& actions) {
+  struct Side {
+    std::int64_t received = 0, held = 0, most = 0;
+  };
+  std::vector<std::array<Side, 2>> sides(chunks.size());   // from below, from above
+  const auto receive = [&](int chunk, int side) {
+    Side& s = sides[static_cast<std::size_t>(chunk)][static_cast<std::size_t>(side)];
+    s.received++;
+    s.most = std::max(s.most, ++s.held);
+  };
+  for (const Action& a : actions) {
+    if (a.kind == ActionKind::recv_forward) receive(a.chunk, 0);
+    if (a.kind == ActionKind::recv_backward) receive(a.chunk, 1);
+    const int done = a.kind == ActionKind::overlapped ? a.under_chunk : a.kind == ActionKind::backward || a.kind == ActionKind::backward_input ? a.chunk : -1;
+    if (done < 0) continue;
+    for (Side& s : sides[static_cast<std::size_t>(done)]) s.held = std::max<std::int64_t>(0, s.held - 1);
+  }
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const ChunkNeighbours& n = chunks[i].neighbours;
+    if (n.previous >= 0) bytes += chunks[i].bytes_in * (sides[i][0].received - sides[i][0].most);
+    if (n.next >= 0) bytes += chunks[i].bytes_out * (sides[i][1].received - sides[i][1].most);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+void StageWriter::setup(const std::vector<Action>& actions) {
   const LowerContext& context = impl_->context;
   Stage& stage = impl_->stage;
   stage.in_setup = true;
@@ -146,6 +179,8 @@ void StageWriter::setup() {
     if (stage.profile.gathers_into_buffers && context.sequence_parallel)
       for (int i = 0; i < 2; ++i) w.alloc(stage.persistent_slot(), context.tokens * context.model.hidden * context.element(), plan::Category::workspace);
   });
+  if (const std::int64_t bytes = stage.profile.receives_into_buffers ? spare_receive_buffers(impl_->chunks.chunks, actions) : 0; bytes > 0)
+    stage.call("allocate receive buffers", Phase::setup, nullptr, [&](plan::BlockWriter& w) { w.alloc(stage.persistent_slot(), bytes, plan::Category::communication); });
   impl_->passes.setup();
   stage.in_setup = false;
 }

@@ -16,7 +16,8 @@ class StageWriter {
               GroupSizes sizes, const std::vector<ChunkContents>& chunks, const std::vector<ChunkNeighbours>& neighbours);
   ~StageWriter();
 
-  void setup();
+  /// `actions`: what this rank is going to do in a step.
+  void setup(const std::vector<Action>& actions);
   void begin_step();
   void forward(int chunk, int micro_batch);
   void backward(int chunk, int micro_batch);

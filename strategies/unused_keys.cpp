@@ -76,6 +76,7 @@ std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const S
   unused(t.collection_interval > 0 && given.collection_host == Duration{}, "training.collection_interval", "the framework profile has no time for a collection");
   unused(t.documents_per_sample && t.attended_length() == t.sequence_length, "training.documents_per_sample", "training.document_length names no packed documents");
   unused(t.document_length >= t.sequence_length, "training.document_length", "no sample is longer");
+  unused(t.loss_chunks != Training{}.loss_chunks && t.cross_entropy.value_or(given.loss) != LossKind::chunked_linear, "training.loss_chunks", "the loss reads all logits at once");
   unused(t.fused_rope == false && given.rope == Fusion::eager, "training.fused_rope", "the framework has no kernel for it");
   unused(t.transformer_engine == true && !given.transformer_engine, "training.transformer_engine", "the framework profile has no layers of Transformer Engine");
   unused(t.transformer_engine == false && !given.transformer_engine, "training.transformer_engine", "the framework's layers are its own");

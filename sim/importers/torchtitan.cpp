@@ -363,7 +363,9 @@ class Torchtitan {
     const bool on = in_.flag(compile).value_or(false);
     bool loss = true;
     if (const config::Value* v = in_.find("compile.components")) loss = std::any_of(v->items().begin(), v->items().end(), [](const config::Value& item) { return item.text() == "loss"; });
-    const std::string framework = !on ? "torchtitan" : loss && std::string_view(compile) == "compile.enable" ? "torchtitan-compile" : "torchtitan-compile-2024";
+    // Files were TOML until 2026-02 (9810191bb).
+    const bool now = in_.root().find("model_spec") != nullptr;
+    const std::string framework = !on ? now ? "torchtitan" : "torchtitan-2025" : !loss || std::string_view(compile) != "compile.enable" ? "torchtitan-compile-2024" : now ? "torchtitan-compile" : "torchtitan-2025-compile";
     if (compile == std::string_view("compile.enable") && in_.has("training.compile")) in_.ignore("training.compile", "an early name of compile.enable, which is given too");
     if (in_.has(compile)) in_.set("training.framework", framework, compile);
     else in_.assume("training.framework", framework, "the file is torchtitan's; compile is off unless given");
@@ -398,9 +400,9 @@ class Torchtitan {
     constexpr const char* key = "loss.num_chunks";
     const auto chunks = in_.integer(key, positive);
     if (!chunks) return;
-    if (*chunks == 1) in_.use(key, "the whole loss at once");
-    else if (in_.stated("training.cross_entropy")) in_.use(key, "training.cross_entropy of the scenario stands in its place");
-    else in_.refuse(key, fmt::format("output layer and cross-entropy in {} chunks", *chunks), "Set training.cross_entropy (tiled comes nearest: DeepSpeed's, in pieces of its own size), or " + how_to_leave_out(key));
+    if (in_.stated("training.cross_entropy")) return in_.use(key, "training.cross_entropy of the scenario stands in its place");
+    in_.set("training.cross_entropy", "chunked-linear", key);
+    in_.set("training.loss_chunks", std::to_string(*chunks), key);
   }
 
   Importer in_;

@@ -113,6 +113,7 @@ Value training_section(const scenario::Scenario& s) {
   if (t.cross_entropy)
     for (const auto& e : st::loss_kinds().entries())
       if (e.value == *t.cross_entropy) out.add("cross_entropy", e.name);
+  if (t.loss_chunks != st::Training{}.loss_chunks) out.add("loss_chunks", t.loss_chunks);
   out.add_if("fp8_parameters", t.fp8_parameters);
   if (t.fp8_attention) out.add("fp8_attention", true);
   if (t.fp8_head) out.add("fp8_head", true);

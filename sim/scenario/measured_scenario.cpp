@@ -196,11 +196,13 @@ class RowScenario {
     st::Training& t = s_.strategy.training;
     const int data = s_.strategy.parallelism.degrees.data;
     const auto micro = integer(row_, "micro_batch"), global = integer(row_, "global_batch"), accumulation = integer(row_, "grad_accum");
+    const bool pipelining = s_.profile.name.starts_with("torchtitan") && s_.strategy.parallelism.degrees.pipeline > 1;
     if (micro) t.micro_batch_size = *micro;
     else if (const auto recipe = recipe_of(global.value_or(0)); recipe && recipe->micro_batch > 0) {
       t.micro_batch_size = recipe->micro_batch;
       s_.notes.emplace_back("degrees and micro-batch not stated, taken from the published configurations");
     } else if (global && accumulation && *global % (*accumulation * data) == 0) t.micro_batch_size = std::max<std::int64_t>(1, *global / (*accumulation * data));
+    else if (pipelining) s_.notes.emplace_back("micro-batch not stated, taken as torchtitan's pipeline_parallel_microbatch_size, 1");
     else s_.notes.push_back("micro-batch not stated, taken as the fastest power of two up to 32 that fits");
     t.global_batch_size = global ? *global : t.micro_batch_size * data * accumulation.value_or(1);
     if (!global) s_.notes.push_back(fmt::format("global batch not stated, taken as {}", t.global_batch_size));
@@ -208,7 +210,7 @@ class RowScenario {
     if (micro && global && accumulation && passes != *global) s_.notes.push_back(fmt::format("micro_batch, grad_accum and {} data-parallel ranks make {} samples per step, not the {} that are stated: these are taken", data, passes, *global));
     t.precision = precision_;
     const auto recipe = recipe_of(t.global_batch_size);
-    micro_batch_open_ = !micro && !accumulation && global && !(recipe && recipe->micro_batch > 0);
+    micro_batch_open_ = !micro && !accumulation && global && !pipelining && !(recipe && recipe->micro_batch > 0);
   }
 
   void choose_parallelism() {

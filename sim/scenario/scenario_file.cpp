@@ -110,6 +110,7 @@ const config::Fields<st::Training>& training_fields() {
       config::boolean("multi_token_prediction", &T::multi_token_prediction, "the model's multi-token-prediction layers are trained as well"),
       config::boolean("clip_gradients", &T::clip_gradients, "the gradient norm is computed and clipped"),
       config::choice("cross_entropy", &T::cross_entropy, "how the loss treats the logits; default: the framework's habit", st::loss_kinds()),
+      config::integer("loss_chunks", &T::loss_chunks, "cross_entropy chunked-linear (torchtitan): pieces of the sequence whose logits are there at once", positive),
       config::boolean("fp8_parameters", &T::fp8_parameters, "with fp8 or mxfp8 in Transformer Engine's layers: weights are kept, and fp8 ones gathered, in 8 bits (Megatron's --fp8-param-gather); default: the framework's habit"),
       config::boolean("fp8_attention", &T::fp8_attention, "with fp8, mxfp8 or nvfp4 in Transformer Engine's layers: attention takes queries, keys and values in 8 bits (Megatron's --fp8-dot-product-attention)"),
       config::boolean("fp8_head", &T::fp8_head, "with mxfp8 in Transformer Engine's layers: the output layer multiplies in 8 bits as well (Megatron's fp8_output_proj)"),

@@ -121,6 +121,19 @@ void run_time(const Scenario& s, const SimulateOptions& options, const executor:
     if (waiting(i) < waiting(result.critical_class)) result.critical_class = i;
 }
 
+/// Whether what a class takes again in a step, after its allocator has waited for other streams and given back what it had cached, is little beside
+/// the step: at most a tenth (assumption).
+bool lives_at_limit(const plan::Plan& plan, std::size_t rank_class, executor::MemoryOptions memory, BytesPerSecond rate, Duration step) {
+  if (rate.value <= 0 || memory.allocator.expandable_segments) return false;   // what mapping pages again takes is not known
+  memory.steps = kSettledSteps;
+  memory.taken_again = true;
+  const executor::ClassMemory settled = run_memory(plan, rank_class, memory);
+  if (settled.out_of_memory) return false;
+  Bytes bytes;
+  for (const executor::TakenAgain& t : settled.taken_again) bytes += t.bytes;
+  return to_seconds(bytes / rate) <= 0.1 * to_seconds(step);
+}
+
 /// A class at the limit of its memory: writes what it waits for in each step into the plan, and says so. False where it waits for nothing.
 bool waits_at_limit(std::size_t rank_class, executor::MemoryOptions memory, BytesPerSecond rate, Result& result) {
   if (rate.value <= 0 || memory.allocator.expandable_segments) return false;   // what mapping pages again takes is not known
@@ -189,9 +202,9 @@ bool simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
       memory.allocator.limit = limit;
       if (limit > Bytes{0} && !beyond) {
         executor::ClassMemory tight = run(i, memory);
-        // Who lives from waiting for other streams' events at every turn is not counted as fitting: of the Ultra-Scale Playbook's
-        // runs that would, most ended out of memory and the others took five times as long.
-        if (!tight.out_of_memory && memory.progress == nullptr) {
+        // Who lives from waiting for other streams' events and would spend much of the step on taking memory again is not counted as fitting: of
+        // the Ultra-Scale Playbook's runs that would, most ended out of memory and the others took five times as long.
+        if (!tight.out_of_memory && (memory.progress == nullptr || lives_at_limit(result.plan, i, memory, overheads.taken_again, Duration{r.timing.step}))) {
           r.memory = std::move(tight);
           if (options.time && options.ablation.host && waits_at_limit(i, memory, overheads.taken_again, result)) waits = true;
           continue;

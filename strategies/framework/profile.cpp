@@ -43,6 +43,7 @@ const Catalog<LossKind>& loss_kinds() {
       {"compiled-with-head", "the same in one graph with the output layer, gradient in place", LossKind::compiled_with_head},
       {"tiled", "DeepSpeed's TiledFusedLogitsLoss", LossKind::tiled},
       {"fused-linear", "Liger's fused linear cross-entropy: output layer and loss in pieces", LossKind::fused_linear},
+      {"chunked-linear", "torchtitan's ChunkedCELoss: output layer and loss in eight pieces, forward and backward", LossKind::chunked_linear},
   }};
   return list;
 }
@@ -169,6 +170,7 @@ const config::Fields<P>& fields() {
       config::boolean("dropout", &P::dropout, "trains with dropout"),
       config::boolean("grouped_experts", &P::grouped_experts, "one grouped product for all experts of a rank; false: a loop"),
       config::boolean("sums_slots_by_index_add", &P::sums_slots_by_index_add, "each token's outputs are summed by index_add_, whose autograd keeps them"),
+      config::boolean("weighs_wide_outputs", &P::weighs_wide_outputs, "with weighs_expert_outputs: they multiply an fp32 copy"),
       config::boolean("weighs_expert_outputs", &P::weighs_expert_outputs, "the router's weights multiply what experts return, not what their second product reads"),
       config::boolean("fused_expert_mlp", &P::fused_expert_mlp, "activation, biases and quantisation of grouped experts happen inside their products"),
       config::boolean("native_grouped", &P::native_grouped, "grouped products are PyTorch's own kernel, torch._grouped_mm"),
@@ -279,6 +281,7 @@ const config::Fields<P>& fields() {
       config::boolean("gathers_in_gradients", &P::gathers_in_gradients, "Megatron's distributed optimizer before 2024: weights are gathered in the gradients' buffer, whose view is made beside a tensor of its size"),
       config::boolean("keeps_sent_output", &P::keeps_sent_output, "pipeline stages: what was sent on stays until its backward"),
       config::boolean("overlap_tensor", &P::overlap_tensor, "sequence-parallel collectives travel in pieces under the products that need or make them"),
+      config::boolean("receives_into_buffers", &P::receives_into_buffers, "pipeline messages of all micro-batches have buffers of their own, which stay"),
       config::boolean("retains_graph", &P::retains_graph, "a split backward keeps all that was saved until the weight gradients"),
       config::boolean("early_stop_recompute", &P::early_stop_recompute, "recomputation stops after the last needed tensor"),
       config::boolean("checkpoints_fused_attention", &P::checkpoints_fused_attention, "selective recomputation of core_attn: also where one kernel computes it"),

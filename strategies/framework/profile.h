@@ -61,6 +61,7 @@ enum class LossKind : std::uint8_t {
   compiled_with_head,  // the same in one graph with the output layer: caps of logits are part of the loss's kernels, the gradient takes the logits' place
   tiled,           // output layer and loss a piece at a time, gradients made in forward (DeepSpeed's TiledFusedLogitsLoss)
   fused_linear,    // the same in other pieces, logits in place (Liger's fused linear cross-entropy)
+  chunked_linear,  // the same in eight pieces along the sequence, each with a backward of its own (torchtitan from 2026-04-27)
 };
 
 /// How Liger's fused linear cross-entropy does a piece, by release.
@@ -136,6 +137,7 @@ struct FrameworkProfile {
   bool dropout = false;                   // trains with dropout masks by default
   bool grouped_experts = true;            // one grouped product for all experts of a rank; false: a loop over experts
   bool sums_slots_by_index_add = false;   // each token's outputs are summed by index_add_, whose autograd keeps them; else by scatter_add_ or a kernel of its own
+  bool weighs_wide_outputs = false;       // weighs_expert_outputs: an fp32 copy, which is cast back (torchtitan)
   bool weighs_expert_outputs = false;     // the router's weights multiply what experts return, not what their second product reads
   bool fused_expert_mlp = false;          // grouped: activation, biases and quantisation inside the products
   bool native_grouped = false;            // grouped: by torch._grouped_mm
@@ -257,6 +259,7 @@ struct FrameworkProfile {
   bool overlap_tensor = false;            // sequence parallel: collectives travel in pieces under the products that need or make them
   bool retains_graph = false;             // a split backward keeps all that was saved until the weight gradients are made
                                           // (torch.distributed.pipelining); false: their operands only (Megatron, DualPipe)
+  bool receives_into_buffers = false;     // a buffer for the message of each micro-batch, made when the schedule first runs (torch.distributed.pipelining)
   bool early_stop_recompute = false;      // non-reentrant checkpoint stops after the last needed tensor
   bool checkpoints_fused_attention = false;  // selective recomputation of the core of attention: also where one kernel computes it
   bool reentrant_checkpoint = false;      // a recomputed layer has a backward of its own within backward (torch.utils.checkpoint, use_reentrant=True)

@@ -24,6 +24,11 @@ std::int64_t mlp_tiles(const LowerContext& context);
 /// Output layer and loss, a piece of the tokens at a time: no more than a gibibyte of fp32 logits each.
 void add_tiled_output(const LowerContext& context, Operators& op, Tape& tape, TensorId hidden, std::int64_t width, std::int64_t columns);
 
+/// The same in eight pieces along the sequence, as torchtitan does it; ranks of a tensor group share the vocabulary.
+void add_chunked_linear(const LowerContext& context, Operators& op, Tape& tape, TensorId hidden, std::int64_t width, std::int64_t columns);
+/// Whether a job's loss comes that way: capped logits, a bias of the output layer, further heads and passes without gradients want all logits.
+bool chunks_output(const LowerContext& context);
+
 /// The same as Liger's fused linear cross-entropy: pieces whose logits are about as large as all hidden states.
 void add_linear_loss(const LowerContext& context, Operators& op, Tape& tape, TensorId hidden, std::int64_t width, std::int64_t columns);
 

@@ -103,7 +103,9 @@ ExpertLayer::Slots ExpertLayer::permute(const Slots& in, std::int64_t slots) {
                     // Each token is read once and written to each of its slots.
                     op_.kernel("permute", travelling(std::min(in.rows, slots)), travelling(slots), KernelKind::permute),
                     op_.kernel("permute weights", slots * 4, slots * 4)};
-    node.backward = {op_.kernel("permute backward", bytes(slots), bytes(in.rows), KernelKind::permute), op_.kernel("permute weights backward", slots * 4, map * 4)};
+    if (weighs_eagerly()) pick_backward(node.backward, slots, 1, bytes(in.rows), bytes(slots));
+    else node.backward.push_back(op_.kernel("permute backward", bytes(slots), bytes(in.rows), KernelKind::permute));
+    node.backward.push_back(op_.kernel("permute weights backward", slots * 4, map * 4));
   }
   // Tokens beyond a capacity are gone: only the device knows how many are left to copy.
   if (c_.profile.routes_by_map && sends_slots() && !dropless_ && !c_.strategy.experts.pad_to_capacity) node.forward.insert(node.forward.begin(), {.kind = Item::Kind::host_sync});
@@ -158,7 +160,10 @@ TensorId ExpertLayer::unpermute(TensorId x, TensorId weights, std::int64_t rows)
   Node node{.name = "unpermute", .inputs = {x}, .outputs = {y}, .saved = {order_}, .forward_host = c_.profile.expert_host / 8, .backward_host = c_.profile.expert_backward_host / 8};
   if (weighs_outputs()) {
     node.inputs.push_back(weights);
-    node.saved.insert(node.saved.end(), {x, weights});
+    const bool wide = weighs_eagerly() && c_.profile.weighs_wide_outputs;
+    const TensorId weighed = wide ? tape_.tensor("expert outputs fp32", slots * hidden_ * 4) : x;
+    node.saved.insert(node.saved.end(), {weighed, weights});
+    if (wide) node.intermediates.push_back(weighed);
   }
   // PyTorch's derivative of index_add_ asks its source for its shape, and so keeps it (derivatives.yaml: expand_as(source)).
   if (c_.profile.sums_slots_by_index_add && !weighs_outputs()) node.saved.push_back(x);
@@ -174,13 +179,37 @@ TensorId ExpertLayer::unpermute(TensorId x, TensorId weights, std::int64_t rows)
       pick_backward(node.backward, picked, 2, router, picked * 2);
       if (i > 0) node.backward.push_back(op_.kernel("add up gradients of weights", 2 * router, router));
     }
+  } else if (weighs_eagerly()) {
+    weigh_and_add(node, rows, slots);
   } else {
     node.forward = {op_.kernel("unpermute", bytes(slots), bytes(rows), KernelKind::permute)};
-    node.backward = {op_.kernel("unpermute backward", travelling(rows), travelling(slots), KernelKind::permute)};
+    node.backward = {op_.kernel("unpermute backward", travelling(rows) + (weighs_outputs() && c_.profile.compiled ? bytes(slots) : 0), travelling(slots), KernelKind::permute)};
     if (permutes_by_triton()) launch_by_triton(node, 1, 1);
   }
   tape_.nodes.push_back(std::move(node));
   return y;
+}
+
+/// Weights times outputs, which go home and are summed, operator by operator. Sources: transformers integrations/moe.py (5.x),
+/// grouped_mm_experts_forward: product, order restored by index, sum over each token's slots. torchtitan models/moe/moe.py (2025) and
+/// models/common/token_dispatcher.py (0.3), combine: an fp32 copy, product and cast, scatter_add into zeros.
+void ExpertLayer::weigh_and_add(Node& node, std::int64_t rows, std::int64_t slots) const {
+  std::vector<Item>&f = node.forward, &b = node.backward;
+  const std::int64_t narrow = bytes(slots), wide = slots * hidden_ * 4;
+  if (c_.profile.weighs_wide_outputs) {
+    f = {op_.kernel("zeros", 0, bytes(rows), KernelKind::memset), op_.convert("outputs fp32", narrow, wide), Operators::alloc(0, wide), op_.kernel("weigh outputs", wide, wide), Operators::alloc(1, narrow),
+         op_.convert("weighed outputs", wide, narrow), Operators::free(0), add_by_atomics("scatter add", slots * hidden_), Operators::free(1)};
+    b = {Operators::alloc(0, narrow), op_.kernel("scatter add backward", bytes(rows), narrow, KernelKind::permute), Operators::alloc(1, wide), op_.convert("gradient fp32", narrow, wide), Operators::free(0),
+         Operators::alloc(2, wide), op_.kernel("gradient of weights", 2 * wide, wide), op_.kernel("gradient of weights", wide, slots * 4, KernelKind::reduction), op_.kernel("weigh gradient", wide, wide), Operators::free(1),
+         op_.convert("gradient of outputs", wide, narrow), Operators::free(2)};
+    return;
+  }
+  f = {Operators::alloc(0, narrow), op_.kernel("weigh outputs", narrow, narrow), op_.kernel("slot places", slots * 8, slots * 8), Operators::alloc(1, narrow), op_.kernel("restore order", narrow, narrow, KernelKind::permute),
+       Operators::free(0), op_.kernel("sum slots", narrow, bytes(rows), KernelKind::reduction), Operators::free(1)};
+  b = {Operators::alloc(0, narrow)};
+  pick_backward(b, slots, 1, narrow, narrow);
+  b.insert(b.end(), {Operators::alloc(1, narrow), op_.kernel("gradient of weights", 2 * narrow, narrow), op_.kernel("gradient of weights", narrow, slots * 4, KernelKind::reduction), Operators::free(1),
+                     op_.kernel("weigh gradient", narrow, narrow), Operators::free(0)});
 }
 
 /// Slots arrive by sender; experts want them by expert (and back).

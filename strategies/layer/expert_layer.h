@@ -38,6 +38,8 @@ class ExpertLayer {
   bool loops() const { return !c_.profile.grouped_experts; }
   /// The router's weights multiply what experts return (Hugging Face, DeepSpeed), not what their second product reads.
   bool weighs_outputs() const { return c_.profile.weighs_expert_outputs; }
+  /// By PyTorch's operators, around its own grouped products.
+  bool weighs_eagerly() const { return weighs_outputs() && c_.profile.native_grouped && c_.profile.grouped_experts && !c_.profile.compiled && !permutes_by_operators() && !permutes_by_triton() && !loops(); }
   /// Activation and weights are operators of their own: Megatron's fused kernels are of gated activations.
   bool weighs_apart() const { return !weighs_outputs() && !fused_ && !c_.model.gated_mlp; }
 
@@ -59,6 +61,7 @@ class ExpertLayer {
   void launch_by_triton(Node& node, int forward, int backward) const;
   void permute_by_operators(Node& node, std::int64_t rows, std::int64_t slots, std::int64_t map) const;
   void unpermute_by_operators(Node& node, std::int64_t rows, std::int64_t slots) const;
+  void weigh_and_add(Node& node, std::int64_t rows, std::int64_t slots) const;
   Item add_by_atomics(const std::string& name, std::int64_t elements) const;
   TensorId unpermute(TensorId x, TensorId weights, std::int64_t rows);
   Slots exchange(const Slots& in, std::int64_t arriving, bool overlap);

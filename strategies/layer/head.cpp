@@ -245,6 +245,11 @@ Tape head_tape(const LowerContext& c, bool tied_here) {
     tie(tape, tied_here);
     return tape;
   }
+  if (chunks_output(c)) {
+    add_chunked_linear(head, head_op, tape, add_final_hidden(c, tape), output_width(c), columns);
+    tie(tape, tied_here);
+    return tape;
+  }
   if (c.profile.loss == LossKind::fused_linear) {
     add_linear_loss(head, head_op, tape, add_final_hidden(c, tape), output_width(c), columns);
     tie(tape, tied_here);

@@ -29,6 +29,7 @@ class Loss {
       case LossKind::fused: return fused();
       case LossKind::compiled: return in_parallel() ? parallel_compiled(logits_, narrow_) : compiled(logits_, narrow_);
       case LossKind::compiled_with_head: return in_parallel() ? parallel_compiled(logits_, narrow_) : compiled(logits_, narrow_, true);
+      case LossKind::chunked_linear: return !c_.profile.compiled ? upcast() : in_parallel() ? parallel_compiled(logits_, narrow_) : compiled(logits_, narrow_);   // who wants all logits
       case LossKind::tiled:          // with the output layer (tiled.cpp, linear_loss.cpp)
       case LossKind::fused_linear: break;
     }
@@ -133,8 +134,9 @@ class Loss {
     // Who does not keep logits in 16 bits hands out the fp32 copy: transformers until 4.45 (since then its loss function makes it, loss/loss_utils.py),
     // torchtitan until October 2024 (models/llama/model.py, output.float()), prime-rl (cast_float_and_contiguous).
     const TensorId output = c_.profile.copies_shifted_logits || !c_.profile.keeps_logits ? held_output : logits_;
-    if (c_.profile.loss == LossKind::upcast && in_parallel()) return parallel(in, bytes, std::move(held));
-    if (c_.profile.loss == LossKind::upcast) return log_softmax_and_nll(in, bytes, std::move(held), output);
+    const bool eager = c_.profile.loss == LossKind::upcast || c_.profile.loss == LossKind::chunked_linear;
+    if (eager && in_parallel()) return parallel(in, bytes, std::move(held));
+    if (eager) return log_softmax_and_nll(in, bytes, std::move(held), output);
     if (c_.profile.loss == LossKind::upcast_compiled) return compiled(in, bytes);
     tape_.nodes.push_back({.name = "fused loss", .inputs = {in}, .saved = {in, rows_}, .intermediates = {rows_}, .holds = std::move(held), .forward = {op_.kernel("cross entropy", bytes, row_, kCrossEntropy)},
                            .backward = {op_.kernel("cross entropy backward", bytes, bytes, kCrossEntropy)}, .gradient_in_place = true});

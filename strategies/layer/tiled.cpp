@@ -1,6 +1,8 @@
-// Long sequences one piece at a time: an MLP (TiledMLP), and output layer with loss (TiledFusedLogitsLoss), so that only a piece
-// of what lies between their ends is there at once. Leaves out tensor-parallel layers, adapters and experts (strategies/rules.cpp).
-// Source: DeepSpeed runtime/sequence_parallel/ulysses_sp.py; Bekman et al. 2025 (Arctic Long Sequence Training, arXiv 2506.13996).
+// Long sequences one piece at a time: an MLP (TiledMLP), and output layer with loss (TiledFusedLogitsLoss; torchtitan's
+// ChunkedCELoss), so that only a piece of what lies between their ends is there at once. Leaves out adapters and experts, and of
+// DeepSpeed's two tensor-parallel layers (strategies/rules.cpp).
+// Source: DeepSpeed runtime/sequence_parallel/ulysses_sp.py; Bekman et al. 2025 (Arctic Long Sequence Training, arXiv 2506.13996);
+// torchtitan components/loss.py.
 #include <algorithm>
 
 #include "strategies/layer/blocks.h"
@@ -24,9 +26,10 @@ class Tiles {
  public:
   Tiles(const LowerContext& c, Operators& op, Tape& tape, std::int64_t count) : c_(c), op_(op), tape_(tape), rows_((c.tokens + count - 1) / count) {}
 
-  Linear linear(const std::string& name, std::int64_t in, std::int64_t out) {
+  /// `shared`: `out` is a rank's share of it over the tensor group.
+  Linear linear(const std::string& name, std::int64_t in, std::int64_t out, bool shared = false) {
     Weight matrix = op_.weight(name + ".weight", in * out);
-    matrix.replicated_over_tensor = true;
+    matrix.replicated_over_tensor = !shared;
     matrix.columns = in;
     const bool trained = matrix.trainable;
     return {name, in, out, tape_.weight(std::move(matrix)), trained};
@@ -186,6 +189,112 @@ void add_tiled_output(const LowerContext& c, Operators& op, Tape& tape, TensorId
   n.backward = {op.kernel("scale gradient", bytes, bytes)};
   if (head.trained) n.backward.push_back(op.weight_gradient(head.weight, op.kernel("hand on gradient", 4, 4)));
   tape.nodes.push_back(std::move(n));
+}
+
+bool chunks_output(const LowerContext& c) {
+  return c.profile.loss == LossKind::chunked_linear && !c.profile.gathers_logits && !c.profile.whole_head_without_sequence && !c.model.softcapped_logits && !c.model.head_bias && !c.strategy.training.multi_token_prediction &&
+         c.strategy.training.phase != StepKind::evaluation && adapted_parts(c.strategy.tuning, "lm_head", {"lm_head"}).empty();
+}
+
+namespace {
+
+/// torchtitan's ChunkedCELoss (786e26f8e; ChunkedLossWrapper in 0.3): hidden states are gathered once; a piece's backward follows its loss, its input
+/// gradient goes into an fp32 buffer, its weight gradient is added up unsharded in the format that gradients are reduced in (FSDP2 without
+/// synchronisation, _fsdp_param.py, to_accumulated_grad_if_needed). Input gradients of a tensor group are summed once.
+class ChunkedLinear {
+ public:
+  ChunkedLinear(const LowerContext& c, Operators& op, Tape& tape, std::int64_t width, std::int64_t columns)
+      : c_(c), op_(op), tape_(tape), count_(std::clamp<std::int64_t>(c.strategy.training.loss_chunks, 1, c.tokens)), tiles_(c, op, tape, count_), width_(width), rows_(tiles_.rows()), narrow_(tiles_.bytes(columns)), wide_(rows_ * columns * 4),
+        row_(rows_ * 4), parallel_(c.tensor > 1) {
+    head_ = tiles_.linear("lm_head", width, columns, parallel_);
+    weight_ = width * columns * c.element();
+    weight_sum_ = c.strategy.data_parallel.kind == DataParallelKind::fsdp2 && bits(c.profile.reduce) == 32 ? width * columns * 4 : weight_;
+  }
+
+  void add(TensorId hidden) {
+    const std::int64_t bytes = c_.tokens * width_ * c_.element(), piece = tiles_.bytes(width_), piece_sum = rows_ * width_ * 4;
+    const TensorId gradient = tape_.tensor("hidden gradient", bytes, false);
+    Node n{.name = "chunked output and loss", .inputs = {hidden}, .saved = {gradient}, .intermediates = {gradient}};
+    auto& f = n.forward;
+    if (gathers()) f.insert(f.end(), {Operators::alloc(kHidden, bytes), op_.collective(CollectiveKind::all_gather, "gather hidden states", bytes, kBoth), op_.kernel("concatenate", bytes, bytes)});
+    if (c_.batch > 1) f.insert(f.end(), {Operators::alloc(kPiecesOfHidden, bytes), op_.kernel("contiguous", bytes, bytes)});
+    f.insert(f.end(), {Operators::alloc(kSum, c_.tokens * width_ * 4), op_.kernel("zero fill", 0, c_.tokens * width_ * 4, KernelKind::memset)});
+    if (head_.trained) f.push_back(Operators::alloc(kWeightSum, weight_sum_));
+    for (std::int64_t i = 0; i < count_; ++i) {
+      tiles_.forward(f, head_, kLogits);
+      if (c_.profile.compiled) compiled_loss(f);
+      else eager_loss(f);
+      tiles_.data_gradient(f, head_, kPieceGradient);
+      f.insert(f.end(), {op_.convert("gradient fp32", piece, piece_sum), op_.kernel("gradient into buffer", piece_sum, piece_sum), Operators::free(kPieceGradient)});
+      if (head_.trained) add_weight_gradient(f, i == 0);
+      f.insert(f.end(), {Operators::free(kGradient), Operators::free(kLogits)});
+    }
+    f.insert(f.end(), {op_.convert("gradient of hidden states", c_.tokens * width_ * 4, bytes), Operators::free(kSum)});
+    if (head_.trained) f.push_back(Operators::free(kWeightSum));   // the same gradient that backward names
+    if (c_.batch > 1) f.push_back(Operators::free(kPiecesOfHidden));
+    if (gathers()) f.push_back(Operators::free(kHidden));
+    if (parallel_) n.backward.push_back(op_.collective(gathers() ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce, "sum hidden gradients", bytes, kBoth));
+    if (head_.trained) n.backward.push_back(op_.weight_gradient(head_.weight, op_.kernel("hand on gradient", 4, 4)));
+    tape_.nodes.push_back(std::move(n));
+  }
+
+ private:
+  static constexpr int kBoth = plan::kAfterCompute | plan::kComputeWaits;
+  enum : int { kLogits, kWide, kLogSoftmax, kWideGradient, kOtherGradient, kGradient, kPieceGradient, kWeightSum, kMadeWeight, kSum, kHidden, kPiecesOfHidden };
+
+  bool gathers() const { return parallel_ && c_.sequence_parallel; }
+
+  void sum_statistics(std::vector<Item>& list) const {
+    for (int i = 0; parallel_ && i < 3; ++i) list.push_back(op_.collective(CollectiveKind::all_reduce, "loss statistics", row_, kBoth));
+  }
+
+  /// An fp32 copy of the logits; the shards' operators as in loss.cpp.
+  void eager_loss(std::vector<Item>& f) const {
+    f.insert(f.end(), {Operators::alloc(kWide, wide_), op_.convert("cast", narrow_, wide_), Operators::alloc(kLogSoftmax, wide_)});
+    if (parallel_)
+      f.insert(f.end(), {op_.kernel("max", wide_, row_, KernelKind::reduction), op_.kernel("subtract maximum", wide_, wide_), op_.kernel("exp", wide_, wide_), op_.kernel("sum", wide_, row_, KernelKind::reduction),
+                         op_.kernel("subtract logarithm", wide_, wide_)});
+    else f.push_back(op_.kernel("log softmax", wide_, wide_, KernelKind::softmax));
+    f.insert(f.end(), {op_.kernel("nll loss", row_, row_), Operators::free(kWide)});
+    sum_statistics(f);
+    f.insert(f.end(), {Operators::alloc(kWideGradient, wide_), op_.kernel("zero fill", 0, wide_, KernelKind::memset), op_.kernel("nll loss backward", row_, row_), Operators::alloc(kOtherGradient, wide_)});
+    if (parallel_) f.insert(f.end(), {op_.kernel("exp", wide_, wide_), op_.kernel("add", 2 * wide_, wide_), op_.kernel("scale gradient", wide_, wide_)});
+    else f.push_back(op_.kernel("log softmax backward", 2 * wide_, wide_, KernelKind::softmax));
+    f.insert(f.end(), {Operators::free(kWideGradient), Operators::free(kLogSoftmax), Operators::alloc(kGradient, narrow_), op_.convert("cast", wide_, narrow_), Operators::free(kOtherGradient)});
+  }
+
+  void compiled_loss(std::vector<Item>& f) const {
+    if (parallel_) {
+      f.insert(f.end(), {Operators::alloc(kWide, wide_), op_.kernel("max", narrow_, row_, KernelKind::reduction), op_.kernel("exp and sum", narrow_, row_, KernelKind::cross_entropy), op_.kernel("zero fill", 0, wide_, KernelKind::memset),
+                         op_.kernel("add softmax", narrow_ + wide_, wide_)});
+      sum_statistics(f);
+      f.insert(f.end(), {Operators::alloc(kGradient, narrow_), op_.kernel("scale gradient and cast", wide_, narrow_), Operators::free(kWide)});
+    } else {
+      f.insert(f.end(), {op_.kernel("cross entropy", 2 * narrow_, row_, KernelKind::reduction), Operators::alloc(kGradient, narrow_), op_.kernel("cross entropy backward", narrow_, narrow_)});
+    }
+  }
+
+  void add_weight_gradient(std::vector<Item>& f, bool first) const {
+    f.insert(f.end(), {Operators::alloc(kMadeWeight, weight_), op_.gemm("lm_head weight gradient", GemmRole::weight_gradient, head_.out, head_.in, rows_, c_.activation, false)});
+    if (weight_sum_ > weight_ && first) f.push_back(op_.convert("gradient fp32", weight_, weight_sum_));
+    else if (!first) f.push_back(op_.kernel("gradient accumulate", weight_ + weight_sum_, weight_sum_));
+    f.push_back(Operators::free(kMadeWeight));
+  }
+
+  const LowerContext& c_;
+  Operators& op_;
+  Tape& tape_;
+  std::int64_t count_;
+  Tiles tiles_;
+  std::int64_t width_, rows_, narrow_, wide_, row_, weight_ = 0, weight_sum_ = 0;
+  bool parallel_;
+  Linear head_;
+};
+
+}  // namespace
+
+void add_chunked_linear(const LowerContext& c, Operators& op, Tape& tape, TensorId hidden, std::int64_t width, std::int64_t columns) {
+  ChunkedLinear(c, op, tape, width, columns).add(hidden);
 }
 
 }  // namespace rehearse::strategies

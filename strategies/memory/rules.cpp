@@ -36,6 +36,18 @@ void tiling_rules(const model::ModelDescription& model, const Strategy& s, const
   rules.forbid(m.tiled_mlp && std::any_of(m.recompute_modules.begin(), m.recompute_modules.end(), again), "memory.recompute_modules", "tiled MLPs are made again in backward already", "Leave out mlp and mlp_act");
 }
 
+/// torchtitan's ChunkedCELoss where it is asked for; where it is the profile's habit only, such jobs have a loss on all logits.
+void chunked_loss_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile&, Rules& rules) {
+  if (s.training.cross_entropy != LossKind::chunked_linear) return;
+  const char *key = "training.cross_entropy", *off = "Leave the key out, or use another cross_entropy";
+  rules.forbid(model.softcapped_logits, key, "capped logits in chunks are not simulated", off);
+  rules.forbid(model.head_bias, key, "the output layer in chunks is simulated without a bias, which this model has", off);
+  rules.forbid(s.training.multi_token_prediction, key, "further heads in chunks are not simulated", off);
+  rules.forbid(s.training.phase == StepKind::evaluation, key, "chunks without gradients are not simulated", off);
+  rules.forbid(s.memory.sequence_chunk > 0, key, "memory.sequence_chunk cuts the loss itself", off);
+  rules.forbid(!adapted_parts(s.tuning, "lm_head", {"lm_head"}).empty(), key, "adapters of lm_head in chunks are not simulated", "Leave lm_head out of tuning.targets, or use another cross_entropy");
+}
+
 /// Liger's fused linear cross-entropy (strategies/layer/linear_loss.cpp).
 void linear_loss_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
   if (s.training.cross_entropy.value_or(profile.loss) != LossKind::fused_linear) return;
@@ -169,6 +181,7 @@ void activation_input_rules(const model::ModelDescription& model, const Strategy
 
 void memory_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
   tiling_rules(model, s, profile, rules);
+  chunked_loss_rules(model, s, profile, rules);
   linear_loss_rules(model, s, profile, rules);
   sequence_chunk_rules(model, s, profile, rules);
   recomputed_module_rules(s, rules);

@@ -88,10 +88,24 @@ class ByteLedger {
     live_[i.flags] += i.value;
   }
 
+  /// From a slot of the frame that is named to one of the own frame.
+  void move(const plan::Block& block, const plan::Call& call, const plan::Instruction& i) {
+    Slot& from = slots_.at(call.frames[static_cast<std::size_t>(i.frame)] + static_cast<std::uint32_t>(i.value));
+    Slot& to = slots_.at(call.frames[static_cast<std::size_t>(plan::Frame::own)] + i.index);
+    if (&from == &to) return;
+    if (to.bytes != 0) mistakes_.push_back(block.name + ": moved onto a live tensor");
+    to = from;
+    from = {};
+  }
+
   void run(const plan::Call& call) {
     const plan::Block& block = plan_.blocks[call.block];
     for (const plan::Instruction& i : block.memory) {
       if (i.op == plan::Opcode::alloc_once) continue;
+      if (i.op == plan::Opcode::move) {
+        move(block, call, i);
+        continue;
+      }
       Slot& slot = slots_.at(call.frames[static_cast<std::size_t>(i.frame)] + i.index);
       if (i.op == plan::Opcode::alloc) {
         const bool counted = workspaces_ || i.flags != static_cast<std::uint8_t>(plan::Category::workspace);
@@ -105,13 +119,6 @@ class ByteLedger {
         total_ -= slot.bytes;
         live_[slot.category] -= slot.bytes;
         slot = {};
-      } else if (i.op == plan::Opcode::move) {
-        Slot& from = slots_.at(call.frames[static_cast<std::size_t>(i.frame)] + static_cast<std::uint32_t>(i.value));
-        Slot& to = slots_.at(call.frames[static_cast<std::size_t>(plan::Frame::own)] + i.index);
-        if (&from == &to) continue;
-        if (to.bytes != 0) mistakes_.push_back(block.name + ": moved onto a live tensor");
-        to = from;
-        from = {};
       }
     }
   }

@@ -50,7 +50,7 @@ TEST(TorchtitanToml, ReadsWhatDecidesTimeAndMemory) {
   const Imported i = import_text(kToml, "job.toml", "", eight_gpus());
   EXPECT_EQ(i.framework, "torchtitan");
   EXPECT_EQ(key(i, "model"), "llama-3-8b");
-  EXPECT_EQ(key(i, "training.framework"), "torchtitan-compile");
+  EXPECT_EQ(key(i, "training.framework"), "torchtitan-2025-compile");   // files were TOML until 2026-02
   EXPECT_EQ(key(i, "training.sequence_length"), "8192");
   EXPECT_EQ(key(i, "training.micro_batch_size"), "2");
   EXPECT_EQ(key(i, "training.global_batch_size"), "8");  // 2 samples on 8 / 2 ranks
@@ -188,7 +188,7 @@ TEST(TorchtitanToml, PipelineStagesCountEmbeddingAndHeadAsLayers) {
 TEST(TorchtitanToml, OldSpellingsAreRead) {
   const Imported i = toml("[model]\nname = \"llama3\"\nflavor = \"8B\"\n[training]\nbatch_size = 1\nseq_len = 4096\ntensor_parallel_degree = 1\ndata_parallel_shard_degree = -1\ncompile = false\n[experimental]\npipeline_parallel_degree = 1\n");
   EXPECT_EQ(key(i, "training.micro_batch_size"), "1");
-  EXPECT_EQ(key(i, "training.framework"), "torchtitan");
+  EXPECT_EQ(key(i, "training.framework"), "torchtitan-2025");
 }
 
 TEST(TorchtitanToml, AsynchronousTensorParallelismIsOverlap) {
@@ -284,8 +284,10 @@ TEST(TorchtitanJson, OptimizersOfGroupsOfParameters) {
 
 TEST(TorchtitanJson, LossInChunks) {
   const auto with = [](const std::string& chunks, const Context& context = eight_gpus()) { return fate(read_json(json_with(R"("debug": {"seed")", R"("loss": {"num_chunks": )" + chunks + R"(, "loss_fn": {"global_vocab_size": 128256}}, "debug": {"seed")"), context), "loss.num_chunks"); };
-  EXPECT_EQ(with("8"), "not simulated");
-  EXPECT_EQ(with("1"), "used");
+  EXPECT_EQ(with("8"), "used");
+  const Imported i = read_json(json_with(R"("debug": {"seed")", R"("loss": {"num_chunks": 4}, "debug": {"seed")"));
+  EXPECT_EQ(key(i, "training.cross_entropy"), "chunked-linear");
+  EXPECT_EQ(key(i, "training.loss_chunks"), "4");
   Context stated = eight_gpus();
   Fragment scenario;
   scenario.set("training.cross_entropy", "tiled", {});

@@ -48,7 +48,7 @@ StepBytes bytes_of(const model::ModelDescription& model, const st::Strategy& s, 
 // all heads, attention's output and its contiguous copy, the second norm's input and output: nine. Beside it 4 bytes per head (log-sum-exp),
 // per norm (reciprocal) and expert (scores), one per expert (map).
 TEST(KeptRecomputation, HoldsWhatMadeTheRoutersWeights) {
-  st::FrameworkProfile profile = st::load_profile("torchtitan-compile");
+  st::FrameworkProfile profile = st::load_profile("torchtitan-2025-compile");
   for (const int micro_batches : {1, 3}) {
     SCOPED_TRACE(micro_batches);
     const auto kept = [&](std::int64_t layers) {
@@ -64,7 +64,7 @@ TEST(KeptRecomputation, HoldsWhatMadeTheRoutersWeights) {
 
 // The layers' weights of before go one by one while forward runs, so its peak hardly moves; backward's end is where they are all there.
 TEST(KeptRecomputation, GoesWhenTheLayerRunsAgain) {
-  st::FrameworkProfile profile = st::load_profile("torchtitan-compile");
+  st::FrameworkProfile profile = st::load_profile("torchtitan-2025-compile");
   const auto peak = [&](bool keeps, st::Recompute recompute) {
     profile.dispatcher_keeps_weights = keeps;
     st::Strategy s = expert_job(1);

@@ -497,15 +497,18 @@ TEST(MeasuredRun, TorchtitanIsThatOfTheRowsDate) {
 
 // PrimeIntellect-ai/prime-rl src/prime_rl/trainer/sft/train.py: `out` keeps the fp32 logits that `del logits` lets go of from 2026-01-05 on (5ad6f62fc).
 TEST(MeasuredRun, PrimeRlsTrainerReadsEachLossAndHoldsItsLogits) {
-  const auto of = [](const std::string& task, const std::string& source) {
-    return scenario({{"framework", "torchtitan"}, {"task", task}, {"n_gpus", "8"}, {"sharding", "fsdp"}, {"global_batch", "16"}, {"source", source}}).profile;
+  const auto of = [](const std::string& framework, const std::string& task, const std::string& source) {
+    return scenario({{"framework", framework}, {"task", task}, {"n_gpus", "8"}, {"sharding", "fsdp"}, {"global_batch", "16"}, {"recompute", "full"}, {"torch_compile", "y"}, {"source", source}});
   };
-  const strategies::FrameworkProfile p = of("sft", "PrimeIntellect-ai/prime-rl@d8f290ef0 benchmarks/baselines/a.json (2026-01-15)");
-  EXPECT_TRUE(p.holds_output && p.reads_loss && p.blocking_input && p.waits_after_step && p.expandable_segments);
-  EXPECT_FALSE(p.keeps_logits || p.fused_optimizer || p.gradient_norm_sync);
-  const strategies::FrameworkProfile before = of("sft", "PrimeIntellect-ai/prime-rl@0123456 a.json (2026-01-04)");
+  const auto now = of("prime-rl", "sft", "PrimeIntellect-ai/prime-rl@d8f290ef0 benchmarks/baselines/a.json (2026-01-15)");
+  const strategies::FrameworkProfile& p = now.profile;
+  EXPECT_EQ(p.name, "huggingface-mixed");   // its checkpoints run without torch.compile
+  EXPECT_EQ(now.strategy.data_parallel.kind, strategies::DataParallelKind::fsdp2);
+  EXPECT_TRUE(p.holds_output && p.reads_loss && p.blocking_input && p.waits_after_step && p.expandable_segments && p.stored_parameter == DType::fp32 && p.reduce == DType::fp32);
+  EXPECT_FALSE(p.compiled || p.autocast || p.keeps_logits || p.fused_optimizer);
+  const strategies::FrameworkProfile before = of("prime-rl", "sft", "PrimeIntellect-ai/prime-rl@0123456 a.json (2026-01-04)").profile;
   EXPECT_TRUE(before.reads_loss && !before.holds_output);
-  EXPECT_FALSE(of("pretrain", "pytorch/torchtitan pull request 1690 (2025-09)").reads_loss);
+  EXPECT_FALSE(of("torchtitan", "pretrain", "pytorch/torchtitan pull request 1690 (2025-09)").profile.reads_loss);
 }
 
 // Loops that time each step wait for the device at its end, Hugging Face's Trainer for each loss.

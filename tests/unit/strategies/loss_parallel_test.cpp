@@ -35,7 +35,7 @@ TEST(LossParallel, KeepsAndPeaksAsPyTorchDoes) {
   const nlohmann::json answers = oracle("torch_loss_parallel.json")["cases"];
   for (const auto& row : answers) {
     const bool eager = row["loss"] == "eager";
-    const char* profile = eager ? "torchtitan" : "torchtitan-compile";
+    const char* profile = eager ? "torchtitan-2025" : "torchtitan-2025-compile";
     // Its logits are gone before backward.
     const double peak = eager ? row["backward peak"].get<double>() : row["kept"].get<double>() + row["gradient"].get<double>();
     EXPECT_NEAR(per_logit(profile, &StepBytes::after_forward), row["kept"].get<double>(), 0.05) << row.dump();
