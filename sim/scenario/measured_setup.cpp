@@ -26,8 +26,12 @@ std::string megatron_of(const config::CsvRow& row, const std::string& gpu) {
   return gpu.starts_with("v100") || attention == "unfused" || fp16_before_hopper ? "megatron-2021" : "megatron-core";
 }
 
-/// A profile whose kernels may be compiled has a file for that, `<profile>-compile`.
+/// A profile whose kernels may be compiled has a file for that, `<profile>-compile`. Transformers' layers in a checkpoint are not compiled with
+/// FlashAttention: its call asks values of position_ids (modeling_flash_attention_utils.py, _is_packed_sequence), and a checkpoint whose
+/// function breaks the graph runs without torch.compile (torch/utils/checkpoint.py, Note: torch.compile and checkpoint).
 std::string compiled_form(const config::CsvRow& row, const std::string& profile) {
+  const std::string attention = cell(row, "attention");   // "flash" may be PyTorch's own call
+  if (profile == "huggingface" && cell(row, "recompute") == "full" && (attention == "flash2" || attention == "flash3" || attention == "flash4")) return profile;
   const std::vector<std::string> names = strategies::profile_names();
   return compiled(row) && std::find(names.begin(), names.end(), profile + "-compile") != names.end() ? profile + "-compile" : profile;
 }

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "sim/scenario/measured_run.h"
+#include "sim/scenario/simulate.h"
 #include "strategies/data/catalog.h"
 
 namespace rehearse::scenario::measured_run_test {
@@ -509,6 +510,50 @@ TEST(MeasuredRun, PrimeRlsTrainerReadsEachLossAndHoldsItsLogits) {
   const strategies::FrameworkProfile before = of("prime-rl", "sft", "PrimeIntellect-ai/prime-rl@0123456 a.json (2026-01-04)").profile;
   EXPECT_TRUE(before.reads_loss && !before.holds_output);
   EXPECT_FALSE(of("torchtitan", "pretrain", "pytorch/torchtitan pull request 1690 (2025-09)").profile.reads_loss);
+}
+
+// Transformers under torch.compile; in a checkpoint FlashAttention's call keeps a layer from it.
+TEST(MeasuredRun, TransformersAreCompiledUnlessACheckpointHoldsFlashAttention) {
+  const auto profile_of = [](const std::string& recompute, const std::string& attention, const std::string& note = "") {
+    return scenario({{"framework", "hf"}, {"n_gpus", "8"}, {"sharding", "fsdp"}, {"global_batch", "8"}, {"torch_compile", "y"}, {"recompute", recompute}, {"attention", attention}, {"note", note}}).profile;
+  };
+  EXPECT_EQ(profile_of("full", "sdpa").name, "huggingface-compile");
+  EXPECT_EQ(profile_of("none", "flash2").name, "huggingface-compile");
+  EXPECT_EQ(profile_of("full", "flash2").name, "huggingface");
+  EXPECT_EQ(profile_of("none", "sdpa").loss, strategies::LossKind::compiled);
+  EXPECT_EQ(profile_of("none", "sdpa", "cross-entropy of whole logits in a loop of its own").loss, strategies::LossKind::upcast);
+}
+
+// torchtitan's releases: grouped keys and loss in chunks in 2026, one kernel for norms from PyTorch 2.8 on; its options, and its pipelines' default.
+TEST(MeasuredRun, TorchtitanByRelease) {
+  const auto of = [](const std::string& source, const std::string& note, const std::string& pp = "1") {
+    return scenario({{"framework", "torchtitan"}, {"n_gpus", "8"}, {"sharding", "fsdp"}, {"pp", pp}, {"global_batch", "64"}, {"micro_batch", ""}, {"source", source}, {"note", note}});
+  };
+  EXPECT_EQ(of("somebody's table (2026-08)", "").profile.name, "torchtitan");
+  EXPECT_EQ(of("somebody's table (2026-01-05)", "").profile.name, "torchtitan-2025");
+  EXPECT_EQ(of("somebody's table", "").profile.name, "torchtitan-2025");
+  EXPECT_EQ(of("somebody's table", "loss: ChunkedCELoss").profile.name, "torchtitan");
+  EXPECT_EQ(of("a table (2025-03)", "").profile.norm, strategies::Fusion::eager);
+  EXPECT_EQ(of("a table (2025-12)", "").profile.norm, strategies::Fusion::native);
+  const Scenario narrow = of("a table (2026-08)", "training.dtype bfloat16; fsdp_reshard_after_forward never");
+  EXPECT_TRUE(narrow.profile.stored_parameter == DType::bf16 && narrow.profile.optimizer_state == DType::bf16 && narrow.profile.reduce == DType::fp32);
+  EXPECT_FALSE(narrow.strategy.data_parallel.reshard_after_forward.value_or(true));
+  EXPECT_EQ(of("a table (2026-01-05)", "", "2").strategy.training.micro_batch_size, 1);
+}
+
+// What other streams hold of half a million tokens is more than the card, but comes back while a layer takes seconds: the allocator waits, and the job fits
+// (thunlp/BurstEngine's baselines: Megatron-LM core 0.9 on eight A800, tensor parallel 8). Until PyTorch 2.2 what synchronous collectives use is held as well.
+TEST(MeasuredRun, WaitingForOtherStreamsNowAndThenFits) {
+  const auto row = [](const std::string& container) {
+    return scenario({{"framework", "megatron-lm"}, {"model", "Llama-7B"}, {"gpu", "a800-sxm"}, {"n_gpus", "8"}, {"tp", "8"}, {"sp", "y"}, {"sharding", "zero1"}, {"seq_len", "524288"}, {"vocab", "32768"}, {"micro_batch", "1"},
+                     {"global_batch", "1"}, {"recompute", "full"}, {"attention", "flash"}, {"note", "nvcr.io/nvidia/pytorch:" + container}});
+  };
+  const Scenario s = row("24.07-py3");
+  EXPECT_EQ(s.profile.record_streams, strategies::RecordStreams::async);
+  EXPECT_EQ(row("23.09-py3").profile.record_streams, strategies::RecordStreams::all);
+  const Result result = simulate(s);
+  EXPECT_TRUE(result.fits);
+  EXPECT_LE(result.classes[0].peak_device(), s.cluster.gpu.memory);
 }
 
 // Loops that time each step wait for the device at its end, Hugging Face's Trainer for each loss.

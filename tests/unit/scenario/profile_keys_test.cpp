@@ -6,6 +6,7 @@
 #include "sim/model/presets.h"
 #include "sim/scenario/simulate.h"
 #include "strategies/framework/profile.h"
+#include "tests/support/byte_ledger.h"
 #include "tests/unit/scenario/small_jobs.h"
 
 namespace rehearse::scenario::profile_keys_test {
@@ -46,6 +47,18 @@ void expect_change(const Scenario& s, const std::string& key, const std::string&
   EXPECT_NE(with(off), with(on)) << key;
 }
 
+// A buffer for each micro-batch's gradient: 8 of them on the first stage, less the one in hand, 256 tokens x 512 in 16 bits each.
+TEST(ProfileKeys, OfReceiveBuffers) {
+  Scenario s = job("torchtitan", 1, 1, 2);
+  s.strategy.training.global_batch_size = 8 * s.strategy.training.micro_batch_size * s.strategy.parallelism.degrees.data;
+  const auto parameters = [&](bool buffers) {
+    s.profile.receives_into_buffers = buffers;
+    return test_support::ByteLedger(st::write_plan(s.model, s.strategy, s.profile, 8), 0).step().persistent;
+  };
+  const std::int64_t message = s.strategy.training.micro_batch_size * s.strategy.training.sequence_length * s.model.hidden * 2;
+  EXPECT_EQ(parameters(true) - parameters(false), 7 * message);
+}
+
 TEST(ProfileKeys, OfPipelinesAndRowParallelLayers) {
   expect_change(job("nanotron", 1, 2), "asynchronous_row", "false", "true");
   expect_change(job("megatron-deepspeed", 1, 1, 2), "wide_bf16_in_stages", "false", "true");
@@ -58,6 +71,7 @@ TEST(ProfileKeys, OfExperts) {
   s.model = model::make_from_shapes(shapes);
   s.profile = without_host_time(std::move(s.profile));   // which hides what products of this size take
   expect_change(s, "native_grouped", "false", "true");
+  expect_change(s, "weighs_wide_outputs", "false", "true");
   Scenario oss = job("megatron-core", 1);
   oss.model = model::load_preset("gpt-oss-20b");   // experts with biases and a clamped activation
   oss.model.layers.resize(2);
