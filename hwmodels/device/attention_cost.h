@@ -7,6 +7,7 @@
 namespace rehearse::hwmodels {
 
 /// Fused: work of a tile = 128 queries * (keys they see + ramp + waste per edge of the mask) * (2(d + dv) [* 2.5] + softmax);
+/// with dropout a random number per score besides, drawn by one SM at a rate of its own;
 /// time = launch + the longer of all waves and the longest single tile, never less than reading and writing once.
 /// Kernels on 8-bit operands (cudnn_fp8, cudnn_mxfp8) have a cost per score of backward's own, and no stand-in: a GPU has their parameters or
 /// the scenario is refused (sim/scenario/resolve.cpp).

@@ -79,6 +79,7 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, Pace pace) {
   DeviceRates r;
   r.p = kernel_parameters_from(gpu.kernel_parameters);
   r.sms = gpu.sms;
+  r.boost_clock = gpu.boost_clock_mhz * 1e6;
   r.hbm = gpu.hbm_bandwidth.value;
   if (gpu.locked_clock_mhz > 0) r.highest_clock = gpu.locked_clock_mhz / gpu.highest_clock_mhz();
   const double sm_clocks = gpu.sms * gpu.boost_clock_mhz * 1e6 * r.highest_clock;

@@ -33,6 +33,7 @@ constexpr std::size_t kDTypes = static_cast<std::size_t>(DType::boolean) + 1;
 struct DeviceRates {
   KernelParameters p;
   double sms = 1;
+  double boost_clock = 0;                  // Hz, of the datasheet's peaks
   double hbm = 0;                          // datasheet bytes/s
   double strided = 0;                      // elements/s that pointwise kernels load one by one, memory aside; 0: no limit
   double converting = 0;                   // the same of operands and results that are converted one by one

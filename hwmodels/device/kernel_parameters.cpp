@@ -46,6 +46,8 @@ constexpr std::array kFields{
     REHEARSE_FIELD(grouped_group_us, false),
     REHEARSE_FIELD(native_grouped_fraction, true),
     REHEARSE_FIELD(attention_clock_ratio, false),
+    REHEARSE_FIELD(cudnn_random_per_clock, false),
+    REHEARSE_FIELD(flash2_random_per_clock, false),
     REHEARSE_ATTENTION(flash1),
     REHEARSE_ATTENTION(flash2),
     REHEARSE_ATTENTION(flash3),

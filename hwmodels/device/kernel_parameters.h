@@ -50,6 +50,8 @@ struct KernelParameters {
   double grouped_group_us = 0;              // per group: descriptors, pointers, the streams' hand-over
   double native_grouped_fraction = 1;       // of that, what PyTorch's own kernel reaches on 16-bit operands
 
+  // Random numbers that one SM draws per clock for attention's dropout, one per score, while its kernel does nothing else. 0: no time of their own.
+  double cudnn_random_per_clock = 0, flash2_random_per_clock = 0;
   double attention_clock_ratio = 1;         // attention keeps more of the clock at the power limit than products of training steps as busy do
   AttentionParameters flash1, flash2, flash3, cudnn, cudnn_9_13, cudnn_fp8, cudnn_mxfp8, aotriton;
   double triton_forward_share = 0, triton_backward_share = 0;          // of flash2's speed; 0: not measured there

@@ -46,7 +46,7 @@ enum class AttentionKernel : std::uint8_t {
 
 /// Shapes and traffic of one kernel launch. Sizes are of one rank.
 ///   products               batch, m, n, k; dtype = operands, output_dtype = C; accumulate: C is also read
-///   attention              batch, heads, kv_heads, query_length, key_length, head_dim, value_head_dim, causal, window
+///   attention              batch, heads, kv_heads, query_length, key_length, head_dim, value_head_dim, causal, window; dropout: which scores are kept is drawn in the kernel
 ///   everything else        bytes_read, bytes_written (HBM traffic if nothing stays in L2), flops; strided: elements of the result; converting: of all operands and the result
 struct KernelSpec {
   KernelKind kind = KernelKind::elementwise;
@@ -56,6 +56,7 @@ struct KernelSpec {
   DType output_dtype = DType::bf16;
   bool accumulate = false;
   bool causal = true;
+  bool dropout = false;
   std::int64_t batch = 1, m = 0, n = 0, k = 0;
   std::int64_t heads = 0, kv_heads = 0, query_length = 0, key_length = 0, head_dim = 0, value_head_dim = 0, window = 0;
   std::int64_t bytes_read = 0, bytes_written = 0, elements = 0;

@@ -25,7 +25,7 @@ Item Operators::attention_kernel(KernelKind kind, const AttentionShape& s, bool 
   const DType eight = c_.gemm == DType::mxfp8 ? DType::mxfp8 : DType::fp8;
   const AttentionKernel which = !narrow ? c_.profile.attention : eight == DType::mxfp8 ? AttentionKernel::cudnn_mxfp8 : AttentionKernel::cudnn_fp8;
   return {.kind = Item::Kind::kernel,
-          .spec = c_.builder.kernel({.kind = kind, .attention = which, .dtype = narrow ? eight : c_.activation, .output_dtype = c_.activation, .causal = causal, .batch = s.batch, .heads = s.heads,
+          .spec = c_.builder.kernel({.kind = kind, .attention = which, .dtype = narrow ? eight : c_.activation, .output_dtype = c_.activation, .causal = causal, .dropout = c_.profile.dropout && c_.model.attention_dropout > 0, .batch = s.batch, .heads = s.heads,
                                      .kv_heads = s.kv_heads, .query_length = queries, .key_length = keys, .head_dim = s.head_dim, .value_head_dim = s.value_dim, .window = s.window,
                                      .name = kind == KernelKind::attention_forward ? "attention" : "attention backward"})};
 }

@@ -11,6 +11,7 @@
 #include "sim/scenario/measured_run.h"
 #include "sim/scenario/simulate.h"
 #include "strategies/data/catalog.h"
+#include "strategies/plan_writer.h"
 
 namespace rehearse::scenario::measured_run_test {
 namespace {
@@ -510,6 +511,23 @@ TEST(MeasuredRun, PrimeRlsTrainerReadsEachLossAndHoldsItsLogits) {
   const strategies::FrameworkProfile before = of("prime-rl", "sft", "PrimeIntellect-ai/prime-rl@0123456 a.json (2026-01-04)").profile;
   EXPECT_TRUE(before.reads_loss && !before.holds_output);
   EXPECT_FALSE(of("torchtitan", "pretrain", "pytorch/torchtitan pull request 1690 (2025-09)").profile.reads_loss);
+}
+
+// A note's dropout is both of Megatron's; an adapter's of transformers is neither. Attention's kernels draw where the framework trains with dropout.
+TEST(MeasuredRun, DropoutOfMegatronsNotes) {
+  const auto of = [](const std::string& framework, const std::string& note) {
+    return scenario({{"framework", framework}, {"n_gpus", "8"}, {"global_batch", "8"}, {"note", note}});
+  };
+  const auto draws = [](const Scenario& s) {
+    const plan::Plan plan = strategies::write_plan(s.model, s.strategy, s.profile, s.cluster.gpus_per_node);
+    return std::any_of(plan.kernels.begin(), plan.kernels.end(), [](const model::KernelSpec& k) { return k.dropout; });
+  };
+  const Scenario with = of("megatron-lm", "hidden dropout 0.1 and attention dropout 0.1");
+  EXPECT_EQ(with.model.dropout, 0.1);
+  EXPECT_EQ(with.model.attention_dropout, 0.1);
+  EXPECT_TRUE(draws(with));
+  EXPECT_FALSE(draws(of("megatron-lm", "no dropout")));
+  EXPECT_EQ(of("hf", "dropout 0.1").model.attention_dropout, 0);
 }
 
 // Transformers under torch.compile; in a checkpoint FlashAttention's call keeps a layer from it.

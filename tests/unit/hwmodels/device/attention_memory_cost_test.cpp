@@ -59,6 +59,26 @@ TEST(AttentionCost, LibrariesOnAmdDiffer) {
   EXPECT_NEAR(time(AttentionKernel::flash2, true) / time(AttentionKernel::composable, true), 0.42, 0.001);
 }
 
+// Dropout: a random number per score, forward and again backward. On an H100 (hopper.yaml) 4 numbers per clock of an SM in cuDNN, 17.7 in
+// FlashAttention 2: 64 heads of 16,384 x 16,384 scores over 132 SMs of 1830 MHz.
+TEST(AttentionCost, DropoutDrawsANumberPerScore) {
+  const KernelModel gpu(load_gpu("h100-sxm"), ClockState::burst);
+  const auto drawing = [&](AttentionKernel kernel, bool backward, bool causal) {
+    model::KernelSpec s = attention(2, 32, 16384);
+    s.attention = kernel, s.causal = causal;
+    if (backward) s.kind = KernelKind::attention_backward;
+    const double without = to_seconds(gpu.cost(s).duration);
+    s.dropout = true;
+    return to_seconds(gpu.cost(s).duration) - without;
+  };
+  const double numbers_per_clock = 64 * 16384.0 * 16384.0 / (132 * 1.83e9);
+  EXPECT_NEAR(drawing(AttentionKernel::cudnn, false, false), numbers_per_clock / 4, 0.001 * numbers_per_clock);
+  EXPECT_NEAR(drawing(AttentionKernel::cudnn, true, false), numbers_per_clock / 4, 0.001 * numbers_per_clock);
+  EXPECT_NEAR(drawing(AttentionKernel::cudnn_9_13, false, true), numbers_per_clock / 8, 0.002 * numbers_per_clock);  // and half of each diagonal tile
+  EXPECT_NEAR(drawing(AttentionKernel::flash2, false, false), numbers_per_clock / 17.7, 0.001 * numbers_per_clock);
+  EXPECT_EQ(drawing(AttentionKernel::flash1, false, false), 0);
+}
+
 TEST(AttentionCost, NeverFasterThanPeakOrMemoryAllow) {
   for (const std::string& name : gpu_names()) {
     const KernelModel gpu(load_gpu(name), ClockState::burst);
