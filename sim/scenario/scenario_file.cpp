@@ -228,7 +228,7 @@ const config::Fields<st::Memory>& memory_fields() {
       config::integer("tiled_mlp_num_shards", &T::tiled_mlp_num_shards, "tiled_mlp: how many pieces; default: sequence over hidden size, rounded up", positive),
       config::integer("sequence_chunk", &T::sequence_chunk, "tokens of the whole sequence that attention, MLP and loss take at a time; queries, keys and values of the others wait in host memory (DeepSpeed's FPDT, --ds-sequence-parallel-fpdt-chunk-size)", positive),
       config::boolean("partition_activations", &T::partition_activations, "each tensor rank keeps a piece of a recomputed layer's input"),
-      config::text("recompute_modules", &T::recompute_modules, "selective: core_attn, layernorm, latent_layernorm, mlp, mlp_act, mla_up_proj, moe, moe_act, shared_experts, shared_experts_act, or operators, or products, weight_products, attention_products, attention_projections or qkv_products (all else is made again)"),
+      config::text("recompute_modules", &T::recompute_modules, "selective: core_attn, layernorm, latent_layernorm, mlp, mlp_act, mla_up_proj, moe, moe_act, shared_experts, shared_experts_act, or operators (with grouped_products: experts' too are kept), or products, weight_products, attention_products, attention_projections or qkv_products (all else is made again)"),
   };
   return table;
 }

@@ -170,6 +170,7 @@ const config::Fields<P>& fields() {
       config::boolean("dropout", &P::dropout, "trains with dropout"),
       config::boolean("grouped_experts", &P::grouped_experts, "one grouped product for all experts of a rank; false: a loop"),
       config::boolean("sums_slots_by_index_add", &P::sums_slots_by_index_add, "each token's outputs are summed by index_add_, whose autograd keeps them"),
+      config::boolean("default_save_list", &P::default_save_list, "per-operator selective checkpointing keeps every product with a bias and every exchange of tokens"),
       config::boolean("weighs_wide_outputs", &P::weighs_wide_outputs, "with weighs_expert_outputs: they multiply an fp32 copy"),
       config::boolean("weighs_expert_outputs", &P::weighs_expert_outputs, "the router's weights multiply what experts return, not what their second product reads"),
       config::boolean("fused_expert_mlp", &P::fused_expert_mlp, "activation, biases and quantisation of grouped experts happen inside their products"),

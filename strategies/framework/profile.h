@@ -137,6 +137,7 @@ struct FrameworkProfile {
   bool dropout = false;                   // trains with dropout masks by default
   bool grouped_experts = true;            // one grouped product for all experts of a rank; false: a loop over experts
   bool sums_slots_by_index_add = false;   // each token's outputs are summed by index_add_, whose autograd keeps them; else by scatter_add_ or a kernel of its own
+  bool default_save_list = false;         // per-operator selective checkpointing keeps what PyTorch's partitioner calls compute-intensive, products with a bias (addmm) among it, and every exchange of tokens
   bool weighs_wide_outputs = false;       // weighs_expert_outputs: an fp32 copy, which is cast back (torchtitan)
   bool weighs_expert_outputs = false;     // the router's weights multiply what experts return, not what their second product reads
   bool fused_expert_mlp = false;          // grouped: activation, biases and quantisation inside the products

@@ -87,6 +87,7 @@ class ExpertLayer {
   TensorId experts(const Slots& in);
   TensorId activation(TensorId x, TensorId weights, std::int64_t width);
   TensorId clamp(TensorId x, std::int64_t size);
+  void clamped_activation(Node& node, std::int64_t size);
   TensorId first_bias(TensorId x, std::int64_t width);
   TensorId output_bias(TensorId x, TensorId weights);
   TensorId copy(TensorId x, const char* name);

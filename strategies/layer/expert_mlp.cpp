@@ -73,14 +73,23 @@ TensorId ExpertLayer::activation(TensorId x, TensorId weights, std::int64_t widt
   }
   const std::int64_t parts = loops() ? load_.local : 1;
   const KernelKind halves = !loops() && c_.model.gated_mlp && is_native(c_.activation_fusion()) ? KernelKind::strided : KernelKind::elementwise;  // as Operators::activation
-  const bool apart = loops() && c_.model.gated_mlp && (weighs_outputs() || c_.model.activation != model::Activation::silu);
-  if (apart) {
-    // silu(gate), times up, an operator each: the product's operands are kept too.
-    const TensorId silu = tape_.tensor("experts silu", size);
-    node.intermediates.push_back(silu);
-    node.saved.push_back(silu);
+  // silu(gate), times up, an operator each: the product's operands are kept too.
+  const bool apart = !fused_ && c_.model.gated_mlp && (loops() ? weighs_outputs() || c_.model.activation != model::Activation::silu : c_.profile.grouped_experts && is_native(c_.activation_fusion()));
+  const bool clamped = apart && c_.model.clamped_activation;
+  const auto kept = [&](const char* name) {
+    node.intermediates.push_back(tape_.tensor(name, size));
+    node.saved.push_back(node.intermediates.back());
+  };
+  if (clamped) {
+    for (const char* name : {"experts clamped gate", "experts clamped up", "experts sigmoid", "experts gated"}) kept(name);
+  } else if (apart) {
+    kept("experts silu");
   }
   for (std::int64_t i = 0; i < parts && !fused_; ++i) {
+    if (clamped) {
+      clamped_activation(node, size / parts);
+      continue;
+    }
     node.forward.push_back(op_.kernel("experts activation", in / parts, size / parts, halves));
     if (apart) node.forward.push_back(op_.kernel("experts gate product", 2 * size / parts, size / parts));
     node.backward.push_back(op_.kernel("experts activation backward", (in + size) / parts, in / parts, halves));
@@ -104,6 +113,21 @@ TensorId ExpertLayer::activation(TensorId x, TensorId weights, std::int64_t widt
   }
   tape_.nodes.push_back(std::move(node));
   return y;
+}
+
+/// Every second element of the first product, clamped, times its own sigmoid; times the others, clamped, and one: operators of PyTorch.
+/// Source: torchtitan models/gpt_oss/moe.py, swiglu; transformers modeling_gpt_oss.py, _apply_gate; backward as autograd records it.
+void ExpertLayer::clamped_activation(Node& node, std::int64_t size) {
+  auto &f = node.forward, &b = node.backward;
+  const auto operation = [&](const char* name, std::int64_t operands) { return op_.kernel(name, operands * size, size); };
+  for (const char* name : {"clamp gate", "clamp up"}) f.push_back(op_.kernel(name, size, size, KernelKind::strided));
+  f.insert(f.end(), {Operators::alloc(0, size), operation("scale gate", 1), operation("sigmoid", 1), Operators::free(0), operation("gate product", 2), operation("up product", 2)});
+  b.insert(b.end(), {Operators::alloc(1, size), operation("up gradient", 2), Operators::alloc(2, size), operation("gated gradient", 2), operation("gated gradient sum", 2), Operators::alloc(3, size), operation("sigmoid gradient", 2),
+                     operation("gate gradient", 2), operation("sigmoid backward", 2), operation("scale gate backward", 1), operation("gate gradient sum", 2), Operators::free(3)});
+  for (const char* name : {"clamp gate backward", "clamp up backward"}) b.push_back(op_.kernel(name, 2 * size, size, KernelKind::strided));
+  b.push_back(Operators::alloc(4, 2 * size));
+  for (const char* name : {"cut gate backward", "cut up backward"}) b.insert(b.end(), {op_.kernel(name, 0, 2 * size, KernelKind::memset), op_.kernel(name, size, size, KernelKind::strided)});
+  b.insert(b.end(), {op_.kernel("gate and up gradient", 4 * size, 2 * size), Operators::free(4), Operators::free(2), Operators::free(1)});
 }
 
 /// Gate and up cut apart, clamped and joined again before the activation's kernel.

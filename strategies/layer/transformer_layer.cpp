@@ -36,12 +36,13 @@ void apply_selective(const LowerContext& c, Tape& tape) {
   if (projections || modules.contains("operators") || modules.contains("products") || modules.contains("weight_products") || modules.contains("attention_products")) {
     // torchtitan: the whole layer is one checkpoint whose matrix products (every second one), attention and exchanges of tokens are
     // kept: aten.mm, which nvfp4's scaled_mm and experts' grouped_mm are not, and all_to_all_single, which is on the lists of llama4,
-    // deepseek_v3 and gpt_oss, not on qwen3's (their parallelize.py, _op_sac_save_list, 2025-12; torchao nvfp4_linear.py). MaxText's `minimal_flash` policies keep all products and attention, those
+    // deepseek_v3 and gpt_oss, not on qwen3's (their parallelize.py, _op_sac_save_list, 2025-12; torchao nvfp4_linear.py). Products with a bias are aten.addmm:
+    // on none of these lists, all kept from 2026-03 on (distributed/activation_checkpoint.py at 114151ad4, _get_default_save_ops), where the router's is made again. MaxText's `minimal_flash` policies keep all products and attention, those
     // "with_context_except_mlp" only attention's; `save_dot_except_mlp` keeps attention's projections but not attention itself,
     // `save_qkv_proj` the queries, keys and values alone (layers/decoders.py, get_remat_policy).
     // jax.checkpoint_policies.dots_with_no_batch_dims_saveable knows products with weights alone.
-    const bool every_second = modules.contains("operators"), weights_only = modules.contains("weight_products");
-    const bool keeps_exchanges = every_second && !c.model.family.starts_with("qwen3"), grouped = every_second && c.profile.grouped_experts;
+    const bool every_second = modules.contains("operators"), keeps_grouped = modules.contains("grouped_products"), weights_only = modules.contains("weight_products");
+    const bool keeps_exchanges = every_second && (c.profile.default_save_list || !c.model.family.starts_with("qwen3")), grouped = every_second && c.profile.grouped_experts;
     const bool but_mlp = !every_second && !weights_only && !modules.contains("products");
     int products = 0;
     for (Node& n : tape.nodes) {
@@ -52,11 +53,18 @@ void apply_selective(const LowerContext& c, Tape& tape) {
       const bool mlp = has(n, {"fc1", "fc2", "gate_up", "gate_proj", "up_proj", "down_proj"});
       const bool left_out = (but_mlp && mlp) || (qkv_only && has(n, {"o_proj"}));
       if (grouped && product && n.name.starts_with("experts ")) {
-        n.cached = n.discard_output = false;
+        n.cached = keeps_grouped, n.discard_output = false;
         continue;
       }
-      n.cached = (n.name == "attention" && !weights_only && !projections) || (keeps_exchanges && n.cached) ||
-                 (product && (every_second ? c.gemm != DType::nvfp4 && products++ % 2 == 0 : !left_out));
+      const bool biased = std::any_of(n.backward.begin(), n.backward.end(), [&](const Item& i) {
+        return i.kind == Item::Kind::weight_gradient && !tape.weights[static_cast<std::size_t>(i.weight)].matrix;
+      });
+      const auto listed = [&] {
+        if (c.gemm == DType::nvfp4) return false;
+        if (biased || (c.profile.default_save_list && n.name == "router")) return biased && c.profile.default_save_list;
+        return products++ % 2 == 0;
+      };
+      n.cached = (n.name == "attention" && !weights_only && !projections) || (keeps_exchanges && n.cached) || (product && (every_second ? listed() : !left_out));
       n.discard_output = false;
     }
     tape.regions = 1;

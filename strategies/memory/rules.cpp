@@ -12,7 +12,7 @@ namespace rehearse::strategies {
 namespace {
 
 /// Parts of a layer that selective recomputation knows (strategies/layer/transformer_layer.cpp).
-constexpr const char* kRecomputedModules[] = {"core_attn", "layernorm", "latent_layernorm", "mlp", "mlp_act", "mla_up_proj", "moe", "moe_act", "shared_experts", "shared_experts_act", "operators", "products", "weight_products", "attention_products", "attention_projections", "qkv_products"};
+constexpr const char* kRecomputedModules[] = {"core_attn", "layernorm", "latent_layernorm", "mlp", "mlp_act", "mla_up_proj", "moe", "moe_act", "shared_experts", "shared_experts_act", "operators", "grouped_products", "products", "weight_products", "attention_products", "attention_projections", "qkv_products"};
 
 /// Sequences in pieces (strategies/layer/tiled.cpp).
 void tiling_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, Rules& rules) {

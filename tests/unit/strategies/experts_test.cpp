@@ -55,6 +55,14 @@ std::map<std::pair<CollectiveKind, plan::GroupAxis>, Traffic> traffic_of(const p
   return out;
 }
 
+/// How often the first class launches a kernel of that name in a step.
+std::int64_t runs(const plan::Plan& plan, const std::string& name) {
+  std::int64_t n = 0;
+  for (const plan::Call& c : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[c.block].timing) n += i.op == plan::Opcode::kernel && plan.kernels[i.index].name == name;
+  return n;
+}
+
 double operations(const plan::Plan& plan) {
   double sum = 0;
   for (const plan::RankClass& c : plan.classes)
@@ -125,32 +133,76 @@ TEST(Experts, FullRecomputationExchangesTokensAgain) {
   EXPECT_EQ(calls("torchtitan", Recompute::selective), calls("torchtitan", Recompute::none));
 }
 
-// The same policy keeps aten.mm, which grouped_mm is not: experts' products run again. Qwen3's list has no all_to_all_single.
+// The same policy keeps aten.mm, which grouped_mm is not: experts' products run again. Until March 2026 Qwen3's list had no all_to_all_single.
 TEST(Experts, PerOperatorSelectionMakesGroupedProductsAgain) {
-  const auto plan_of = [](const char* family, Recompute recompute) {
+  const auto plan_of = [](const char* framework, const char* family, Recompute recompute) {
     model::ModelDescription model = small_mixture();
     model.family = family;
     Strategy s = job(8, 4);
     s.data_parallel.kind = DataParallelKind::ddp;
     s.memory.recompute = recompute;
-    return write_plan(model, s, load_profile("torchtitan"), 8);
-  };
-  const auto runs = [](const plan::Plan& plan, const char* name) {
-    std::int64_t n = 0;
-    for (const plan::Call& c : plan.classes[0].program.step)
-      for (const plan::Instruction& i : plan.blocks[c.block].timing) n += i.op == plan::Opcode::kernel && plan.kernels[i.index].name == name;
-    return n;
+    return write_plan(model, s, load_profile(framework), 8);
   };
   const auto exchanges = [](const plan::Plan& plan) { return traffic_of(plan).at({CollectiveKind::all_to_all, plan::GroupAxis::expert}).calls; };
-  for (const char* family : {"llama4", "qwen3_moe"}) {
-    const plan::Plan none = plan_of(family, Recompute::none), selective = plan_of(family, Recompute::selective), full = plan_of(family, Recompute::full);
-    for (const char* product : {"experts gate_up", "experts down"}) {
-      ASSERT_GT(runs(none, product), 0) << product;
-      EXPECT_EQ(runs(selective, product), runs(full, product)) << family << " " << product;
+  for (const char* framework : {"torchtitan-2025", "torchtitan"})
+    for (const char* family : {"llama4", "qwen3_moe"}) {
+      const plan::Plan none = plan_of(framework, family, Recompute::none), selective = plan_of(framework, family, Recompute::selective), full = plan_of(framework, family, Recompute::full);
+      for (const char* product : {"experts gate_up", "experts down"}) {
+        ASSERT_GT(runs(none, product), 0) << product;
+        EXPECT_EQ(runs(selective, product), runs(full, product)) << family << " " << product;
+      }
+      EXPECT_EQ(runs(selective, "experts gate_up"), 2 * runs(none, "experts gate_up")) << family;   // what comes after the last saved tensor is not run
+      const bool made_again = framework == std::string("torchtitan-2025") && family == std::string("qwen3_moe");
+      EXPECT_EQ(exchanges(selective), exchanges(made_again ? full : none)) << framework << " " << family;
     }
-    EXPECT_EQ(runs(selective, "experts gate_up"), 2 * runs(none, "experts gate_up")) << family;   // what comes after the last saved tensor is not run
-    EXPECT_EQ(exchanges(selective), exchanges(family == std::string("llama4") ? none : full)) << family;
-  }
+}
+
+// Products with a bias are aten.addmm: on no list until March 2026, all kept since, where those without are kept by turns and the router's never.
+TEST(Experts, PerOperatorSelectionKeepsProductsWithABias) {
+  const auto made_again = [](const char* framework, bool biases, std::vector<std::string> modules = {}) {
+    model::ModelDescription model = small_mixture();
+    model.qkv_bias = model.attention_output_bias = model.experts.router_bias = biases;
+    Strategy s = job(8, 1);
+    s.data_parallel.kind = DataParallelKind::ddp;
+    s.memory.recompute = Recompute::selective;
+    s.memory.recompute_modules = modules;
+    FrameworkProfile profile = load_profile(framework);
+    profile.fused_qkv = false;
+    const plan::Plan selective = write_plan(model, s, profile, 8);
+    s.memory.recompute = Recompute::none;
+    const plan::Plan none = write_plan(model, s, profile, 8);
+    std::string out;
+    for (const char* product : {"q_proj", "k_proj", "v_proj", "o_proj", "router", "experts gate_up"}) {
+      EXPECT_GT(runs(none, product), 0) << product;
+      if (runs(selective, product) > runs(none, product)) out += std::string(product) + " ";
+    }
+    return out;
+  };
+  EXPECT_EQ(made_again("torchtitan", true), "experts gate_up ");
+  EXPECT_EQ(made_again("torchtitan", true, {"operators", "grouped_products"}), "");
+  EXPECT_EQ(made_again("torchtitan", false), "k_proj o_proj router experts gate_up ");
+  EXPECT_EQ(made_again("torchtitan-2025", true), "q_proj k_proj v_proj o_proj router experts gate_up ");
+  EXPECT_EQ(made_again("torchtitan-2025", false), "k_proj o_proj experts gate_up ");
+}
+
+// Operator by operator a gated activation keeps, beside its input, silu(gate); clamped, both clamped halves, the sigmoid and their product
+// (torch.autograd.graph.saved_tensors_hooks over torchtitan's swiglu and transformers' _apply_gate: 1 and 4 times the result's bytes).
+TEST(Experts, EagerActivationsKeepTheirOperands) {
+  const auto after_forward = [](bool clamped, Fusion activation) {
+    model::ModelDescription model = small_mixture();
+    model.clamped_activation = clamped;
+    Strategy s = job(1, 1);
+    s.data_parallel.kind = DataParallelKind::ddp;
+    FrameworkProfile profile = load_profile("torchtitan");
+    profile.activation = activation;
+    const plan::Plan plan = write_plan(model, s, profile, 1);
+    test_support::ByteLedger ledger(plan, 0);
+    ledger.step();
+    return ledger.step().after_forward;
+  };
+  const std::int64_t result = 2 * 256 * 1024 * 2;   // slots of a micro-batch of one, their width, 16 bits
+  EXPECT_EQ(after_forward(false, Fusion::native) - after_forward(false, Fusion::compiled), 4 * result);
+  EXPECT_EQ(after_forward(true, Fusion::native) - after_forward(true, Fusion::compiled), 4 * 4 * result);
 }
 
 // DeepEP sends a token once to each rank, so tokens leave as they are; the network counts the copies.
