@@ -437,6 +437,7 @@ model::KernelKind conversion(const FrameworkProfile& profile, std::int64_t read,
 
 FrameworkProfile with_choices(FrameworkProfile p, const Strategy& strategy) {
   const Training& training = strategy.training;
+  p.dropout = p.dropout && training.phase != StepKind::evaluation;   // model.eval()
   if (p.wide_bf16_in_stages && training.precision == Precision::bf16 && strategy.parallelism.degrees.pipeline > 1) {
     p.gradient = p.reduce = DType::fp32;
     p.accumulates_after_backward = true;

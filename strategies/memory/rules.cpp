@@ -37,7 +37,7 @@ void tiling_rules(const model::ModelDescription& model, const Strategy& s, const
 }
 
 /// torchtitan's ChunkedCELoss where it is asked for; where it is the profile's habit only, such jobs have a loss on all logits.
-void chunked_loss_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile&, Rules& rules) {
+void chunked_loss_rules(const model::ModelDescription& model, const Strategy& s, Rules& rules) {
   if (s.training.cross_entropy != LossKind::chunked_linear) return;
   const char *key = "training.cross_entropy", *off = "Leave the key out, or use another cross_entropy";
   rules.forbid(model.softcapped_logits, key, "capped logits in chunks are not simulated", off);
@@ -91,7 +91,10 @@ void sequence_chunk_rules(const model::ModelDescription& model, const Strategy& 
 
 /// Names of what is recomputed.
 void recomputed_module_rules(const Strategy& s, Rules& rules) {
-  for (const std::string& m : s.memory.recompute_modules) {
+  const std::vector<std::string>& modules = s.memory.recompute_modules;
+  const auto named = [&](const char* name) { return std::find(modules.begin(), modules.end(), name) != modules.end(); };
+  rules.forbid(named("grouped_products") && !named("operators"), "memory.recompute_modules", "'grouped_products' is what 'operators' keeps besides, and does nothing alone", "Use [operators, grouped_products]");
+  for (const std::string& m : modules) {
     const bool known = std::any_of(std::begin(kRecomputedModules), std::end(kRecomputedModules), [&](const char* name) { return m == name; });
     rules.forbid(!known, "memory.recompute_modules", "'" + m + "' is no part of a layer that is recomputed", fmt::format("Use {}", fmt::join(kRecomputedModules, ", ")));
   }
@@ -181,7 +184,7 @@ void activation_input_rules(const model::ModelDescription& model, const Strategy
 
 void memory_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
   tiling_rules(model, s, profile, rules);
-  chunked_loss_rules(model, s, profile, rules);
+  chunked_loss_rules(model, s, rules);
   linear_loss_rules(model, s, profile, rules);
   sequence_chunk_rules(model, s, profile, rules);
   recomputed_module_rules(s, rules);

@@ -138,6 +138,26 @@ TEST(Optimizers, ReplicasMayReduceAfterEveryMicroBatch) {
   EXPECT_EQ(reduced(true), 4 * reduced(false));
 }
 
+// Nothing is dropped in evaluation: the answer is that of a model without dropout.
+TEST(Evaluation, HasNoDropout) {
+  const auto answer = [](st::StepKind phase, double dropout) {
+    Scenario s;
+    s.cluster = hwmodels::load_cluster("dgx-h100", 1);
+    s.cluster.gpus_per_node = 1;
+    s.model = small_llama(4);
+    s.model.dropout = s.model.attention_dropout = dropout;
+    s.strategy = small_job(1, 1, 4);
+    s.strategy.training.phase = phase;
+    s.profile = st::with_choices(st::load_profile("megatron-core"), s.strategy);
+    const Result r = simulate(s);
+    std::int64_t moved = 0;   // small kernels hide behind the host
+    for (const model::KernelSpec& k : r.plan.kernels) moved += k.bytes_read + k.bytes_written + (k.dropout ? 1 : 0);
+    return std::pair(moved, r.classes[0].memory.peak_allocated.value);
+  };
+  EXPECT_EQ(answer(st::StepKind::evaluation, 0.1), answer(st::StepKind::evaluation, 0));
+  EXPECT_NE(answer(st::StepKind::training, 0.1), answer(st::StepKind::training, 0));
+}
+
 // Forward only: a third of the operations, no gradients, the same states; whatever the sharding and the schedule.
 TEST(Evaluation, RunsForwardOnlyBesideTheStatesOfTraining) {
   for (st::DataParallelKind kind : {st::DataParallelKind::none, st::DataParallelKind::ddp, st::DataParallelKind::zero3, st::DataParallelKind::fsdp2, st::DataParallelKind::distributed_optimizer})

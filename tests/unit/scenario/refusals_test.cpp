@@ -109,6 +109,8 @@ TEST(Refusals, LayersOfStagesThatAreNotThere) {
 
 TEST(Refusals, PartsThatNobodyRecomputes) {
   EXPECT_EQ(mistakes("memory={recompute: selective, recompute_modules: [mlp_act, layernorm]}"), "");
+  EXPECT_EQ(mistakes("memory={recompute: selective, recompute_modules: [operators, grouped_products]}"), "");
+  EXPECT_NE(mistakes("memory={recompute: selective, recompute_modules: [grouped_products]}").find("does nothing alone"), std::string::npos);
   EXPECT_NE(mistakes("memory={recompute: selective, recompute_modules: [mlp_act, atention]}").find("'atention' is no part of a layer"), std::string::npos);
 }
 
