@@ -56,14 +56,14 @@ plan::Plan write_one_process_plan(const model::ModelDescription& model, const St
     for (int m = 0; m < micro_batches; ++m) {
       writer.unshard(0);
       writer.forward(0, m);
-      if (has_loss) writer.message(at(ActionKind::recv_forward, 1, m));
-      writer.message(at(ActionKind::send_forward, 0, m));
+      if (has_loss) writer.message(at(ActionKind::recv_forward, 1, m), false);
+      writer.message(at(ActionKind::send_forward, 0, m), false);
       if (has_loss) writer.forward(1, m);
       else if (gathers_logits) writer.wait_for_thread(loss_launch);
       if (!trains) continue;
       if (has_loss) writer.backward(1, m);
-      writer.message(at(ActionKind::recv_backward, 0, m));
-      if (has_loss) writer.message(at(ActionKind::send_backward, 1, m));
+      writer.message(at(ActionKind::recv_backward, 0, m), false);
+      if (has_loss) writer.message(at(ActionKind::send_backward, 1, m), false);
       writer.backward(0, m);
       writer.reduce_gradient(0);
     }

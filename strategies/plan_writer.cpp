@@ -97,14 +97,14 @@ void follow(const PipelineProgram& program, int rank, const FrameworkProfile& pr
         // Messages of one batch are issued together, then waited for together.
         std::size_t end = i + 1;
         while (a.batch >= 0 && end < actions.size() && actions[end].batch == a.batch) ++end;
-        for (std::size_t k = i; k < end; ++k) writer.message(actions[k]);
+        // Messages that travel under the passes are not batched, and only batches are waited for by the host.
+        // Source: megatron/core/pipeline_parallel/p2p_communication.py, _communicate (batch_p2p_comm and batch_p2p_sync).
+        const bool batched = program.channels == Channels::per_rank;
+        for (std::size_t k = i; k < end; ++k) writer.message(actions[k], batched);
         if (a.wait == Wait::at_issue)
           for (std::size_t k = i; k < end; ++k) writer.wait_for(actions[k]);
         const bool receives = std::any_of(actions.begin() + static_cast<std::ptrdiff_t>(i), actions.begin() + static_cast<std::ptrdiff_t>(end),
                                           [](const Action& x) { return x.kind == ActionKind::recv_forward || x.kind == ActionKind::recv_backward; });
-        // Messages that travel under the passes are not batched, and only batches are waited for by the host.
-        // Source: megatron/core/pipeline_parallel/p2p_communication.py, _communicate (batch_p2p_comm and batch_p2p_sync).
-        const bool batched = program.channels == Channels::per_rank;
         const bool polls = profile.message_poll > Duration{};
         if (a.wait == Wait::at_issue && batched && profile.message_sync && (receives || profile.send_sync || polls)) writer.synchronise();
         if (a.wait == Wait::at_issue && batched && polls) {

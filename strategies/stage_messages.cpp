@@ -27,27 +27,27 @@ Stream stream_of(ActionKind kind, const ChunkNeighbours& n) {
 
 }  // namespace
 
-void StageMessages::issue(const Action& a) {
+void StageMessages::issue(const Action& a, bool batched) {
   const StageChunk& c = chunks_[a.chunk];
   const int peer = enters(a.kind) ? c.neighbours.previous : c.neighbours.next;
   if (peer < 0) return;
   if (c.neighbours.gathered) return exchange(a);
-  plan::Call call{.block = block_of(a, peer), .phase = Phase::communication, .micro_batch = a.micro_batch};
+  plan::Call call{.block = block_of(a, peer, batched), .phase = Phase::communication, .micro_batch = a.micro_batch};
   call.frames[static_cast<std::size_t>(Frame::own)] = boundary(a);
   if (sends(a.kind)) call.frames[static_cast<std::size_t>(Frame::below)] = frames_.units.at(a.micro_batch, activation(a.kind) ? c.last - 1 : c.first);
   stage_.append(call);
   if (a.kind == ActionKind::send_backward) through(a);
 }
 
-std::uint32_t StageMessages::block_of(const Action& a, int peer) {
+std::uint32_t StageMessages::block_of(const Action& a, int peer, bool batched) {
   const StageChunk& c = chunks_[a.chunk];
   const bool forward = activation(a.kind);
   const Stream stream = stream_of(a.kind, c.neighbours);
   const std::int64_t bytes = bytes_of(a), sent = splits(bytes) ? bytes / stage_.strategy.parallelism.degrees.tensor : bytes;
-  const std::tuple key(a.kind, peer, stream, bytes);
+  const std::tuple key(a.kind, peer, stream, bytes, batched);
   if (const auto it = blocks_.find(key); it != blocks_.end()) return it->second;
   plan::BlockWriter w(std::string(name_of(a.kind)) + " " + std::to_string(peer));
-  const std::uint32_t spec = stage_.builder.message({static_cast<std::uint16_t>(peer), static_cast<std::uint8_t>(forward ? 0 : 1), Bytes{sent}});
+  const std::uint32_t spec = stage_.builder.message({static_cast<std::uint16_t>(peer), static_cast<std::uint8_t>(forward ? 0 : 1), Bytes{sent}, batched});
   const std::uint32_t slot = forward ? kOutputSlot : kInputGradientSlot;
   if (sends(a.kind)) {
     w.send(spec, stream, plan::kAfterCompute, stage_.profile.collective_host);

@@ -220,7 +220,7 @@ void StageWriter::backward_input(int chunk, int micro_batch) { impl_->passes.bac
 void StageWriter::backward_weight(int chunk, int micro_batch) { impl_->passes.backward_weight(chunk, micro_batch); }
 void StageWriter::overlapped(int chunk, int micro_batch, int under_chunk, int under_micro_batch) { impl_->passes.overlapped(chunk, micro_batch, under_chunk, under_micro_batch); }
 
-void StageWriter::message(const Action& action) { impl_->messages.issue(action); }
+void StageWriter::message(const Action& action, bool batched) { impl_->messages.issue(action, batched); }
 void StageWriter::wait_for(const Action& action) { impl_->messages.wait_for(action); }
 void StageWriter::synchronise() {
   impl_->stage.call("synchronise after messages", Phase::communication, nullptr, [](plan::BlockWriter& w) { w.host_sync(); });

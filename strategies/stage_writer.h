@@ -27,7 +27,7 @@ class StageWriter {
   void overlapped(int chunk, int micro_batch, int under_chunk, int under_micro_batch);
   /// Messages of a chunk's boundary, named as in pipeline/schedule.h. Issued only: computation waits at its first use,
   /// or at wait_for.
-  void message(const Action& action);
+  void message(const Action& action, bool batched);
   void wait_for(const Action& action);
   /// The host waits until the device has done everything (torch.cuda.synchronize).
   void synchronise();

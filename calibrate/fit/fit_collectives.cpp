@@ -21,7 +21,7 @@ using Rows = std::vector<const CollectiveObservation*>;
 
 constexpr const char* kNic = "nic_efficiency";
 /// Constants that say where a regime ends or how two add up: choices of the model, not costs of a machine.
-bool is_choice(const std::string& name) { return name.starts_with("send_narrow") || name == "latency_norm" || name == "nvls_chunk"; }
+bool is_choice(const std::string& name) { return name == "send_more_channels" || name == "latency_norm" || name == "nvls_chunk"; }
 
 /// Which entries of the parameters a group of this shape uses.
 std::pair<std::string, std::string> entries_of(const ClusterDescription& cluster, const CollectiveObservation& o, const CollectiveParameters& p) {
@@ -70,7 +70,7 @@ class Predictor {
         network = make_network(cluster, o.options);
       }
       const Bytes bytes{static_cast<std::int64_t>(o.bytes)};
-      const Duration time = o.kind == CollectiveKind::send_recv ? network->point_to_point(bytes, o.shape.nodes == 1, o.shape.ranks > 2 ? o.shape.ranks_per_node : 1).duration
+      const Duration time = o.kind == CollectiveKind::send_recv ? network->point_to_point(bytes, o.shape.nodes == 1, o.shape.ranks > 2 ? o.shape.ranks_per_node : 1, o.shape).duration
                                                                 : network->collective(o.kind, bytes, o.shape).duration;
       out[static_cast<Eigen::Index>(i)] = std::log(std::max(to_seconds(time), 1e-9));
     }

@@ -42,7 +42,7 @@ class CollNet final : public CollectiveAlgorithm {
     const GenerationTiming& t = *group.timing;
     double each = kind == CollectiveKind::all_reduce ? 2.0 : 1.0;
     double inside = group.local > 1 ? each * bytes / (1000 * group.link * t.ring_efficiency) : 0;
-    double through = bytes / (1000 * group.network_bandwidth());
+    double through = bytes / (1000 * (kind == CollectiveKind::all_reduce ? group.switched_bandwidth() : group.network_bandwidth()));
     return t.launch + tuner_latency(group, kind, protocol) + std::max(inside, through) +
            ramp(group.network->ramp, bytes / kMiB, group.network->ramp_half);
   }

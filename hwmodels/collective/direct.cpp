@@ -1,8 +1,11 @@
 #include "hwmodels/collective/direct.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <limits>
 
+#include "hwmodels/collective/channels.h"
 #include "hwmodels/collective/timing.h"
 
 namespace rehearse::hwmodels {
@@ -18,6 +21,11 @@ double own_nics(const Group& group) {
   return group.nic * std::min(beside, std::ceil(kEnough / group.nic));
 }
 
+/// GB/s of a message between nodes as far as its channels carry it.
+double channels_rate(const NetworkTiming& net, int channels) {
+  return net.send_channel > 0 ? net.send_channel * std::pow(channels, net.send_more_channels) : std::numeric_limits<double>::infinity();
+}
+
 }  // namespace
 
 // Local and remote parts move at the same time; the slower one decides.
@@ -25,12 +33,16 @@ double all_to_all_time(const Group& group, double bytes) {
   const GenerationTiming& t = *group.timing;
   double n = group.ranks, local = group.local;
   double inside = bytes * (local - 1) / n / (1000 * group.direct_link * t.direct_efficiency);
+  // One's own part goes through channels as well. Where each of them carries one part alone, it moves what it moves of a message.
+  if (const double channels = n * message_channels(group, bytes / n); t.send_channel > 0 && group.nodes == 1 && channels <= executed_p2p_channels(group))
+    inside = std::max(inside, bytes / (1000 * channels * t.send_channel));
   double time = t.direct_launch + t.direct_peer * (local - 1);
   if (group.nodes == 1) return time + inside + ramp(t.direct_ramp, bytes / kMiB, t.direct_ramp_half);
   const NetworkTiming& net = *group.network;
   double per_gpu = std::min(own_nics(group), group.nics * group.nic * group.nic_share / local);
   double efficiency = net.all_to_all_efficiency * std::pow(group.nodes / 2.0, -net.all_to_all_decline);
-  double through = bytes * (n - local) / n / (1000 * per_gpu * std::min(efficiency, group.nic_efficiency));
+  const double carried = (n - local) * channels_rate(net, message_channels(group, bytes / n));
+  double through = bytes * (n - local) / n / (1000 * std::min(carried, per_gpu * std::min(efficiency, group.nic_efficiency)));
   return time + net.send + net.all_to_all_peer * (n - local) + std::max(inside, through) +
          ramp(t.direct_ramp, bytes / kMiB, t.direct_ramp_half);
 }
@@ -83,26 +95,40 @@ double dispatch_time(const Group& group, const TokenExchange& exchange, double b
 
 double copy_time(const Group& group, double bytes) {
   const GenerationTiming& t = *group.timing;
-  return t.direct_launch + ramp(t.direct_ramp / 4, bytes / kMiB, t.send_ramp_half) + bytes / (1000 * group.ring_link * t.send_efficiency);
+  return t.direct_launch + ramp(t.send_ramp, bytes / kMiB, t.send_ramp_half) + bytes / (1000 * group.ring_link * t.send_efficiency);
 }
 
-double send_time(const Group& group, double bytes, bool same_domain, int concurrent) {
-  const GenerationTiming& t = *group.timing;
-  if (same_domain) {
-    double bandwidth = group.ring_link * t.send_efficiency;
-    if (t.send_narrow > 0) {
-      // Few channels until the message is large; then wide at once, which is never slower than the last
-      // narrow one.
-      double narrow = std::min(bytes, t.send_narrow_until * kMiB) / (1000 * t.send_narrow);
-      return t.direct_launch + std::max(narrow, bytes / (1000 * bandwidth));
-    }
-    return copy_time(group, bytes);
+int message_channels(const Group& communicator, double bytes) {
+  const int most = executed_p2p_channels(communicator);
+  if (communicator.nodes == 1) {
+    constexpr double kPart = 16 * kMiB;   // NCCL_P2P_NVL_CHUNKSIZE x 32
+    int channels = most;
+    while (channels * communicator.ranks > most && channels > 1) channels /= 2;
+    while (channels <= most / 2 && bytes / channels > kPart) channels *= 2;
+    return channels;
   }
-  const NetworkTiming& net = *group.network;
+  constexpr double kOfChannel = 14;       // GB/s: NCCL_P2P_PER_CHANNEL_NET_BW
+  constexpr int kPeersOfBatch = 8;        // NCCL_MAX_DEV_WORK_P2P_PER_BATCH
+  const double nics = std::max(1.0, 1.0 / communicator.gpus_per_nic);
+  const double wanted = std::max(nics, std::ceil(nics * communicator.nic / kOfChannel));
+  int channels = static_cast<int>(std::bit_ceil(static_cast<unsigned>(wanted)));
+  const int batches = (communicator.ranks + kPeersOfBatch - 1) / kPeersOfBatch;
+  while (channels * batches > most && channels > 1) channels /= 2;
+  return channels;
+}
+
+double send_time(const Group& pair, const Group& communicator, double bytes, bool same_domain, int concurrent) {
+  const GenerationTiming& t = *pair.timing;
+  const int channels = message_channels(communicator, bytes);
+  if (same_domain) {
+    const double copied = copy_time(pair, bytes);
+    return t.send_channel > 0 ? std::max(copied, t.direct_launch + bytes / (1000 * channels * t.send_channel)) : copied;
+  }
+  const NetworkTiming& net = *pair.network;
   // One message leaves through the NICs beside its GPU; many share all NICs of the node.
-  double own = own_nics(group);
-  double shared = group.nics * group.nic / std::max(1, concurrent);
-  return net.send + bytes / (1000 * std::min(own, shared) * std::max(group.common->message_efficiency, group.nic_efficiency));
+  const double own = own_nics(pair), shared = pair.nics * pair.nic / std::max(1, concurrent);
+  const double card = std::min(own, shared) * std::max(pair.common->message_efficiency, pair.nic_efficiency);
+  return net.send + bytes / (1000 * std::min(card, channels_rate(net, channels)));
 }
 
 }  // namespace rehearse::hwmodels

@@ -29,8 +29,13 @@ double bytes_with_weights(const Group& group, const TokenExchange& exchange, dou
 /// token, so that SMs may be what holds it up: a fixed time per token and the bytes of its copies, its own rank's too.
 double dispatch_time(const Group& group, const TokenExchange& exchange, double bytes, const DispatchBytes& moved);
 
-/// Microseconds of one message inside a domain, or between nodes while `concurrent` messages leave the node.
-double send_time(const Group& group, double bytes, bool same_domain, int concurrent);
+/// Channels that carry one message between two members of a communicator: the more members it has, the fewer, and more once
+/// parts are large. Source: NVIDIA/nccl@5067397c26 src/enqueue.cc (addP2pToPlan), src/graph/paths.cc (ncclTopoComputeP2pChannels).
+int message_channels(const Group& communicator, double bytes);
+
+/// Microseconds of one message between two members of `communicator`, of which `pair` is these two: inside a domain, or between
+/// nodes while `concurrent` messages leave the node.
+double send_time(const Group& pair, const Group& communicator, double bytes, bool same_domain, int concurrent);
 
 /// Microseconds that a copy engine takes to put `bytes` into the memory of a peer in the same domain.
 double copy_time(const Group& group, double bytes);

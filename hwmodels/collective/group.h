@@ -39,6 +39,8 @@ struct Group {
 
   /// What the group gets out of a node and into it, GB/s, in large messages.
   double network_bandwidth() const { return nics * nic * nic_share * nic_efficiency; }
+  /// The same of an all-reduce whose sums the fabric's switches make (SHARP).
+  double switched_bandwidth() const { return network_bandwidth() * network->sharp_efficiency; }
 };
 
 /// Precondition: shape.ranks >= 2. `nic_efficiency` etc. come from `cluster`.

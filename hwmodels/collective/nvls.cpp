@@ -76,7 +76,7 @@ class Nvls final : public CollectiveAlgorithm {
                       : bytes * (n - 1) / n / (1000 * std::min(bus / 2, group.link * t.gather_efficiency));
     double time = t.nvls_launch + data + ramp(t.nvls_ramp, bytes / kMiB, t.nvls_ramp_half);
     if (group.nodes == 1) return time;
-    double through = bytes / (1000 * group.network_bandwidth());  // SHARP: S out, S in
+    double through = bytes / (1000 * (kind == CollectiveKind::all_reduce ? group.switched_bandwidth() : group.network_bandwidth()));  // SHARP: S out, S in
     return std::max(time, t.nvls_launch + through) + 2 * group.network->tree_hop;
   }
 

@@ -26,10 +26,10 @@ Field<T> source_field() {
   X(gather_efficiency) X(ramp_step) X(ramp_half) X(nvls_launch) X(nvls_efficiency) \
   X(nvls_rack_efficiency) X(nvls_tree_efficiency) X(nvls_chunk) X(nvls_ramp) X(nvls_ramp_half) \
   X(direct_launch) X(direct_peer) X(direct_efficiency) X(direct_ramp) X(direct_ramp_half) \
-  X(send_efficiency) X(send_ramp_half) X(send_narrow) X(send_narrow_until)
+  X(send_efficiency) X(send_ramp) X(send_ramp_half) X(send_channel)
 #define REHEARSE_NETWORK_NUMBERS(X) \
   X(tree_hop) X(tree_hop_large) X(tree_hop_half) X(ring_step_ll) X(ring_step_ll128) X(ring_step_simple) \
-  X(ramp) X(ramp_half) X(tree_efficiency) X(send) X(all_to_all_efficiency) X(all_to_all_decline) X(all_to_all_peer) \
+  X(ramp) X(ramp_half) X(tree_efficiency) X(send) X(send_channel) X(send_more_channels) X(sharp_efficiency) X(all_to_all_efficiency) X(all_to_all_decline) X(all_to_all_peer) \
   X(latency_norm)
 #define REHEARSE_NUMBER(T, member) number(#member, &T::member, "see collective/parameters.h", non_negative)
 #define REHEARSE_FIELD_OF_G(member) REHEARSE_NUMBER(G, member),

@@ -34,10 +34,9 @@ struct GenerationTiming {
   double direct_ramp = 80;
   double direct_ramp_half = 20;  // MiB
   double send_efficiency = 0.92;
+  double send_ramp = 20;      // of one message
   double send_ramp_half = 4;  // MiB
-  double send_narrow =
-      0;  // GB/s of messages below `send_narrow_until`, which get few channels; 0 = no such limit
-  double send_narrow_until = 0;  // MiB
+  double send_channel = 0;    // GB/s that one channel moves of a message; 0: channels are no limit
 };
 
 struct NetworkTiming {
@@ -52,6 +51,9 @@ struct NetworkTiming {
   double ramp_half = 8;                 // MiB
   double tree_efficiency = 1;           // of the NICs' bandwidth when they carry both directions of a tree
   double send = 16;                     // one message, first byte to last flag
+  double send_channel = 0;              // GB/s that one channel moves of it; 0: channels are no limit
+  double send_more_channels = 1;        // c channels move c^this as much
+  double sharp_efficiency = 0.79;       // of network_bandwidth, sums that the switches make
   double all_to_all_efficiency = 0.94;  // of the NIC line rate between two nodes ...
   double all_to_all_decline = 0.3;      // ... times (nodes / 2)^-this: pairs collide in the switches
   double all_to_all_peer = 1.0;

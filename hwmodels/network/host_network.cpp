@@ -49,7 +49,7 @@ CommunicationCost HostNetwork::collective(CollectiveKind kind, Bytes bytes, cons
   return cost;
 }
 
-CommunicationCost HostNetwork::point_to_point(Bytes bytes, bool same_node, int concurrent_per_node) const {
+CommunicationCost HostNetwork::point_to_point(Bytes bytes, bool same_node, int concurrent_per_node, const GroupShape&) const {
   CommunicationCost cost;
   cost.algorithm = Algorithm::direct;
   cost.duration = microseconds(timing_.alpha) + bytes / bandwidth(!same_node, concurrent_per_node) +

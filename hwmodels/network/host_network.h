@@ -18,7 +18,8 @@ class HostNetwork final : public Network {
   CommunicationCost dispatch(Bytes bytes, const TokenExchange& exchange, const GroupShape& group) const override {
     return collective(CollectiveKind::all_to_all, Bytes{bytes.value * exchange.choices}, group);
   }
-  CommunicationCost point_to_point(Bytes bytes, bool same_node, int concurrent_per_node) const override;
+  using Network::point_to_point;
+  CommunicationCost point_to_point(Bytes bytes, bool same_node, int concurrent_per_node, const GroupShape& communicator) const override;
   CommunicatorMemory communicator_memory(const GroupShape&,
                                          const std::vector<CollectiveKind>&) const override {
     return {};

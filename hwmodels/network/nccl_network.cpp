@@ -175,7 +175,9 @@ CommunicationCost NcclNetwork::collective(CollectiveKind kind, Bytes bytes, cons
   return cost;
 }
 
-// Every member sends to the next one round the ring: it ends with the slowest hop, the one between nodes if there is any.
+// Every member sends to the next one round the ring: it ends with the slowest hop, the one between nodes if there is any. Each hop
+// has a communicator of its own, as torch.distributed gives messages that are not batched (Transformer Engine's ring of context
+// ranks: flash_attn_p2p_communicate).
 CommunicationCost NcclNetwork::shift(Bytes bytes, const GroupShape& shape) const {
   const CommunicationCost inside = point_to_point(bytes, true, 1);
   if (shape.nodes == 1) return inside;
@@ -219,13 +221,12 @@ CommunicationCost NcclNetwork::dispatch(Bytes bytes, const TokenExchange& exchan
   return cost;
 }
 
-CommunicationCost NcclNetwork::point_to_point(Bytes bytes, bool same_node, int concurrent_per_node) const {
-  EXPECTS(bytes.value >= 0 && concurrent_per_node >= 1);
-  GroupShape pair = same_node ? GroupShape{2, 1, 2, 1, 1, 1} : GroupShape{2, 2, 1, 1, 1, 1};
-  Group group = group_for(pair);
+CommunicationCost NcclNetwork::point_to_point(Bytes bytes, bool same_node, int concurrent_per_node, const GroupShape& communicator) const {
+  EXPECTS(bytes.value >= 0 && concurrent_per_node >= 1 && communicator.ranks >= 2);
+  Group group = group_for(pair_of(same_node));
   bool same_domain = group.nodes == 1;  // trays of one rack talk over NVLink
   group.nics = std::max(1, cluster_.node.nic.count);
-  double time = send_time(group, static_cast<double>(bytes.value), same_domain, concurrent_per_node);
+  double time = send_time(group, group_for(communicator), static_cast<double>(bytes.value), same_domain, concurrent_per_node);
   CommunicationCost cost;
   cost.algorithm = Algorithm::direct;
   cost.channels = std::min(8, executed_p2p_channels(group));

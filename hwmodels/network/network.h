@@ -93,9 +93,14 @@ class Network {
   /// Source: deepseek-ai/DeepEP README (normal kernels).
   virtual CommunicationCost dispatch(Bytes bytes, const TokenExchange& tokens, const GroupShape& group) const = 0;
 
-  /// One message between two GPUs. `same_node`, or `hops` node steps apart; `concurrent` messages of this
-  /// node share its NICs.
-  virtual CommunicationCost point_to_point(Bytes bytes, bool same_node, int concurrent_per_node) const = 0;
+  /// One message between two GPUs of `communicator`, on one node or on two; `concurrent_per_node` messages of a node share its NICs.
+  virtual CommunicationCost point_to_point(Bytes bytes, bool same_node, int concurrent_per_node, const GroupShape& communicator) const = 0;
+
+  /// The same, of a communicator that has no other members.
+  CommunicationCost point_to_point(Bytes bytes, bool same_node, int concurrent_per_node) const {
+    return point_to_point(bytes, same_node, concurrent_per_node, pair_of(same_node));
+  }
+  static GroupShape pair_of(bool same_node) { return same_node ? GroupShape{2, 1, 2, 1, 1, 1} : GroupShape{2, 2, 1, 1, 1, 1}; }
 
   /// What each step of a ring over nodes waits beside moving data, as the job's own all-gather has it; nothing on a sound network.
   virtual Duration ring_step_wait() const { return {}; }

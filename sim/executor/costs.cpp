@@ -45,18 +45,20 @@ class CollectivePrices {
   std::vector<std::vector<std::pair<GroupShape, hwmodels::CommunicationCost>>> known_;
 };
 
-/// The same for messages, by size, place of the other side and how many go at once.
+/// The same for messages, by size, place of the other side, how many go at once, and the communicator of a pipeline's stages.
 class MessagePrices {
  public:
   explicit MessagePrices(const hwmodels::Network& network) : network_(network) {}
-  const hwmodels::CommunicationCost& of(Bytes bytes, bool same_node, int together) {
-    const Key key{bytes.value, same_node, together};
+  const hwmodels::CommunicationCost& of(const plan::MessageSpec& message, bool same_node, const GroupShape& pipeline) {
+    const int together = std::max(1, pipeline.groups_per_node);
+    const GroupShape communicator = message.batched && pipeline.ranks > 1 ? pipeline : hwmodels::Network::pair_of(same_node);
+    const Key key{message.bytes.value, same_node, together, communicator.ranks, communicator.nodes};
     const auto it = known_.find(key);
-    return it != known_.end() ? it->second : known_.emplace(key, network_.point_to_point(bytes, same_node, together)).first->second;
+    return it != known_.end() ? it->second : known_.emplace(key, network_.point_to_point(message.bytes, same_node, together, communicator)).first->second;
   }
 
  private:
-  using Key = std::tuple<std::int64_t, bool, int>;
+  using Key = std::tuple<std::int64_t, bool, int, int, int>;
   const hwmodels::Network& network_;
   std::map<Key, hwmodels::CommunicationCost> known_;
 };
@@ -159,8 +161,7 @@ CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation
     auto& messages = table.messages.emplace_back();
     for (const plan::MessageSpec& spec : plan.messages) {
       const bool remote = other_node(c, spec.peer);
-      const int together = std::max(1, c.groups[static_cast<std::size_t>(plan::GroupAxis::pipeline)].groups_per_node);
-      Priced p = ablation.communication ? interference.collective_of(message_prices.of(spec.bytes, !remote, together)) : Priced{};
+      Priced p = ablation.communication ? interference.collective_of(message_prices.of(spec, !remote, c.groups[static_cast<std::size_t>(plan::GroupAxis::pipeline)])) : Priced{};
       p.load.sm = p.load.hbm = 0;  // a copy engine's worth: does not disturb kernels, nor they it
       p.beside_kernels = 1;
       p.load.nic *= 0.5f;          // one direction of a full-duplex card; collectives use both

@@ -112,6 +112,7 @@ struct MessageSpec {
   std::uint16_t peer = 0;    // rank class on the other side
   std::uint8_t channel = 0;  // separate FIFO per direction: 0 activations, 1 gradients
   Bytes bytes;
+  bool batched = true;       // goes over the communicator of all stages; false: over one of its two ranks (torch.distributed, unbatched isend)
   friend bool operator==(const MessageSpec&, const MessageSpec&) = default;
 };
 

@@ -156,7 +156,7 @@ class TrueMachine final : public Device {
     }
     const std::string kind = word(p, "collective", "all_reduce");
     const Bytes bytes{whole(p, "bytes")};
-    if (kind == "send_recv") return network->point_to_point(bytes, g.nodes == 1, word(p, "pattern", "pair") == "ring" ? g.ranks_per_node : 1);
+    if (kind == "send_recv") return network->point_to_point(bytes, g.nodes == 1, word(p, "pattern", "pair") == "ring" ? g.ranks_per_node : 1, g);
     for (int k = 0; k <= static_cast<int>(CollectiveKind::send_recv); ++k)
       if (name_of(static_cast<CollectiveKind>(k)) == kind) return network->collective(static_cast<CollectiveKind>(k), bytes, g);
     throw NotPossible("no such collective");

