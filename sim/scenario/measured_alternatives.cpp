@@ -28,6 +28,10 @@ void more_recomputation(const Scenario& s, std::vector<Scenario>& list) {
     list.back().strategy.memory.recompute_every = every;
   }
   if (now.recompute != st::Recompute::none) return;
+  if (s.profile.name == "deepseek") {   // what its report makes again
+    list.push_back(s);
+    list.back().strategy.memory.recompute = st::Recompute::selective;
+  }
   // Megatron's cheap modules first, then more and more whole layers of each chunk.
   if (s.profile.name == "megatron-core" || is_nvidia_recipe(s.profile.name)) {
     list.push_back(s);
@@ -77,6 +81,26 @@ std::vector<Scenario> more_model_parallelism(const Scenario& s) {
   while (most * 2 <= s.cluster.gpus_per_node) most *= 2;
   constexpr std::int64_t kMostStages = 1024;   // as many as a scenario may have
   for (int pipeline = 2; pipeline <= std::min(layers, kMostStages); ++pipeline) add(most, pipeline);
+  return list;
+}
+
+/// The tensor degree is stated, pipeline and data-parallel degrees are not: more and more stages, whose replicas share optimizer states unless told otherwise.
+bool stages_open(const config::CsvRow& row) { return !cell(row, "tp").empty() && cell(row, "pp").empty() && cell(row, "dp").empty(); }
+
+std::vector<Scenario> more_stages(const config::CsvRow& row, const Scenario& s) {
+  std::vector<Scenario> list;
+  const std::int64_t replicas = s.strategy.parallelism.degrees.data, layers = s.model.layer_count();
+  constexpr std::int64_t kMostStages = 1024;   // as many as a scenario may have
+  for (int pipeline = 2; pipeline <= std::min({layers, replicas, kMostStages}); ++pipeline) {
+    if (replicas % pipeline != 0 || layers % pipeline != 0) continue;
+    Scenario& other = list.emplace_back(s);
+    other.strategy.parallelism.degrees.pipeline = pipeline;
+    other.strategy.parallelism.degrees.data = static_cast<int>(replicas / pipeline);
+    other.strategy.pipeline.schedule = "1f1b";
+    if (other.strategy.parallelism.degrees.data == 1) other.strategy.data_parallel.kind = st::DataParallelKind::none;
+    else if (s.profile.name == "megatron-core" && cell(row, "sharding").empty()) other.strategy.data_parallel.kind = st::DataParallelKind::distributed_optimizer;
+    other.notes.push_back(fmt::format("pipeline stages not stated, taken as the least that fit: {}", pipeline));
+  }
   return list;
 }
 
@@ -133,6 +157,11 @@ void add_smaller(const config::CsvRow& row, const Scenario& s, bool recomputatio
     run.smaller.push_back(shared);
     if (recomputation_open) more_recomputation(shared, run.smaller);
   }
+  if (like_megatron(s) && stages_open(row))
+    for (const Scenario& split : more_stages(row, s)) {
+      run.smaller.push_back(split);
+      if (recomputation_open) more_recomputation(split, run.smaller);
+    }
   if (like_megatron(s) && degrees_open(row))
     for (const Scenario& split : more_model_parallelism(s)) {
       run.smaller.push_back(split);

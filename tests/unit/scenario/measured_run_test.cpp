@@ -338,6 +338,34 @@ TEST(MeasuredRun, DegreesThatAreNotStatedGrowInsideTheNodeFirst) {
   }
 }
 
+// The tensor degree alone is stated: stages are added, replicas share the optimizer states.
+TEST(MeasuredRun, StagesThatAreNotStatedGrowUntilItFits) {
+  const MeasuredRun r = run({{"framework", "megatron-lm"}, {"model", "GPT-3 175B"}, {"n_gpus", "96"}, {"tp", "8"}, {"global_batch", "1152"}, {"micro_batch", ""}, {"sharding", ""}, {"recompute", "full"}});
+  ASSERT_TRUE(r.scenario) << r.reason;
+  EXPECT_EQ(r.scenario->strategy.parallelism.degrees.pipeline, 1);
+  std::vector<int> stages;
+  for (const Scenario& other : r.smaller) {
+    const strategies::Degrees& d = other.strategy.parallelism.degrees;
+    EXPECT_EQ(d.tensor * d.pipeline * d.data, 96);
+    if (d.pipeline == 1) continue;
+    stages.push_back(d.pipeline);
+    EXPECT_EQ(other.strategy.data_parallel.kind, d.data == 1 ? strategies::DataParallelKind::none : strategies::DataParallelKind::distributed_optimizer);
+    EXPECT_EQ(other.notes.back(), "pipeline stages not stated, taken as the least that fit: " + std::to_string(d.pipeline));
+  }
+  EXPECT_EQ(stages, (std::vector<int>{2, 3, 4, 6, 12}));
+  // With a stated data-parallel degree there is nothing to choose.
+  for (const Scenario& other : run({{"framework", "megatron-lm"}, {"n_gpus", "16"}, {"tp", "8"}, {"dp", "2"}, {"global_batch", "16"}}).smaller) EXPECT_EQ(other.strategy.parallelism.degrees.pipeline, 1);
+}
+
+TEST(MeasuredRun, DeepSeeksOwnRunsAreOfItsFramework) {
+  const MeasuredRun r = run({{"framework", "various"}, {"model", "DeepSeek-V3 671B (37B active)"}, {"layers", "61"}, {"gpu", "H800-80GB"}, {"n_gpus", "2048"}, {"pp", "16"}, {"ep", "64"}, {"pp_schedule", "DualPipe"}, {"sharding", "zero1"}, {"global_batch", "15360"},
+                            {"micro_batch", ""}, {"precision", "fp8"}, {"recompute", ""}, {"source", "DeepSeek-V3 technical report (arXiv 2412.19437)"}});
+  ASSERT_TRUE(r.scenario) << r.reason;
+  EXPECT_EQ(r.scenario->profile.name, "deepseek");
+  ASSERT_FALSE(r.smaller.empty());
+  EXPECT_EQ(r.smaller.front().strategy.memory.recompute, strategies::Recompute::selective);
+}
+
 TEST(MeasuredRun, OptimizersAsTheyAreNamed) {
   const Scenario paged = scenario({{"framework", "torchtune"}, {"task", "sft"}, {"n_gpus", "1"}, {"global_batch", "1"}, {"optimizer", "PagedAdamW8bit"}, {"note", "flags: optimizer_in_bwd"}});
   EXPECT_EQ(paged.strategy.training.optimizer, strategies::Optimizer::adamw_8bit);
