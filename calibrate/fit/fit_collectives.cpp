@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <tuple>
 
 #include "hwmodels/collective/group.h"
 #include "hwmodels/network/network.h"
@@ -50,6 +51,12 @@ void set(CollectiveParameters& p, ClusterDescription& cluster, const std::string
     if (const auto at = p.networks.find(entry); at != p.networks.end() && n.name == number) at->second.*n.member = value;
 }
 
+/// Observations that one network answers: on as many nodes, with the same settings of NCCL.
+using NetworkKey = std::tuple<int, bool, bool, bool, hwmodels::Algorithm, bool, hwmodels::Protocol>;
+NetworkKey key_of(const CollectiveObservation& o) {
+  return {o.shape.nodes, o.options.nvls, o.options.sharp, o.options.forced_algorithm, o.options.algorithm, o.options.forced_protocol, o.options.protocol};
+}
+
 class Predictor {
  public:
   Predictor(const ClusterDescription& cluster, const CollectiveParameters& base, const Rows& rows) : cluster_(cluster), base_(base), rows_(rows) {
@@ -60,11 +67,11 @@ class Predictor {
     ClusterDescription cluster = cluster_;
     for (std::size_t i = 0; i < parameters.size(); ++i) set(*own, cluster, parameters[i].name, x[static_cast<Eigen::Index>(i)]);
     cluster.collectives = own;
-    std::map<int, std::unique_ptr<hwmodels::Network>> networks;
+    std::map<NetworkKey, std::unique_ptr<hwmodels::Network>> networks;
     VectorXd out(static_cast<Eigen::Index>(rows_.size()));
     for (std::size_t i = 0; i < rows_.size(); ++i) {
       const CollectiveObservation& o = *rows_[i];
-      auto& network = networks[o.shape.nodes];
+      auto& network = networks[key_of(o)];
       if (!network) {
         cluster.nodes = o.shape.nodes;
         network = make_network(cluster, o.options);

@@ -84,6 +84,17 @@ std::vector<Scenario> more_model_parallelism(const Scenario& s) {
   return list;
 }
 
+/// Whoever offloads with DeepSpeed has its checkpoints in host memory too where nothing else fits (cpu_checkpointing).
+void more_offload(const Scenario& s, bool recomputation_open, std::vector<Scenario>& list) {
+  const st::Offload& now = s.strategy.memory.offload;
+  if (!s.profile.name.starts_with("deepspeed") || now.optimizer == st::MemoryTier::device || now.activations != st::MemoryTier::device) return;
+  if (!recomputation_open && s.strategy.memory.recompute != st::Recompute::full) return;
+  Scenario& other = list.emplace_back(s);
+  other.strategy.memory.recompute = st::Recompute::full;
+  other.strategy.memory.offload.activations = st::MemoryTier::cpu;
+  other.notes.emplace_back("activations not stated, checkpoints taken as offloaded to host memory, without which it does not fit");
+}
+
 /// The tensor degree is stated, pipeline and data-parallel degrees are not: more and more stages, whose replicas share optimizer states unless told otherwise.
 bool stages_open(const config::CsvRow& row) { return !cell(row, "tp").empty() && cell(row, "pp").empty() && cell(row, "dp").empty(); }
 
@@ -167,6 +178,7 @@ void add_smaller(const config::CsvRow& row, const Scenario& s, bool recomputatio
       run.smaller.push_back(split);
       if (recomputation_open) more_recomputation(split, run.smaller);
     }
+  more_offload(s, recomputation_open, run.smaller);
   std::erase_if(run.smaller, [](const Scenario& other) { return !problems_of(other).empty(); });
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <tuple>
 
 #include "calibrate/fit/fit_collectives.h"
 #include "calibrate/fit/fit_report.h"
@@ -117,22 +118,22 @@ TEST(PublishedTables, ProductsAndForwardAttentionOfOthers) {
 
 TEST(PublishedTables, CollectivesByMachine) {
   namespace hw = hwmodels;
-  std::map<std::pair<std::string, std::string>, Observations> machines;
+  std::map<std::tuple<std::string, std::string, std::string>, Observations> machines;
   for (const hw::test::TableRow& row : hw::test::all_tables((source_dir() / "tests/accuracy/tables").string()).rows) {
     if (row.through_lists) continue;  // the list interface copies besides
     CollectiveObservation c;
     c.kind = row.kind, c.bytes = row.bytes, c.shape = row.shape, c.options = row.options, c.seconds = row.microseconds * 1e-6;
     c.operation = std::string(name_of(row.kind)) + (row.shape.nodes > 1 ? " across nodes" : " inside a node");
-    machines[{row.node, row.gpu}].collectives.push_back(std::move(c));
+    machines[{row.node, row.gpu, row.cluster}].collectives.push_back(std::move(c));
   }
   int fitted = 0;
   for (const auto& [machine, seen] : machines) {
     if (seen.collectives.size() < 20) continue;
-    const CollectiveFit fit = fit_collectives(seen, hw::load_cluster(machine.first, 1, "rail-fat-tree", machine.second));
-    std::printf("== %s\n%s", machine.first.c_str(), family_text(fit.family).c_str());
+    const CollectiveFit fit = fit_collectives(seen, hw::load_cluster(std::get<0>(machine), 1, "rail-fat-tree", std::get<1>(machine)));
+    std::printf("== %s %s\n%s", std::get<0>(machine).c_str(), std::get<2>(machine).c_str(), family_text(fit.family).c_str());
     for (const OperationError& e : fit.family.errors)
       if (e.sizes.empty() && e.after.rows >= 8) {
-        EXPECT_LT(e.leave_one_out.mean_absolute, 20) << machine.first << " " << e.operation;
+        EXPECT_LT(e.leave_one_out.mean_absolute, 20) << std::get<0>(machine) << " " << std::get<2>(machine) << " " << e.operation;
         ++fitted;
       }
   }

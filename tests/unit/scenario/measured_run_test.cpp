@@ -357,6 +357,19 @@ TEST(MeasuredRun, StagesThatAreNotStatedGrowUntilItFits) {
   for (const Scenario& other : run({{"framework", "megatron-lm"}, {"n_gpus", "16"}, {"tp", "8"}, {"dp", "2"}, {"global_batch", "16"}}).smaller) EXPECT_EQ(other.strategy.parallelism.degrees.pipeline, 1);
 }
 
+// Checkpoints follow what is offloaded already, after everything else; what is kept instead of made again stays on the GPU.
+TEST(MeasuredRun, WhoeverOffloadsMayOffloadCheckpoints) {
+  const Row offloads{{"framework", "deepspeed"}, {"sharding", "zero3"}, {"offload", "optimizer+param"}, {"recompute", "full"}};
+  const auto with = [&](const Row& cells) { Row row = offloads; for (const auto& [column, text] : cells) row[column] = text; return run(row).smaller; };
+  const auto offloaded = [](const Scenario& s) { return s.strategy.memory.offload.activations == strategies::MemoryTier::cpu; };
+  const std::vector<Scenario> last = with({});
+  ASSERT_FALSE(last.empty());
+  EXPECT_TRUE(offloaded(last.back()));
+  EXPECT_EQ(last.back().strategy.memory.recompute, strategies::Recompute::full);
+  EXPECT_EQ(std::count_if(last.begin(), last.end(), offloaded), 1);
+  for (const std::vector<Scenario>& none : {with({{"recompute", "none"}}), with({{"offload", ""}})}) EXPECT_TRUE(std::none_of(none.begin(), none.end(), offloaded));
+}
+
 TEST(MeasuredRun, DeepSeeksOwnRunsAreOfItsFramework) {
   const MeasuredRun r = run({{"framework", "various"}, {"model", "DeepSeek-V3 671B (37B active)"}, {"layers", "61"}, {"gpu", "H800-80GB"}, {"n_gpus", "2048"}, {"pp", "16"}, {"ep", "64"}, {"pp_schedule", "DualPipe"}, {"sharding", "zero1"}, {"global_batch", "15360"},
                             {"micro_batch", ""}, {"precision", "fp8"}, {"recompute", ""}, {"source", "DeepSeek-V3 technical report (arXiv 2412.19437)"}});

@@ -19,6 +19,7 @@ struct TableRow {
   std::string id, table;
   CollectiveKind kind = CollectiveKind::all_reduce;
   std::string node, gpu;  // names of data files
+  std::string cluster;    // whose, where a table has several of one design: project and name
   GroupShape shape;
   double bytes = 0;
   double microseconds = 0;  // measured
@@ -121,6 +122,7 @@ inline void add_table(const std::string& path, CollectiveTable& out) {
     row.kind = kind->second;
     row.id = cell("row_id");
     row.node = node, row.gpu = card;
+    if (has(path, "nccl_clusters")) row.cluster = source.substr(0, source.find(' ', source.find(' ') + 1));
     row.shape = {ranks, nodes, ranks / nodes, 1, 1, 1};
     bool size_unstated = cell("size_bytes").empty();  // slides: "peak"
     row.bytes = size_unstated ? 16.0 * (1LL << 30) : std::atof(cell("size_bytes").c_str());
