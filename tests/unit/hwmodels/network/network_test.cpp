@@ -117,6 +117,17 @@ TEST(Network, MessagesOfLargeCommunicatorsAreSlower) {
   EXPECT_NEAR(rate(true, {16, 16, 1, 1, 1, 1}), 40, 3);   // two channels within a node too
 }
 
+// What a message between stages took in runs on A100: Zero Bubble's Table 9 (tests/accuracy/tables/zero_bubble_stage_times.csv), samples x 1024 tokens x hidden in fp16.
+TEST(Network, MessagesOfZeroBubblesStages) {
+  auto network = make_network(load_cluster("dgx-a100", 4));
+  const auto milliseconds = [&](std::int64_t values, const GroupShape& stages) { return to_seconds(network->point_to_point(Bytes{2 * values}, true, 1, stages).duration) * 1e3; };
+  const GroupShape node{8, 1, 8, 1, 1, 1};
+  EXPECT_NEAR(milliseconds(6 * 1024 * 2304, node), 0.60, 0.06);
+  EXPECT_NEAR(milliseconds(3 * 1024 * 4096, node), 0.53, 0.06);
+  EXPECT_NEAR(milliseconds(1024 * 5120, {16, 2, 8, 1, 1, 1}), 0.38, 0.08);   // means of stages on one node and of those on two
+  EXPECT_NEAR(milliseconds(1024 * 6144, {32, 4, 8, 1, 1, 1}), 0.41, 0.14);
+}
+
 TEST(Network, PointToPoint) {
   auto network = make_network(load_cluster("dgx-h100", 2));
   double one = to_seconds(network->point_to_point(kBig, false, 1).duration),
