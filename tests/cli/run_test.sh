@@ -63,7 +63,7 @@ for file in "$scenarios"/*.yaml; do
   [ $code -le 1 ] || { complain "$(basename "$file") exits with $code"; head -5 err; }
 done
 # What Meta published of it: BF16 MFU 43 %.
-expect 0 run "$scenarios/llama3_405b_16384xh100_interleaved.yaml"; prints "FITS: "; prints "42.0 %          the same with the whole attention square"
+expect 0 run "$scenarios/llama3_405b_16384xh100_interleaved.yaml"; prints "FITS: "; prints "41.9 %          the same with the whole attention square"
 # Measured: twice the batch of 049 takes 2.8 times as long, since it is at the limit of its card.
 liger=$scenarios/../tests/accuracy/runs/fms_acceleration_liger.csv
 expect 0 validate "$liger" --row fms_acceleration_liger-050; prints "its allocator gives back what it has cached"

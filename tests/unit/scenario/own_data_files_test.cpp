@@ -148,7 +148,7 @@ TEST_F(OwnDataFiles, NumbersAreNamedAsTheFileNamesThem) {
     if (number.name == "launch" || number.name == "ring_efficiency") sum += hopper.*number.member;
   EXPECT_DOUBLE_EQ(sum, hopper.launch + hopper.ring_efficiency);
   EXPECT_EQ(hwmodels::generation_numbers().size(), 26u);
-  EXPECT_EQ(hwmodels::network_numbers().size(), 14u);
+  EXPECT_EQ(hwmodels::network_numbers().size(), 17u);
 }
 
 TEST_F(OwnDataFiles, AProfileThatExtendsOursStatesOnlyWhatDiffers) {
