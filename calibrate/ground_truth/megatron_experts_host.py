@@ -3,8 +3,8 @@
 Needs a CUDA build of torch, transformers and the Python files of Megatron-LM on PYTHONPATH, but no GPU (calibrate/paper_gpu): narrow MoE layers whose experts give back
 what they get. Transformer Engine's fused kernels (router, permutation) are replaced by functions that only make their outputs: their own Python is counted elsewhere
 (megatron-bridge.yaml, triton_host), as are the products of experts (grouped_host). Prints what a layer takes, as a multiple of the plain forward too, and the calls made
-for it. What strategies/framework/data/megatron-bridge.yaml holds (exchange_host, exchange_backward_host) is that multiple times the host time of a layer's forward
-(huggingface.yaml, layer_host), less the launches and collectives that the simulator counts.
+for it. What strategies/framework/data/megatron-core.yaml and megatron-bridge.yaml hold (exchange_host, exchange_backward_host) takes its sum from runs of Megatron-LM's CI;
+from here, as multiples of a layer's forward less the launches and collectives that the simulator counts, how it parts into forward and backward, and what fusing saves.
 
     PYTHONPATH=Megatron-LM python calibrate/paper_gpu/run.py calibrate/ground_truth/megatron_experts_host.py [--repeats N] [--ranks N] [--experts N] [--unfused]
 """
@@ -67,7 +67,7 @@ def balanced(dispatchers):
 
 
 class Nothing(torch.nn.Module):
-    """Experts that give tokens back, and their weights a gradient."""
+    """Experts that give back as many tokens as they get."""
 
     def __init__(self, *_, **__):
         super().__init__()

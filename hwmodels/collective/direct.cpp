@@ -33,11 +33,9 @@ double all_to_all_time(const Group& group, double bytes) {
   const GenerationTiming& t = *group.timing;
   double n = group.ranks, local = group.local;
   double inside = bytes * (local - 1) / n / (1000 * group.direct_link * t.direct_efficiency);
-  // One's own part goes through channels as well. Where each of them carries one part alone, it moves nearly what it moves of a message
-  // (fitted on A100, H200 and B200: nccl_aiconfigurator.csv).
-  constexpr double kAllAtOnce = 0.93;
+  // One's own part goes through channels as well. Where each of them carries one part alone, it moves nearly what it moves of a message.
   if (const double channels = n * message_channels(group, bytes / n); t.send_channel > 0 && group.nodes == 1 && channels <= executed_p2p_channels(group))
-    inside = std::max(inside, bytes / (1000 * channels * kAllAtOnce * t.send_channel));
+    inside = std::max(inside, bytes / (1000 * channels * group.common->all_channels * t.send_channel));
   double time = t.direct_launch + t.direct_peer * (local - 1);
   if (group.nodes == 1) return time + inside + ramp(t.direct_ramp, bytes / kMiB, t.direct_ramp_half);
   const NetworkTiming& net = *group.network;

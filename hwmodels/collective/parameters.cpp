@@ -52,7 +52,7 @@ const Fields<NetworkTiming>& network_fields() {
 
 const Fields<CommonTiming>& common_fields() {
   using C = CommonTiming;
-  static const Fields<C> fields{REHEARSE_NUMBER(C, own_piece), REHEARSE_NUMBER(C, message_efficiency), REHEARSE_NUMBER(C, copy_efficiency), source_field<C>()};
+  static const Fields<C> fields{REHEARSE_NUMBER(C, own_piece), REHEARSE_NUMBER(C, message_efficiency), REHEARSE_NUMBER(C, all_channels), REHEARSE_NUMBER(C, copy_efficiency), source_field<C>()};
   return fields;
 }
 

@@ -64,6 +64,7 @@ struct NetworkTiming {
 struct CommonTiming {
   double own_piece = 0.45;           // what the piece that a ring step moves within a GPU's own memory costs, of a piece on NVLink
   double message_efficiency = 0.95;  // of the NIC line rate, one message in flight
+  double all_channels = 0.93;        // of what each channel moves of one message, when all of a GPU's channels carry one each
   double copy_efficiency = 0.9;      // of the HBM bandwidth, copies within a GPU
 };
 
