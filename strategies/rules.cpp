@@ -28,7 +28,7 @@ bool has_experts(const model::ModelDescription& model) {
 }
 
 bool is_capturable(const std::string& module) {
-  for (const char* known : {"attn", "mlp", "moe_router", "moe_preprocess", "moe"})
+  for (const char* known : {"attn", "mamba", "mlp", "moe_router", "moe_preprocess", "moe"})
     if (module == known) return true;
   return false;
 }
@@ -163,6 +163,20 @@ void one_process_rules(const Strategy& s, const FrameworkProfile& profile, int g
   rules.forbid(s.training.multi_token_prediction && s.data_parallel.gather == Gathered::logits, "training.multi_token_prediction", "the first GPU gathers one set of logits", "Set data_parallel.gather: loss");
 }
 
+/// Whose layers mix tokens by a state-space scan.
+void state_space_rules(const model::ModelDescription& model, const Strategy& s, Rules& rules) {
+  if (!model.state_space.present()) return;
+  const model::StateSpace& mixer = model.state_space;
+  const Degrees& d = s.parallelism.degrees;
+  const Training& t = s.training;
+  rules.forbid(mixer.heads % d.tensor != 0 || mixer.groups % d.tensor != 0, "parallelism.tensor",
+               text(d.tensor) + " does not divide the " + text(mixer.heads) + " heads and " + text(mixer.groups) + " groups of the state-space mixers", use_divisor(std::gcd(mixer.heads, mixer.groups), 64));
+  rules.forbid(d.context > 1, "parallelism.context", "state-space mixers over a context group are not simulated", "Use parallelism.context: 1");
+  rules.forbid(t.sequence_length % mixer.chunk != 0, "training.sequence_length", "the scan's chunks of " + text(mixer.chunk) + " tokens do not fill a sample of " + text(t.sequence_length), "Use a multiple of " + text(mixer.chunk));
+  rules.forbid(t.precision == Precision::fp32 || t.precision == Precision::tf32, "training.precision", "state-space scans in fp32 are not simulated", "Use bf16");
+  rules.forbid(s.memory.sequence_chunk > 0, "memory.sequence_chunk", "state-space mixers in chunks of the sequence are not simulated", "Leave the key out");
+}
+
 /// What a tensor rank holds must be whole.
 void tensor_rules(const model::ModelDescription& model, const Strategy& s, Rules& rules) {
   const Degrees& d = s.parallelism.degrees;
@@ -222,7 +236,7 @@ void batch_rules(const Strategy& s, Rules& rules) {
 void graph_rules(const Strategy& s, Rules& rules) {
   const Training& t = s.training;
   for (const std::string& m : t.cuda_graph_modules)
-    rules.forbid(!is_capturable(m), "training.cuda_graph_modules", "'" + m + "' is no part of a layer that graphs are made of", "Use attn, mlp, moe_router, moe_preprocess or moe");
+    rules.forbid(!is_capturable(m), "training.cuda_graph_modules", "'" + m + "' is no part of a layer that graphs are made of", "Use attn, mamba, mlp, moe_router, moe_preprocess or moe");
   rules.forbid(t.launch_blocking && (t.cuda_graph.value_or(false) || !t.cuda_graph_modules.empty()), "training.launch_blocking", "kernels of a CUDA graph are not launched one by one", "Leave out launch_blocking or the graphs");
   rules.forbid(t.cuda_graph.value_or(false) && !t.cuda_graph_modules.empty(), "training.cuda_graph_modules", "the whole step is one graph already", "Leave out one of the two keys");
 }
@@ -381,6 +395,7 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
                text(t.sequence_length) + " tokens, but the model has " + text(model.max_positions) + " learned positions", "Use at most " + text(model.max_positions));
   format_rules(model, s, rules);
   context_rules(model, s, profile, rules);
+  state_space_rules(model, s, rules);
   if (!within_limits(model, s, profile, rules)) return rules.take();
   batch_rules(s, rules);
   graph_rules(s, rules);

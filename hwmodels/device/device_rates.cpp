@@ -85,6 +85,8 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, Pace pace) {
   const double sm_clocks = gpu.sms * gpu.boost_clock_mhz * 1e6 * r.highest_clock;
   r.strided = r.p.strided_elements_per_clock * sm_clocks;
   r.converting = r.p.converted_per_clock * sm_clocks;
+  r.scan_flops = r.p.scan_flops_per_clock * sm_clocks;
+  r.scan_decays = r.p.scan_decays_per_clock * sm_clocks;
   r.l2_bytes = static_cast<double>(gpu.l2.value) * r.p.l2_share;
   const double slowest = 1 - r.p.speed_spread * pace.deviations;
   r.gemm_clock = (clock == ClockState::burst ? 1.0 : r.p.sustained_clock) * slowest;

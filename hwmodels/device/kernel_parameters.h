@@ -68,6 +68,10 @@ struct KernelParameters {
   double converted_per_clock = 0;            // the same of operands and results where tensors are of several types
   double transposing_share = 1;              // of elementwise_fraction, of Triton's kernels that write along the other dimension
   double softmax_fraction = 0, cross_entropy_fraction = 0, embedding_fraction = 0, embedding_backward_fraction = 0;
+  // Scans over chunks of tokens by Triton's kernels: the HBM bandwidth that they reach, of elementwise_fraction; of one SM at the boost clock FLOPs of
+  // their products on tensor units, and decays. 0: no limit.
+  double scan_share = 1;
+  double scan_flops_per_clock = 0, scan_decays_per_clock = 0;
   double permute_fraction = 0, optimizer_fraction = 0, reduction_fraction = 0, memset_fraction = 0;
   double memory_launch_us = 0;     // device time of an empty kernel, with the ramp of the memory system
   double l2_bandwidth_ratio = 1;   // L2 / HBM bandwidth, for tensors that fit in l2_share of the L2

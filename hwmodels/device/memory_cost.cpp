@@ -22,10 +22,21 @@ double achieved_fraction(const DeviceRates& gpu, const model::KernelSpec& s) {
     case KernelKind::permute: return p.permute_fraction;
     case KernelKind::optimizer: return p.optimizer_fraction;
     case KernelKind::reduction: return p.reduction_fraction;
+    case KernelKind::scan: return p.elementwise_fraction * p.scan_share;
     case KernelKind::memset: return p.memset_fraction;
     default: return p.elementwise_fraction;
   }
 }
+
+namespace {
+
+/// Products in tiles and decays of their results, by the same warps one after the other.
+double scan_seconds(const DeviceRates& gpu, const model::KernelSpec& s) {
+  const double products = gpu.scan_flops > 0 ? s.flops / gpu.scan_flops : 0;
+  return products + (gpu.scan_decays > 0 ? static_cast<double>(s.elements) / gpu.scan_decays : 0);
+}
+
+}  // namespace
 
 CostParts memory_cost(const DeviceRates& gpu, const model::KernelSpec& s) {
   EXPECTS(s.bytes_read >= 0 && s.bytes_written >= 0 && s.flops >= 0, "kernel " + s.name);
@@ -40,9 +51,9 @@ CostParts memory_cost(const DeviceRates& gpu, const model::KernelSpec& s) {
   // Elements loaded one by one keep the SMs busy whatever their width; waiting for memory and that hide in one another in part.
   const double one_by_one = s.kind == KernelKind::strided ? gpu.strided : s.kind == KernelKind::converting ? gpu.converting : 0;
   if (one_by_one > 0) c.memory_seconds = std::hypot(c.memory_seconds, static_cast<double>(s.elements) / one_by_one);
-  c.compute_seconds = s.flops / gpu.peak[static_cast<std::size_t>(DType::fp32)];
+  c.compute_seconds = s.kind == KernelKind::scan ? scan_seconds(gpu, s) : s.flops / gpu.peak[static_cast<std::size_t>(DType::fp32)];
   c.seconds = gpu.p.memory_launch_us * 1e-6 + std::max(c.memory_seconds, c.compute_seconds);
-  c.sm_share = gpu.p.memory_sm_share;
+  c.sm_share = c.compute_seconds > c.memory_seconds ? 1 : gpu.p.memory_sm_share;
   return c;
 }
 

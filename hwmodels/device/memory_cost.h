@@ -6,7 +6,7 @@
 
 namespace rehearse::hwmodels {
 
-/// t = floor + bytes / (fraction(kind) * HBM), at least flops / fp32 peak. Tensors within l2_share of the L2 move at
+/// t = floor + bytes / (fraction(kind) * HBM), at least flops / fp32 peak, or what a scan's products and decays take. Tensors within l2_share of the L2 move at
 /// L2 speed, those beyond twice that at HBM speed, linearly between (their producer has just left them there).
 /// `role` other than forward selects the backward fraction of normalization and embedding.
 /// Preconditions: bytes_read, bytes_written, flops >= 0.

@@ -12,7 +12,7 @@ namespace rehearse::executor {
 
 /// Why the compute stream stood still, or what it was doing.
 enum class Cause : std::uint8_t {
-  gemm, attention, memory_bound, optimizer, other_compute,      // busy
+  gemm, attention, scan, memory_bound, optimizer, other_compute,      // busy
   tensor, context, expert, data, pipeline_message,              // exposed communication
   bubble,                                                       // waited for another rank to get there: a pipeline's bubble, or an uneven load
   host,                                                         // waited for the host thread to issue

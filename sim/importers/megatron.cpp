@@ -62,7 +62,7 @@ class Megatron {
         word += c;
         continue;
       }
-      for (const std::string_view other : {"bert", "t5", "retro", "ict", "vision", "vl", "vlm", "llava", "omni", "mimo", "mamba"})
+      for (const std::string_view other : {"bert", "t5", "retro", "ict", "vision", "vl", "vlm", "llava", "omni", "mimo"})
         if (word == other) return in_.refuse(kProgram, fmt::format("what {} trains, which is no decoder of text alone,", *program));
       word.clear();
     }

@@ -214,6 +214,7 @@ constexpr Ignored kIgnored[] = {
     {"sample_rate", kOther},
     {"short_seq_prob", kOther},
     {"linear_*", kOther},
+    {"is_hybrid_model", kDerived},
     {"mamba_*", kOther},
     {"kitchen_*", kOther},
     {"gdp_*", kOther},

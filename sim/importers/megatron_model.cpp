@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "sim/config/units.h"
+#include "sim/importers/hybrid_pattern.h"
 #include "sim/importers/list_expression.h"
 #include "sim/importers/megatron_parts.h"
 #include "sim/importers/shell_words.h"
@@ -30,7 +31,8 @@ class Model {
     read_routing();
     if (stated_elsewhere()) return;
     const config::Limits range = config::between(1, 1e9);
-    const auto layers = size({"num_layers", "encoder_num_layers"}, "model.layers", config::between(1, 10000));
+    const auto hybrid = read_hybrid_pattern();
+    const auto layers = hybrid ? hybrid : size({"num_layers", "encoder_num_layers"}, "model.layers", config::between(1, 10000));
     const auto hidden = size({"hidden_size"}, "model.hidden", range);
     const auto heads = size({"num_attention_heads"}, "model.heads", range);
     if (!layers && !in_.has("num_layers") && !in_.has("hidden_size")) {  // the model is given with the scenario, or its absence is said there
@@ -47,14 +49,42 @@ class Model {
     read_windows(layers.value_or(1));
     read_experts(layers.value_or(1));
     read_latent_attention();
+    if (hybrid) read_state_space(hidden.value_or(1));
   }
 
  private:
+  /// How many layers a hybrid model has. num_layers, where it is given too, is as many.
+  std::optional<std::int64_t> read_hybrid_pattern() {
+    const char* name = in_.has("hybrid_layer_pattern") ? "hybrid_layer_pattern" : "hybrid_override_pattern";
+    const auto text = in_.word(name);
+    if (!text || *text == "None") return std::nullopt;
+    const HybridPattern pattern = hybrid_pattern(*text);
+    if (!pattern.problem.empty()) {
+      in_.refuse(name, pattern.problem);
+      return std::nullopt;
+    }
+    const auto layers = static_cast<std::int64_t>(pattern.letters.size());
+    if (const auto stated = in_.integer("num_layers", config::between(1, 10000)); stated && *stated != layers) in_.complain(name, fmt::format("describes {} layers, but num_layers is {}", layers, *stated));
+    in_.set("model.layers", std::to_string(layers), name);
+    in_.set("model.hybrid_pattern", pattern.letters, name);
+    return layers;
+  }
+
+  /// Defaults: megatron/core/transformer/transformer_config.py and ssm/mamba_mixer.py (expand 2, chunks of 128).
+  void read_state_space(std::int64_t hidden) {
+    const std::int64_t head = in_.integer("mamba_head_dim", positive).value_or(64);
+    fact("model.state_space.head_dim", std::to_string(head), "mamba_head_dim");
+    fact("model.state_space.heads", std::to_string(in_.integer("mamba_num_heads", positive).value_or(std::max<std::int64_t>(1, 2 * hidden / head))), "mamba_num_heads");
+    fact("model.state_space.groups", std::to_string(in_.integer("mamba_num_groups", positive).value_or(8)), "mamba_num_groups");
+    fact("model.state_space.state", std::to_string(in_.integer("mamba_state_dim", positive).value_or(128)), "mamba_state_dim");
+    in_.fragment().set("model.state_space.chunk", "128", {in_.root().place().source, 0, 0});
+  }
+
   /// The scenario's own model stands above the arguments' sizes, unless it restates some of them in a map.
   bool stated_elsewhere() {
     const config::Value* model = in_.context().scenario.find("model");
     if (model == nullptr || (model->is_map() && model->find("from") == nullptr)) return false;
-    for (const char* key : {"num_layers", "encoder_num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "group_query_attention", "kv_channels", "ffn_hidden_size", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by",
+    for (const char* key : {"num_layers", "encoder_num_layers", "hybrid_layer_pattern", "hybrid_override_pattern", "mamba_state_dim", "mamba_head_dim", "mamba_num_groups", "mamba_num_heads", "hidden_size", "num_attention_heads", "num_query_groups", "group_query_attention", "kv_channels", "ffn_hidden_size", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by",
                             "max_position_embeddings", "position_embedding_type", "use_rotary_position_embeddings", "rotary_percent", "normalization", "swiglu", "squared_relu", "quick_geglu", "openai_gelu", "add_bias_linear",
                             "disable_bias_linear", "add_qkv_bias", "qk_layernorm", "qk_l2_norm", "untie_embeddings_and_output_weights", "hidden_dropout", "attention_dropout", "mtp_num_layers", "num_experts", "num_moe_experts",
                             "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_layer_freq", "window_size", "window_attn_skip_freq", "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "sim/config/units.h"
+#include "sim/importers/hybrid_pattern.h"
 #include "sim/importers/megatron_parts.h"
 
 namespace rehearse::importers {
@@ -77,7 +78,28 @@ void read_blocking_all_reduce(Importer& in, std::int64_t tensor) {
   else in.refuse(key, "an all-reduce of input gradients before the weights' gradients");
 }
 
+/// Bars of a hybrid pattern part the layers into stages, or into as many chunks on each.
+bool read_parted_pattern(Importer& in, std::int64_t stages) {
+  constexpr const char* key = "hybrid_layer_pattern";
+  const HybridPattern pattern = hybrid_pattern(in.word(key).value_or(""));
+  if (!pattern.problem.empty() || pattern.chunks.size() < 2) return false;
+  const auto parts = static_cast<std::int64_t>(pattern.chunks.size());
+  if (parts % stages != 0) {
+    in.complain(key, fmt::format("has {} parts, which do not divide into {} stages", parts, stages));
+    return true;
+  }
+  if (stages == 1) return false;
+  std::vector<std::string> words;
+  for (const std::int64_t n : pattern.chunks) words.push_back(std::to_string(n));
+  in.set_list("pipeline.layers_per_stage", words, key);
+  if (parts == stages) return true;
+  in.set("pipeline.virtual_stages", std::to_string(parts / stages), key);
+  in.fragment().set("pipeline.schedule", "interleaved-1f1b", in.find(key)->place());
+  return true;
+}
+
 void read_stages(Importer& in, std::int64_t stages) {
+  if (read_parted_pattern(in, stages)) return;
   const std::int64_t layers = in.integer("num_layers").value_or(in.integer("encoder_num_layers").value_or(0));
   std::int64_t chunks = 1;
   const char* by = nullptr;

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "sim/model/shapes.h"
+
 namespace rehearse::model {
 
 namespace {
@@ -9,6 +13,9 @@ namespace {
 std::string layer_text(const Layer& layer, bool model_has_experts, bool rotary_model) {
   std::string text;
   if (model_has_experts) text = layer.moe ? "experts" : "dense";
+  if (layer.mixer == Mixer::none) return layer.moe ? "experts alone" : "MLP alone";
+  if (layer.mixer == Mixer::state_space) return layer.feed_forward ? text + (text.empty() ? "" : ", ") + "state space" : "state space alone";
+  if (!layer.feed_forward && layer.window == 0) return "attention alone";
   const std::string attention = layer.window == 0
                                     ? "full attention"
                                     : fmt::format("{} {}", layer.chunked ? "chunk" : "window", layer.window);
@@ -39,6 +46,11 @@ std::string experts_text(const Experts& moe) {
     text += fmt::format(", shared {}{}", moe.shared_ffn_hidden, moe.shared_gate ? " (gated)" : "");
   if (moe.groups > 0) text += fmt::format(", {} of {} groups", moe.groups_per_token, moe.groups);
   return text;
+}
+
+std::string state_space_text(const StateSpace& mixer) {
+  return fmt::format("{} heads of {}, {} groups, state {}, convolution over {}, chunks of {}{}", mixer.heads, mixer.head_dim, mixer.groups, mixer.state,
+                     mixer.convolution, mixer.chunk, mixer.norm ? "" : ", no norm");
 }
 
 std::string biases_text(const ModelDescription& model) {
@@ -133,6 +145,21 @@ std::string listed(const Runs& runs, std::size_t from, std::size_t to) {
 
 }  // namespace
 
+namespace {
+
+/// Of a model whose layers are parts: how many of each, and in which order.
+std::string described_parts(const ModelDescription& model, const Runs& runs) {
+  Runs kinds;
+  for (const auto& [text, times] : runs) {
+    const auto known = std::find_if(kinds.begin(), kinds.end(), [&](const auto& kind) { return kind.first == text; });
+    if (known == kinds.end()) kinds.emplace_back(text, times);
+    else known->second += times;
+  }
+  return fmt::format("{} ({})", listed(kinds, 0, kinds.size()), layer_pattern_of(model));
+}
+
+}  // namespace
+
 std::string describe_layers(const ModelDescription& model) {
   const bool rotary = model.position == Position::rotary;
   Runs runs;
@@ -141,6 +168,7 @@ std::string describe_layers(const ModelDescription& model) {
     if (runs.empty() || runs.back().first != text) runs.emplace_back(text, 0);
     ++runs.back().second;
   }
+  if (std::any_of(model.layers.begin(), model.layers.end(), [](const Layer& layer) { return layer.one_part(); })) return described_parts(model, runs);
   // Kinds that repeat in a pattern (Gemma, GPT-OSS: two; Llama 4 Maverick: four) are one group; what is left over follows.
   const auto [pattern, times] = repeated_pattern(runs);
   std::string text;
@@ -160,6 +188,7 @@ std::vector<std::string> describe(const ModelDescription& model) {
   say("layers", fmt::format("{}: {}", model.layer_count(), describe_layers(model)));
   say("hidden", std::to_string(model.hidden));
   say("attention", attention_text(model));
+  if (model.state_space.present()) say("state space", state_space_text(model.state_space));
   if (model.ffn_hidden > 0)
     say("mlp", fmt::format("{}, {}{}", model.ffn_hidden, model.gated_mlp ? "gated " : "",
                            name_of(model.activation)));
@@ -186,6 +215,7 @@ std::vector<std::string> describe(const ModelDescription& model) {
   part("embedding", count.embedding);
   part("positions", count.position);
   part("attention", count.attention);
+  part("state space", count.state_space);
   part("mlp", count.mlp);
   part("experts", count.experts);
   part("shared experts", count.shared_experts);

@@ -34,6 +34,25 @@ struct Experts {
   friend bool operator==(const Experts&, const Experts&) = default;
 };
 
+/// A state-space mixer of tokens (Mamba-2), which some layers have in place of attention. All zero when absent.
+/// Source: Dao and Gu 2024 (arXiv 2405.21060), section 7; state-spaces/mamba mamba_ssm/modules/mamba2.py.
+struct StateSpace {
+  std::int64_t heads = 0, head_dim = 0;  // heads * head_dim is the width inside the mixer
+  std::int64_t groups = 0, state = 0;    // groups of heads that share their input and output maps (B, C), of `state` values each
+  std::int64_t convolution = 0;          // taps of the causal convolution before the scan
+  std::int64_t chunk = 0;                // tokens that the scan computes as one block
+  bool convolution_bias = true;
+  bool norm = true;                      // a gated RMSNorm before the output product
+  bool present() const { return heads > 0; }
+  std::int64_t inner() const { return heads * head_dim; }
+  std::int64_t convolved() const { return inner() + 2 * groups * state; }       // channels of the convolution: x, B, C
+  std::int64_t projected() const { return inner() + convolved() + heads; }      // of the input product: gate, x, B, C, time steps
+  friend bool operator==(const StateSpace&, const StateSpace&) = default;
+};
+
+/// What mixes the tokens of a layer.
+enum class Mixer : std::uint8_t { attention, state_space, none };
+
 /// What differs from layer to layer.
 struct Layer {
   std::int64_t window = 0;  // sliding-window or chunk width, 0 = full attention
@@ -41,6 +60,9 @@ struct Layer {
   bool rotary = true;       // false: a layer without position encoding in a rotary model (Llama 4)
   bool chunked =
       false;  // `window` is a chunk (Llama 4): keys of the query's own chunk, half of a window's area
+  Mixer mixer = Mixer::attention;
+  bool feed_forward = true;  // false: the mixer alone, no MLP and no experts (Nemotron-H counts its parts as layers)
+  bool one_part() const { return !feed_forward || mixer == Mixer::none; }
   friend bool operator==(const Layer&, const Layer&) = default;
 };
 
@@ -91,6 +113,7 @@ struct ModelDescription {
   double attention_dropout = 0;
   LatentAttention latent;
   Experts experts;
+  StateSpace state_space;
   std::int64_t mtp_layers = 0;  // multi-token-prediction layers (DeepSeek-V3), beyond `layers`
   std::vector<Layer> layers;    // one entry per transformer layer
 
@@ -107,6 +130,7 @@ struct ParameterCount {
   std::int64_t embedding = 0;  // token table (and its up-projection where there is one)
   std::int64_t position = 0;
   std::int64_t attention = 0;  // all layers
+  std::int64_t state_space = 0;  // state-space mixers with their norms, all layers
   std::int64_t mlp = 0;        // dense MLPs, all layers
   std::int64_t experts = 0;    // routed experts, all layers
   std::int64_t shared_experts = 0;
@@ -128,6 +152,8 @@ ParameterCount count_parameters(const ModelDescription& model);
 std::int64_t attention_parameters(const ModelDescription& model);
 /// Of which in matrices: multiply-adds of one token's projections.
 std::int64_t attention_matrix_parameters(const ModelDescription& model);
+/// Learned values of one state-space mixer, its own norm included.
+std::int64_t state_space_parameters(const ModelDescription& model);
 /// Learned values of one MLP of width `ffn_hidden` (three matrices when gated, else two) with its biases.
 std::int64_t mlp_parameters(const ModelDescription& model, std::int64_t ffn_hidden);
 

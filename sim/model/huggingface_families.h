@@ -86,6 +86,10 @@ ModelDescription read_minimax_m2(ModelFields& fields);
 ModelDescription read_ernie4_5_moe(ModelFields& fields);
 ModelDescription read_dots1(ModelFields& fields);
 ModelDescription read_glm4_moe(ModelFields& fields);
+// huggingface_hybrid.cpp: state-space mixers beside attention
+ModelDescription read_nemotron_h(ModelFields& fields);
+ModelDescription read_bamba(ModelFields& fields);
+ModelDescription read_granitemoehybrid(ModelFields& fields);
 // huggingface_gemma.cpp
 ModelDescription read_gemma(ModelFields& fields);
 ModelDescription read_gemma2(ModelFields& fields);

@@ -28,6 +28,7 @@ enum class KernelKind : std::uint8_t {
   permute,            // MoE token permutation and un-permutation
   optimizer,          // fused or multi-tensor parameter update
   reduction,          // norms of gradients, sums
+  scan,               // chunks of a state-space scan by Triton: products of tiles, and a decay for each pair of tokens (scan_kernels.h)
   memset,
 };
 
@@ -47,7 +48,7 @@ enum class AttentionKernel : std::uint8_t {
 /// Shapes and traffic of one kernel launch. Sizes are of one rank.
 ///   products               batch, m, n, k; dtype = operands, output_dtype = C; accumulate: C is also read
 ///   attention              batch, heads, kv_heads, query_length, key_length, head_dim, value_head_dim, causal, window; dropout: which scores are kept is drawn in the kernel
-///   everything else        bytes_read, bytes_written (HBM traffic if nothing stays in L2), flops; strided: elements of the result; converting: of all operands and the result
+///   everything else        bytes_read, bytes_written (HBM traffic if nothing stays in L2), flops; strided: elements of the result; converting: of all operands and the result; scan: decays
 struct KernelSpec {
   KernelKind kind = KernelKind::elementwise;
   GemmRole role = GemmRole::forward;

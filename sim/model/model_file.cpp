@@ -116,6 +116,27 @@ void read_windows(ModelFields fields, ModelDescription& model, std::vector<Diagn
   complain_about_unknown_keys(fields, mistakes, "windows.");
 }
 
+void read_state_space(ModelFields fields, ModelDescription& model, std::vector<Diagnostic>& mistakes) {
+  if (fields.object().is_null()) return;
+  StateSpace& mixer = model.state_space;
+  mixer.heads = fields.integer({"heads"});
+  mixer.head_dim = fields.integer({"head_dim"}, 64);
+  mixer.groups = fields.integer({"groups"}, 1);
+  mixer.state = fields.integer({"state"}, 128);
+  mixer.convolution = fields.integer({"convolution"}, 4);
+  mixer.chunk = fields.integer({"chunk"}, 256);
+  mixer.convolution_bias = fields.flag({"convolution_bias"}, true);
+  mixer.norm = fields.flag({"norm"}, true);
+  complain_about_unknown_keys(fields, mistakes, "state_space.");
+}
+
+void read_layer_pattern(ModelFields& fields, ModelDescription& model) {
+  if (fields.find({"hybrid_pattern"}) == nullptr) return;
+  const std::string pattern = fields.word({"hybrid_pattern"}, "T");
+  const std::string problem = apply_layer_pattern(pattern, model);
+  if (!problem.empty()) fields.complain("hybrid_pattern", problem, "Write T (attention and MLP or experts), S (a state-space mixer in place of attention), or parts alone: M (state-space), * (attention), - (MLP), E (experts)");
+}
+
 void read_biases(ModelFields& fields, ModelDescription& model) {
   const std::optional<std::vector<std::string>> list = fields.words({"biases"});
   if (!list) return;
@@ -233,6 +254,8 @@ ModelDescription read_model(const config::Value& map, const std::string& name) {
   read_latent_attention(nested(fields, "latent_attention"), model, mistakes);
   read_windows(nested(fields, "windows"), model, mistakes);
   read_experts(nested(fields, "experts"), model, mistakes);
+  read_state_space(nested(fields, "state_space"), model, mistakes);
+  read_layer_pattern(fields, model);
   fields.ignore({"source", "aliases", "parameters", "published", "note"}, "documentation");
   complain_about_unknown_keys(fields, mistakes);
   if (mistakes.empty())
@@ -300,6 +323,18 @@ const std::vector<ModelKey>& model_keys() {
       {"experts.groups_per_token", "of those, how many a token may choose from"},
       {"experts.dense_first", "layers at the start that keep a dense MLP; default: 0"},
       {"experts.every", "from there on, every n-th layer has experts; default: 1"},
+      {"state_space", "state-space mixers (Mamba-2), which layers have as hybrid_pattern says; default: none"},
+      {"state_space.heads", "heads of the scan"},
+      {"state_space.head_dim", "width of one of them; default: 64"},
+      {"state_space.groups", "groups of heads that share their input and output maps; default: 1"},
+      {"state_space.state", "values of state per channel; default: 128"},
+      {"state_space.convolution", "taps of the causal convolution; default: 4"},
+      {"state_space.chunk", "tokens that the scan computes as one block; default: 256"},
+      {"state_space.convolution_bias", "the convolution has a bias; default: true"},
+      {"state_space.norm", "a gated norm before the output product; default: true"},
+      {"hybrid_pattern",
+       "a letter per layer, repeated: T attention and MLP or experts, S a state-space mixer in place of attention; of one part alone: M a "
+       "state-space mixer, * attention, - an MLP, E experts; default: T"},
       {"latent_attention", "multi-head latent attention (DeepSeek); default: none"},
       {"latent_attention.q_lora_rank", "width that queries are compressed to; default: they are not"},
       {"latent_attention.kv_lora_rank", "width that keys and values are compressed to"},

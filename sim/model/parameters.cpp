@@ -1,4 +1,6 @@
 // Legend: h hidden, d head_dim, a heads, k kv_heads, f MLP width, v vocabulary.
+#include <algorithm>
+
 #include "sim/model/description.h"
 
 namespace rehearse::model {
@@ -25,8 +27,10 @@ std::int64_t latent_attention_parameters(const ModelDescription& model) {
 }
 
 /// Norms inside one layer: those on the residual stream, those on q and k, those on the two latent vectors; and its learned scales.
-std::int64_t layer_norm_parameters(const ModelDescription& model) {
-  std::int64_t count = model.norms_per_layer * norm_parameters(model, model.hidden);
+std::int64_t layer_norm_parameters(const ModelDescription& model, const Layer& layer) {
+  const std::int64_t each = norm_parameters(model, model.hidden);
+  std::int64_t count = (layer.one_part() ? std::max(1, model.norms_per_layer / 2) : model.norms_per_layer) * each;
+  if (layer.mixer != Mixer::attention) return count;
   if (model.qk_norm && model.qk_norm_weight)
     count += model.joint_qk_norm ? norm_parameters(model, model.query_width()) + norm_parameters(model, model.kv_width())
                                  : 2 * norm_parameters(model, model.head_dim);
@@ -69,6 +73,14 @@ std::int64_t attention_parameters(const ModelDescription& model) {
   return count;
 }
 
+std::int64_t state_space_parameters(const ModelDescription& model) {
+  const StateSpace& mixer = model.state_space;
+  const std::int64_t products = model.hidden * (mixer.projected() + mixer.inner());
+  const std::int64_t convolution = mixer.convolved() * (mixer.convolution + (mixer.convolution_bias ? 1 : 0));
+  constexpr std::int64_t kPerHead = 3;  // A, D and the bias of the time steps
+  return products + convolution + kPerHead * mixer.heads + (mixer.norm ? mixer.inner() : 0);
+}
+
 std::int64_t mlp_parameters(const ModelDescription& model, std::int64_t ffn_hidden) {
   const std::int64_t up_matrices = model.gated_mlp ? 2 : 1;
   std::int64_t count = (up_matrices + 1) * model.hidden * ffn_hidden;
@@ -91,8 +103,10 @@ ParameterCount count_parameters(const ModelDescription& model) {
   if (model.final_norm) count.norms += norm_parameters(model, h);
 
   for (const Layer& layer : model.layers) {
-    count.attention += attention_parameters(model);
-    count.norms += layer_norm_parameters(model);
+    if (layer.mixer == Mixer::attention) count.attention += attention_parameters(model);
+    if (layer.mixer == Mixer::state_space) count.state_space += state_space_parameters(model);
+    count.norms += layer_norm_parameters(model, layer);
+    if (!layer.feed_forward) continue;
     if (layer.moe) {
       count.experts += moe.routed;
       count.shared_experts += moe.shared;
@@ -102,7 +116,7 @@ ParameterCount count_parameters(const ModelDescription& model) {
     }
   }
 
-  count.total = count.embedding + count.position + count.attention + count.mlp + count.experts +
+  count.total = count.embedding + count.position + count.attention + count.state_space + count.mlp + count.experts +
                 count.shared_experts + count.router + count.norms + count.head;
   const std::int64_t active_experts =
       count.experts == 0 ? 0 : count.experts / model.experts.experts * model.experts.top_k;
@@ -113,7 +127,7 @@ ParameterCount count_parameters(const ModelDescription& model) {
     // on each, and a norm of its own before the shared head. Source: DeepSeek-V3 report, section 2.2.
     const std::int64_t mlp = model.layers.back().moe ? moe.routed + moe.shared + moe.router
                                                      : mlp_parameters(model, model.ffn_hidden);
-    count.mtp = model.mtp_layers * (attention_parameters(model) + layer_norm_parameters(model) + mlp +
+    count.mtp = model.mtp_layers * (attention_parameters(model) + layer_norm_parameters(model, Layer{}) + mlp +
                                     2 * h * h + 3 * norm_parameters(model, h));
   }
   return count;

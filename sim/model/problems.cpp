@@ -62,10 +62,30 @@ void check_attention(const ModelDescription& model, Complaints& complaints) {
     complaints.say("rotary_dim {} is not between 0 and head_dim {}", model.rotary_dim, model.head_dim);
 }
 
+void check_state_space(const ModelDescription& model, Complaints& complaints) {
+  const auto mixes = [](const Layer& layer) { return layer.mixer == Mixer::state_space; };
+  const bool used = std::any_of(model.layers.begin(), model.layers.end(), mixes);
+  const StateSpace& mixer = model.state_space;
+  if (!used) {
+    if (mixer.present()) complaints.say("state_space is given but no layer uses it");
+    return;
+  }
+  if (!mixer.present()) return complaints.say("hybrid_pattern has state-space mixers, but state_space does not say how large they are");
+  const bool heads = complaints.size("state_space.heads", mixer.heads);
+  complaints.size("state_space.head_dim", mixer.head_dim);
+  complaints.size("state_space.state", mixer.state);
+  complaints.size("state_space.convolution", mixer.convolution);
+  complaints.size("state_space.chunk", mixer.chunk);
+  if (complaints.size("state_space.groups", mixer.groups) && heads && mixer.heads % mixer.groups != 0)
+    complaints.say("state_space.groups {} does not divide state_space.heads {}", mixer.groups, mixer.heads);
+  if (model.parallel_residual || model.norms_after || model.norms_per_layer == 4 || model.scales.any())
+    complaints.say("state-space mixers go with one norm before each part of a layer: no parallel_residual, norms_after or learned_scales");
+}
+
 void check_mlp(const ModelDescription& model, Complaints& complaints) {
-  std::int64_t moe_layers = 0;
-  for (const Layer& layer : model.layers) moe_layers += layer.moe ? 1 : 0;
-  if (moe_layers < model.layer_count()) complaints.size("ffn_hidden", model.ffn_hidden);
+  std::int64_t moe_layers = 0, dense_layers = 0;
+  for (const Layer& layer : model.layers) (layer.moe ? moe_layers : dense_layers) += layer.feed_forward ? 1 : 0;
+  if (dense_layers > 0) complaints.size("ffn_hidden", model.ffn_hidden);
   const Experts& moe = model.experts;
   if (moe_layers == 0) {
     if (moe.experts > 0) complaints.say("{} experts are given but no layer uses them", moe.experts);
@@ -113,6 +133,7 @@ std::vector<std::string> problems_of(const ModelDescription& model) {
   complaints.size("vocab", model.vocab, kLargestVocabulary);
   complaints.size("layers", model.layer_count(), kMostLayers);
   check_attention(model, complaints);
+  check_state_space(model, complaints);
   check_mlp(model, complaints);
   if (model.norms_per_layer != 1 && model.norms_per_layer != 2 && model.norms_per_layer != 4)
     complaints.say("norms_per_layer is {} (1, 2 or 4 are known)", model.norms_per_layer);

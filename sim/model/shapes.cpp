@@ -68,6 +68,32 @@ ModelDescription make_from_shapes(const Shapes& shapes) {
   return model;
 }
 
+std::string apply_layer_pattern(const std::string& pattern, ModelDescription& model) {
+  const std::size_t unknown = pattern.find_first_not_of("TSM*-E");
+  if (pattern.empty()) return "is empty";
+  if (unknown != std::string::npos) return fmt::format("\"{}\" has a letter {} that stands for nothing", pattern, pattern[unknown]);
+  if (pattern.find('E') != std::string::npos && model.experts.experts == 0) return fmt::format("\"{}\" has layers of experts, but the model has none", pattern);
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    Layer& layer = model.layers[i];
+    const char letter = pattern[i % pattern.size()];
+    const bool mixes = letter == 'S' || letter == 'M', attends = letter == 'T' || letter == '*';
+    layer.mixer = mixes ? Mixer::state_space : attends ? Mixer::attention : Mixer::none;
+    layer.feed_forward = letter != 'M' && letter != '*';
+    layer.moe = letter == 'E' || ((letter == 'T' || letter == 'S') && layer.moe);
+  }
+  return "";
+}
+
+std::string layer_pattern_of(const ModelDescription& model) {
+  std::string pattern;
+  for (const Layer& layer : model.layers) {
+    if (layer.mixer == Mixer::none) pattern += layer.moe ? 'E' : '-';
+    else if (layer.mixer == Mixer::state_space) pattern += layer.feed_forward ? 'S' : 'M';
+    else pattern += layer.feed_forward ? 'T' : '*';
+  }
+  return pattern;
+}
+
 ModelDescription with_layers(ModelDescription model, std::int64_t layers) {
   EXPECTS(layers >= 1, fmt::format("{} layers asked for", layers));
   EXPECTS(!model.layers.empty(), "a model without layers has no pattern to repeat");

@@ -65,6 +65,7 @@ std::string key_of(executor::Cause cause) {
   switch (cause) {
     case Cause::gemm: return "gemm";
     case Cause::attention: return "attention";
+    case Cause::scan: return "scan";
     case Cause::memory_bound: return "memory_bound";
     case Cause::optimizer: return "optimizer";
     case Cause::other_compute: return "other_compute";

@@ -5,6 +5,7 @@
 
 #include "sim/config/units.h"
 #include "sim/model/describe.h"
+#include "sim/model/shapes.h"
 
 namespace rehearse::report {
 namespace {
@@ -42,6 +43,30 @@ Value biases(const model::ModelDescription& m) {
 
 Value learned_scales(const model::LearnedScales& scales) { return names({{scales.branches, "branches"}, {scales.embedding, "embedding"}, {scales.queries, "queries"}}); }
 
+/// The shortest text that, repeated, is this one.
+std::string shortest_repeated(const std::string& text) {
+  for (std::size_t n = 1; n < text.size(); ++n) {
+    bool repeats = true;
+    for (std::size_t i = n; i < text.size() && repeats; ++i) repeats = text[i] == text[i - n];
+    if (repeats) return text.substr(0, n);
+  }
+  return text;
+}
+
+Value state_space(const model::StateSpace& s) {
+  Map out;
+  if (!s.present()) return out.take();
+  out.add("heads", s.heads);
+  out.add("head_dim", s.head_dim);
+  out.add("groups", s.groups);
+  out.add("state", s.state);
+  out.add("convolution", s.convolution);
+  out.add("chunk", s.chunk);
+  out.add("convolution_bias", s.convolution_bias);
+  out.add("norm", s.norm);
+  return out.take();
+}
+
 Value windows(const model::ModelDescription& m) {
   Map out;
   std::string pattern;
@@ -53,15 +78,7 @@ Value windows(const model::ModelDescription& m) {
     chunked = chunked || layer.chunked;
   }
   if (pattern.find_first_not_of('G') == std::string::npos) return out.take();
-  // The shortest pattern that repeats to the same text.
-  for (std::size_t n = 1; n <= pattern.size(); ++n) {
-    bool repeats = true;
-    for (std::size_t i = n; i < pattern.size() && repeats; ++i) repeats = pattern[i] == pattern[i - n];
-    if (repeats) {
-      pattern.resize(n);
-      break;
-    }
-  }
+  pattern = shortest_repeated(pattern);
   if (size > 0) out.add("size", size);
   out.add("pattern", pattern);
   if (size > 0) out.add("chunked", chunked);
@@ -74,7 +91,7 @@ Value experts(const model::ModelDescription& m) {
   if (e.experts == 0) return out.take();
   std::int64_t first = -1, second = -1;
   for (std::int64_t i = 0; i < m.layer_count(); ++i)
-    if (m.layers[static_cast<std::size_t>(i)].moe) (first < 0 ? first : second < 0 ? second : i) = i;
+    if (m.layers[static_cast<std::size_t>(i)].moe && !m.layers[static_cast<std::size_t>(i)].one_part()) (first < 0 ? first : second < 0 ? second : i) = i;
   const std::int64_t every = second > first && first >= 0 ? second - first : 1;
   out.add("count", e.experts);
   out.add("top_k", e.top_k);
@@ -149,6 +166,8 @@ Value effective_model(const model::ModelDescription& m) {
   put_if_any("latent_attention", latent(m.latent));
   put_if_any("windows", windows(m));
   put_if_any("experts", experts(m));
+  put_if_any("state_space", state_space(m.state_space));
+  if (const std::string pattern = shortest_repeated(model::layer_pattern_of(m)); pattern != "T") out.add("hybrid_pattern", pattern);
   return out.take();
 }
 

@@ -94,6 +94,16 @@ void mark_composed(std::vector<MeasuredRun>& runs, const Depths& depths, const s
   }
 }
 
+/// Jobs of different degrees that share their time and their bytes to the last digit: what stands there was measured of one of them at most.
+/// Megatron's CI kept such files beside tests that had changed.
+void mark_copies(std::vector<MeasuredRun>& runs, const std::map<std::string, std::map<std::string, std::vector<std::size_t>>>& exact) {
+  for (const auto& [value, jobs] : exact) {
+    if (jobs.size() < 2) continue;
+    for (const auto& [degrees, rows] : jobs)
+      for (const std::size_t r : rows) runs[r].clean = false;
+  }
+}
+
 /// A measurement; what was not measured is an empty cell.
 std::optional<double> measured(const config::CsvRow& row, const char* column) {
   const std::optional<double> value = row.number(column);
@@ -140,6 +150,7 @@ std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
   Repeats repeats, sharding_repeats, memory_repeats;
   Depths depths;
   std::map<std::string, std::vector<std::size_t>> files;
+  std::map<std::string, std::map<std::string, std::vector<std::size_t>>> exact;   // by what was measured: degrees, and their rows
   for (std::size_t i = 0; i < table.size(); ++i) {
     const config::CsvRow row = table.row(i);
     MeasuredRun run;
@@ -178,6 +189,8 @@ std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
     if (run.step_time_s && count(row, "grad_accum").value_or(1) >= 8 && (sharding == "none" || sharding == "zero1")) sharding_repeats[configuration(row, {"sharding"})].push_back(i);
     // Memory is as good as its arguments: only rows that state all of them are repeats of one another.
     if (run.peak_mem_gib && !cell(row, "model_args_json").empty()) memory_repeats[configuration(row)].push_back(i);
+    const std::string bytes = cell(row, "max_mem_allocated_bytes"), time = cell(row, "step_time_s");
+    if (!bytes.empty() && !time.empty()) exact[bytes + "|" + time][fmt::format("{} {} {} {}", cell(row, "tp"), cell(row, "pp"), cell(row, "cp"), cell(row, "ep"))].push_back(i);
     files[cell(row, "source")].push_back(i);
     if (const auto layers = count(row, "layers"); run.step_time_s && layers) depths[cell(row, "source")][configuration(row, {"layers", "model"})].emplace_back(*layers, *run.step_time_s);
     runs.push_back(std::move(run));
@@ -186,6 +199,7 @@ std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
   mark_repeats(runs, sharding_repeats, &MeasuredRun::step_time_s, 2, false);
   mark_repeats(runs, memory_repeats, &MeasuredRun::peak_mem_gib, 1.1, true);
   mark_composed(runs, depths, files);
+  mark_copies(runs, exact);
   return runs;
 }
 

@@ -6,7 +6,9 @@
 
 #include "sim/config/document.h"
 #include "sim/importers/argument_text.h"
+#include "sim/importers/hybrid_pattern.h"
 #include "sim/importers/megatron.h"
+#include "sim/model/shapes.h"
 #include "strategies/pipeline/partition.h"
 
 namespace rehearse::scenario {
@@ -38,7 +40,7 @@ class Arguments {
 };
 
 /// --moe-layer-freq as a list: "([0]*1+[1]*15)", 1 for a layer with experts. False if it is no list of all layers.
-bool apply_layer_pattern(const std::string& text, model::ModelDescription& m) {
+bool apply_expert_layers(const std::string& text, model::ModelDescription& m) {
   std::vector<bool> moe;
   int kind = 0, count = 0;
   for (const char* p = text.c_str(); *p != 0; ++p)
@@ -46,6 +48,30 @@ bool apply_layer_pattern(const std::string& text, model::ModelDescription& m) {
   if (moe.size() != m.layers.size()) return false;
   for (std::size_t i = 0; i < moe.size(); ++i) m.layers[i].moe = moe[i];
   return true;
+}
+
+importers::HybridPattern hybrid_pattern_of(const Arguments& a) {
+  const std::string text = a.word("hybrid-layer-pattern");
+  return importers::hybrid_pattern(text.empty() ? a.word("hybrid-override-pattern") : text);
+}
+
+/// Layers of state-space mixers, attention, MLPs and experts, and the mixers' sizes (megatron/core/transformer/transformer_config.py,
+/// ssm/mamba_mixer.py). Returns what is wrong.
+std::optional<std::string> apply_hybrid_pattern(const Arguments& a, model::ModelDescription& m) {
+  if (a.word("hybrid-layer-pattern").empty() && a.word("hybrid-override-pattern").empty()) return std::nullopt;
+  const importers::HybridPattern pattern = hybrid_pattern_of(a);
+  if (!pattern.problem.empty()) return pattern.problem + " is not simulated";
+  auto size = [&](const char* name, std::int64_t otherwise) { return static_cast<std::int64_t>(a.number(name, static_cast<double>(otherwise))); };
+  model::StateSpace& mixer = m.state_space;
+  mixer.head_dim = size("mamba-head-dim", 64);
+  mixer.heads = size("mamba-num-heads", mixer.head_dim > 0 ? 2 * m.hidden / mixer.head_dim : 0);
+  mixer.groups = size("mamba-num-groups", 8);
+  mixer.state = size("mamba-state-dim", 128);
+  mixer.convolution = 4, mixer.chunk = 128;
+  m.layers.resize(pattern.letters.size());
+  const std::string problem = model::apply_layer_pattern(pattern.letters, m);
+  if (!problem.empty()) return "the hybrid pattern " + problem;
+  return std::nullopt;
 }
 
 /// A router from scratch that nothing balances (no loss, no bias, not forced). Assumption: experts are as popular as words are, by Zipf's law; such
@@ -212,6 +238,7 @@ std::optional<std::string> apply_megatron_arguments(const std::string& arguments
   apply_layer(layer, s);
   apply_legacy_kernels(layer, s.profile);
   apply_moments(a, s);
+  if (auto reason = apply_hybrid_pattern(a, s.model)) return reason;
   apply_latent_attention(a, s.model);
   s.model.mtp_layers = static_cast<std::int64_t>(a.number("mtp-num-layers", 0));
   s.strategy.training.multi_token_prediction = s.model.mtp_layers > 0;
@@ -224,7 +251,7 @@ std::optional<std::string> apply_megatron_arguments(const std::string& arguments
   if (s.model.experts.experts > 0) {
     apply_experts(a, s);
     const std::string pattern = a.word("moe-layer-freq");
-    if (!pattern.empty() && !apply_layer_pattern(pattern, s.model)) return "moe-layer-freq '" + pattern + "' is not a list of " + std::to_string(s.model.layers.size()) + " layers";
+    if (!pattern.empty() && !apply_expert_layers(pattern, s.model)) return "moe-layer-freq '" + pattern + "' is not a list of " + std::to_string(s.model.layers.size()) + " layers";
   }
   apply_determinism(a, e, s.profile);
   s.profile.softmax_in_fp32 = a.flag("no-masked-softmax-fusion") && (a.flag("attention-softmax-in-fp32") || a.flag("apply-query-key-layer-scaling"));
@@ -255,6 +282,11 @@ void apply_megatron_layout(const std::string& arguments, Scenario& s) {
     s.strategy.pipeline.virtual_stages = static_cast<int>(chunks.size()) / d.pipeline;
     if (s.strategy.pipeline.virtual_stages > 1) s.strategy.pipeline.schedule = "interleaved-1f1b";
   }
+  if (const std::vector<std::int64_t> chunks = hybrid_pattern_of(a).chunks; d.pipeline > 1 && chunks.size() > 1 && chunks.size() % static_cast<std::size_t>(d.pipeline) == 0) {
+    s.strategy.pipeline.layers_per_stage = chunks;
+    s.strategy.pipeline.virtual_stages = static_cast<int>(chunks.size()) / d.pipeline;
+    if (s.strategy.pipeline.virtual_stages > 1) s.strategy.pipeline.schedule = "interleaved-1f1b";
+  }
   // Of several stages it merges a forward and a backward under the interleaved schedule only.
   s.strategy.experts.overlap_exchange = a.flag("overlap-moe-expert-parallel-comm") && (d.pipeline == 1 || s.strategy.pipeline.virtual_stages > 1);
   if (a.flag("defer-embedding-wgrad-compute")) s.strategy.pipeline.deferred_head_gradients = static_cast<std::int64_t>(a.number("wgrad-deferral-limit", 0));
@@ -268,6 +300,11 @@ void apply_megatron_layout(const std::string& arguments, Scenario& s) {
   if (last) request.last_rank_layers = static_cast<int>(a.number("decoder-last-pipeline-num-layers", 0));
   if (!st::problems_of(request).empty()) return;  // problems_of(Scenario) says what is wrong with the split
   for (const st::StageLayers& stage : st::partition(request)) s.strategy.pipeline.layers_per_stage.push_back(stage.count);
+}
+
+std::int64_t hybrid_layers(const std::string& arguments) {
+  const importers::HybridPattern pattern = hybrid_pattern_of(Arguments(arguments, "model_args_json"));
+  return pattern.problem.empty() ? static_cast<std::int64_t>(pattern.letters.size()) : 0;
 }
 
 Bytes cublas_workspace_of(const std::string& config) {

@@ -14,6 +14,9 @@ namespace rehearse::scenario {
 /// Returns why the run cannot be simulated, if so. Throws ConfigError when the texts are no JSON objects.
 std::optional<std::string> apply_megatron_arguments(const std::string& arguments, const std::string& environment, Scenario& scenario);
 
+/// Layers that the arguments' hybrid pattern has, 0 where there is none. Throws ConfigError as above.
+std::int64_t hybrid_layers(const std::string& arguments);
+
 /// What the arguments say of stages and shards. Call when the degrees and the pipeline's chunks are known.
 void apply_megatron_layout(const std::string& arguments, Scenario& scenario);
 

@@ -32,14 +32,20 @@ FlopCount count_flops(const Scenario& s, const plan::Plan& plan) {
   const std::int64_t value_dim = m.latent.present() ? m.latent.v_head_dim : m.head_dim;
   const double scores = static_cast<double>(m.query_width() + m.heads * value_dim);   // q k^T and its product with v
   const auto projections = static_cast<double>(model::attention_matrix_parameters(m));
+  // A state-space scan is counted as Megatron counts it: seven operations per channel and value of state (megatron/training/training.py,
+  // num_floating_point_operations, mamba_layer_flops).
+  const double mixer = h * static_cast<double>(m.state_space.projected() + m.state_space.inner()) + 3.5 * static_cast<double>(m.state_space.inner() * m.state_space.state);
   for (const model::Layer& layer : m.layers) {
-    products += projections;
-    if (layer.moe) {
+    if (layer.mixer == model::Mixer::attention) products += projections;
+    if (layer.mixer == model::Mixer::state_space) products += mixer;
+    if (!layer.feed_forward) {
+    } else if (layer.moe) {
       const auto width = static_cast<double>(m.experts.top_k * m.experts.ffn_hidden + m.experts.shared_ffn_hidden);
       products += h * (static_cast<double>(m.experts.experts) + width * matrices);
     } else {
       products += h * static_cast<double>(m.ffn_hidden) * matrices;
     }
+    if (layer.mixer != model::Mixer::attention) continue;
     full += scores * sequence;
     causal += scores * model::attention_area(attended, attended, true, layer.window) / static_cast<double>(attended);
   }

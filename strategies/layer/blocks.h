@@ -13,6 +13,9 @@ TensorId layer_block(const LowerContext& context, Operators& op, Tape& tape, Ten
 /// each head rotates. Source: DeepSeek-V2 report, section 2.1; Megatron-Core multi_latent_attention.py.
 TensorId latent_attention_block(const LowerContext& context, Operators& op, Tape& tape, TensorId x, const model::Layer& layer);
 
+/// A state-space mixer in place of attention, with its two products.
+TensorId state_space_block(const LowerContext& context, Operators& op, Tape& tape, TensorId x);
+
 /// A dense MLP of `width` (unsharded), gated or not; names begin with `prefix` ("" or "shared experts ").
 TensorId mlp_block(const LowerContext& context, Operators& op, Tape& tape, TensorId x, std::int64_t width, const std::string& prefix = "");
 

@@ -118,6 +118,7 @@ struct Tape {
   std::vector<Node> nodes;
   TensorId input = kNoTensor, output = kNoTensor;   // the residual stream; input may be kNoTensor (embedding)
   int regions = 0;
+  int parts = 2;               // of a layer: a mixer and an MLP; one alone takes the host half of layer_host (assumption)
   bool makes_angles = false;   // of rotary positions, in a module of its own behind the last node (transformers from 4.45, LlamaModel.rotary_emb)
 
   TensorId tensor(std::string tensor_name, std::int64_t bytes, bool needs_gradient = true) {

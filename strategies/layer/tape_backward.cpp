@@ -122,7 +122,7 @@ void TapeEmitter::recompute_region(int region) {
     for (const auto* list : {&node(n).inputs, &node(n).holds})
       for (TensorId t : *list) ++tensor(t).uses;
   const bool was = std::exchange(in_backward_node_, false);
-  if (options_.checkpoint) out_->host(issued(profile_.layer_host + (keeps_first_graph() ? profile_.recompute_host : profile_.reentrant_host)));
+  if (options_.checkpoint) out_->host(issued(profile_.layer_host * tape_.parts / 2 + (keeps_first_graph() ? profile_.recompute_host : profile_.reentrant_host)));
   else out_->host(issued(profile_.region_host));
   for (int n : again) forward_node(n, true);
   if (options_.gather_again) out_->collective(*options_.gather_again, plan::Stream::data_shard, plan::kComputeWaits, profile_.collective_host);

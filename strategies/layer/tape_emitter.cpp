@@ -30,7 +30,7 @@ TapeBlocks TapeEmitter::run() {
   out_ = &forward;
   hooks_ = &blocks.forward_hooks;
   out_->reserve_slots(2);
-  out_->host(issued(profile_.layer_host) + (keeps_first_graph() ? issued(profile_.checkpoint_host) : Duration{}));
+  out_->host(issued(profile_.layer_host * tape_.parts / 2) + (keeps_first_graph() ? issued(profile_.checkpoint_host) : Duration{}));
   emit_forward();
   plan::Block forward_block = forward.take();
 
@@ -39,7 +39,7 @@ TapeBlocks TapeEmitter::run() {
   out_ = &backward;
   hooks_ = &blocks.backward_hooks;
   backward_ = true;
-  if (graph_.any_active()) out_->host(issued(profile_.layer_backward_host) + profile_.gradient_host * options_.hooked_gradients);
+  if (graph_.any_active()) out_->host(issued(profile_.layer_backward_host * tape_.parts / 2) + profile_.gradient_host * options_.hooked_gradients);
   emit_backward();
   if (!gradients_.empty()) hooks_->push_back({.at = out_->position(), .gradients = std::exchange(gradients_, {})});
   plan::Block backward_block = backward.take();

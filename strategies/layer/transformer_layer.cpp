@@ -9,7 +9,7 @@
 namespace rehearse::strategies {
 namespace {
 
-constexpr const char* kAttentionResidual = "attention residual";
+constexpr const char* kMixerResidual = "attention residual";
 
 /// Weight gradients whose operands are made in backward read the product's input itself where that is made again: its 8-bit form is not kept.
 void keep_nothing_made_again(Tape& tape) {
@@ -102,18 +102,18 @@ void apply_selective(const LowerContext& c, Tape& tape) {
 }
 
 /// Which nodes are replayed from CUDA graphs, by module name (Megatron's cuda_graph_scope); all of them where the step is one.
-void apply_capture(const LowerContext& c, Tape& tape) {
+void apply_capture(const LowerContext& c, const model::Layer& layer, Tape& tape) {
   const Training& t = c.strategy.training;
   const std::set<std::string> modules(t.cuda_graph_modules.begin(), t.cuda_graph_modules.end());
   const bool all = t.cuda_graph.value_or(false);
-  enum class Part : std::uint8_t { attention, router, experts, mlp } part = Part::attention;
+  enum class Part : std::uint8_t { attention, state_space, router, experts, mlp } part = layer.mixer == model::Mixer::state_space ? Part::state_space : Part::attention;
   bool residual_passed = false;
   for (Node& n : tape.nodes) {
-    if (part == Part::attention && (n.name == "mlp norm" || std::exchange(residual_passed, n.name == kAttentionResidual))) part = Part::mlp;
+    if ((part == Part::attention || part == Part::state_space) && (n.name == "mlp norm" || std::exchange(residual_passed, n.name == kMixerResidual))) part = Part::mlp;
     if (part == Part::mlp && n.name.starts_with("router")) part = Part::router;
     if (part == Part::router && !n.name.starts_with("router")) part = Part::experts;
     const bool routed = modules.contains("moe_router") && (part == Part::router || (n.name == "mlp norm" && c.model.experts.experts > 0));
-    n.captured = all || (part == Part::attention && modules.contains("attn")) || (part == Part::mlp && modules.contains("mlp")) || routed ||
+    n.captured = all || (part == Part::attention && modules.contains("attn")) || (part == Part::state_space && modules.contains("mamba")) || (part == Part::mlp && modules.contains("mlp")) || routed ||
                  (part == Part::experts && modules.contains("moe"));
   }
 }
@@ -385,15 +385,20 @@ TensorId layer_block(const LowerContext& c, Operators& op, Tape& tape, TensorId 
     return op.residual(sum, x, "residual add");
   }
   const bool before = !m.norms_after, after = m.norms_after || m.norms_per_layer == 4;
-  TensorId a = attention_block(c, op, tape, before ? op.norm(x, "input norm", rows, m.hidden) : x, layer);
-  if (after) a = op.norm(a, "post attention norm", rows, m.hidden);
-  if (m.scales.branches) a = scaled_branch(c, op, tape, a, "attention scale");
-  const TensorId y = op.residual(x, a, kAttentionResidual);
+  TensorId y = x, a = kNoTensor;
+  if (layer.mixer != model::Mixer::none) {
+    const TensorId normed = before ? op.norm(x, "input norm", rows, m.hidden) : x;
+    a = layer.mixer == model::Mixer::state_space ? state_space_block(c, op, tape, normed) : attention_block(c, op, tape, normed, layer);
+    if (after) a = op.norm(a, "post attention norm", rows, m.hidden);
+    if (m.scales.branches) a = scaled_branch(c, op, tape, a, "attention scale");
+    y = op.residual(x, a, kMixerResidual);
+  }
+  if (!layer.feed_forward) return y;
   TensorId f = mlp(before ? op.norm(y, "mlp norm", rows, m.hidden) : y);
   if (after) f = op.norm(f, "post mlp norm", rows, m.hidden);
   if (m.scales.branches) f = scaled_branch(c, op, tape, f, "mlp scale");
   const TensorId out = op.residual(y, f, "mlp residual");
-  if (c.profile.repacks_qkv) tape.nodes.back().holds.push_back(a);  // the attention's result is a variable of the layer (nanotron)
+  if (c.profile.repacks_qkv && a != kNoTensor) tape.nodes.back().holds.push_back(a);  // the attention's result is a variable of the layer (nanotron)
   return out;
 }
 
@@ -404,7 +409,8 @@ Tape layer_tape(const LowerContext& c, const model::Layer& layer) {
   tape.input = tape.tensor("layer input", c.stream_tokens() * c.model.hidden * c.stream_element());
   tape.output = layer_block(c, op, tape, tape.input, layer);
   apply_selective(c, tape);
-  apply_capture(c, tape);
+  apply_capture(c, layer, tape);
+  tape.parts = layer.one_part() ? 1 : 2;
   return tape;
 }
 

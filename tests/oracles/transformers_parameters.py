@@ -23,22 +23,33 @@ ANSWERS = HERE / "data" / "transformers_parameters.json"
 
 # Module-path fragments that identify a part; the first that matches wins. Names differ from family to family.
 PARTS = [
-    ("router", [".router.weight", ".router.bias", "mlp.gate.weight", "block_sparse_moe.gate.", "feed_forward.router.",
+    ("router", ["mixer.gate.weight", ".router.weight", ".router.bias", "mlp.gate.weight", "block_sparse_moe.gate.", "feed_forward.router.",
                 "shared_expert_gate", "moe_statics"]),
     ("shared_experts", ["shared_expert", "shared_mlp"]),
     ("experts", [".experts."]),
+    ("state_space", [".mamba.", "conv1d", "mixer.in_proj", "mixer.out_proj", "A_log", "mixer.D", "dt_bias", "mixer.norm"]),
     ("norms", ["norm", "ln_"]),
     ("position", ["wpe", "embed_positions"]),
-    ("embedding", ["embed_tokens", "wte", "embed_in", "word_embeddings", "project_in"]),
+    ("embedding", ["embed_tokens", "model.embeddings.weight", "wte", "embed_in", "word_embeddings", "project_in"]),
     ("head", ["lm_head", "embed_out", "project_out"]),
-    ("attention", ["attn", "attention"]),
-    ("mlp", ["mlp", "fc1", "fc2", "feed_forward", ".ffn."]),
+    ("attention", ["attn", "attention", "mixer.q_proj", "mixer.k_proj", "mixer.v_proj", "mixer.o_proj"]),
+    ("mlp", ["mlp", "mixer.up_proj", "mixer.down_proj", "fc1", "fc2", "feed_forward", ".ffn."]),
 ]
 
 
 def llama(hidden, ffn, layers, heads, kv_heads, vocab, **more):
     return dict(hidden_size=hidden, intermediate_size=ffn, num_hidden_layers=layers, num_attention_heads=heads,
                 num_key_value_heads=kv_heads, vocab_size=vocab, **more)
+
+
+def hybrid(pattern, hidden, ffn, heads, kv_heads, **more):
+    kinds = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+    return dict(layers_block_type=[kinds[c] for c in pattern], hidden_size=hidden, intermediate_size=ffn, num_attention_heads=heads,
+                num_key_value_heads=kv_heads, **more)
+
+
+def granite_hybrid(layers):
+    return ["full_attention" if i % 10 == 5 else "linear_attention" for i in range(layers)]
 
 
 def gpt2(hidden, layers, heads):
@@ -214,6 +225,20 @@ MODELS = {
         rope_theta=5000000.0, rope_type="default", partial_rotary_factor=0.5))),
     "phi-3.5-moe": ("phimoe", llama(4096, 6400, 32, 32, 8, 32064, attention_bias=True, lm_head_bias=True)),
     "nemotron-minitron-4b": ("nemotron", llama(3072, 9216, 32, 24, 8, 256000, head_dim=128)),
+    # Hybrids
+    "nemotron-h-8b": ("nemotron_h", hybrid("M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-", 4096, 21504, 32, 8, mamba_num_heads=128)),
+    "nemotron-h-56b": ("nemotron_h", hybrid("M-M-M-M*-M" + "-M-M-M-M*-M" * 9 + "-M-M-M-M-", 8192, 32768, 64, 8, mamba_num_heads=256, ssm_state_size=256)),
+    "nemotron-nano-9b-v2": ("nemotron_h", hybrid("M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-", 4480, 15680, 40, 8, mamba_num_heads=128, mamba_head_dim=80)),
+    "nemotron-h-47b": ("nemotron_h", hybrid("M-M-M-M-M-M-M-M-M*-M-M-M-M-M-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-M-M---MM---M-M*-M-M-M-M-M-", 8192, 30720, 64, 8,
+                                             mamba_num_heads=256, ssm_state_size=256)),
+    "nemotron-nano-12b-v2": ("nemotron_h", hybrid("M-M-M-M" + "*-M-M-M-M" * 6 + "-", 5120, 20480, 40, 8, mamba_num_heads=128, mamba_head_dim=80)),
+    "nemotron-3-nano-30b-a3b": ("nemotron_h", hybrid("MEMEM*" + "EMEMEM*" * 4 + "EMEMEMEM*EMEMEMEME", 2688, 1856, 32, 2, mamba_num_heads=64, n_routed_experts=128,
+                                                     num_experts_per_tok=6, moe_intermediate_size=1856, moe_shared_expert_intermediate_size=3712)),
+    "bamba-9b": ("bamba", llama(4096, 14336, 32, 32, 8, 128256, attn_layer_indices=[9, 18, 27], mamba_n_heads=128, mamba_d_state=128)),
+    "granite-4-h-tiny": ("granitemoehybrid", llama(1536, 512, 40, 12, 4, 100352, num_local_experts=64, num_experts_per_tok=6, shared_intermediate_size=1024,
+                                                   layer_types=granite_hybrid(40), mamba_n_heads=48, mamba_d_state=128, tie_word_embeddings=True)),
+    "granite-4-h-micro": ("granitemoehybrid", llama(2048, 8192, 40, 32, 8, 100352, num_local_experts=0, shared_intermediate_size=8192,
+                                                    layer_types=granite_hybrid(40), mamba_n_heads=64, mamba_d_state=128, tie_word_embeddings=True)),
     # Odd corners: no public model, but what a file may say.
     "llama-head-dim": ("llama", llama(512, 1376, 4, 8, 2, 32000, head_dim=96)),
     "mistral-head-dim": ("mistral", llama(512, 1376, 4, 8, 2, 32000, head_dim=32, sliding_window=128)),
@@ -257,6 +282,8 @@ def count(model_type, fields):
         if part == "other":
             raise SystemExit(f"{model_type}: no part is known for {name}")
         parts[part] = parts.get(part, 0) + parameter.numel()
+    if "experts" not in parts and "shared_experts" in parts:  # Granite 4 without experts calls its MLP shared
+        parts["mlp"] = parts.pop("shared_experts")
     return config, {"total": sum(parts.values()), "parts": parts}
 
 

@@ -111,7 +111,7 @@ constexpr const char* kSmall = " --num-layers 4 --hidden-size 64 --num-attention
 TEST(MegatronScript, TheProgramTellsWhichModelItTrains) {
   const std::string rest = std::string(kSmall) + " --global-batch-size 8 --vocab-size 512";
   EXPECT_EQ(fate(read("torchrun pretrain_gpt.py" + rest), "program"), "used");
-  for (const char* other : {"pretrain_bert.py", "/opt/megatron/pretrain_t5.py", "pretrain_vision_classify.py", "pretrain_mamba.py", "pretrain_vlm.py"})
+  for (const char* other : {"pretrain_bert.py", "/opt/megatron/pretrain_t5.py", "pretrain_vision_classify.py", "pretrain_vlm.py"})
     EXPECT_EQ(fate(read(other + rest), "program"), "not simulated") << other;
   // What makes data or converts checkpoints beside it is no program of interest.
   EXPECT_EQ(fate(read("python pretrain_gpt.py" + rest + "\npython tools/bert_convert.py --loader x\n"), "program"), "used");
@@ -483,6 +483,25 @@ TEST(Megatron, EachSpellingOfPositionsIsListed) {
   EXPECT_TRUE(i.report.not_understood.empty());
   const Imported both = read(kGpt + "--position-embedding-type rope --use-rotary-position-embeddings");
   EXPECT_EQ(fate(both, "use_rotary_position_embeddings"), "used");
+}
+
+// --hybrid-layer-pattern of core 0.16 on, --hybrid-override-pattern before; a mixer twice as wide as the model unless said otherwise.
+TEST(Megatron, HybridModelsStateTheirLayersInLetters) {
+  const std::string common = "--hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 --global-batch-size 8 --micro-batch-size 1 --vocab-size 1000 ";
+  const Imported i = read("torchrun pretrain_mamba.py " + common + "--hybrid-layer-pattern 'M-M*-|M-M*-' --pipeline-model-parallel-size 2 --mamba-num-groups 4");
+  EXPECT_EQ(key(i, "model.layers"), "10");
+  EXPECT_EQ(key(i, "model.hybrid_pattern"), "M-M*-M-M*-");
+  EXPECT_EQ(key(i, "model.state_space.heads"), "32");
+  EXPECT_EQ(key(i, "model.state_space.groups"), "4");
+  EXPECT_EQ(key(i, "model.state_space.chunk"), "128");
+  EXPECT_EQ(key(i, "pipeline.layers_per_stage"), "[5, 5]");
+  const Imported parted = read(common + "--hybrid-layer-pattern 'M-|M-|M*|--' --pipeline-model-parallel-size 2");
+  EXPECT_EQ(key(parted, "pipeline.virtual_stages"), "2");
+  EXPECT_EQ(key(parted, "pipeline.schedule"), "interleaved-1f1b");
+  EXPECT_EQ(key(read(common + "--hybrid-override-pattern M-M* --num-layers 4"), "model.hybrid_pattern"), "M-M*");
+  EXPECT_TRUE(has(refused(common + "--hybrid-override-pattern M-M* --num-layers 5"), "describes 4 layers, but num_layers is 5"));
+  EXPECT_TRUE(has(refused(common + "--hybrid-layer-pattern 'M-|M-|M*' --pipeline-model-parallel-size 2"), "has 3 parts, which do not divide into 2 stages"));
+  EXPECT_EQ(fate(read(common + "--hybrid-layer-pattern MDM- --num-layers 4"), "hybrid_layer_pattern"), "not simulated");
 }
 
 TEST(Megatron, ExpertsOfEveryLayerOrOfTheLast) {

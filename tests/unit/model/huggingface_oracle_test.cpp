@@ -42,6 +42,7 @@ TEST_P(HuggingFaceOracle, CountsWhatTransformersCounts) {
   const std::map<std::string, std::int64_t> ours = {{"embedding", count.embedding},
                                                     {"position", count.position},
                                                     {"attention", count.attention},
+                                                    {"state_space", count.state_space},
                                                     {"mlp", count.mlp},
                                                     {"experts", count.experts},
                                                     {"shared_experts", count.shared_experts},

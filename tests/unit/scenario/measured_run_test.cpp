@@ -841,6 +841,20 @@ TEST(MeasuredRun, ComposedStepTimesAreNotClean) {
   EXPECT_EQ(clean(runs(0, 4)), 12);   // too few to tell
 }
 
+// Two tests of different degrees cannot take the same time and the same bytes to the last digit.
+TEST(MeasuredRun, CopiesOfOneMeasurementAreNotClean) {
+  const auto runs = [](const char* tensor, const char* time) {
+    const Row one{{"row_id", "1"}, {"tp", "1"}, {"step_time_s", "0.1722"}, {"max_mem_allocated_bytes", "3912766464"}, {"peak_mem_gib", "3.644"}, {"peak_mem_kind", "allocated"}};
+    Row other = one;
+    other["row_id"] = "2", other["tp"] = tensor, other["step_time_s"] = time;
+    return table({job(one), job(other)});
+  };
+  EXPECT_FALSE(runs("2", "0.1722")[0].clean);
+  EXPECT_FALSE(runs("2", "0.1722")[1].clean);
+  EXPECT_TRUE(runs("2", "0.1723")[0].clean);
+  EXPECT_TRUE(runs("1", "0.1722")[1].clean);   // a repeat, or a copy of the same test
+}
+
 TEST(MeasuredRun, NemoAutomodelHasAProfile) {
   EXPECT_EQ(scenario({{"framework", "NeMo AutoModel"}, {"sharding", "fsdp"}}).profile.name, "nemo-automodel");
   EXPECT_EQ(scenario({{"framework", "automodel"}, {"sharding", "fsdp"}}).profile.name, "nemo-automodel");

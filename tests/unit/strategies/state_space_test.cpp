@@ -1,0 +1,127 @@
+// Layers with a state-space mixer: what they keep for backward, what tensor parallelism divides, which kernels run, and what is refused.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "sim/model/presets.h"
+#include "sim/model/shapes.h"
+#include "strategies/plan_writer.h"
+#include "tests/support/byte_ledger.h"
+
+namespace rehearse::strategies::state_space_test {
+namespace {
+
+using test_support::ByteLedger;
+
+constexpr std::int64_t kTokens = 2048, kHidden = 1024, kInner = 2048, kGroups = 8, kState = 128, kHeads = 32;
+
+model::ModelDescription hybrid(std::int64_t layers, const std::string& pattern) {
+  model::ModelDescription m = model::make_from_shapes({.name = "hybrid", .layers = layers, .hidden = kHidden, .heads = 16, .vocab = 512, .kv_heads = 8, .ffn_hidden = 4096, .gated = true});
+  m.state_space = {.heads = kHeads, .head_dim = kInner / kHeads, .groups = kGroups, .state = kState, .convolution = 4, .chunk = 128};
+  EXPECT_EQ(model::apply_layer_pattern(pattern, m), "");
+  return m;
+}
+
+Strategy job(int tensor = 1, std::int64_t batch = 1) {
+  Strategy s;
+  s.training.sequence_length = kTokens / batch;
+  s.training.global_batch_size = s.training.micro_batch_size = batch;
+  s.data_parallel.kind = DataParallelKind::none;
+  s.memory.recompute = Recompute::none;
+  s.parallelism.degrees.tensor = tensor;
+  return s;
+}
+
+plan::Plan plan_of(const model::ModelDescription& m, const Strategy& s, const std::string& profile) { return write_plan(m, s, load_profile(profile), s.parallelism.degrees.tensor); }
+
+std::int64_t kept_per_layer(const std::string& pattern, const Strategy& s, const std::string& profile) {
+  const auto peak = [&](std::int64_t layers) { return ByteLedger(plan_of(hybrid(layers, pattern), s, profile), 0).step().step_peak; };
+  return (peak(12) - peak(8)) / 4;
+}
+
+// Megatron's mixer keeps the layer's input and its norm, the input product, the scan's result before and after the gate, and the gated norm's result;
+// statistics of both norms in fp32. With several samples it is copies in the scan's own order that are kept, as many.
+TEST(StateSpaceLayer, KeepsWhatMegatronsOperatorsSave) {
+  const std::int64_t projected = 2 * kInner + 2 * kGroups * kState + kHeads;
+  const std::int64_t bytes = kTokens * (2 * (2 * kHidden + projected + 3 * kInner) + 4 + 4 * kGroups);
+  EXPECT_EQ(kept_per_layer("M", job(), "megatron-core"), bytes);
+  EXPECT_EQ(kept_per_layer("M", job(1, 2), "megatron-core"), bytes);
+}
+
+// transformers' mixer has its norm inside the scan's operator, which makes the norm's result again.
+TEST(StateSpaceLayer, KeepsLessWhereTheNormIsInsideTheOperator) {
+  const std::int64_t inside = kept_per_layer("M", job(), "huggingface");
+  EXPECT_LT(inside, kept_per_layer("M", job(), "megatron-core"));
+}
+
+TEST(StateSpaceLayer, IsDividedOverTensorRanks) {
+  const auto elements = [&](int tensor) { return parameters_per_class(hybrid(4, "M"), job(tensor), load_profile("megatron-core")).front(); };
+  // Norms of the stream are whole on both.
+  EXPECT_EQ(2 * elements(2) - elements(1), 4 * kHidden + kHidden);
+  const plan::Plan one = plan_of(hybrid(4, "M"), job(), "megatron-core"), two = plan_of(hybrid(4, "M"), job(2), "megatron-core");
+  const auto flops = [](const plan::Plan& plan) {
+    const auto k = std::find_if(plan.kernels.begin(), plan.kernels.end(), [](const model::KernelSpec& s) { return s.name == "scan output"; });
+    return k->flops;
+  };
+  EXPECT_EQ(flops(one), 2 * flops(two));
+}
+
+int count(const plan::Plan& plan, const std::string& name) {
+  int n = 0;
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing) n += i.op == plan::Opcode::kernel && plan.kernels[i.index].name == name;
+  return n;
+}
+
+// Backward makes all but the output again. A part alone has one norm and one residual.
+TEST(StateSpaceLayer, RunsItsKernels) {
+  const plan::Plan plan = plan_of(hybrid(4, "M-*S"), job(), "megatron-core");
+  EXPECT_EQ(count(plan, "scan output"), 2);
+  EXPECT_EQ(count(plan, "scan states"), 4);
+  EXPECT_EQ(count(plan, "scan convolution"), 4);
+  EXPECT_EQ(count(plan, "scan values gradient"), 2);
+  EXPECT_EQ(count(plan, "attention"), 1);
+  EXPECT_EQ(count(plan, "input norm"), 3);
+  EXPECT_EQ(count(plan, "mlp norm"), 2);
+  EXPECT_EQ(count(plan, "attention residual") + count(plan, "mlp residual"), 5);
+}
+
+// A mixer's launches belong to a CUDA graph of their own kind.
+TEST(StateSpaceLayer, IsCapturedByName) {
+  Strategy s = job();
+  const auto host = [&](std::vector<std::string> modules) {
+    s.training.cuda_graph_modules = std::move(modules);
+    const plan::Plan plan = plan_of(hybrid(4, "M"), s, "megatron-core");
+    Duration sum{};
+    for (const plan::Call& call : plan.classes[0].program.step)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing)
+        if (i.op == plan::Opcode::host) sum += Duration{i.value};
+    return sum;
+  };
+  const FrameworkProfile profile = load_profile("megatron-core");
+  EXPECT_GE((host({}) - host({"mamba"})) * 100 / 99, 4 * ((profile.layer_host + profile.layer_backward_host) / 2 + 20 * profile.scan_host));
+  EXPECT_EQ(host({"attn"}), host({}));
+}
+
+TEST(StateSpaceLayer, RefusesWhatIsNotSimulated) {
+  const auto said = [](const Strategy& s, const std::string& profile) {
+    std::string all;
+    for (const Diagnostic& d : problems_of(hybrid(4, "M"), s, load_profile(profile), 8)) all += to_string(d);
+    return all;
+  };
+  EXPECT_EQ(said(job(), "megatron-core"), "");
+  EXPECT_NE(said(job(16), "megatron-core").find("8 groups of the state-space mixers"), std::string::npos);
+  Strategy context = job();
+  context.parallelism.degrees.context = 2;
+  EXPECT_NE(said(context, "megatron-core").find("over a context group"), std::string::npos);
+  Strategy uneven = job();
+  uneven.training.sequence_length = 1000;
+  EXPECT_NE(said(uneven, "megatron-core").find("chunks of 128 tokens do not fill"), std::string::npos);
+  Strategy wide = job();
+  wide.training.precision = Precision::fp32;
+  EXPECT_NE(said(wide, "megatron-core").find("in fp32"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace rehearse::strategies::state_space_test
