@@ -87,7 +87,7 @@ class Model {
     for (const char* key : {"num_layers", "encoder_num_layers", "hybrid_layer_pattern", "hybrid_override_pattern", "mamba_state_dim", "mamba_head_dim", "mamba_num_groups", "mamba_num_heads", "hidden_size", "num_attention_heads", "num_query_groups", "group_query_attention", "kv_channels", "ffn_hidden_size", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by",
                             "max_position_embeddings", "position_embedding_type", "use_rotary_position_embeddings", "rotary_percent", "normalization", "swiglu", "squared_relu", "quick_geglu", "openai_gelu", "add_bias_linear",
                             "disable_bias_linear", "add_qkv_bias", "qk_layernorm", "qk_l2_norm", "untie_embeddings_and_output_weights", "hidden_dropout", "attention_dropout", "mtp_num_layers", "num_experts", "num_moe_experts",
-                            "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_layer_freq", "window_size", "window_attn_skip_freq", "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
+                            "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_layer_freq", "moe_latent_size", "window_size", "window_attn_skip_freq", "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
                             "gated_linear_unit", "activation_func", "moe_router_num_groups", "moe_router_group_topk", "group_query_attention"})
       if (in_.has(key)) in_.ignore(key, "the scenario states the model");
     return true;
@@ -206,6 +206,7 @@ class Model {
     if (!size({"moe_router_topk"}, "model.experts.top_k", config::between(1, 1 << 20))) in_.assume("model.experts.top_k", "2", "moe_router_topk is 2 unless given");
     size({"moe_ffn_hidden_size"}, "model.experts.ffn_hidden", positive);
     size({"moe_shared_expert_intermediate_size"}, "model.experts.shared_ffn_hidden", positive);
+    size({"moe_latent_size"}, "model.experts.latent", positive);
     size({"moe_router_num_groups"}, "model.experts.groups", positive);
     size({"moe_router_group_topk"}, "model.experts.groups_per_token", positive);
     read_expert_layers(layers);

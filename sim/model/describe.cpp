@@ -44,6 +44,7 @@ std::string experts_text(const Experts& moe) {
       fmt::format("{} experts of width {}, {} per token", moe.experts, moe.ffn_hidden, moe.top_k);
   if (moe.shared_ffn_hidden > 0)
     text += fmt::format(", shared {}{}", moe.shared_ffn_hidden, moe.shared_gate ? " (gated)" : "");
+  if (moe.latent > 0) text += fmt::format(", in a latent of {}", moe.latent);
   if (moe.groups > 0) text += fmt::format(", {} of {} groups", moe.groups_per_token, moe.groups);
   return text;
 }

@@ -27,6 +27,7 @@ struct Experts {
   std::int64_t top_k = 0;
   std::int64_t ffn_hidden = 0;         // width of one routed expert
   std::int64_t shared_ffn_hidden = 0;  // total width of the shared experts, 0 = none
+  std::int64_t latent = 0;             // width that tokens are brought to before routed experts and back from after them (Nemotron 3 Super); 0: none
   bool shared_gate = false;            // a 1-wide gate on the shared expert (Qwen2-MoE)
   bool router_bias = false;
   std::int64_t groups = 0;  // group-limited routing (DeepSeek): experts lie in this many groups, and
@@ -134,7 +135,7 @@ struct ParameterCount {
   std::int64_t mlp = 0;        // dense MLPs, all layers
   std::int64_t experts = 0;    // routed experts, all layers
   std::int64_t shared_experts = 0;
-  std::int64_t router = 0;
+  std::int64_t router = 0;     // with the shared experts' gate and the products into and out of the experts' latent
   std::int64_t norms = 0;
   std::int64_t head = 0;    // 0 when tied (but for the down-projection of OPT-350m)
   std::int64_t total = 0;   // sum of the above
@@ -156,6 +157,9 @@ std::int64_t attention_matrix_parameters(const ModelDescription& model);
 std::int64_t state_space_parameters(const ModelDescription& model);
 /// Learned values of one MLP of width `ffn_hidden` (three matrices when gated, else two) with its biases.
 std::int64_t mlp_parameters(const ModelDescription& model, std::int64_t ffn_hidden);
+
+/// The layer that a multi-token-prediction head goes through: as the model's last, or attention and MLP or experts where that is a part alone.
+Layer prediction_layer(const ModelDescription& model);
 
 /// Problems that make the description unusable, in the user's words ("hidden 100 is not a multiple of heads
 /// 3"). Empty when there is none.

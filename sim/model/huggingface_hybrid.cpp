@@ -106,7 +106,7 @@ ModelDescription read_nemotron_h(ModelFields& fields) {
     moe.groups = fields.integer({"n_group"}, 1);
     moe.groups_per_token = fields.integer({"topk_group"}, 1);
     if (moe.groups <= 1) moe.groups = moe.groups_per_token = 0;
-    fields.refuse_if_set("moe_latent_size", "experts that work on a narrower latent are not supported");
+    moe.latent = fields.integer_or_zero("moe_latent_size", 0);
   }
   give_parts(fields, model, letters, by_pattern ? "hybrid_override_pattern" : "layer_types");
   return model;

@@ -68,6 +68,7 @@ void read_experts(ModelFields fields, ModelDescription& model, std::vector<Diagn
   moe.top_k = fields.integer({"top_k"}, 1);
   moe.ffn_hidden = fields.integer({"ffn_hidden"}, model.ffn_hidden);
   moe.shared_ffn_hidden = fields.integer({"shared_ffn_hidden"}, 0);
+  moe.latent = fields.integer({"latent"}, 0);
   moe.shared_gate = fields.flag({"shared_gate"}, false);
   moe.router_bias = fields.flag({"router_bias"}, false);
   moe.groups = fields.integer({"groups"}, 0);
@@ -317,6 +318,7 @@ const std::vector<ModelKey>& model_keys() {
       {"experts.top_k", "of those, how many a token goes to; default: 1"},
       {"experts.ffn_hidden", "width of one expert; default: ffn_hidden"},
       {"experts.shared_ffn_hidden", "width of the shared experts together, which every token goes through; default: none"},
+      {"experts.latent", "width that tokens are brought to before they go to routed experts, and back from after them; default: they go as they are"},
       {"experts.shared_gate", "the shared experts' output is scaled by a gate of its own (Qwen2)"},
       {"experts.router_bias", "the router has a bias"},
       {"experts.groups", "groups of experts for group-limited routing (DeepSeek); default: none"},

@@ -48,10 +48,13 @@ struct MoeParameters {
 MoeParameters moe_parameters(const ModelDescription& model) {
   const Experts& moe = model.experts;
   MoeParameters count;
-  count.routed = moe.experts * mlp_parameters(model, moe.ffn_hidden);
+  ModelDescription inside = model;
+  if (moe.latent > 0) inside.hidden = moe.latent;
+  count.routed = moe.experts * mlp_parameters(inside, moe.ffn_hidden);
   if (moe.shared_ffn_hidden > 0) count.shared = mlp_parameters(model, moe.shared_ffn_hidden);
   count.router = model.hidden * moe.experts + (moe.router_bias ? moe.experts : 0);
   if (moe.shared_gate) count.router += model.hidden;
+  count.router += 2 * model.hidden * moe.latent;
   return count;
 }
 
@@ -86,6 +89,14 @@ std::int64_t mlp_parameters(const ModelDescription& model, std::int64_t ffn_hidd
   std::int64_t count = (up_matrices + 1) * model.hidden * ffn_hidden;
   if (model.mlp_bias) count += up_matrices * ffn_hidden + model.hidden;
   return count;
+}
+
+Layer prediction_layer(const ModelDescription& model) {
+  const Layer last = model.layers.back();
+  if (!last.one_part()) return last;
+  Layer whole;
+  whole.moe = std::any_of(model.layers.begin(), model.layers.end(), [](const Layer& layer) { return layer.moe; });
+  return whole;
 }
 
 ParameterCount count_parameters(const ModelDescription& model) {
@@ -125,9 +136,9 @@ ParameterCount count_parameters(const ModelDescription& model) {
   if (model.mtp_layers > 0 && !model.layers.empty()) {
     // One more layer like the last, fed by a 2h -> h projection of (hidden state, next embedding) with a norm
     // on each, and a norm of its own before the shared head. Source: DeepSeek-V3 report, section 2.2.
-    const std::int64_t mlp = model.layers.back().moe ? moe.routed + moe.shared + moe.router
+    const std::int64_t mlp = prediction_layer(model).moe ? moe.routed + moe.shared + moe.router
                                                      : mlp_parameters(model, model.ffn_hidden);
-    count.mtp = model.mtp_layers * (attention_parameters(model) + layer_norm_parameters(model, Layer{}) + mlp +
+    count.mtp = model.mtp_layers * (attention_parameters(model) + layer_norm_parameters(model, prediction_layer(model)) + mlp +
                                     2 * h * h + 3 * norm_parameters(model, h));
   }
   return count;

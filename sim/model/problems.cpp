@@ -105,6 +105,7 @@ void check_mlp(const ModelDescription& model, Complaints& complaints) {
                    moe.experts / moe.groups * moe.groups_per_token, moe.groups_per_token);
   complaints.size("moe_ffn_hidden", moe.ffn_hidden);
   complaints.not_negative("shared_ffn_hidden", moe.shared_ffn_hidden);
+  complaints.not_negative("experts.latent", moe.latent);
   if (moe.shared_gate && moe.shared_ffn_hidden == 0)
     complaints.say("there is a gate on the shared expert but no shared expert");
 }

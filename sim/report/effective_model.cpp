@@ -97,6 +97,7 @@ Value experts(const model::ModelDescription& m) {
   out.add("top_k", e.top_k);
   out.add("ffn_hidden", e.ffn_hidden);
   out.add("shared_ffn_hidden", e.shared_ffn_hidden);
+  out.add("latent", e.latent);
   out.add("shared_gate", e.shared_gate);
   out.add("router_bias", e.router_bias);
   out.add("groups", e.groups);

@@ -98,6 +98,7 @@ void apply_experts(const Arguments& a, Scenario& s) {
   s.strategy.experts.capacity_factor = a.number("moe-expert-capacity-factor", 0);
   s.strategy.experts.pad_to_capacity = a.flag("moe-pad-expert-input-to-capacity");
   experts.shared_ffn_hidden = static_cast<std::int64_t>(a.number("moe-shared-expert-intermediate-size", 0));
+  experts.latent = static_cast<std::int64_t>(a.number("moe-latent-size", 0));
   experts.groups = static_cast<std::int64_t>(a.number("moe-router-num-groups", 0));
   experts.groups_per_token = static_cast<std::int64_t>(a.number("moe-router-group-topk", 0));
   if (const double width = a.number("moe-ffn-hidden-size", 0); width > 0) experts.ffn_hidden = static_cast<std::int64_t>(width);

@@ -40,8 +40,9 @@ FlopCount count_flops(const Scenario& s, const plan::Plan& plan) {
     if (layer.mixer == model::Mixer::state_space) products += mixer;
     if (!layer.feed_forward) {
     } else if (layer.moe) {
-      const auto width = static_cast<double>(m.experts.top_k * m.experts.ffn_hidden + m.experts.shared_ffn_hidden);
-      products += h * (static_cast<double>(m.experts.experts) + width * matrices);
+      const double latent = static_cast<double>(m.experts.latent), inside = latent > 0 ? latent : h;
+      products += h * (static_cast<double>(m.experts.experts) + static_cast<double>(m.experts.shared_ffn_hidden) * matrices + 2 * latent);
+      products += inside * static_cast<double>(m.experts.top_k * m.experts.ffn_hidden) * matrices;
     } else {
       products += h * static_cast<double>(m.ffn_hidden) * matrices;
     }

@@ -42,6 +42,10 @@ const config::Fields<Recipe>& recipe_fields() {
       config::boolean("overlap_exchange", &R::overlap_exchange, "tokens travel beside another micro-batch's backward"),
       config::boolean("fp8_attention", &R::fp8_attention, "fp8_dot_product_attention"),
       config::boolean("fp8_head", &R::fp8_head, "fp8_output_proj"),
+      config::boolean("unfused_router", &R::unfused_router, "moe_router_fusion is off"),
+      config::boolean("exposed_tensor", &R::exposed_tensor, "comm_overlap is none: tensor-parallel collectives do not travel under products"),
+      config::boolean("multi_token_prediction", &R::multi_token_prediction, "the model's multi-token-prediction layers are trained as well"),
+      config::integer("last_layers_16bit", &R::last_layers_16bit, "num_layers_at_end_in_bf16", config::positive),
       config::integer("dispatch_sms", &R::dispatch_sms, "moe_deepep_num_sms or moe_hybridep_num_sms", config::positive),
       config::boolean("paged_stash", &R::paged_stash, "moe_paged_stash: what fused experts keep is copied into pages and back"),
       config::integer("deferred_head_gradients", &R::deferred_head_gradients, "wgrad_deferral_limit, under pipeline stages", config::positive),
@@ -87,6 +91,10 @@ void apply(const Recipe& recipe, bool recompute_unsaid, Strategy& s) {
   s.training.fp8_attention = recipe.fp8_attention;
   s.training.fp8_head = recipe.fp8_head;
   if (recipe.unfused_rope) s.training.fused_rope = false;
+  if (recipe.unfused_router) s.experts.fused_router = false;
+  if (recipe.exposed_tensor && s.parallelism.degrees.tensor > 1) s.parallelism.overlap_tensor = false;
+  if (recipe.multi_token_prediction) s.training.multi_token_prediction = true;
+  if (recipe.last_layers_16bit > 0) s.training.last_layers_16bit = static_cast<int>(recipe.last_layers_16bit);
   if (recipe.fused_index_map) s.experts.fused_index_map = true;
   if (recipe.dispatch_sms) s.experts.dispatch_sms = recipe.dispatch_sms;
   s.experts.paged_stash = recipe.paged_stash && s.experts.fused_mlp.value_or(false);

@@ -21,6 +21,8 @@ struct Recipe {
   std::vector<std::string> cuda_graph_modules, recompute_modules;
   bool fused_mlp = false, fused_index_map = false, unfused_rope = false, overlap_exchange = false;
   bool fp8_attention = false, fp8_head = false, paged_stash = false;
+  bool unfused_router = false, multi_token_prediction = false, exposed_tensor = false;
+  std::int64_t last_layers_16bit = 0;
   std::optional<std::int64_t> dispatch_sms;
   std::optional<std::int64_t> deferred_head_gradients;
   int tensor = 0;                    // tensor-parallel degree; 0: not said

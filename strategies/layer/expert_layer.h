@@ -25,6 +25,8 @@ class ExpertLayer {
 
   std::int64_t e() const { return c_.element(); }
   std::int64_t bytes(std::int64_t rows) const { return rows * hidden_ * e(); }
+  /// Of this rank's tokens in the residual stream, which is wider than what experts read where they work on a latent.
+  std::int64_t stream_bytes() const { return load_.rows * c_.model.hidden * e(); }
   /// Slots travel, a copy of a token for each of its experts; else tokens do.
   bool sends_slots() const { return dispatcher_ == Dispatcher::all_to_all || dispatcher_ == Dispatcher::hierarchical; }
   /// First inside nodes, then between them.

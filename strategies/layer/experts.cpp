@@ -12,7 +12,7 @@ namespace rehearse::strategies {
 using model::KernelKind;
 using plan::Stream;
 
-ExpertLayer::ExpertLayer(const LowerContext& c, Operators& op, Tape& tape) : c_(c), op_(op), tape_(tape), moe_(c.model.experts), load_(c), hidden_(c.model.hidden) {
+ExpertLayer::ExpertLayer(const LowerContext& c, Operators& op, Tape& tape) : c_(c), op_(op), tape_(tape), moe_(c.model.experts), load_(c), hidden_(moe_.latent > 0 ? moe_.latent : c.model.hidden) {
   const ExpertRouting& routing = c.strategy.experts;
   dispatcher_ = routing.dispatcher.value_or(c.profile.dispatcher);
   dropless_ = routing.capacity_factor == 0;
@@ -27,14 +27,15 @@ ExpertLayer::ExpertLayer(const LowerContext& c, Operators& op, Tape& tape) : c_(
 }
 
 TensorId ExpertLayer::run(TensorId x) {
-  const TensorId weights = route(x);
+  const TensorId weights = route(x), whole = x;
+  if (moe_.latent > 0) x = op_.linear(x, "latent_down", c_.model.hidden, moe_.latent, false, Operators::Split::none);   // every tensor rank has all of it
   const bool shared = moe_.shared_ffn_hidden > 0;
   const bool overlap = shared && exchanges() && c_.strategy.experts.overlap_shared.value_or(c_.profile.overlap_shared_experts);
   TensorId own = kNoTensor;
   std::size_t joins_at = 0;   // the node before which compute waits for tokens that travelled beside the shared experts
   auto beside = [&] {
     if (!overlap) return;
-    own = shared_experts(x);
+    own = shared_experts(whole);
     joins_at = tape_.nodes.size();
   };
   TensorId out;
@@ -62,20 +63,21 @@ TensorId ExpertLayer::run(TensorId x) {
     std::vector<Item>& first = tape_.nodes[joins_at].forward;
     first.insert(first.begin(), Operators::wait(Stream::expert));
   }
+  if (moe_.latent > 0) out = op_.linear(out, "latent_up", moe_.latent, c_.model.hidden, false, Operators::Split::none);
   if (!shared) return out;
-  if (own == kNoTensor) own = shared_experts(x);
-  const TensorId y = tape_.tensor("experts and shared experts", bytes(load_.rows));
-  tape_.nodes.push_back({.name = "shared experts add", .inputs = {out, own}, .outputs = {y}, .forward = {op_.kernel("shared experts add", 2 * bytes(load_.rows), bytes(load_.rows))}, .passed_inputs = 2});
+  if (own == kNoTensor) own = shared_experts(whole);
+  const TensorId y = tape_.tensor("experts and shared experts", stream_bytes());
+  tape_.nodes.push_back({.name = "shared experts add", .inputs = {out, own}, .outputs = {y}, .forward = {op_.kernel("shared experts add", 2 * stream_bytes(), stream_bytes())}, .passed_inputs = 2});
   return y;
 }
 
 TensorId ExpertLayer::shared_experts(TensorId x) {
   const TensorId y = mlp_block(c_, op_, tape_, x, moe_.shared_ffn_hidden, "shared experts ");
   if (!moe_.shared_gate) return y;
-  const TensorId gate = op_.linear(x, "shared experts gate", hidden_, 1, false, Operators::Split::none);
-  const TensorId out = tape_.tensor("gated shared experts", bytes(load_.rows));
-  tape_.nodes.push_back({.name = "shared experts gate product", .inputs = {y, gate}, .outputs = {out}, .saved = {y, gate}, .forward = {op_.kernel("sigmoid gate", bytes(load_.rows), bytes(load_.rows))},
-                         .backward = {op_.kernel("sigmoid gate backward", 2 * bytes(load_.rows), bytes(load_.rows)), op_.kernel("gate gradient", 2 * bytes(load_.rows), load_.rows * e(), KernelKind::reduction)}});
+  const TensorId gate = op_.linear(x, "shared experts gate", c_.model.hidden, 1, false, Operators::Split::none);
+  const TensorId out = tape_.tensor("gated shared experts", stream_bytes());
+  tape_.nodes.push_back({.name = "shared experts gate product", .inputs = {y, gate}, .outputs = {out}, .saved = {y, gate}, .forward = {op_.kernel("sigmoid gate", stream_bytes(), stream_bytes())},
+                         .backward = {op_.kernel("sigmoid gate backward", 2 * stream_bytes(), stream_bytes()), op_.kernel("gate gradient", 2 * stream_bytes(), load_.rows * e(), KernelKind::reduction)}});
   return out;
 }
 

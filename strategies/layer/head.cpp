@@ -138,7 +138,7 @@ TensorId prediction_layer(const LowerContext& c, Operators& op, Tape& tape, Tens
   const TensorId both = tape.tensor("stream and next token", 2 * bytes);
   tape.nodes.push_back({.name = "concatenate", .inputs = {stream, token}, .outputs = {both}, .forward = {op.kernel("concatenate", 2 * bytes, 2 * bytes)}, .backward = {op.kernel("concatenate backward", 2 * bytes, 2 * bytes)}});
   const TensorId joined = op.linear(both, "prediction projection", 2 * m.hidden, m.hidden, false, Operators::Split::none);
-  return op.norm(layer_block(c, op, tape, joined, m.layers.back()), "prediction norm", rows, m.hidden);
+  return op.norm(layer_block(c, op, tape, joined, model::prediction_layer(m)), "prediction norm", rows, m.hidden);
 }
 
 /// The output layer stays in 16 bit under 8-bit recipes that do not say otherwise.

@@ -86,7 +86,7 @@ void apply_selective(const LowerContext& c, Tape& tape) {
   region("core_attn", [&](const Node& n) { return (unfused && begins(n, {"scores", "softmax", "attention dropout", "attention values"})) || ((unfused || whole) && n.name == "attention"); });
   region("mlp", [&](const Node& n) { return begins(n, {"fc1", "fc2", "gate_up", "gate_proj", "gate product", "up_proj", "down_proj", "gelu", "swiglu", "silu"}); });
   region("shared_experts", [&](const Node& n) { return begins(n, {"shared experts "}) && n.name != "shared experts add"; });
-  region("moe", [&](const Node& n) { return begins(n, {"router", "permute", "dispatch", "index map", "sort by", "experts ", "combine", "unpermute"}); });
+  region("moe", [&](const Node& n) { return begins(n, {"router", "latent_down", "latent_up", "permute", "dispatch", "index map", "sort by", "experts ", "combine", "unpermute"}); });
   for (Node& n : tape.nodes) {
     if (modules.contains("layernorm") && has(n, {"norm"}) && !has(n, {"latent"})) n.discard_output = true;
     if (modules.contains("latent_layernorm") && has(n, {"latent norm"})) n.discard_output = true;
@@ -111,7 +111,7 @@ void apply_capture(const LowerContext& c, const model::Layer& layer, Tape& tape)
   for (Node& n : tape.nodes) {
     if ((part == Part::attention || part == Part::state_space) && (n.name == "mlp norm" || std::exchange(residual_passed, n.name == kMixerResidual))) part = Part::mlp;
     if (part == Part::mlp && n.name.starts_with("router")) part = Part::router;
-    if (part == Part::router && !n.name.starts_with("router")) part = Part::experts;
+    if (part == Part::router && !n.name.starts_with("router") && n.name != "latent_down") part = Part::experts;
     const bool routed = modules.contains("moe_router") && (part == Part::router || (n.name == "mlp norm" && c.model.experts.experts > 0));
     n.captured = all || (part == Part::attention && modules.contains("attn")) || (part == Part::state_space && modules.contains("mamba")) || (part == Part::mlp && modules.contains("mlp")) || routed ||
                  (part == Part::experts && modules.contains("moe"));

@@ -23,7 +23,7 @@ ANSWERS = HERE / "data" / "transformers_parameters.json"
 
 # Module-path fragments that identify a part; the first that matches wins. Names differ from family to family.
 PARTS = [
-    ("router", ["mixer.gate.weight", ".router.weight", ".router.bias", "mlp.gate.weight", "block_sparse_moe.gate.", "feed_forward.router.",
+    ("router", ["mixer.gate.weight", "latent_proj", ".router.weight", ".router.bias", "mlp.gate.weight", "block_sparse_moe.gate.", "feed_forward.router.",
                 "shared_expert_gate", "moe_statics"]),
     ("shared_experts", ["shared_expert", "shared_mlp"]),
     ("experts", [".experts."]),
@@ -234,6 +234,8 @@ MODELS = {
     "nemotron-nano-12b-v2": ("nemotron_h", hybrid("M-M-M-M" + "*-M-M-M-M" * 6 + "-", 5120, 20480, 40, 8, mamba_num_heads=128, mamba_head_dim=80)),
     "nemotron-3-nano-30b-a3b": ("nemotron_h", hybrid("MEMEM*" + "EMEMEM*" * 4 + "EMEMEMEM*EMEMEMEME", 2688, 1856, 32, 2, mamba_num_heads=64, n_routed_experts=128,
                                                      num_experts_per_tok=6, moe_intermediate_size=1856, moe_shared_expert_intermediate_size=3712)),
+    "nemotron-3-super": ("nemotron_h", hybrid("MEMEM*EMEME" * 8, 4096, 2688, 32, 2, mamba_num_heads=128, n_routed_experts=512, num_experts_per_tok=22,
+                                              moe_intermediate_size=2688, moe_shared_expert_intermediate_size=5376, moe_latent_size=1024)),
     "bamba-9b": ("bamba", llama(4096, 14336, 32, 32, 8, 128256, attn_layer_indices=[9, 18, 27], mamba_n_heads=128, mamba_d_state=128)),
     "granite-4-h-tiny": ("granitemoehybrid", llama(1536, 512, 40, 12, 4, 100352, num_local_experts=64, num_experts_per_tok=6, shared_intermediate_size=1024,
                                                    layer_types=granite_hybrid(40), mamba_n_heads=48, mamba_d_state=128, tie_word_embeddings=True)),

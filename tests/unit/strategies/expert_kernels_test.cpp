@@ -511,5 +511,22 @@ TEST(Recipes, TheNewestReleaseNotAfterTheRunsCounts) {
   EXPECT_FALSE(recipe_for("plain", key));
 }
 
+TEST(Recipes, AreAppliedToTheStrategy) {
+  const auto super = recipe_for("megatron-bridge", {"26.06", "nemotron-3-super-120b-a12b", "gb200-nvl72", "nvfp4", 512});
+  ASSERT_TRUE(super);
+  Strategy s = job(8);
+  apply(*super, true, s);
+  EXPECT_TRUE(s.training.multi_token_prediction);
+  EXPECT_EQ(s.training.last_layers_16bit, 14);
+  EXPECT_FALSE(s.parallelism.overlap_tensor);   // nothing to overlap
+  s.parallelism.degrees.tensor = 2;
+  apply(*super, true, s);
+  EXPECT_FALSE(s.parallelism.overlap_tensor.value_or(true));
+  const auto nano = recipe_for("megatron-bridge", {"26.06", "nemotron-3-nano-30b-a3b", "gb200-nvl72", "mxfp8", 512});
+  ASSERT_TRUE(nano);
+  apply(*nano, true, s);
+  EXPECT_FALSE(s.experts.fused_router.value_or(true));
+}
+
 }  // namespace
 }  // namespace rehearse::strategies::expert_kernels_test

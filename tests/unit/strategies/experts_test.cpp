@@ -522,6 +522,25 @@ TEST(Experts, MultiTokenPredictionIsALayerAndAHead) {
   EXPECT_DOUBLE_EQ(extra, 3 * 2 * tokens * (7168.0 * 129280 + 2 * 7168.0 * 7168));
 }
 
+// Experts that work on a projection of the stream, as Nemotron 3 Super's: only what is between the two projections narrows.
+TEST(Experts, LatentExpertsSendAndMultiplyAtTheLatentWidth) {
+  model::ModelDescription wide = small_mixture(), narrow = small_mixture();
+  wide.experts.shared_ffn_hidden = narrow.experts.shared_ffn_hidden = 768;
+  narrow.experts.latent = 128;   // of 512
+  const FrameworkProfile profile = load_profile("megatron-core");
+  const Strategy s = job(8, 8);
+  ASSERT_TRUE(problems_of(narrow, s, profile, 8).empty());
+  const plan::Plan one = write_plan(wide, s, profile, 8), other = write_plan(narrow, s, profile, 8);
+  const std::pair key{CollectiveKind::all_to_all, plan::GroupAxis::expert};
+  EXPECT_EQ(traffic_of(one)[key].calls, traffic_of(other)[key].calls);
+  EXPECT_GT(traffic_of(one)[key].bytes, 3.9 * traffic_of(other)[key].bytes);
+  const double tokens = 8 * 2 * 256, layers = 4, slots = 2;
+  const double routed = 3 * 1024 * slots, saved = (512.0 - 128) * routed, added = 2 * 512 * 128;
+  EXPECT_DOUBLE_EQ(operations(one) - operations(other), 3 * 2 * tokens * layers * (saved - added));
+  EXPECT_EQ(model::count_parameters(wide).total - model::count_parameters(narrow).total, 4 * (8 * 3 * 1024 * (512 - 128) - 2 * 512 * 128));
+  EXPECT_EQ(runs(other, "shared experts add"), runs(one, "shared experts add"));
+}
+
 TEST(Experts, RefusalsSayWhatIsNear) {
   const FrameworkProfile profile = load_profile("megatron-bridge");
   const model::ModelDescription m = small_mixture();
