@@ -197,7 +197,8 @@ void ModelFields::refuse_if_set(const char* name, const std::string& problem) {
 }
 
 void ModelFields::complain(const std::string& key, const std::string& problem, const std::string& fix) {
-  Diagnostic diagnostic = object_.diagnostic(problem, fix);
+  const config::Value* value = object_.find(key);   // nullptr: what is missing has no place but its map's
+  Diagnostic diagnostic = (value == nullptr ? object_ : *value).diagnostic(problem, fix);
   diagnostic.key = config::child_path(object_.path(), key);
   mistakes_.push_back(std::move(diagnostic));
 }

@@ -70,7 +70,7 @@ void check_state_space(const ModelDescription& model, Complaints& complaints) {
     if (mixer.present()) complaints.say("state_space is given but no layer uses it");
     return;
   }
-  if (!mixer.present()) return complaints.say("hybrid_pattern has state-space mixers, but state_space does not say how large they are");
+  if (!mixer.present()) return complaints.say("hybrid_pattern has state-space mixers, but state_space does not say how large they are: give at least state_space.heads");
   const bool heads = complaints.size("state_space.heads", mixer.heads);
   complaints.size("state_space.head_dim", mixer.head_dim);
   complaints.size("state_space.state", mixer.state);

@@ -32,6 +32,13 @@ TEST(ModelFile, SizesBelowOneAreNamedWhereTheyStand) {
   EXPECT_NE(text.find("m.yaml:1:35: heads: \"0\" is not at least 1"), std::string::npos) << text;
 }
 
+// So are words that stand for nothing; what is missing stands at its map.
+TEST(ModelFile, WordsThatStandForNothingAreShownWhereTheyStand) {
+  const std::string text = mistakes_in("{layers: 2, hidden: 64, heads: 4, vocab: 100, activation: foo}");
+  EXPECT_NE(text.find("m.yaml:1:59: activation: \"foo\" is unknown"), std::string::npos) << text;
+  EXPECT_NE(mistakes_in("{layers: 2, hidden: 64, heads: 4, vocab: 100, experts: {top_k: 2}}").find("m.yaml:1:56: experts.count: missing"), std::string::npos);
+}
+
 // DeepSeek-V3's groups: as many experts in each, some of them per token, and enough experts in these.
 TEST(ModelFile, GroupsOfExpertsHaveToHoldTheChoices) {
   const auto with = [](const std::string& experts) { return mistakes_in("{layers: 2, hidden: 64, heads: 4, vocab: 100, experts: {count: 64, ffn_hidden: 32, " + experts + "}}"); };
@@ -61,7 +68,7 @@ TEST(ModelFile, UnknownKeysOfInnerMapsAreShownTheirOwn) {
                  "latent_attention: {q_lora_rank: 16, kv_lora_rank: 16, qk_nope_head_dim: 32, qk_rope_head_dim: 16, v_head_dim: 32}, windows: {size: 64, pattern: LG, chunked: true}"),
             "");
   EXPECT_EQ(said("experts: {count: 8, topk: 2}"),
-            "experts.topk: Did you mean top_k? Valid: count, top_k, ffn_hidden, shared_ffn_hidden, shared_gate, router_bias, groups, groups_per_token, dense_first, every");
+            "experts.topk: Did you mean top_k? Valid: count, top_k, ffn_hidden, shared_ffn_hidden, latent, shared_gate, router_bias, groups, groups_per_token, dense_first, every");
   EXPECT_EQ(said("windows: {size: 64, layers: LG}"), "windows.layers: Valid: size, pattern, chunked");
   EXPECT_EQ(said("experts: {count: 8}, layer: 4"), "layer: Did you mean layers?");
 }
