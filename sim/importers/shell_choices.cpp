@@ -1,5 +1,7 @@
 #include "sim/importers/shell_choices.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <charconv>
 #include <span>
@@ -105,6 +107,16 @@ std::optional<bool> truth_of(const std::vector<ShellWord>& condition) {
   const auto conjunction = split(words, "&"), alternatives = split(words, "|");
   if (conjunction.size() > 1 && alternatives.size() > 1) return std::nullopt;
   return conjunction.size() > 1 ? combined(conjunction, false, one_test) : combined(alternatives, true, one_test);
+}
+
+std::optional<bool> matches(const std::string& subject, const std::vector<std::string>& patterns) {
+  bool known = !is_open(subject);
+  for (const std::string& pattern : patterns) {
+    if (pattern == "*") return true;
+    if (is_open(pattern)) known = false;
+    else if (!is_open(subject) && fnmatch(pattern.c_str(), subject.c_str(), 0) == 0) return true;
+  }
+  return known ? std::optional(false) : std::nullopt;
 }
 
 bool ShellChoices::reads() const {

@@ -1,8 +1,9 @@
-// Which branches of a shell script are read: if, elif, else and fi, as far as the script's own variables decide.
-// Leaves out loops, functions and `case`, whose words are read as they come.
+// Which branches of a shell script are read: if, elif, else and fi, case and esac, as far as the script's own variables decide.
+// Leaves out loops and functions, whose words are read as they come.
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "sim/importers/shell_words.h"
@@ -13,6 +14,9 @@ namespace rehearse::importers {
 /// -ge -z -n, !, && and ||. Nullopt where it asks for a file, a command, or a variable that nobody set.
 std::optional<bool> truth_of(const std::vector<ShellWord>& condition);
 
+/// Does one of a branch's patterns stand for the subject of a `case`? Nullopt where only running the script would tell.
+std::optional<bool> matches(const std::string& subject, const std::vector<std::string>& patterns);
+
 /// The branches around a place of a script. A branch is read unless its condition, or one before it, says otherwise:
 /// where nothing decides, all of them are.
 class ShellChoices {
@@ -21,11 +25,11 @@ class ShellChoices {
   /// Is what is read here what a shell would take?
   bool certain() const;
   bool any() const { return !open_.empty(); }
-  /// `if` with what its condition came to.
+  /// `if`, or a `case`'s first pattern, with what its condition came to.
   void enter(std::optional<bool> condition);
-  void otherwise(std::optional<bool> condition);   // elif
+  void otherwise(std::optional<bool> condition);   // elif, further patterns
   void otherwise();                                // else
-  void leave();                                    // fi
+  void leave();                                    // fi, esac
 
  private:
   struct Choice {

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "sim/importers/shell_choices.h"
 
@@ -13,6 +14,16 @@ namespace {
 constexpr std::size_t kMaxWord = 64 << 10;
 constexpr std::size_t kMaxCondition = 100;   // words
 constexpr const char* kBlank = " \t\r\n";
+
+/// Where arguments begin in a text: two dashes and a letter, at its beginning or after a blank. npos: it has none.
+std::size_t arguments_in(std::string_view text, std::size_t from = 0) {
+  for (std::size_t at = text.find("--", from); at != std::string_view::npos; at = text.find("--", at + 1)) {
+    const bool begins = at == from || std::string_view(kBlank).find(text[at - 1]) != std::string_view::npos;
+    const char next = at + 2 < text.size() ? text[at + 2] : '\0';
+    if (begins && ((next >= 'a' && next <= 'z') || (next >= 'A' && next <= 'Z'))) return at;
+  }
+  return std::string_view::npos;
+}
 
 bool is_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
 
@@ -85,6 +96,7 @@ class Script {
     while (at_ < text_.size()) step();
     finish();
     no_condition();
+    no_case();
     return std::move(out_);
   }
 
@@ -135,10 +147,10 @@ class Script {
   }
   void emit() {
     if (says_ && !line_break_ && !begins_command_) return;
-    const bool assigned = !quoted_ && !in_condition_ && choices_.reads() && assign(word_);
+    const bool assigned = !quoted_ && !in_condition_ && in_case_ == CasePart::none && choices_.reads() && assign(word_);
     // Arguments in one text: "--flag value" in an array, or NAME="--flag value ...", whose use stands for nothing more.
     const std::size_t from = assigned ? word_.find('=') + 1 : 0;
-    if (word_.find("--", from) != std::string::npos && (assigned || quoted_) && choices_.reads()) {
+    if (arguments_in(word_, from) != std::string::npos && (assigned || quoted_) && choices_.reads()) {
       for (std::size_t begin = from; begin < word_.size();) {
         const std::size_t end = std::min(word_.find_first_of(kBlank, begin), word_.size());
         if (end > begin) {
@@ -159,7 +171,13 @@ class Script {
     line_break_ = false;
     begins_command_ = ends_list;
     if (command) says_ = !quoted_ && (word.text == "echo" || word.text == "printf");
-    if (command && !quoted_ && branch(word.text)) {
+    const bool after_semicolon = std::exchange(semicolon_, ends_list && word.text == ";");
+    if (in_case_ != CasePart::none) {
+      case_word(std::move(word));
+    } else if (semicolon_ && after_semicolon && !cases_.empty() && !in_condition_) {   // ;; ends a branch
+      in_case_ = CasePart::patterns;
+      semicolon_ = false;
+    } else if (command && !quoted_ && branch(word.text)) {
       line_break_ = begins_command_ = true;
     } else if (in_condition_) {
       condition_.push_back(std::move(word));
@@ -168,6 +186,49 @@ class Script {
       if (command && word.text == "shift" && out_.shifts == 0) out_.shifts = word.line;
       out_.words.push_back(std::move(word));
     }
+  }
+  struct Case {
+    std::string subject;
+    bool entered = false;   // one of its branches has begun
+  };
+  enum class CasePart { none, head, patterns };
+  /// The head of a `case` (its subject, in) and the patterns before each of its branches.
+  void case_word(ShellWord word) {
+    const bool closes = word.ends_list;
+    const std::string text = word.text;
+    case_.push_back(std::move(word));
+    if (in_case_ == CasePart::head) {
+      if (case_.size() == 1 && !closes) return;
+      if (text != "in" || case_.size() != 2) return no_case();
+      cases_.push_back({case_.front().text});
+      in_case_ = CasePart::patterns;
+      case_.clear();
+    } else if (case_.size() == 1 && text == "esac") {
+      leave_case();
+    } else if (case_.size() > kMaxCondition) {
+      no_case();
+    } else if (closes && text == ")") {
+      std::vector<std::string> patterns;
+      for (const ShellWord& w : case_)
+        if (!w.ends_list) patterns.push_back(w.text);
+      const std::optional<bool> match = matches(cases_.back().subject, patterns);
+      if (std::exchange(cases_.back().entered, true)) choices_.otherwise(match);
+      else choices_.enter(match);
+      in_case_ = CasePart::none;
+      case_.clear();
+    }
+  }
+  void leave_case() {
+    if (cases_.back().entered) choices_.leave();
+    cases_.pop_back();
+    in_case_ = CasePart::none;
+    case_.clear();
+  }
+  /// What began with "case" is another text's word.
+  void no_case() {
+    in_case_ = CasePart::none;
+    for (ShellWord& w : case_) out_.words.push_back(std::move(w));
+    case_.clear();
   }
   /// What began with "if" is another text's word.
   void no_condition() {
@@ -193,7 +254,9 @@ class Script {
       elif_ = word == "elif";
       return true;
     }
-    if (word == "else") choices_.otherwise();
+    if (word == "case") in_case_ = CasePart::head;
+    else if (word == "esac" && !cases_.empty()) leave_case();
+    else if (word == "else") choices_.otherwise();
     else if (word == "fi") choices_.leave();
     else return word == "then" || word == "do";
     return true;
@@ -286,7 +349,7 @@ class Script {
     const bool open = open_variables_.contains(name);
     if (open && in_condition_) return otherwise;   // one of several values: it decides nothing
     reads_open_ = reads_open_ || open;
-    return it->second.find("--") == std::string::npos ? it->second : std::string();  // arguments are read where they are written
+    return arguments_in(it->second) == std::string::npos ? it->second : std::string();  // arguments are read where they are written
   }
 
   /// Reads what starts with '$' and returns what it stands for.
@@ -369,6 +432,10 @@ class Script {
   std::set<std::string> open_variables_;     // set where no condition tells whether a shell comes by, or from such a variable
   mutable bool reads_open_ = false;          // this word does
   std::vector<ShellWord> condition_;         // between if or elif and then
+  std::vector<Case> cases_;                  // around what is read
+  std::vector<ShellWord> case_;              // of a head or of patterns, so far
+  CasePart in_case_ = CasePart::none;
+  bool semicolon_ = false;                   // the last word was one that ends a command
   bool in_condition_ = false, elif_ = false, begins_command_ = true;
   bool says_ = false;                        // the command is echo or printf: its words are no arguments
   mutable ShellText out_;

@@ -92,7 +92,8 @@ ModelDescription read_nemotron_h(ModelFields& fields) {
   fields.ignore({"mamba_hidden_act"}, "part of the convolution's kernel");
   fields.ignore({"hidden_dropout", "sliding_window"}, "its class does not read it");
   fields.ignore({"n_shared_experts"}, "the width of all shared experts is given");
-  fields.ignore({"num_nextn_predict_layers", "mtp_layers_block_type", "mtp_hybrid_override_pattern"}, "further heads for multi-token prediction are left out");
+  model.mtp_layers = fields.integer({"num_nextn_predict_layers"}, 0);
+  fields.ignore({"mtp_layers_block_type", "mtp_hybrid_override_pattern"}, "further heads are taken to be attention with an MLP or experts");
   fields.refuse_if_set("residual_in_fp32", "an fp32 residual stream is not supported");
   if (letters.find('E') == std::string::npos) {
     for (const char* key : {"n_routed_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "moe_shared_expert_intermediate_size", "n_group", "topk_group", "moe_latent_size"})

@@ -606,6 +606,44 @@ TEST(CommandLine, TextWhereAVariableHasAValue) {
   EXPECT_NE(with.find("bf16"), nullptr);
 }
 
+// A `case` as in Megatron-LM's examples/mamba/train.sh; the choice may be the script's own, its user's, or nobody's.
+TEST(CommandLine, CasesThatVariablesDecide) {
+  const std::string text =
+      "case \"${SIZE}\" in\n  \"small\")\n    HIDDEN=64\n    ;;\n  8[bB] | large)\n    HIDDEN=4096; MORE=\"--deep 2\" ;;\n  *)\n    echo \"unknown --size\"\n    exit 1\n    ;;\nesac\nrun --hidden $HIDDEN --bf16 $MORE\n";
+  const auto at = [&](const std::string& size) { return parse_command_line(text, "job.sh", {{"SIZE", size}}); };
+  EXPECT_EQ(at("small").find("hidden")->text(), "64");
+  EXPECT_EQ(at("small").find("deep"), nullptr);
+  EXPECT_EQ(at("8B").find("hidden")->text(), "4096");
+  EXPECT_EQ(at("large").find("deep")->text(), "2");
+  EXPECT_EQ(at("tiny").find("hidden")->text(), "$HIDDEN");
+  EXPECT_EQ(parse_command_line("SIZE=small\n" + text, "job.sh").find("hidden")->text(), "64");
+  const config::Value open = parse_command_line(text, "job.sh");   // all branches, the last of which sets it
+  EXPECT_EQ(open.find("hidden")->text(), "4096");
+  for (const config::Value& v : {at("small"), at("tiny"), open}) {
+    EXPECT_NE(v.find("bf16"), nullptr);
+    EXPECT_EQ(v.find("size"), nullptr);
+  }
+}
+
+// The options that a script takes from its caller are patterns, no arguments of the job.
+TEST(CommandLine, PatternsAreNoArguments) {
+  const config::Value v = parse_command_line(
+      "while [ $# -gt 0 ]; do\n  case $1 in\n    --fp16) HALF=1; shift ;;\n    (--tp) TP=$2; if [ $TP = 3 ]; then exit; fi; shift 2;;\n    esac\ndone\nrun --bf16 --case case in-text", "job.sh");
+  EXPECT_EQ(v.find("fp16"), nullptr);
+  EXPECT_EQ(v.find("tp"), nullptr);
+  EXPECT_NE(v.find("bf16"), nullptr);
+  EXPECT_EQ(v.find("case")->items().size(), 2u);
+  EXPECT_NE(parse_command_line("case closed\nrun --bf16", "job.sh").find("bf16"), nullptr);   // no head of one
+  EXPECT_NE(parse_command_line("case $x in a) run --bf16", "job.sh").find("bf16"), nullptr);   // nothing closes it
+}
+
+// Two dashes are arguments where a word begins with them.
+TEST(CommandLine, DashesInsideAWordAreItsOwn) {
+  const config::Value v = parse_command_line("P=\"M-M--M*-\"\nrun --pattern ${P} --bf16", "job.sh");
+  EXPECT_EQ(v.find("pattern")->text(), "M-M--M*-");
+  EXPECT_NE(v.find("bf16"), nullptr);
+}
+
 TEST(CommandLine, ArithmeticAndDefaults) {
   const config::Value v = parse_command_line("N=4\nM=${M:-3}\nrun --a $((N*M + 2)) --b $(( (N+M)/2 )) --c ${X:-\"9\"} --d $UNKNOWN --e $((1/0))\n", "cmd");
   EXPECT_EQ(v.find("a")->text(), "14");
