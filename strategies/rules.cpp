@@ -164,14 +164,19 @@ void one_process_rules(const Strategy& s, const FrameworkProfile& profile, int g
 }
 
 /// Whose layers mix tokens by a state-space scan.
-void state_space_rules(const model::ModelDescription& model, const Strategy& s, Rules& rules) {
+void state_space_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
   if (!model.state_space.present()) return;
   const model::StateSpace& mixer = model.state_space;
   const Degrees& d = s.parallelism.degrees;
   const Training& t = s.training;
   rules.forbid(mixer.heads % d.tensor != 0 || mixer.groups % d.tensor != 0, "parallelism.tensor",
                text(d.tensor) + " does not divide the " + text(mixer.heads) + " heads and " + text(mixer.groups) + " groups of the state-space mixers", use_divisor(std::gcd(mixer.heads, mixer.groups), 64));
-  rules.forbid(d.context > 1, "parallelism.context", "state-space mixers over a context group are not simulated", "Use parallelism.context: 1");
+  if (d.context > 1) {
+    const std::int64_t heads = mixer.heads / d.tensor, groups = std::max<std::int64_t>(1, mixer.groups / d.tensor);
+    rules.forbid(!profile.transformer_engine, "parallelism.context", "only Megatron's state-space mixers over a context group are simulated", "Use parallelism.context: 1, or a framework of Megatron's");
+    rules.forbid(heads % d.context != 0 || (groups % d.context != 0 && d.context % groups != 0), "parallelism.context",
+                 text(d.context) + " does not divide the " + text(heads) + " heads of a tensor rank's state-space mixers, or neither divides the other of their " + text(groups) + " groups", use_divisor(heads, 64));
+  }
   rules.forbid(t.sequence_length % mixer.chunk != 0, "training.sequence_length", "the scan's chunks of " + text(mixer.chunk) + " tokens do not fill a sample of " + text(t.sequence_length), "Use a multiple of " + text(mixer.chunk));
   rules.forbid(t.precision == Precision::fp32 || t.precision == Precision::tf32, "training.precision", "state-space scans in fp32 are not simulated", "Use bf16");
   rules.forbid(s.memory.sequence_chunk > 0, "memory.sequence_chunk", "state-space mixers in chunks of the sequence are not simulated", "Leave the key out");
@@ -395,7 +400,7 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
                text(t.sequence_length) + " tokens, but the model has " + text(model.max_positions) + " learned positions", "Use at most " + text(model.max_positions));
   format_rules(model, s, rules);
   context_rules(model, s, profile, rules);
-  state_space_rules(model, s, rules);
+  state_space_rules(model, s, profile, rules);
   if (!within_limits(model, s, profile, rules)) return rules.take();
   batch_rules(s, rules);
   graph_rules(s, rules);

@@ -14,7 +14,7 @@ struct ScanShape {
   std::int64_t tokens = 0, heads = 0, head_dim = 0, groups = 0, state = 0, chunk = 0, taps = 0;
   DType dtype = DType::bf16;
 
-  /// Of `mixer` over `ranks` tensor-parallel ranks. Precondition: they divide its heads; groups are at least one per rank.
+  /// Of `mixer` over `ranks` tensor- and context-parallel ranks. Precondition: they divide its heads. At least one group per rank.
   static ScanShape of(const StateSpace& mixer, std::int64_t tokens, std::int64_t ranks, DType dtype);
 
   std::int64_t element() const { return bits(dtype) / 8; }

@@ -318,6 +318,8 @@ const config::Fields<P>& fields() {
       config::duration("grouped_host", &P::grouped_host, "host time per expert and grouped linear layer beyond its kernels", config::non_negative),
       config::duration("grouped_backward_host", &P::grouped_backward_host, "host time per expert and grouped linear layer of backward beyond its kernels", config::non_negative),
       config::duration("grouped_low_host", &P::grouped_low_host, "grouped_host of products in 8 or fewer bits", config::non_negative),
+      config::duration("scan_exchange_host", &P::scan_exchange_host, "host time of a scan's exchanges over a context group, forward", config::non_negative),
+      config::duration("scan_exchange_backward_host", &P::scan_exchange_backward_host, "the same, backward", config::non_negative),
       config::duration("scan_host", &P::scan_host, "host time per Triton kernel of a state-space scan, beyond a plain launch", config::non_negative),
       config::duration("triton_host", &P::triton_host, "Python's part of a launch by Triton: Transformer Engine's fused permutations", config::non_negative),
       config::duration("grouped_low_backward_host", &P::grouped_low_backward_host, "grouped_backward_host of products in 8 or fewer bits", config::non_negative),
@@ -426,7 +428,7 @@ FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes t
 std::vector<Duration*> issue_times(FrameworkProfile& p) {
   return {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host, &p.checkpoint_host, &p.recompute_host, &p.reentrant_host,
           &p.submodule_host, &p.submodule_backward_host, &p.unit_host, &p.unit_backward_host, &p.gather_host, &p.gathered_parameter_host, &p.gathered_part_host, &p.gradient_part_host, &p.bucket_host, &p.reduction_host, &p.gradient_host, &p.adapter_host, &p.unpack_host, &p.expert_host, &p.expert_backward_host, &p.exchange_host, &p.exchange_backward_host, &p.region_host,
-          &p.grouped_host, &p.grouped_backward_host, &p.grouped_low_host, &p.grouped_low_backward_host, &p.triton_host, &p.scan_host, &p.collection_host,
+          &p.grouped_host, &p.grouped_backward_host, &p.grouped_low_host, &p.grouped_low_backward_host, &p.triton_host, &p.scan_host, &p.scan_exchange_host, &p.scan_exchange_backward_host, &p.collection_host,
           &p.fused_operator_host, &p.fused_operator_backward_host, &p.norm_host, &p.update_host};
 }
 

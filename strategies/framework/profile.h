@@ -288,6 +288,7 @@ struct FrameworkProfile {
   Duration exchange_host{}, exchange_backward_host{};
   Duration region_host{};   // per part of a layer that is recomputed (selective): its checkpoint's function, and its modules once more
   /// Per expert of the rank and grouped linear layer, where each expert's product is a launch: loops over weights, quantizers and gradients.
+  Duration scan_exchange_host{}, scan_exchange_backward_host{};   // of exchanging heads for tokens and back around a scan, over a context group, beyond launches
   Duration scan_host{};                   // of each Triton kernel of a state-space scan: its wrapper's Python and the launch
   Duration triton_host{};                 // of each launch of Transformer Engine's fused permutations, which are Triton's kernels
   Duration grouped_host{}, grouped_backward_host{}, grouped_low_host{}, grouped_low_backward_host{};   // low: products of at most 8 bits

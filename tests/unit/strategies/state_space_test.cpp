@@ -87,6 +87,48 @@ TEST(StateSpaceLayer, RunsItsKernels) {
   EXPECT_EQ(count(plan, "attention residual") + count(plan, "mlp residual"), 5);
 }
 
+Strategy over_ranks(int context) {
+  Strategy s = job();
+  s.training.sequence_length = kTokens * context;
+  s.parallelism.degrees.context = context;
+  return s;
+}
+plan::Plan plan_over_ranks(std::int64_t layers, int context) { return write_plan(hybrid(layers, "M"), over_ranks(context), load_profile("megatron-core"), context); }
+
+// Over a context group each rank scans all tokens for some of the heads: what a rank computes and keeps is as without, at as many of its own tokens.
+TEST(StateSpaceLayer, ScansAllTokensOfSomeHeadsOverAContextGroup) {
+  const auto scans = [](const plan::Plan& plan) {
+    double flops = 0;
+    for (const plan::Call& call : plan.classes[0].program.step)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing)
+        if (i.op == plan::Opcode::kernel && plan.kernels[i.index].kind == model::KernelKind::scan) flops += plan.kernels[i.index].flops;
+    return flops;
+  };
+  EXPECT_DOUBLE_EQ(scans(plan_over_ranks(4, 4)), scans(plan_over_ranks(4, 1)));
+  const auto peak = [](std::int64_t layers, int context) { return ByteLedger(plan_over_ranks(layers, context), 0).step().step_peak; };
+  EXPECT_EQ(peak(12, 4) - peak(8, 4), peak(12, 1) - peak(8, 1));
+  EXPECT_EQ(parameters_per_class(hybrid(4, "M"), over_ranks(4), load_profile("megatron-core")), parameters_per_class(hybrid(4, "M"), over_ranks(1), load_profile("megatron-core")));
+}
+
+// Gate, values, maps and time steps travel one by one, the output comes back; the same in backward. Groups that are fewer than the ranks are sent several times.
+TEST(StateSpaceLayer, ExchangesHeadsForTokens) {
+  const auto sent = [](int context) {
+    std::pair<int, std::int64_t> out;
+    const plan::Plan plan = plan_over_ranks(3, context);
+    for (const plan::Call& call : plan.classes[0].program.step)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing)
+        if (i.op == plan::Opcode::collective && plan.collectives[i.index].kind == CollectiveKind::all_to_all && plan.collectives[i.index].axis == plan::GroupAxis::context) {
+          ++out.first;
+          out.second += plan.collectives[i.index].bytes.value;
+        }
+    return out;
+  };
+  const auto layer = [](std::int64_t groups) { return 2 * kTokens * 2 * (3 * kInner + 2 * groups * kState + kHeads); };   // both passes, bf16
+  EXPECT_EQ(sent(1), std::pair(0, std::int64_t{0}));
+  EXPECT_EQ(sent(4), std::pair(3 * 2 * 6, 3 * layer(kGroups)));
+  EXPECT_EQ(sent(16), std::pair(3 * 2 * 6, 3 * layer(16)));
+}
+
 // A mixer's launches belong to a CUDA graph of their own kind.
 TEST(StateSpaceLayer, IsCapturedByName) {
   Strategy s = job();
@@ -114,7 +156,10 @@ TEST(StateSpaceLayer, RefusesWhatIsNotSimulated) {
   EXPECT_NE(said(job(16), "megatron-core").find("8 groups of the state-space mixers"), std::string::npos);
   Strategy context = job();
   context.parallelism.degrees.context = 2;
-  EXPECT_NE(said(context, "megatron-core").find("over a context group"), std::string::npos);
+  EXPECT_EQ(said(context, "megatron-core"), "");
+  EXPECT_NE(said(context, "huggingface").find("only Megatron's state-space mixers over a context group"), std::string::npos);
+  context.parallelism.degrees.context = 64;
+  EXPECT_NE(said(context, "megatron-core").find("64 does not divide the 32 heads"), std::string::npos);
   Strategy uneven = job();
   uneven.training.sequence_length = 1000;
   EXPECT_NE(said(uneven, "megatron-core").find("chunks of 128 tokens do not fill"), std::string::npos);
