@@ -182,9 +182,10 @@ class Script {
     } else if (in_condition_) {
       condition_.push_back(std::move(word));
       if (condition_.size() > kMaxCondition) no_condition();
-    } else if (choices_.reads()) {
-      if (command && word.text == "shift" && out_.shifts == 0) out_.shifts = word.line;
-      out_.words.push_back(std::move(word));
+    } else {
+      // In a loop over arguments the branch of the first one tells nothing of the others.
+      if (command && word.text == "shift" && out_.shifts == 0 && (choices_.reads() || !cases_.empty())) out_.shifts = word.line;
+      if (choices_.reads()) out_.words.push_back(std::move(word));
     }
   }
   struct Case {
