@@ -49,20 +49,24 @@ class Mixer {
   TensorId to_heads(TensorId x) {
     if (context_ == 1) return x;
     const std::int64_t e = shape_.element(), steps = shape_.tokens * shape_.heads * e;
-    const std::pair<const char*, std::int64_t> parts[] = {{"gate", shape_.values()}, {"values", shape_.values()}, {"input map", shape_.maps()}, {"output map", shape_.maps()}, {"time steps", steps}};
     const bool repeats = own_.groups < context_;
+    struct Part {
+      const char* name;
+      std::int64_t bytes;
+      bool repeated = false;
+    };
+    const Part parts[] = {{"gate", shape_.values()}, {"values", shape_.values()}, {"input map", shape_.maps(), repeats}, {"output map", shape_.maps(), repeats}, {"time steps", steps}};
     const TensorId y = tape_.tensor("all tokens of some heads", projected());
     Node node{.name = "to heads", .inputs = {x}, .outputs = {y}, .forward_host = c_.profile.scan_exchange_host, .backward_host = c_.profile.scan_exchange_backward_host};
     std::vector<Item>&f = node.forward, &b = node.backward;
     f.push_back(Operators::alloc(kArrived, projected()));
     b = {Operators::alloc(kWhole, projected()), copy("order for attention", projected()), {.kind = Item::Kind::release_output_gradients}, Operators::alloc(kArrived, projected())};
-    for (const auto& [name, bytes] : parts) {
-      const bool map = bytes == shape_.maps() && repeats;
-      if (map) f.push_back(op_.kernel("repeat maps", own_.maps(), bytes));
+    for (const auto& [name, bytes, repeated] : parts) {
+      if (repeated) f.push_back(op_.kernel("repeat maps", own_.maps(), bytes));
       const std::vector<Item> there = {Operators::alloc(kLeaving, bytes), copy("order heads", bytes), exchange(name, bytes), Operators::free(kLeaving)};
       f.insert(f.end(), there.begin(), there.end());
       b.insert(b.end(), {Operators::alloc(kLeaving, bytes), copy("order heads", bytes), exchange(std::string(name) + " back", bytes), copy("order tokens", bytes), Operators::free(kLeaving)});
-      if (map) b.push_back(op_.kernel("repeat maps backward", bytes, own_.maps(), model::KernelKind::reduction));
+      if (repeated) b.push_back(op_.kernel("repeat maps backward", bytes, own_.maps(), model::KernelKind::reduction));
     }
     f.insert(f.end(), {Operators::alloc(kWhole, projected()), copy("join heads", projected()), copy("order for scans", projected()), Operators::free(kWhole), Operators::free(kArrived)});
     b.insert(b.end(), {copy("join tokens", projected()), Operators::free(kArrived), Operators::free(kWhole)});

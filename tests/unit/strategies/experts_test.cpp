@@ -533,7 +533,7 @@ TEST(Experts, LatentExpertsSendAndMultiplyAtTheLatentWidth) {
   const plan::Plan one = write_plan(wide, s, profile, 8), other = write_plan(narrow, s, profile, 8);
   const std::pair key{CollectiveKind::all_to_all, plan::GroupAxis::expert};
   EXPECT_EQ(traffic_of(one)[key].calls, traffic_of(other)[key].calls);
-  EXPECT_GT(traffic_of(one)[key].bytes, 3.9 * traffic_of(other)[key].bytes);
+  EXPECT_GT(10 * traffic_of(one)[key].bytes, 39 * traffic_of(other)[key].bytes);   // four times as wide, and weights
   const double tokens = 8 * 2 * 256, layers = 4, slots = 2;
   const double routed = 3 * 1024 * slots, saved = (512.0 - 128) * routed, added = 2 * 512 * 128;
   EXPECT_DOUBLE_EQ(operations(one) - operations(other), 3 * 2 * tokens * layers * (saved - added));
