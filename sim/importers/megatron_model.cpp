@@ -61,12 +61,13 @@ class Model {
     const HybridPattern pattern = hybrid_pattern(*text);
     if (!pattern.problem.empty()) {
       in_.refuse(name, pattern.problem);
-      return std::nullopt;
+      return std::max<std::int64_t>(1, static_cast<std::int64_t>(pattern.letters.size()));   // num_layers is not what is missing
     }
     const auto layers = static_cast<std::int64_t>(pattern.letters.size());
     if (const auto stated = in_.integer("num_layers", config::between(1, 10000)); stated && *stated != layers) in_.complain(name, fmt::format("describes {} layers, but num_layers is {}", layers, *stated));
     in_.set("model.layers", std::to_string(layers), name);
     in_.set("model.hybrid_pattern", pattern.letters, name);
+    if (pattern.predictions > 0) read_predictions(pattern.predictions, name);
     return layers;
   }
 
@@ -174,7 +175,14 @@ class Model {
     in_.number("hidden_dropout");
     in_.number("attention_dropout");
     read_positions(hidden, heads);
-    if (const auto mtp = in_.integer("mtp_num_layers", config::between(0, 100)); mtp && *mtp > 0) in_.set("model.mtp_layers", std::to_string(*mtp), "mtp_num_layers");
+    if (const auto mtp = in_.integer("mtp_num_layers", config::between(0, 100)); mtp && *mtp > 0) read_predictions(*mtp, "mtp_num_layers");
+  }
+
+  /// Megatron trains the further layers that a model has.
+  void read_predictions(std::int64_t layers, const char* key) {
+    if (const auto stated = in_.integer("mtp_num_layers", config::between(0, 100)); stated && *stated != layers) in_.complain(key, fmt::format("has {} prediction layers, but mtp_num_layers is {}", layers, *stated));
+    in_.set("model.mtp_layers", std::to_string(layers), key);
+    in_.set("training.multi_token_prediction", "true", key);
   }
 
   void read_positions(std::int64_t, std::int64_t) {

@@ -42,7 +42,7 @@ class Scan {
 
 ScanShape ScanShape::of(const StateSpace& mixer, std::int64_t tokens, std::int64_t ranks, DType dtype) {
   return {.tokens = tokens, .heads = mixer.heads / ranks, .head_dim = mixer.head_dim, .groups = std::max<std::int64_t>(1, mixer.groups / ranks), .state = mixer.state,
-          .chunk = mixer.chunk, .taps = mixer.convolution, .dtype = dtype};
+          .chunk = mixer.chunk, .dtype = dtype};
 }
 
 ScanForward scan_forward(const ScanShape& s, bool gated) {

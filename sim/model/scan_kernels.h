@@ -2,8 +2,6 @@
 // Leaves out which tensors live how long (strategies/layer/state_space.cpp) and how fast the kernels are (hwmodels/device).
 #pragma once
 
-#include <vector>
-
 #include "sim/model/description.h"
 #include "sim/model/kernel.h"
 
@@ -11,7 +9,7 @@ namespace rehearse::model {
 
 /// One rank's scan: its tokens of all samples, its heads and groups of a mixer. Bytes are those of the tensors named.
 struct ScanShape {
-  std::int64_t tokens = 0, heads = 0, head_dim = 0, groups = 0, state = 0, chunk = 0, taps = 0;
+  std::int64_t tokens = 0, heads = 0, head_dim = 0, groups = 0, state = 0, chunk = 0;
   DType dtype = DType::bf16;
 
   /// Of `mixer` over `ranks` tensor- and context-parallel ranks. Precondition: they divide its heads. At least one group per rank.

@@ -241,7 +241,7 @@ std::optional<std::string> apply_megatron_arguments(const std::string& arguments
   apply_moments(a, s);
   if (auto reason = apply_hybrid_pattern(a, s.model)) return reason;
   apply_latent_attention(a, s.model);
-  s.model.mtp_layers = static_cast<std::int64_t>(a.number("mtp-num-layers", 0));
+  s.model.mtp_layers = static_cast<std::int64_t>(a.number("mtp-num-layers", static_cast<double>(hybrid_pattern_of(a).predictions)));
   s.strategy.training.multi_token_prediction = s.model.mtp_layers > 0;
   s.strategy.memory.recompute_modules = modules_in(a.word("recompute-modules"));
   // --cuda-graph-scope, --cuda-graph-modules from core 0.17 on.

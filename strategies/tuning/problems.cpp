@@ -1,6 +1,7 @@
 // Mistakes in a tuning section, found by looking at the weights that the model really has.
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -42,11 +43,12 @@ Inventory take_inventory(const model::ModelDescription& model, Strategy strategy
     }
   };
   add(embedding_tape(c, false), -1);
-  std::set<std::pair<bool, std::string>> kinds;
+  std::set<std::tuple<model::Mixer, bool, bool, std::string>> kinds;   // layers with other weights
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    if (!kinds.insert({model.layers[i].moe, tuning_signature(strategy.tuning, static_cast<int>(i))}).second) continue;
+    const model::Layer& layer = model.layers[i];
+    if (!kinds.insert({layer.mixer, layer.feed_forward, layer.moe, tuning_signature(strategy.tuning, static_cast<int>(i))}).second) continue;
     c.layer = static_cast<int>(i);
-    add(layer_tape(c, model.layers[i]), c.layer);
+    add(layer_tape(c, layer), c.layer);
   }
   c.layer = -1;
   add(head_tape(c, false), -1);

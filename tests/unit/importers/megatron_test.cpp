@@ -502,6 +502,14 @@ TEST(Megatron, HybridModelsStateTheirLayersInLetters) {
   EXPECT_TRUE(has(refused(common + "--hybrid-override-pattern M-M* --num-layers 5"), "describes 4 layers, but num_layers is 5"));
   EXPECT_TRUE(has(refused(common + "--hybrid-layer-pattern 'M-|M-|M*' --pipeline-model-parallel-size 2"), "has 3 parts, which do not divide into 2 stages"));
   EXPECT_EQ(fate(read(common + "--hybrid-layer-pattern MDM- --num-layers 4"), "hybrid_layer_pattern"), "not simulated");
+  // Behind slashes are further layers for multi-token prediction, which Megatron trains.
+  const Imported predicts = read(common + "--hybrid-layer-pattern M-M*/*-/*-");
+  EXPECT_EQ(key(predicts, "model.hybrid_pattern"), "M-M*");
+  EXPECT_EQ(key(predicts, "model.mtp_layers"), "2");
+  EXPECT_EQ(key(predicts, "training.multi_token_prediction"), "true");
+  EXPECT_EQ(fate(read(common + "--hybrid-layer-pattern M-M*/MM"), "hybrid_layer_pattern"), "not simulated");
+  EXPECT_TRUE(has(refused(common + "--hybrid-layer-pattern M-M*/*- --mtp-num-layers 2"), "has 1 prediction layers, but mtp_num_layers is 2"));
+  EXPECT_EQ(key(read(common + "--num-layers 4 --mtp-num-layers 1"), "training.multi_token_prediction"), "true");
 }
 
 TEST(Megatron, ExpertsOfEveryLayerOrOfTheLast) {

@@ -129,6 +129,19 @@ TEST(StateSpaceLayer, ExchangesHeadsForTokens) {
   EXPECT_EQ(sent(16), std::pair(3 * 2 * 6, 3 * layer(16)));
 }
 
+// Adapters find what only some layers have, whatever the first one is.
+TEST(StateSpaceLayer, AdaptersFindTheOtherLayers) {
+  const model::ModelDescription m = hybrid(4, "M-*M");
+  const FrameworkProfile profile = load_profile("megatron-core");
+  Strategy s = job();
+  s.tuning.kind = TuningKind::lora;
+  EXPECT_TRUE(problems_of(m, s, profile, 8).empty());   // attention by default
+  for (const char* part : {"attention", "mlp", "in_proj"}) {
+    s.tuning.targets = {part};
+    EXPECT_TRUE(problems_of(m, s, profile, 8).empty()) << part;
+  }
+}
+
 // A mixer's launches belong to a CUDA graph of their own kind.
 TEST(StateSpaceLayer, IsCapturedByName) {
   Strategy s = job();

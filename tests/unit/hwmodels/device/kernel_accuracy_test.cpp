@@ -134,7 +134,7 @@ TEST(KernelAccuracy, ScansTakeWhatMambaMeasuredOnAnH200) {
   int rows = 0;
   for (const test::CsvRow& r : test::read_table("scan_tileops")) {
     const auto number = [&](const char* column) { return std::stoll(r.at(column)); };
-    const model::ScanShape shape{.tokens = number("batch") * number("sequence"), .heads = number("heads"), .head_dim = number("head_dim"), .groups = number("groups"), .state = number("state"), .chunk = number("chunk"), .taps = 4, .dtype = DType::bf16};
+    const model::ScanShape shape{.tokens = number("batch") * number("sequence"), .heads = number("heads"), .head_dim = number("head_dim"), .groups = number("groups"), .state = number("state"), .chunk = number("chunk"), .dtype = DType::bf16};
     model::ScanForward k = scan_forward(shape, false);
     const std::string kernel = r.at("kernel");
     if (r.at("dtype") == "fp32") k.pass.bytes_written = k.pass.bytes_read;
