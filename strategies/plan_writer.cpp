@@ -14,6 +14,7 @@
 #include "strategies/pipeline/sharding.h"
 #include "strategies/pipeline/table.h"
 #include "strategies/rank_classes.h"
+#include "strategies/serial_collectives.h"
 #include "strategies/stage_layers.h"
 #include "strategies/stage_writer.h"
 
@@ -252,6 +253,7 @@ plan::Plan write_plan(const model::ModelDescription& model, const Strategy& stra
   plan::Plan plan = strategy.data_parallel.kind == DataParallelKind::one_process ? write_one_process_plan(model, strategy, profile, gpus_per_node, folding)
                                                                                 : write_plan_of_processes(model, strategy, profile, gpus_per_node, folding);
   carry_through_host(plan, strategy.backend);
+  if (strategy.training.serial_collectives) serialise_collectives(plan);
   if (strategy.training.launch_blocking) block_launches(plan);
   return plan;
 }

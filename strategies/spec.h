@@ -57,6 +57,7 @@ struct Training {
   std::vector<std::string> cuda_graph_modules;  // parts of a layer that are (Megatron's names): attn, mlp, moe_router, moe_preprocess, moe
   std::int64_t collection_interval = 0;  // Python collects its garbage every so many steps, and not in between; 0: whenever it wants
   bool launch_blocking = false;          // CUDA_LAUNCH_BLOCKING=1: the host thread waits for each kernel
+  bool serial_collectives = false;       // compute issued after a collective waits for it (one device queue, events that carry times)
   std::optional<std::string> attention;  // flash | unfused | ...; unset: the profile's habit
   std::optional<model::AttentionKernel> attention_kernel;  // which one is fused attention's; unset: the profile's
   bool clip_gradients = true;
@@ -162,6 +163,7 @@ struct Memory {
   bool contiguous_checkpoints = false;            // pieces are copied into buffers made together at the first one (DeepSpeed)
   int number_checkpoints = 0;                     // contiguous: how many buffers; 0: one for each recomputed layer
   bool synchronize_checkpoints = false;           // the host waits for the device around each recomputed layer (DeepSpeed)
+  std::optional<bool> expandable_segments;        // PyTorch's caching allocator maps pages into segments that grow; unset: the profile's habit
   std::optional<bool> fp8_activation_inputs;      // SwiGLU's input waits for backward in 8 bits (Megatron's activation_func_fp8_input_store); unset: the profile's habit
   bool tiled_mlp = false;                         // dense MLPs a piece of the sequence at a time, made again in backward (DeepSpeed's TiledMLP)
   std::int64_t tiled_mlp_num_shards = 0;          // pieces; 0: none longer than the model is wide

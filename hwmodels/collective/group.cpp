@@ -86,25 +86,31 @@ int fewest_ring_links(const ClusterDescription& cluster, int local, int stride) 
   return fewest;
 }
 
-// What `local` neighbouring GPUs can use of the link, in GB/s; `across` is the part left when they span both
-// sockets.
-double usable_link(const ClusterDescription& cluster, int local, int stride, double link, double across) {
+/// GB/s of the link between the sockets for each of `groups` groups that cross it at the same moment: NCCL's constant holds for all of them
+/// together. Source: MooreThreads/SimuMax a100_pcie (dp_fixed_bw): four rings at once have 3.9 to 4 each, two 7 to 7.65.
+double between_sockets(const NodeDesign& node, int groups) {
+  const double link = node.cpu.socket_link.value * 1e-9;
+  return link > 0 ? link / std::max(1, groups) : std::numeric_limits<double>::infinity();
+}
+
+/// What the members of `shape` within a node can use of the link, in GB/s; `across` is the part left when they span both sockets.
+double usable_link(const ClusterDescription& cluster, int local, const GroupShape& shape, double link, double across) {
   const NodeDesign& node = cluster.node;
   double pcie = nccl_pcie_bandwidth(cluster.gpu.pcie_generation);
   switch (node.scale_up) {
     case ScaleUp::nvswitch:
       return link;
     case ScaleUp::mesh:
-      if (const int links = fewest_ring_links(cluster, local, stride); links > 0) return std::min(link, link / std::max(1, cluster.gpu.nvlink_links) * links);
+      if (const int links = fewest_ring_links(cluster, local, shape.stride); links > 0) return std::min(link, link / std::max(1, cluster.gpu.nvlink_links) * links);
       break;
     case ScaleUp::bridge:
-      if (local <= 2 && stride == 1) return link;
+      if (local <= 2 && shape.stride == 1) return link;
       [[fallthrough]];
     case ScaleUp::none:
       break;
   }
-  bool one_socket = local * stride <= std::max(1, node.gpus / std::max(1, node.cpu.sockets));
-  return pcie * (one_socket ? node.pcie.efficiency : across);
+  const bool one_socket = local * shape.stride <= std::max(1, node.gpus / std::max(1, node.cpu.sockets));
+  return one_socket ? pcie * node.pcie.efficiency : std::min(pcie * across, between_sockets(node, shape.groups_per_node));
 }
 
 /// Members under several leaves meet at the spine. What the user says of the cards holds everywhere.
@@ -140,9 +146,9 @@ Group make_group(const ClusterDescription& cluster, const GroupShape& shape,
   group.ring_link = group.direct_link = group.link;
   if (group.local > 1) {
     group.ring_link =
-        usable_link(cluster, group.local, shape.stride, group.link, node.pcie.efficiency_across);
+        usable_link(cluster, group.local, shape, group.link, node.pcie.efficiency_across);
     group.direct_link =
-        usable_link(cluster, group.local, shape.stride, group.link, node.pcie.all_to_all_across);
+        usable_link(cluster, group.local, shape, group.link, node.pcie.all_to_all_across);
   }
   // Measured on two MI300X (47.7 GB/s of their one link's 48); V100's small groups on a mesh are not, and stay as they were.
   group.copy_link = is_cdna(cluster.gpu.architecture) ? group.link : group.ring_link;

@@ -223,7 +223,10 @@ CommunicationCost NcclNetwork::dispatch(Bytes bytes, const TokenExchange& exchan
 
 CommunicationCost NcclNetwork::point_to_point(Bytes bytes, bool same_node, int concurrent_per_node, const GroupShape& communicator) const {
   EXPECTS(bytes.value >= 0 && concurrent_per_node >= 1 && communicator.ranks >= 2);
-  Group group = group_for(pair_of(same_node));
+  GroupShape pair = pair_of(same_node);
+  // Messages of a node that go from socket to socket at the same moment share the link between them.
+  if (same_node) pair.stride = communicator.stride, pair.groups_per_node = concurrent_per_node;
+  Group group = group_for(pair);
   bool same_domain = group.nodes == 1;  // trays of one rack talk over NVLink
   group.nics = std::max(1, cluster_.node.nic.count);
   double time = send_time(group, group_for(communicator), static_cast<double>(bytes.value), same_domain, concurrent_per_node);

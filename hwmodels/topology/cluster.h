@@ -58,9 +58,9 @@ struct NicDesign {
 struct PcieDesign {
   int gpus_per_switch = 2;          // 1 = each GPU has its own root port
   bool peer_to_peer = true;         // false: stock driver of consumer cards, copies go through host memory
-  double efficiency = 0.86;         // of NCCL's PCIe number, GPUs under one socket
-  double efficiency_across = 0.52;  // the same when the group spans both sockets
-  double all_to_all_across = 0.37;  // the same for an all-to-all, whose pairs all cross at once
+  double efficiency = 0.92;         // of NCCL's PCIe number, GPUs under one socket
+  double efficiency_across = 0.56;  // the same when the group spans both sockets
+  double all_to_all_across = 0.40;  // the same for an all-to-all, whose pairs all cross at once
 };
 
 /// NVLinks between two GPUs of a mesh whose pairs differ.

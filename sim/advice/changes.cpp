@@ -21,6 +21,7 @@ class Near {
   std::vector<Change> all() {
     if (job_.training.precision == st::Precision::fp32) sixteen_bits();
     recomputation();
+    if (!s_.profile.expandable_segments && !hwmodels::is_cdna(s_.cluster.gpu.architecture)) add("expandable segments", {"memory.expandable_segments=true"});
     micro_batches();
     if (d_.data * d_.context > 1) data_parallel();
     shards();

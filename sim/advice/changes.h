@@ -7,7 +7,7 @@
 namespace rehearse::advice {
 
 /// Every decision that a user can turn without buying anything: precision of 32-bit jobs, recomputation of all or some layers,
-/// micro-batch, data-parallel strategy, tensor, pipeline, context and expert degrees, the schedule and the cut of a pipeline, which ranks
+/// the allocator's segments, micro-batch, data-parallel strategy, tensor, pipeline, context and expert degrees, the schedule and the cut of a pipeline, which ranks
 /// are neighbours; and, marked as such, offload. Some may be refused by the rules: ask. In the order in which they are usually tried.
 std::vector<Change> changes_near(const scenario::Scenario& scenario);
 

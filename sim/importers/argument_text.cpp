@@ -66,7 +66,8 @@ constexpr std::string_view kBegin = " arguments ---", kEnd = " end of arguments 
 
 Value parse_command_line(const std::string& text, const std::string& file_name, const ShellVariables& given) {
   const auto source = std::make_shared<const SourceText>(file_name, text);
-  const std::vector<ShellWord> words = shell_words(text, given).words;
+  const ShellText script = shell_words(text, given);
+  const std::vector<ShellWord>& words = script.words;
   Arguments out({source, 1, 1});
   const bool training = std::any_of(words.begin(), words.end(), [](const ShellWord& w) { return is_program(w) && trains(file_of(w.text)); });
   for (std::size_t i = 0; i < words.size(); ++i) {
@@ -89,6 +90,11 @@ Value parse_command_line(const std::string& text, const std::string& file_name, 
     else if (values.size() == 1) out.set(name, at, Value::scalar(values[0].text(), false, values[0].place(), name));
     else out.set(name, at, Value::list(std::move(values), at, name));
   }
+  for (const char* name : kEnvironment)
+    if (const auto set = script.variables.find(name); set != script.variables.end()) {
+      const Place at{source, set->second.line, set->second.column};
+      out.set(name, at, Value::scalar(set->second.text, false, at, name));
+    }
   return out.take();
 }
 

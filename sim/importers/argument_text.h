@@ -2,6 +2,7 @@
 // Leaves out what the arguments mean (megatron.cpp). Nothing is executed.
 #pragma once
 
+#include <array>
 #include <string>
 
 #include "sim/config/value.h"
@@ -11,10 +12,13 @@ namespace rehearse::importers {
 
 inline constexpr const char* kProgram = "program";
 
+/// Variables of a job's environment that change what a step does.
+inline constexpr std::array kEnvironment{"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_NCCL_ENABLE_TIMING"};
+
 /// Every `--name value` in the text as a map: dashes become underscores, a name without a value is `true`, several values
 /// are a list, the last of several uses wins. Understands quotes, continued lines, comments, arrays, `NAME=value` with
 /// $NAME, ${NAME}, ${NAME:-default} and $((arithmetic)), `given` from outside; branches that variables rule out are left out. A training program (pretrain_gpt.py) is the
-/// value of kProgram.
+/// value of kProgram. Variables that PyTorch or CUDA read are keys as well, by their names (kEnvironment).
 config::Value parse_command_line(const std::string& text, const std::string& file_name, const ShellVariables& given = {});
 
 /// The lines `  name ........ value` between "--- arguments ---" and "--- end of arguments ---", whatever a launcher wrote

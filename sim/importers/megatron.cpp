@@ -34,6 +34,7 @@ class Megatron {
     read_layer_options();
     read_recomputation();
     read_megatron_parallelism(in_);
+    read_megatron_environment(in_);
     assume_global_batch();
     read_megatron_model(in_, layer_);
     if (deepspeed) add_deepspeed();

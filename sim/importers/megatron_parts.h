@@ -12,5 +12,7 @@ std::span<const Unsimulated> megatron_unsimulated();
 void read_megatron_model(Importer& in, const MegatronLayer& layer);
 /// Degrees, stages, distributed optimizer, and the machines that a launcher's arguments name.
 void read_megatron_parallelism(Importer& in);
+/// Variables of the job's environment that PyTorch and CUDA read.
+void read_megatron_environment(Importer& in);
 
 }  // namespace rehearse::importers

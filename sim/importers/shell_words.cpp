@@ -270,8 +270,13 @@ class Script {
       if (!is_name(word[i])) return false;
     const std::string name = word.substr(0, equals);
     variables_[name] = word.substr(equals + 1);
-    if (!choices_.certain() || reads_open_) open_variables_.insert(name);
-    else open_variables_.erase(name);
+    if (!choices_.certain() || reads_open_) {
+      open_variables_.insert(name);
+      out_.variables.erase(name);
+    } else {
+      open_variables_.erase(name);
+      out_.variables[name] = {variables_[name], word_line_, word_column_};
+    }
     return true;
   }
 

@@ -21,6 +21,7 @@ using ShellVariables = std::map<std::string, std::string>;
 
 struct ShellText {
   std::vector<ShellWord> words;
+  std::map<std::string, ShellWord> variables;   // what NAME=value set last, where a shell certainly comes by
   std::set<std::string> used;   // of the variables from outside
   int shifts = 0;               // line where the script takes its arguments apart, 0: it does not
 };

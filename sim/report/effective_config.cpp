@@ -104,6 +104,7 @@ Value training_section(const scenario::Scenario& s) {
   if (!t.cuda_graph_modules.empty()) out.add_list("cuda_graph_modules", t.cuda_graph_modules);
   if (t.collection_interval > 0) out.add("collection_interval", t.collection_interval);
   if (t.launch_blocking) out.add("launch_blocking", true);
+  if (t.serial_collectives) out.add("serial_collectives", true);
   out.add("attention", t.attention.value_or(s.profile.attention_fused ? "flash" : "unfused"));
   if (t.attention_kernel)
     for (const auto& e : st::attention_kernels().entries())
@@ -253,6 +254,7 @@ Value memory_section(const st::Memory& m) {
   if (m.contiguous_checkpoints) out.add("contiguous_checkpoints", true);
   if (m.number_checkpoints > 0) out.add("number_checkpoints", m.number_checkpoints);
   if (m.synchronize_checkpoints) out.add("synchronize_checkpoints", true);
+  if (m.expandable_segments) out.add("expandable_segments", *m.expandable_segments);
   if (m.fp8_activation_inputs) out.add("fp8_activation_inputs", *m.fp8_activation_inputs);
   if (m.tiled_mlp) out.add("tiled_mlp", true);
   if (m.tiled_mlp_num_shards > 0) out.add("tiled_mlp_num_shards", m.tiled_mlp_num_shards);

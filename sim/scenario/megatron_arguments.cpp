@@ -255,6 +255,7 @@ std::optional<std::string> apply_megatron_arguments(const std::string& arguments
     if (!pattern.empty() && !apply_expert_layers(pattern, s.model)) return "moe-layer-freq '" + pattern + "' is not a list of " + std::to_string(s.model.layers.size()) + " layers";
   }
   apply_determinism(a, e, s.profile);
+  if (e.word("CUDA_DEVICE_MAX_CONNECTIONS") == "1" && e.word("TORCH_NCCL_ENABLE_TIMING") == "1") s.strategy.training.serial_collectives = true;
   s.profile.softmax_in_fp32 = a.flag("no-masked-softmax-fusion") && (a.flag("attention-softmax-in-fp32") || a.flag("apply-query-key-layer-scaling"));
   s.strategy.data_parallel.overlap_gradient_reduce = a.flag("overlap-grad-reduce");
   s.strategy.data_parallel.overlap_parameter_gather = a.flag("overlap-param-gather");

@@ -449,6 +449,7 @@ FrameworkProfile with_choices(FrameworkProfile p, const Strategy& strategy) {
   if (strategy.parallelism.degrees.context > 1) p.loss = p.context_loss.value_or(p.loss);
   p.loss = training.cross_entropy.value_or(p.loss);
   p.overlap_tensor = strategy.parallelism.overlap_tensor.value_or(p.overlap_tensor);
+  p.expandable_segments = strategy.memory.expandable_segments.value_or(p.expandable_segments);
   p.narrows_activation_input = strategy.memory.fp8_activation_inputs.value_or(p.narrows_activation_input);
   // One launch of the whole step: nothing is issued kernel by kernel.
   if (training.cuda_graph.value_or(false)) {

@@ -45,7 +45,7 @@ const std::vector<Dimension>& dimensions() {
       {"context", {"none", "none", "2", "2 ring", "2 all-gather", "2 ulysses", "4 ulysses-ring"}},
       {"routing", {"balanced", "balanced", "zipf", "dirichlet", "capacity", "batches", "round-robin"}},
       {"offload", {"none", "none", "optimizer", "optimizer and parameters", "activations", "pageable", "nvme", "pieces"}},
-      {"habits", {"none", "none", "none", "lower half on the host", "budget", "paged", "buffers", "synchronised", "losses gathered", "gloo", "mpi", "documents", "tiled", "first layers", "second partition", "gathered in 8 bits", "blocking"}},
+      {"habits", {"none", "none", "none", "lower half on the host", "budget", "paged", "buffers", "synchronised", "losses gathered", "gloo", "mpi", "documents", "tiled", "first layers", "second partition", "gathered in 8 bits", "blocking", "serial"}},
   };
   return all;
 }
@@ -159,6 +159,7 @@ scenario::Scenario scenario_of(const Choice& c) {
   if (habit == "second partition") job.data_parallel.secondary_partition = 2, job.data_parallel.quantized_weights = job.data_parallel.quantized_gradients = true;
   if (habit == "gathered in 8 bits") job.data_parallel.fp8_gather = st::NarrowGather::scaled_by_weight;
   if (habit == "blocking") job.training.launch_blocking = true;
+  if (habit == "serial") job.training.serial_collectives = true;
   if (habit == "gloo") job.backend = st::Backend::gloo;
   if (habit == "mpi") job.backend = st::Backend::mpi;
   if (job.backend != st::Backend::nccl) s.communication.backend = habit;

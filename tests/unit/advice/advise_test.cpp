@@ -248,6 +248,19 @@ TEST(Advice, OneGpuMayOffloadToo) {
   EXPECT_TRUE(start.ask(settings).has_value());
 }
 
+// Segments that grow are a change for jobs that do not have them; AMD's are left alone.
+TEST(Advice, SegmentsMayGrow) {
+  const auto offered = [](const std::string& cluster, const std::string& training) {
+    const Case start = with_cluster(cluster, "training: {sequence_length: 1024, global_batch_size: 64, micro_batch_size: 1, precision: bf16, " + training + "}\n");
+    for (const Change& change : changes_near(start.read()))
+      if (change.name == "expandable segments") return start.ask(change.settings).has_value();
+    return false;
+  };
+  EXPECT_TRUE(offered("{node: dgx-a100}", "framework: huggingface"));
+  EXPECT_FALSE(offered("{node: dgx-h100}", "framework: torchtitan"));
+  EXPECT_FALSE(offered("{node: mi300x-8}", "framework: huggingface"));
+}
+
 // Both together fit where neither does alone: out of memory names them, and they do.
 TEST(Advice, TwoChangesTogetherWhereNoneAloneFits) {
   const Case start = with_cluster("{node: dgx-a100, gpu: a100-40gb-sxm}", "training: {sequence_length: 16384, global_batch_size: 64, micro_batch_size: 1, precision: bf16, framework: deepspeed}\ndata_parallel: {kind: ddp}\n");

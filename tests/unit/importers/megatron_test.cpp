@@ -309,6 +309,31 @@ TEST(MegatronYaml, SectionsAndFlagNamesAreTheSameArguments) {
   EXPECT_EQ(key(flags, "model.ffn_hidden"), "4096");
 }
 
+// What PyTorch, CUDA and NCCL read from a job's environment.
+TEST(MegatronScripts, EnvironmentIsReadAsTheJobWouldReadIt) {
+  const std::string job = "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 1024 --num-attention-heads 16 --seq-length 128 --max-position-embeddings 128 --global-batch-size 8 --vocab-size 1000 --bf16\n";
+  const auto script = [&](const std::string& before) { return import_text(before + job, "train.sh", "megatron", eight_gpus()); };
+  EXPECT_EQ(key(script("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"), "memory.expandable_segments"), "true");
+  EXPECT_EQ(key(script("export PYTORCH_ALLOC_CONF=\"max_split_size_mb:512,expandable_segments:False\"\n"), "memory.expandable_segments"), "false");
+  EXPECT_EQ(key(script("CUDA_LAUNCH_BLOCKING=1 "), "training.launch_blocking"), "true");
+  EXPECT_EQ(find_dotted(script("export CUDA_LAUNCH_BLOCKING=0\n").keys, "training.launch_blocking"), nullptr);
+  EXPECT_EQ(find_dotted(script("export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:512\n").keys, "memory.expandable_segments"), nullptr);
+  const std::string timed = "export TORCH_NCCL_ENABLE_TIMING=1\n", queue = "export CUDA_DEVICE_MAX_CONNECTIONS=1\n";
+  EXPECT_EQ(key(script(timed + queue), "training.serial_collectives"), "true");
+  EXPECT_EQ(find_dotted(script(timed).keys, "training.serial_collectives"), nullptr);
+  EXPECT_EQ(find_dotted(script(queue).keys, "training.serial_collectives"), nullptr);
+  // The last value counts; where nobody knows whether a line is reached, none does.
+  EXPECT_EQ(find_dotted(script(timed + queue + "CUDA_DEVICE_MAX_CONNECTIONS=8\n").keys, "training.serial_collectives"), nullptr);
+  EXPECT_EQ(find_dotted(script("if [ \"$DEBUG\" = 1 ]; then\n  export CUDA_LAUNCH_BLOCKING=1\nfi\n").keys, "training.launch_blocking"), nullptr);
+  try {
+    script("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:maybe\n");
+    FAIL();
+  } catch (const ConfigError& e) {
+    EXPECT_NE(std::string(e.what()).find("train.sh:1"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("expandable_segments is 'maybe'"), std::string::npos) << e.what();
+  }
+}
+
 // arguments.py: ffn_hidden_size is 4 x hidden, or with swiglu two thirds of it as a multiple of 64.
 TEST(MegatronDefaults, OfWidthsDropoutAndNorms) {
   const std::string common = "--num-layers 2 --hidden-size 4096 --num-attention-heads 32 --seq-length 128 --max-position-embeddings 128 --global-batch-size 8 --vocab-size 1000 ";

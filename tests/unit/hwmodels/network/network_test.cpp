@@ -139,6 +139,31 @@ TEST(Network, PointToPoint) {
   EXPECT_LT(network->point_to_point(Bytes{1024}, true, 1).duration, microseconds(15));
 }
 
+// Four pairs that stand on either side of the sockets share what one alone has; within a socket nobody shares.
+// Closed form: the link's 16 GB/s for all of them; SimuMax measured 3.9 to 4.3 GB/s for each of four, 7 to 8.2 for each of two.
+TEST(Network, GroupsShareTheLinkBetweenSockets) {
+  const auto network = make_network(load_cluster("pcie-8", 1));
+  const auto rate = [&](GroupShape shape, CollectiveKind kind = CollectiveKind::all_gather) {
+    const double moved = static_cast<double>(kBig.value) * (shape.ranks - 1) / shape.ranks;
+    return moved / to_seconds(network->collective(kind, kBig, shape).duration) * 1e-9;
+  };
+  const GroupShape pair{2, 1, 2, 1, 4, 1}, pairs{2, 1, 2, 4, 4, 1}, fours{4, 1, 4, 2, 2, 1};
+  EXPECT_GT(rate(pair), 11);
+  EXPECT_NEAR(rate(pairs), 4, 0.3);
+  EXPECT_NEAR(rate(pairs, CollectiveKind::reduce_scatter), 4, 0.3);
+  EXPECT_NEAR(rate(fours), 8, 0.6);
+  EXPECT_DOUBLE_EQ(rate({2, 1, 2, 4, 1, 1}), rate({2, 1, 2, 1, 1, 1}));
+  EXPECT_DOUBLE_EQ(rate({4, 1, 4, 2, 1, 1}), rate({4, 1, 4, 1, 1, 1}));
+  // Messages between stages too: stage 0 on one socket, stage 1 on the other.
+  const auto message = [&](int together, const GroupShape& stages) { return static_cast<double>(kBig.value) / to_seconds(network->point_to_point(kBig, true, together, stages).duration) * 1e-9; };
+  EXPECT_NEAR(message(4, pairs), 4, 0.4);
+  EXPECT_GT(message(1, pairs), 11);
+  EXPECT_GT(message(4, {2, 1, 2, 4, 1, 1}), 18);
+  // NVSwitch has no sockets between GPUs.
+  const auto switched = make_network(load_cluster("dgx-a100", 1));
+  EXPECT_EQ(switched->collective(CollectiveKind::all_gather, kBig, pairs).duration, switched->collective(CollectiveKind::all_gather, kBig, pair).duration);
+}
+
 TEST(Network, UsesAreShares) {
   for (const char* node : {"dgx-a100", "dgx-h100", "gb200-nvl72", "pcie-8", "p5"}) {
     auto network = make_network(load_cluster(node, 4));
