@@ -279,6 +279,7 @@ void expert_rules(const model::ModelDescription& model, const Strategy& s, const
   rules.forbid(!s.experts.routing.even() && s.experts.imbalance > 1, "experts.imbalance", "experts.routing says how full each rank is", "Leave out one of the two");
   rules.forbid(s.experts.pad_to_capacity && s.experts.capacity_factor == 0, "experts.pad_to_capacity", "there is no capacity to pad to", "Set experts.capacity_factor");
   rules.forbid(s.experts.paged_stash && !s.experts.fused_mlp.value_or(profile.fused_expert_mlp), "experts.paged_stash", "only what fused experts keep goes into pages", "Set experts.fused_mlp, or leave the key out");
+  rules.forbid(s.experts.rank_capacity_factor > 0 && !s.experts.fused_mlp.value_or(profile.fused_expert_mlp), "experts.rank_capacity_factor", "only Transformer Engine's operations take buffers that are not full", "Set experts.fused_mlp, or leave the key out");
   rules.forbid(d.expert == 1 && s.experts.imbalance > 1, "experts.imbalance", "every rank has all experts, so that none is fuller than another", "Leave the key out, or set parallelism.expert to 2 or more");
   rules.forbid(d.expert > 1 && s.experts.imbalance > static_cast<double>(d.expert), "experts.imbalance", "with " + text(d.expert) + " expert ranks the fullest can hold at most " + text(d.expert) + " times the mean", "Use a number from 1 to " + text(d.expert));
 }
@@ -297,7 +298,7 @@ void routing_rules(const Strategy& s, Rules& rules) {
 /// What only models with experts have.
 void no_expert_rules(const Strategy& s, Rules& rules) {
   const Degrees& d = s.parallelism.degrees;
-  rules.forbid(s.experts.imbalance > 1 || s.experts.capacity_factor > 0 || s.experts.pad_to_capacity || s.experts.paged_stash || !s.experts.routing.even(), "experts", "the model has no experts to route to", "Leave the section out, or use a model with experts");
+  rules.forbid(s.experts.imbalance > 1 || s.experts.capacity_factor > 0 || s.experts.pad_to_capacity || s.experts.paged_stash || s.experts.rank_capacity_factor > 0 || !s.experts.routing.even(), "experts", "the model has no experts to route to", "Leave the section out, or use a model with experts");
   rules.forbid(d.expert > 1 || d.expert_tensor > 1, d.expert > 1 ? "parallelism.expert" : "parallelism.expert_tensor", "the model has no experts to split", "Use 1");
 }
 

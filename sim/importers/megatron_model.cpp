@@ -306,7 +306,22 @@ class Model {
     if (deepep && backend == "deepep" && in_.flag("enable_experimental").value_or(false)) in_.set("experts.fused_index_map", "true", "enable_experimental");
     if (const char* argument = backend == "hybridep" ? "moe_hybridep_num_sms" : "moe_deepep_num_sms"; deepep)
       if (const auto sms = in_.integer(argument, config::positive)) in_.set("experts.dispatch_sms", std::to_string(*sms), argument);
+    read_operation_fuser();
     if (const auto overlap = in_.flag("moe_shared_expert_overlap")) in_.set("experts.overlap_shared", *overlap ? "true" : "false", "moe_shared_expert_overlap");
+  }
+
+  /// Megatron leaves experts with gated activations to Transformer Engine's operations only where the environment asks for their fused kernels.
+  /// Source: megatron/core/transformer/moe/experts.py, _is_fused_impl_supported.
+  void read_operation_fuser() {
+    if (!in_.flag("use_transformer_engine_op_fuser").value_or(false)) return;
+    constexpr const char* kernels = "NVTE_CUTEDSL_FUSED_GROUPED_MLP";
+    if (in_.flag("swiglu").value_or(false) && !in_.flag(kernels).value_or(false)) {
+      in_.use("use_transformer_engine_op_fuser", std::string("experts as without: ") + kernels + " is not set");
+      return;
+    }
+    in_.set("experts.fused_mlp", "true", "use_transformer_engine_op_fuser");
+    if (const auto factor = in_.number("moe_expert_rank_capacity_factor"); factor && *factor > 0) in_.set("experts.rank_capacity_factor", config::number_text(*factor), "moe_expert_rank_capacity_factor");
+    if (in_.flag("moe_paged_stash").value_or(false)) in_.set("experts.paged_stash", "true", "moe_paged_stash");
   }
 
   void read_latent_attention() {

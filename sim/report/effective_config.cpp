@@ -216,6 +216,7 @@ Value experts_section(const scenario::Scenario& s) {
   out.add("fused_index_map", e.fused_index_map.value_or(s.profile.fused_index_map));
   out.add("overlap_exchange", e.overlap_exchange);
   if (e.dispatch_sms) out.add("dispatch_sms", *e.dispatch_sms);
+  if (e.rank_capacity_factor > 0) out.add("rank_capacity_factor", e.rank_capacity_factor);
   out.add("paged_stash", e.paged_stash);
   if (e.routing.distribution != st::RoutingKind::balanced || e.routing.batch_concentration) out.put("routing", routing_section(e.routing));
   return out.take();

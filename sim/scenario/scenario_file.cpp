@@ -286,6 +286,7 @@ const config::Fields<st::ExpertRouting>& experts_fields() {
       config::boolean("fused_index_map", &T::fused_index_map, "DeepEP: the list of experts that arrives with a token becomes a map in one kernel, without the host waiting (Megatron's --enable-experimental); default: the framework's habit"),
       config::boolean("overlap_exchange", &T::overlap_exchange, "tokens of one micro-batch travel while another's backward is computed (Megatron's --overlap-moe-expert-parallel-comm)"),
       config::integer("dispatch_sms", &T::dispatch_sms, "SMs that DeepEP's or HybridEP's kernels hold (Megatron's --moe-deepep-num-sms, --moe-hybridep-num-sms); default: what the library takes, 20 and 16", between(1, 1024)),
+      config::number("rank_capacity_factor", &T::rank_capacity_factor, "fused_mlp: slots that a rank's buffers hold, over the mean, as whole-step CUDA graphs need it (Megatron's --moe-expert-rank-capacity-factor); default: those that come", at_least(1)),
       config::boolean("paged_stash", &T::paged_stash, "what fused experts keep for backward is copied into pages of a common buffer after forward, and back before backward (Megatron's --moe-paged-stash)"),
   };
   return table;

@@ -11,6 +11,10 @@
 
 namespace rehearse::strategies {
 
+/// Are the experts' two products, activation and quantisation one fused kernel each way in this precision? Others run as the operations they are.
+/// Source: NVIDIA/TransformerEngine v2.16 pytorch/ops/_common.py, fuse_grouped_mlp_ops (MXFP8), v2.17 pytorch/ops/fused/grouped_mlp.py (and NVFP4).
+constexpr bool fuses_experts(DType product) { return product == DType::mxfp8 || product == DType::nvfp4; }
+
 class ExpertLayer {
  public:
   ExpertLayer(const LowerContext& context, Operators& op, Tape& tape);
@@ -43,7 +47,7 @@ class ExpertLayer {
   /// By PyTorch's operators, around its own grouped products.
   bool weighs_eagerly() const { return weighs_outputs() && c_.profile.native_grouped && c_.profile.grouped_experts && !c_.profile.compiled && !permutes_by_operators() && !permutes_by_triton() && !loops(); }
   /// Activation and weights are operators of their own: Megatron's fused kernels are of gated activations.
-  bool weighs_apart() const { return !weighs_outputs() && !fused_ && !c_.model.gated_mlp; }
+  bool weighs_apart() const { return !weighs_outputs() && !fused_ && !by_operations_ && !c_.model.gated_mlp; }
 
   TensorId shared_experts(TensorId x);
 
@@ -90,12 +94,13 @@ class ExpertLayer {
   TensorId activation(TensorId x, TensorId weights, std::int64_t width);
   TensorId clamp(TensorId x, std::int64_t size);
   void clamped_activation(Node& node, std::int64_t size);
+  TensorId activation_by_operations(TensorId x, TensorId weights, std::int64_t width);
   TensorId first_bias(TensorId x, std::int64_t width);
   TensorId output_bias(TensorId x, TensorId weights);
   TensorId copy(TensorId x, const char* name);
   void stash(std::size_t first_node, std::int64_t width);
-  bool separate_clamp() const { return !loops() && !fused_ && c_.profile.separate_clamp && c_.model.clamped_activation; }
-  bool separate_bias() const { return !loops() && !fused_ && c_.profile.separate_expert_bias; }
+  bool separate_clamp() const { return !loops() && !fused_ && !by_operations_ && c_.profile.separate_clamp && c_.model.clamped_activation; }
+  bool separate_bias() const { return !loops() && !fused_ && !by_operations_ && c_.profile.separate_expert_bias; }
   bool pads() const { return low_ && by_expert_ && dropless_ && dispatcher_ != Dispatcher::hybridep; }
 
   // Their linear layers (expert_products.cpp)
@@ -130,6 +135,7 @@ class ExpertLayer {
   bool fused_permute_ = true;   // and its copies of tokens
   bool fused_map_ = true;       // DeepEP: lists of experts become a map in one kernel
   bool fused_ = false;          // both products, activation, biases and quantisation in fused kernels
+  bool by_operations_ = false;  // Transformer Engine's operations for them, which no kernel fuses in this precision
   bool by_expert_ = false;      // each expert's product is a launch
   bool low_ = false;            // 8- or 4-bit products
   bool narrow_ = false;         // tokens travel there in 8 bits

@@ -55,6 +55,7 @@ void ExpertLayer::stash(std::size_t first_node, std::int64_t width) {
 /// activation; after any other, of which the product then keeps the result.
 /// Source: megatron/core/transformer/moe/experts.py, TEGroupedMLP.bias_act_func; mlp.py, MLP.forward (per_token_scale).
 TensorId ExpertLayer::activation(TensorId x, TensorId weights, std::int64_t width) {
+  if (by_operations_) return activation_by_operations(x, weights, width);
   const std::int64_t size = load_.received * width * e(), in = c_.model.gated_mlp ? 2 * size : size;
   if (separate_clamp()) x = clamp(x, in);
   const TensorId y = tape_.tensor("experts activation", size);
@@ -115,6 +116,32 @@ TensorId ExpertLayer::activation(TensorId x, TensorId weights, std::int64_t widt
   return y;
 }
 
+/// Gate and up lie in turns of 32, as the fused kernels want them, and are put apart first; the router's weights multiply the result. Backward does
+/// both again, and the activation a second time, for the weights' gradient.
+/// Source: NVIDIA/TransformerEngine v2.16 pytorch/ops/basic/swiglu.py (_ScaledGLU) and ops/_common.py, fuse_grouped_mlp_ops: without a recipe of MXFP8 (2.17 on: or
+/// NVFP4) operations stay as they are; Megatron-Bridge utils/overrides.py: moe_mlp_glu_interleave_size 32 with the fused MLP, whatever the precision.
+TensorId ExpertLayer::activation_by_operations(TensorId x, TensorId weights, std::int64_t width) {
+  // They know the buffer's length, not how much of it is filled.
+  const auto rows = static_cast<std::int64_t>(static_cast<double>(load_.received) * std::max(1.0, c_.strategy.experts.rank_capacity_factor));
+  const std::int64_t size = rows * width * e(), in = c_.model.gated_mlp ? 2 * size : size, slots = rows * 4;
+  const TensorId y = tape_.tensor("experts activation", load_.received * width * e());
+  Node node{.name = "experts activation", .inputs = {x, weights}, .outputs = {y}, .saved = {x, weights}};
+  const auto apart = [&](std::vector<Item>& list) {
+    if (c_.model.gated_mlp) list.insert(list.end(), {Operators::alloc(0, in), op_.kernel("experts gate and up apart", in, in, KernelKind::strided)});
+  };
+  apart(node.forward);
+  node.forward.insert(node.forward.end(), {Operators::alloc(1, size), op_.kernel("experts activation", in, size)});
+  if (c_.model.gated_mlp) node.forward.push_back(Operators::free(0));
+  node.forward.insert(node.forward.end(), {op_.kernel("experts weigh activation", size, size), Operators::free(1)});
+  apart(node.backward);
+  node.backward.insert(node.backward.end(), {Operators::alloc(1, size), op_.kernel("experts weigh gradient", size, size), Operators::alloc(2, in), op_.kernel("experts activation backward", in + size, in), Operators::free(1)});
+  if (c_.model.gated_mlp) node.backward.push_back(op_.kernel("experts gate and up in turns", in, in, KernelKind::strided));
+  node.backward.insert(node.backward.end(), {Operators::free(2), Operators::alloc(1, size), op_.kernel("experts activation again", in, size), op_.kernel("experts weights gradient", 2 * size, slots, KernelKind::reduction), Operators::free(1)});
+  if (c_.model.gated_mlp) node.backward.push_back(Operators::free(0));
+  tape_.nodes.push_back(std::move(node));
+  return y;
+}
+
 /// Every second element of the first product, clamped, times its own sigmoid; times the others, clamped, and one: operators of PyTorch.
 /// Source: torchtitan models/gpt_oss/moe.py, swiglu; transformers modeling_gpt_oss.py, _apply_gate; backward as autograd records it.
 void ExpertLayer::clamped_activation(Node& node, std::int64_t size) {
@@ -147,7 +174,7 @@ TensorId ExpertLayer::clamp(TensorId x, std::int64_t size) {
 /// The bias of the first product where it is added to each expert's slots apart: sums, joined; autograd joins the gradients of the slices.
 /// Source: NeMo AutoModel components/moe/layers.py@89e3a9f, _apply_bias; its parameter's gradient is the product's (expert_products.cpp).
 TensorId ExpertLayer::first_bias(TensorId x, std::int64_t width) {
-  if (loops() || fused_ || !c_.model.mlp_bias || !c_.profile.separate_first_expert_bias) return x;
+  if (loops() || fused_ || by_operations_ || !c_.model.mlp_bias || !c_.profile.separate_first_expert_bias) return x;
   const std::int64_t size = load_.received * width * e();
   const TensorId y = tape_.tensor("experts biased first output", size);
   Node node{.name = "experts first bias", .inputs = {x}, .outputs = {y}};

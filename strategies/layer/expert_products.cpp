@@ -134,7 +134,7 @@ void ExpertLayer::product_bias(Node& node, std::int64_t out) {
   const bool trains = added.trainable;
   const int b = tape_.weight(std::move(added));
   // In the product's epilogue, and its gradient in the weight gradient's or in the quantisation of the output's gradient.
-  const bool epilogue = fused_ || separate_bias();
+  const bool epilogue = fused_ || by_operations_ || separate_bias();
   const std::int64_t all = load_.received * out * e();
   if (!epilogue) node.forward.push_back(op_.kernel(node.name + " bias", all, all));
   if (trains) node.backward.push_back(op_.weight_gradient(b, op_.kernel(node.name + " bias gradient", epilogue ? load_.local * out * 4 : all, load_.local * out * 4, KernelKind::reduction)));

@@ -19,8 +19,10 @@ ExpertLayer::ExpertLayer(const LowerContext& c, Operators& op, Tape& tape) : c_(
   fused_router_ = routing.fused_router.value_or(c.profile.fused_router);
   fused_permute_ = routing.fused_permute.value_or(c.profile.fused_permute);
   fused_map_ = routing.fused_index_map.value_or(c.profile.fused_index_map);
-  fused_ = !loops() && routing.fused_mlp.value_or(c.profile.fused_expert_mlp);
-  by_expert_ = !loops() && !fused_ && c.profile.expert_launches;
+  const bool wants_fused = !loops() && routing.fused_mlp.value_or(c.profile.fused_expert_mlp);
+  fused_ = wants_fused && fuses_experts(c.gemm);
+  by_operations_ = wants_fused && !fused_;
+  by_expert_ = !loops() && !wants_fused && c.profile.expert_launches;
   low_ = bits(c.gemm) <= 8;
   narrow_ = op_.columns_in_backward() && c.profile.narrow_dispatch && exchanges() && !sends_slots();
   own_group_ = !(load_.ranks == 1 && load_.tensor == c.tensor);

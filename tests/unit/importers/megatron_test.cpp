@@ -552,6 +552,14 @@ TEST(Megatron, ExpertsOfEveryLayerOrOfTheLast) {
   const Imported fused = read(common + "--moe-token-dispatcher-type alltoall --moe-router-fusion --moe-permute-fusion");
   EXPECT_EQ(key(fused, "experts.fused_router"), "true");
   EXPECT_EQ(key(fused, "experts.fused_permute"), "true");
+  // Experts by Transformer Engine's operations: gated ones where the environment asks for their kernels.
+  const std::string operations = common + "--use-transformer-engine-op-fuser --moe-paged-stash --moe-expert-rank-capacity-factor 1.5 ", kernels = "export NVTE_CUTEDSL_FUSED_GROUPED_MLP=1\n";
+  const Imported by_operations = import_text(kernels + "torchrun pretrain_gpt.py " + operations + "--swiglu", "train.sh", "megatron", eight_gpus());
+  EXPECT_EQ(key(by_operations, "experts.fused_mlp"), "true");
+  EXPECT_EQ(key(by_operations, "experts.rank_capacity_factor"), "1.5");
+  EXPECT_EQ(key(by_operations, "experts.paged_stash"), "true");
+  EXPECT_EQ(find_dotted(import_text("torchrun pretrain_gpt.py " + common + "--use-transformer-engine-op-fuser --swiglu", "train.sh", "megatron", eight_gpus()).keys, "experts.fused_mlp"), nullptr);
+  EXPECT_EQ(fate(read(common + "--moe-paged-stash"), "moe_paged_stash"), "not simulated");
   EXPECT_TRUE(has(refused(common + "--moe-layer-freq '([0]*1+[1]*5)'"), "describes 6 layers, but the model has 4"));
 }
 

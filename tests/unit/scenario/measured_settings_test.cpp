@@ -51,13 +51,14 @@ TEST(MeasuredSettings, ExpertsOfMlperf60) {
   const Row job{{"framework", "megatron-bridge"}, {"gpu", "gb300-nvl72"}, {"gpus_per_node", "4"}, {"n_gpus", "8"}, {"model", "gpt-oss-20b"}, {"vocab", "128256"}, {"tp", "1"}, {"cp", "1"}, {"ep", "4"},
                 {"etp", "1"}, {"sharding", "zero1"}, {"precision", "mxfp8"}, {"cuda_graph", "y"}, {"source", ""}};
   Row told = job;
-  told["note"] = "dispatcher: HybridEP (moe_hybridep_num_sms 32); one CUDA graph of the whole step; fused grouped MLP (CuTe DSL); moe_paged_stash; moe_router_fusion false; exchanges of experts overlapped; nothing balances the router; fp8 attention (FP8_DPA); fp8 output layer";
+  told["note"] = "dispatcher: HybridEP (moe_hybridep_num_sms 32); one CUDA graph of the whole step; fused grouped MLP (CuTe DSL); experts padded to 1.5 times their share and moe_paged_stash; moe_router_fusion false; exchanges of experts overlapped; nothing balances the router; fp8 attention (FP8_DPA); fp8 output layer";
   const strategies::Strategy said = scenario(told).strategy;
   EXPECT_EQ(said.experts.dispatcher, Dispatcher::hybridep);
   EXPECT_TRUE(said.experts.fused_mlp);
   EXPECT_TRUE(said.experts.overlap_exchange);
   EXPECT_EQ(said.experts.dispatch_sms, 32);
   EXPECT_TRUE(said.experts.paged_stash);
+  EXPECT_EQ(said.experts.rank_capacity_factor, 1.5);
   EXPECT_EQ(said.experts.fused_router, false);
   EXPECT_EQ(said.experts.routing.distribution, strategies::RoutingKind::zipf);
   EXPECT_EQ(said.training.cuda_graph, true);

@@ -283,6 +283,8 @@ TEST(Refusals, ExpertsThatCannotBeSplitSo) {
             "experts.overlap_exchange: only Megatron's 1F1B schedules merge a forward and a backward. Use interleaved-1f1b with pipeline.virtual_stages 2 or more\n");
   EXPECT_EQ(said("parallelism: {expert: 8}\nexperts: {paged_stash: true}\n"), "experts.paged_stash: only what fused experts keep goes into pages. Set experts.fused_mlp, or leave the key out\n");
   EXPECT_EQ(said("parallelism: {expert: 8}\nexperts: {paged_stash: true, fused_mlp: true}\n"), "");
+  EXPECT_EQ(said("parallelism: {expert: 8}\nexperts: {rank_capacity_factor: 1.5, fused_mlp: false}\n"), "experts.rank_capacity_factor: only Transformer Engine's operations take buffers that are not full. Set experts.fused_mlp, or leave the key out\n");
+  EXPECT_EQ(said("parallelism: {expert: 8}\nexperts: {rank_capacity_factor: 1.5, fused_mlp: true}\n"), "");
 }
 
 TEST(Refusals, GraphPartsAndCompiledFormsThatDoNotExist) {

@@ -455,6 +455,41 @@ TEST(ExpertKernels, PagedStashCopiesWhatFusedExpertsKeep) {
       if (i.op == plan::Opcode::kernel && plan.kernels[i.index].name.starts_with("experts stash")) { EXPECT_EQ(i.stream, plan::Stream::stash); }
 }
 
+/// In 16 bits nothing fuses them. By hand from swiglu.py, bytes per slot and unit of width: put apart 4 + 4, activation 4 + 2, weighed 2 + 2; backward apart
+/// again 8, weighed 4, activation 4 + 2 + 4, in turns 8, activation again 6 and, for the weights' gradient, 4, which is written once a slot. One product for
+/// all experts, without its bias in a kernel of its own. Buffers that are not full are worked on as a whole.
+TEST(ExpertKernels, SixteenBitsRunTheOperationsOneByOne) {
+  const model::ModelDescription m = gpt_oss();
+  const FrameworkProfile profile = load_profile("megatron-bridge");
+  Strategy s = job(8);
+  s.experts.fused_mlp = true;
+  const double layers = 2, micro_batches = 4, slots = 1024.0 * 4, width = 2880;
+  const auto bytes = [&](const plan::Plan& plan) {
+    double all = 0;
+    for (const char* name : {"experts gate and up", "experts activation", "experts weigh ", "experts weights gradient"}) all += sum_of(plan, name).bytes;
+    return all / (layers * micro_batches);
+  };
+  const plan::Plan plan = write_plan(m, s, profile, 8);
+  EXPECT_DOUBLE_EQ(bytes(plan), slots * (width * (8 + 6 + 4 + 8 + 4 + 10 + 8 + 6 + 4) + 4));
+  EXPECT_EQ(sum_of(plan, "clamp").kernels, 0);
+  EXPECT_EQ(sum_of(plan, "bias add").kernels, 0);
+  const auto kinds_of = [](const plan::Plan& p, const char* name) {
+    std::set<model::KernelKind> kinds;
+    for (const model::KernelSpec& k : p.kernels)
+      if (k.name == name) kinds.insert(k.kind);
+    return kinds;
+  };
+  EXPECT_EQ(kinds_of(plan, "experts gate_up"), (std::set{model::KernelKind::grouped_gemm}));
+  s.experts.rank_capacity_factor = 1.5;
+  EXPECT_DOUBLE_EQ(bytes(write_plan(m, s, profile, 8)), 1.5 * bytes(plan));
+  // MXFP8 has the fused kernels, whose tiles are those of filled slots.
+  Strategy low = job(8, Precision::mxfp8);
+  low.experts.fused_mlp = true;
+  const plan::Plan fused = write_plan(m, low, profile, 8);
+  EXPECT_EQ(kinds_of(fused, "experts gate_up"), (std::set{model::KernelKind::gemm}));
+  EXPECT_EQ(bytes(fused), 0);
+}
+
 /// Megatron's combined schedule: the first forward and the last backward stand alone, the rest are pairs.
 TEST(OverlappedExchange, EveryForwardButTheFirstRunsBesideABackward) {
   PipelineShape shape{.stages = 1, .micro_batches = 5};
