@@ -5,11 +5,10 @@
 #include <utility>
 
 #include "strategies/layer/blocks.h"
+#include "strategies/layer/graph_capture.h"
 
 namespace rehearse::strategies {
 namespace {
-
-constexpr const char* kMixerResidual = "attention residual";
 
 /// Weight gradients whose operands are made in backward read the product's input itself where that is made again: its 8-bit form is not kept.
 void keep_nothing_made_again(Tape& tape) {
@@ -99,23 +98,6 @@ void apply_selective(const LowerContext& c, Tape& tape) {
   }
   tape.regions = regions;
   if (c.profile.columns_in_backward) keep_nothing_made_again(tape);
-}
-
-/// Which nodes are replayed from CUDA graphs, by module name (Megatron's cuda_graph_scope); all of them where the step is one.
-void apply_capture(const LowerContext& c, const model::Layer& layer, Tape& tape) {
-  const Training& t = c.strategy.training;
-  const std::set<std::string> modules(t.cuda_graph_modules.begin(), t.cuda_graph_modules.end());
-  const bool all = t.cuda_graph.value_or(false);
-  enum class Part : std::uint8_t { attention, state_space, router, experts, mlp } part = layer.mixer == model::Mixer::state_space ? Part::state_space : Part::attention;
-  bool residual_passed = false;
-  for (Node& n : tape.nodes) {
-    if ((part == Part::attention || part == Part::state_space) && (n.name == "mlp norm" || std::exchange(residual_passed, n.name == kMixerResidual))) part = Part::mlp;
-    if (part == Part::mlp && n.name.starts_with("router")) part = Part::router;
-    if (part == Part::router && !n.name.starts_with("router") && n.name != "latent_down") part = Part::experts;
-    const bool routed = modules.contains("moe_router") && (part == Part::router || (n.name == "mlp norm" && c.model.experts.experts > 0));
-    n.captured = all || (part == Part::attention && modules.contains("attn")) || (part == Part::state_space && modules.contains("mamba")) || (part == Part::mlp && modules.contains("mlp")) || routed ||
-                 (part == Part::experts && modules.contains("moe"));
-  }
 }
 
 /// nanotron's layers make the bounds of its sequences anew of two masks (CoreAttention.forward: torch.zeros, sum, cumsum; the kernels are what the GPU on paper
@@ -409,7 +391,7 @@ Tape layer_tape(const LowerContext& c, const model::Layer& layer) {
   tape.input = tape.tensor("layer input", c.stream_tokens() * c.model.hidden * c.stream_element());
   tape.output = layer_block(c, op, tape, tape.input, layer);
   apply_selective(c, tape);
-  apply_capture(c, layer, tape);
+  capture_graphs(c, op, layer, tape);
   tape.parts = layer.one_part() ? 1 : 2;
   return tape;
 }

@@ -14,7 +14,7 @@ using plan::Phase;
 using plan::Stream;
 
 namespace {
-enum Extra : std::uint32_t { kGone, kBack };
+enum SavedExtra : std::uint32_t { kSavedGone, kSavedBack };
 }  // namespace
 
 SavedOffload::SavedOffload(Stage& stage)
@@ -79,8 +79,8 @@ void SavedOffload::call(const Layer& layer, const char* what, Phase phase, Write
 void SavedOffload::leave(const Layer& layer) {
   call(layer, "offload activations", Phase::forward, [&](plan::BlockWriter& w) {
     for (const Saved& s : saved(layer)) w.copy(stage_.builder.copy({CopySpec::Direction::device_to_host, pinned_, Bytes{s.bytes}}), Stream::to_host, plan::kAfterCompute, stage_.profile.kernel_host);
-    w.record(Stream::to_host, layer.extra + kGone);
-    if (!pinned_) w.host_wait(layer.extra + kGone);
+    w.record(Stream::to_host, layer.extra + kSavedGone);
+    if (!pinned_) w.host_wait(layer.extra + kSavedGone);
   });
   live_ += bytes(layer);
   if (live_ <= peak_) return;
@@ -90,7 +90,7 @@ void SavedOffload::leave(const Layer& layer) {
 
 void SavedOffload::let_go(const Layer& layer) {
   call(layer, "let go of activations", Phase::forward, [&](plan::BlockWriter& w) {
-    w.wait(Stream::compute, layer.extra + kGone);
+    w.wait(Stream::compute, layer.extra + kSavedGone);
     for (const Saved& s : saved(layer)) w.free(s.slot, s.frame);
   });
 }
@@ -99,14 +99,14 @@ void SavedOffload::come_back(const Layer& layer) {
   call(layer, "fetch activations", Phase::backward, [&](plan::BlockWriter& w) {
     for (const Saved& s : saved(layer)) w.alloc(s.slot, s.bytes, Category::activation, s.frame);
     for (const Saved& s : saved(layer)) w.copy(stage_.builder.copy({CopySpec::Direction::host_to_device, pinned_, Bytes{s.bytes}}), Stream::to_device, plan::kAfterCompute, stage_.profile.kernel_host);
-    w.record(Stream::to_device, layer.extra + kBack);
-    if (!pinned_) w.host_wait(layer.extra + kBack);
+    w.record(Stream::to_device, layer.extra + kSavedBack);
+    if (!pinned_) w.host_wait(layer.extra + kSavedBack);
   });
   live_ -= bytes(layer);
 }
 
 void SavedOffload::use(const Layer& layer) {
-  call(layer, "use activations", Phase::backward, [&](plan::BlockWriter& w) { w.wait(Stream::compute, layer.extra + kBack); });
+  call(layer, "use activations", Phase::backward, [&](plan::BlockWriter& w) { w.wait(Stream::compute, layer.extra + kSavedBack); });
 }
 
 }  // namespace rehearse::strategies

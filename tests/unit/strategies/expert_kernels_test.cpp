@@ -396,10 +396,17 @@ TEST(CudaGraphs, CapturedPartsCostOneLaunchAndNeverWait) {
   EXPECT_EQ(sum_of(parts, "experts gate_up").host_us, sum_of(eager, "experts gate_up").host_us);
   EXPECT_EQ(sum_of(parts, "qkv").kernels, sum_of(eager, "qkv").kernels);
   EXPECT_EQ(syncs_of(parts), syncs_of(eager));
+  // One graph a layer: the layer's input is copied in; out of it go the stream, its norm and a weight in fp32 for each token and expert, whose gradients are copied in.
+  const double passes = 2 * 4, tokens = 1024, stream = tokens * 2880 * 2;
+  EXPECT_EQ(sum_of(parts, "graph inputs").bytes, passes * 2 * stream);
+  EXPECT_EQ(sum_of(parts, "graph output gradients").bytes, passes * 2 * (2 * stream + tokens * 32 * 4));
+  s.training.cuda_graph_modules = {"attn"};
+  EXPECT_EQ(sum_of(write_plan(m, s, profile, 8), "graph output gradients").bytes, passes * 2 * stream);
   s.training.cuda_graph_modules.clear();
   s.training.cuda_graph = true;
   const plan::Plan whole = write_plan(m, s, with_choices(profile, s), 8);
   EXPECT_EQ(sum_of(whole, "").host_us, 0);
+  EXPECT_EQ(sum_of(whole, "graph inputs").kernels, 0);
   EXPECT_LT(syncs_of(whole), syncs_of(eager));
 }
 
