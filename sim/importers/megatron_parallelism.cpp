@@ -7,6 +7,7 @@
 #include "sim/config/units.h"
 #include "sim/importers/hybrid_pattern.h"
 #include "sim/importers/megatron_parts.h"
+#include "sim/model/pipeline_layout.h"
 
 namespace rehearse::importers {
 namespace {
@@ -78,19 +79,17 @@ void read_blocking_all_reduce(Importer& in, std::int64_t tensor) {
   else in.refuse(key, "an all-reduce of input gradients before the weights' gradients");
 }
 
-/// Bars of a hybrid pattern part the layers into stages, or into as many chunks on each.
-bool read_parted_pattern(Importer& in, std::int64_t stages) {
-  constexpr const char* key = "hybrid_layer_pattern";
-  const HybridPattern pattern = hybrid_pattern(in.word(key).value_or(""));
-  if (!pattern.problem.empty() || pattern.chunks.size() < 2) return false;
-  const auto parts = static_cast<std::int64_t>(pattern.chunks.size());
+/// Layers of each chunk, in model order, dealt out to the stages; false where there is nothing to deal out.
+bool read_chunks(Importer& in, const char* key, const std::vector<std::int64_t>& chunks, std::int64_t stages) {
+  const std::int64_t parts = std::ssize(chunks);
+  if (parts < 2) return false;
   if (parts % stages != 0) {
     in.complain(key, fmt::format("has {} parts, which do not divide into {} stages", parts, stages));
     return true;
   }
   if (stages == 1) return false;
   std::vector<std::string> words;
-  for (const std::int64_t n : pattern.chunks) words.push_back(std::to_string(n));
+  for (const std::int64_t n : chunks) words.push_back(std::to_string(n));
   in.set_list("pipeline.layers_per_stage", words, key);
   if (parts == stages) return true;
   in.set("pipeline.virtual_stages", std::to_string(parts / stages), key);
@@ -98,8 +97,28 @@ bool read_parted_pattern(Importer& in, std::int64_t stages) {
   return true;
 }
 
+/// Bars of a hybrid pattern part the layers into stages, or into as many chunks on each.
+bool read_parted_pattern(Importer& in, std::int64_t stages) {
+  constexpr const char* key = "hybrid_layer_pattern";
+  const HybridPattern pattern = hybrid_pattern(in.word(key).value_or(""));
+  return pattern.problem.empty() && read_chunks(in, key, pattern.chunks, stages);
+}
+
+/// Letters say what each chunk holds. Prediction layers are simulated on the last stage.
+bool read_layout(Importer& in, std::int64_t stages) {
+  constexpr const char* key = "pipeline_model_parallel_layout";
+  const std::string text = in.word(key).value_or("");
+  if (text.empty() || text == "None") return false;
+  const model::PipelineLayout layout = model::read_pipeline_layout(text);
+  if (layout.layers.empty()) return in.complain(key, "'" + text + "' is not a pipeline layout", "Write letters for layers (t) and bars between chunks, as in Et*3|(tt|)*2tL"), true;
+  const std::int64_t predictions = in.integer("mtp_num_layers").value_or(0);
+  if (layout.predictions != predictions) in.complain(key, fmt::format("has {} prediction layers, but mtp_num_layers is {}", layout.predictions, predictions));
+  if (const std::size_t m = text.find('m'); m != std::string::npos && text.find('|', m) != std::string::npos) in.refuse(key, "multi-token prediction before the last chunk");
+  return read_chunks(in, key, layout.layers, stages);
+}
+
 void read_stages(Importer& in, std::int64_t stages) {
-  if (read_parted_pattern(in, stages)) return;
+  if (read_parted_pattern(in, stages) || read_layout(in, stages)) return;
   const std::int64_t layers = in.integer("num_layers").value_or(in.integer("encoder_num_layers").value_or(0));
   std::int64_t chunks = 1;
   const char* by = nullptr;

@@ -25,7 +25,6 @@ constexpr Unsimulated kMegatronUnsimulated[] = {
     {"apply_residual_connection_post_layernorm", kNone, "residuals after the norm"},
     {"attention_output_gate", kNone, "gated attention"},
     {"enable_mhc_connections", kNone, "hyper-connections"},
-    {"pipeline_model_parallel_layout", kNone, "a pipeline layout given as text"},
     {"mtp_standalone", kNone, "multi-token prediction on a stage of its own"},
     {"hybrid_context_parallel", kNone, "hybrid context parallelism"},
     {"no_scatter_gather_tensors_in_pipeline", kNone, "messages between stages that every tensor-parallel rank sends whole"},

@@ -14,6 +14,7 @@
 #include "sim/scenario/measured_row.h"
 #include "sim/scenario/scenario_file.h"
 #include "strategies/data/catalog.h"
+#include "strategies/stage_layers.h"
 
 namespace rehearse::scenario {
 namespace {
@@ -47,6 +48,13 @@ std::vector<std::int64_t> stage_list(const std::string& note, std::size_t from) 
 /// What the note says of the stages' layers, where it has a number for every stage and they add up to the model's; a note is left where not.
 void apply_stage_layers(const std::string& note, int stages, Scenario& s) {
   constexpr std::string_view kWords = "layers per stage ";
+  constexpr std::string_view kLayout = "layout E";
+  if (const std::size_t words = note.find(kLayout); words != std::string::npos) {
+    const std::size_t from = words + kLayout.size() - 1;
+    const model::PipelineLayout layout = model::read_pipeline_layout(note.substr(from, note.find_first_not_of("EtmL|()*0123456789", from) - from));
+    if (st::take_layout(layout, s.model.layer_count(), stages, s.strategy.pipeline)) return;
+    s.notes.emplace_back("the stated pipeline layout is not one of as many stages and layers, and is passed over");
+  }
   static const std::regex kEnds(R"(first stage ([0-9]{1,4}) layers, last ([0-9]{1,4}))");
   std::vector<std::int64_t> layers;
   std::smatch ends;

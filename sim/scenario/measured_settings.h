@@ -14,6 +14,7 @@ void apply_readings(const std::string& name, const RowFacts& facts, Scenario& s)
 /// readings/settings.yaml, and what the note names, of:
 ///   first stage 7 layers, last 6        num_layers_in_first_pipeline_stage, num_layers_in_last_pipeline_stage; others share the rest
 ///   layers per stage 4,4,5,3            the whole list of an uneven pipeline
+///   layout Et*4|(t*4|)*14tmL            Megatron-Core's text of the same (sim/model/pipeline_layout.h)
 ///   local batch 8                       samples that one run of PyTorch's schedule takes (NeMo AutoModel)
 ///   recompute_modules mla_up_proj,moe   of selective recomputation
 ///   mcore_distributed_optim             NeMo 24.x: Megatron-Core's optimizer, not Apex's

@@ -8,8 +8,10 @@
 #include "sim/importers/argument_text.h"
 #include "sim/importers/hybrid_pattern.h"
 #include "sim/importers/megatron.h"
+#include "sim/model/pipeline_layout.h"
 #include "sim/model/shapes.h"
 #include "strategies/pipeline/partition.h"
+#include "strategies/stage_layers.h"
 
 namespace rehearse::scenario {
 namespace {
@@ -124,43 +126,6 @@ std::vector<std::string> modules_in(const std::string& text) {
     else if (!word.empty()) out.push_back(std::exchange(word, {}));
   }
   return out;
-}
-
-/// --pipeline-model-parallel-layout as transformer layers per chunk: "Et*3|(tt|)*6tmL" is 3, 2, 2, 2, 2, 2, 2, 1. A letter or
-/// a group in brackets may be repeated (*n); bars part chunks; letters other than t are no layers. Empty if it is no such text.
-/// Source: megatron/core/transformer/pipeline_parallel_layer_layout.py.
-std::vector<std::int64_t> chunks_in(const std::string& layout) {
-  constexpr long kLongest = 100'000;   // letters: what no model reaches
-  std::vector<std::string> open{""};   // of nested groups
-  std::string last;                    // what a repetition is of
-  for (std::size_t i = 0; i < layout.size(); ++i) {
-    const char c = layout[i];
-    if (c == '(') {
-      last.clear();
-      open.emplace_back();
-    } else if (c == ')') {
-      if (open.size() < 2 || static_cast<long>(open.back().size()) > kLongest) return {};
-      last = open.back();
-      open.pop_back();
-      open.back() += last;
-    } else if (c == '*') {
-      char* end = nullptr;
-      const long times = std::strtol(layout.c_str() + i + 1, &end, 10);
-      if (times < 1 || times > kLongest || last.empty() || static_cast<long>(last.size()) * times > kLongest) return {};
-      for (long n = 1; n < times; ++n) open.back() += last;
-      i = static_cast<std::size_t>(end - layout.c_str()) - 1;
-    } else {
-      last = c;
-      open.back() += c;
-    }
-  }
-  if (layout.empty() || open.size() != 1) return {};
-  std::vector<std::int64_t> chunks{0};
-  for (const char c : open.front()) {
-    if (c == '|') chunks.push_back(0);
-    else if (c == 't') ++chunks.back();
-  }
-  return chunks;
 }
 
 /// Megatron-FSDP's formats of gradients; "auto" is the format of the parameters.
@@ -279,16 +244,10 @@ void apply_megatron_layout(const std::string& arguments, Scenario& s) {
     const std::size_t digit = sizes.find_first_of("0123456789");
     if (digit != std::string::npos) d.context_ulysses = static_cast<int>(std::strtol(sizes.c_str() + digit, nullptr, 10));
   }
-  if (const std::vector<std::int64_t> chunks = chunks_in(a.word("pipeline-model-parallel-layout")); d.pipeline > 1 && !chunks.empty() && chunks.size() % static_cast<std::size_t>(d.pipeline) == 0) {
-    s.strategy.pipeline.layers_per_stage = chunks;
-    s.strategy.pipeline.virtual_stages = static_cast<int>(chunks.size()) / d.pipeline;
-    if (s.strategy.pipeline.virtual_stages > 1) s.strategy.pipeline.schedule = "interleaved-1f1b";
-  }
-  if (const std::vector<std::int64_t> chunks = hybrid_pattern_of(a).chunks; d.pipeline > 1 && chunks.size() > 1 && chunks.size() % static_cast<std::size_t>(d.pipeline) == 0) {
-    s.strategy.pipeline.layers_per_stage = chunks;
-    s.strategy.pipeline.virtual_stages = static_cast<int>(chunks.size()) / d.pipeline;
-    if (s.strategy.pipeline.virtual_stages > 1) s.strategy.pipeline.schedule = "interleaved-1f1b";
-  }
+  const std::string text = a.word("pipeline-model-parallel-layout");
+  if (!st::take_layout(model::read_pipeline_layout(text), s.model.layer_count(), d.pipeline, s.strategy.pipeline) && !text.empty() && d.pipeline > 1)
+    s.notes.push_back("the pipeline layout " + text + " is not one of as many stages and layers, and is passed over");
+  st::take_layout({.layers = hybrid_pattern_of(a).chunks, .predictions = 0}, s.model.layer_count(), d.pipeline, s.strategy.pipeline);
   // Of several stages it merges a forward and a backward under the interleaved schedule only.
   s.strategy.experts.overlap_exchange = a.flag("overlap-moe-expert-parallel-comm") && (d.pipeline == 1 || s.strategy.pipeline.virtual_stages > 1);
   if (a.flag("defer-embedding-wgrad-compute")) s.strategy.pipeline.deferred_head_gradients = static_cast<std::int64_t>(a.number("wgrad-deferral-limit", 0));

@@ -8,6 +8,7 @@
 #include "sim/core/error.h"
 #include "sim/core/remembered.h"
 #include "sim/core/resources.h"
+#include "sim/model/pipeline_layout.h"
 #include "strategies/framework/profile.h"
 
 namespace rehearse::strategies {
@@ -15,10 +16,25 @@ namespace {
 
 constexpr const char* kRecipeFolder = "strategies/framework/recipes";
 
+struct ModelLayouts {
+  std::string model, source;
+  std::vector<std::string> layouts;
+};
+
 struct Recipes {
   std::string title, source;
   std::vector<Recipe> recipes;
+  std::vector<ModelLayouts> layouts;
 };
+
+const config::Fields<ModelLayouts>& layout_fields() {
+  static const config::Fields<ModelLayouts> table{
+      config::text("model", &ModelLayouts::model, "model preset").required(),
+      config::text("source", &ModelLayouts::source, "where they stand").required(),
+      config::text("layouts", &ModelLayouts::layouts, "Megatron's pipeline_model_parallel_layout, for as many chunks as each has").required(),
+  };
+  return table;
+}
 
 const config::Fields<Recipe>& recipe_fields() {
   using R = Recipe;
@@ -61,10 +77,14 @@ Recipes read(const std::string& profile) {
       config::text("title", &Recipes::title, "what the recipes are").required(),
       config::text("source", &Recipes::source, "where they stand").required(),
       config::list_of("recipes", &Recipes::recipes, "settings of one model on one GPU", recipe_fields()).required(),
+      config::list_of("layouts", &Recipes::layouts, "which layers stages hold", layout_fields()),
   };
   config::Diagnostics problems;
   Recipes out = config::read(config::load_document(file).root, table, problems);
   config::throw_if_any(std::move(problems));
+  for (Recipe& recipe : out.recipes)
+    for (const ModelLayouts& of : out.layouts)
+      if (of.model == recipe.model) recipe.layouts = of.layouts;
   return out;
 }
 
@@ -94,6 +114,11 @@ void apply(const Recipe& recipe, bool recompute_unsaid, Strategy& s) {
   if (recipe.unfused_router) s.experts.fused_router = false;
   if (recipe.exposed_tensor && s.parallelism.degrees.tensor > 1) s.parallelism.overlap_tensor = false;
   if (recipe.multi_token_prediction) s.training.multi_token_prediction = true;
+  if (const int stages = s.parallelism.degrees.pipeline; stages > 1 && s.pipeline.layers_per_stage.empty())
+    for (const std::string& text : recipe.layouts) {
+      const model::PipelineLayout layout = model::read_pipeline_layout(text);
+      if (std::ssize(layout.layers) == static_cast<std::ptrdiff_t>(stages) * s.pipeline.virtual_stages) s.pipeline.layers_per_stage = layout.layers;
+    }
   if (recipe.last_layers_16bit > 0) s.training.last_layers_16bit = static_cast<int>(recipe.last_layers_16bit);
   if (recipe.fused_index_map) s.experts.fused_index_map = true;
   if (recipe.dispatch_sms) s.experts.dispatch_sms = recipe.dispatch_sms;

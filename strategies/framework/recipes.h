@@ -28,6 +28,7 @@ struct Recipe {
   int tensor = 0;                    // tensor-parallel degree; 0: not said
   std::int64_t micro_batch = 0;      // samples; 0: not said
   bool partition_activations = false, synchronize_checkpoints = false;
+  std::vector<std::string> layouts;  // of the model, for as many chunks as each has (sim/model/pipeline_layout.h)
 };
 
 struct RecipeKey {

@@ -1,5 +1,5 @@
 // CUDA graphs of parts of a layer: which nodes are replayed from them, and what is copied into them and back.
-// Leaves out what a replay costs the host (strategies/stage_passes.h) and graphs' own memory.
+// Leaves out what a replay costs the host (emitter.h) and graphs' own memory.
 #pragma once
 
 #include "strategies/layer/operators.h"

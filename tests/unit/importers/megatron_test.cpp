@@ -360,6 +360,13 @@ TEST(Megatron, OptionsOfLayersBecomeOptionsOfTraining) {
   EXPECT_EQ(key(read(common + "--transformer-impl local"), "training.attention"), "unfused");
   EXPECT_EQ(key(read(common + "--grad-reduce-in-bf16 --ddp-bucket-size 1000"), "data_parallel.bucket"), "2000 B");
   EXPECT_EQ(key(read(common + "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 1"), "pipeline.layers_per_stage"), "[1, 3, 3, 1]");
+  const Imported letters = read(common + "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*3|tt|(t|)*1ttL'");
+  EXPECT_EQ(key(letters, "pipeline.layers_per_stage"), "[3, 2, 1, 2]");
+  EXPECT_EQ(key(letters, "pipeline.virtual_stages"), "2");
+  EXPECT_EQ(key(letters, "pipeline.schedule"), "interleaved-1f1b");
+  EXPECT_TRUE(has(refused(common + "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Ett|tt|ttttL'"), "has 3 parts, which do not divide into 2 stages"));
+  EXPECT_TRUE(has(refused(common + "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'E(tttt|ttttL'"), "is not a pipeline layout"));
+  EXPECT_TRUE(has(refused(common + "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Etttt|ttttmL'"), "has 1 prediction layers, but mtp_num_layers is 0"));
   EXPECT_EQ(key(read(common + "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"), "memory.recompute"), "full");
   EXPECT_EQ(key(read(common + "--recompute-granularity full --recompute-method block --recompute-num-layers 2"), "memory.recompute_layers"), "2");
   EXPECT_EQ(key(read(common + "--optimizer-cpu-offload --optimizer-offload-fraction 0.5"), "memory.offload.ratio"), "0.5");

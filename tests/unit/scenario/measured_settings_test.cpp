@@ -163,11 +163,28 @@ TEST(MeasuredSettings, EndsOfThePipelineWithFewerLayers) {
   Row odd = dense;
   odd["note"] = "layers per stage 16,16";
   EXPECT_TRUE(std::ranges::any_of(scenario(odd).notes, [](const std::string& n) { return n.starts_with("the stated layers per stage"); }));   // not without a word
+  EXPECT_EQ(layers("layout Et*7|(t*10|)*2t*5L", ""), (std::vector<std::int64_t>{7, 10, 10, 5}));
+  EXPECT_EQ(layers("layout E|(t*5|)*6ttL", "2"), (std::vector<std::int64_t>{0, 5, 5, 5, 5, 5, 5, 2}));
+  EXPECT_TRUE(layers("layout Et*7|(t*10|)*2t*6L", "").empty());        // are 33
   Row deferred = dense;
   deferred["note"] = "wgrad_deferral_limit 22";
   EXPECT_EQ(scenario(deferred).strategy.pipeline.deferred_head_gradients, 22);
   deferred["pp"] = "1";
   EXPECT_FALSE(scenario(deferred).strategy.pipeline.deferred_head_gradients.has_value());
+}
+
+/// Megatron-Bridge's DeepSeek-V3 trains its prediction layer beside the loss, in the last of 16 chunks with one layer; Kimi K2 has none.
+TEST(MeasuredSettings, BridgesPresetsSayWhatStagesHold) {
+  const auto preset = [](const char* model) {
+    return scenario({{"framework", "megatron-bridge"}, {"model", model}, {"gpu", "gb300-nvl72"}, {"gpus_per_node", "4"}, {"n_gpus", "256"}, {"tp", "1"}, {"pp", "4"}, {"vpp", "4"}, {"dp", "64"}, {"ep", "64"},
+                     {"global_batch", "4096"}, {"precision", "mxfp8"}, {"source", "Megatron-Bridge performance summary, 26.06 NeMo Container"}}).strategy;
+  };
+  std::vector<std::int64_t> chunks(16, 4);
+  chunks.back() = 1;
+  for (const char* model : {"DeepSeek-V3", "Kimi-K2"}) {
+    EXPECT_EQ(preset(model).pipeline.layers_per_stage, chunks) << model;
+    EXPECT_EQ(preset(model).training.multi_token_prediction, model == std::string("DeepSeek-V3"));
+  }
 }
 
 TEST(MeasuredSettings, RecomputedModulesAndTensorOverlap) {
