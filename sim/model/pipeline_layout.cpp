@@ -14,11 +14,12 @@ std::string spelt_out(const std::string& text) {
   std::string last;                    // what a repetition is of
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
+    if (static_cast<long>(open.back().size()) > kLongest) return {};
     if (c == '(') {
       last.clear();
       open.emplace_back();
     } else if (c == ')') {
-      if (open.size() < 2 || static_cast<long>(open.back().size()) > kLongest) return {};
+      if (open.size() < 2) return {};
       last = open.back();
       open.pop_back();
       open.back() += last;
