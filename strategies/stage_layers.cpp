@@ -1,7 +1,6 @@
 #include "strategies/stage_layers.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace rehearse::strategies {
 namespace {
@@ -76,9 +75,9 @@ std::vector<StageLayers> stage_layers(const model::ModelDescription& model, cons
   return partition(request_of(model, strategy, profile, virtual_stages));
 }
 
-bool take_layout(const model::PipelineLayout& layout, std::int64_t layers, int stages, Pipeline& pipeline) {
+bool take_layout(const model::PipelineLayout& layout, int stages, Pipeline& pipeline) {
   const std::int64_t chunks = std::ssize(layout.layers);
-  if (chunks == 0 || stages < 2 || chunks % stages != 0 || std::accumulate(layout.layers.begin(), layout.layers.end(), std::int64_t{0}) != layers) return false;
+  if (chunks == 0 || stages < 2 || chunks % stages != 0) return false;
   pipeline.layers_per_stage = layout.layers;
   pipeline.virtual_stages = static_cast<int>(chunks / stages);
   if (pipeline.virtual_stages > 1) pipeline.schedule = "interleaved-1f1b";

@@ -20,7 +20,7 @@ std::vector<std::string> stage_layer_problems(const model::ModelDescription& mod
 /// One entry per virtual stage, in model order.
 std::vector<StageLayers> stage_layers(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int virtual_stages);
 
-/// Whether the layout's chunks deal `layers` out to `stages` ranks; only then the pipeline is given them, and is interleaved where ranks hold several.
-bool take_layout(const model::PipelineLayout& layout, std::int64_t layers, int stages, Pipeline& pipeline);
+/// Whether the layout's chunks are as many on each of `stages` ranks; only then the pipeline is given them, and is interleaved where ranks hold several.
+bool take_layout(const model::PipelineLayout& layout, int stages, Pipeline& pipeline);
 
 }  // namespace rehearse::strategies

@@ -21,12 +21,13 @@ std::int64_t degree(Importer& in, const char* name, const char* ours) {
   return v.value_or(1);
 }
 
-/// Stages of unlike length: the first and the last are given, or embedding and loss count as a layer.
-void read_uneven_stages(Importer& in, std::int64_t stages, std::int64_t chunks, std::int64_t layers) {
+/// Stages of unlike length: the first and the last are given, or embedding and loss count as a layer. `list`: the argument that lists all; null where none does.
+void read_uneven_stages(Importer& in, std::int64_t stages, std::int64_t chunks, std::int64_t layers, const char* list) {
   const auto first = in.integer("decoder_first_pipeline_num_layers", positive), last = in.integer("decoder_last_pipeline_num_layers", positive);
   const bool embedding = in.flag("account_for_embedding_in_pipeline_split").value_or(false), loss = in.flag("account_for_loss_in_pipeline_split").value_or(false);
   if (!first && !last && !embedding && !loss) return;
   const char* by = first ? "decoder_first_pipeline_num_layers" : last ? "decoder_last_pipeline_num_layers" : embedding ? "account_for_embedding_in_pipeline_split" : "account_for_loss_in_pipeline_split";
+  if (list != nullptr) return in.complain(by, std::string(list) + " says what each stage holds", std::string("Leave out ") + by);
   const std::int64_t parts = stages * chunks;
   if (parts > 4096) return in.complain(by, "there are more stages than layers can be counted for");
   std::vector<std::int64_t> split;
@@ -79,49 +80,41 @@ void read_blocking_all_reduce(Importer& in, std::int64_t tensor) {
   else in.refuse(key, "an all-reduce of input gradients before the weights' gradients");
 }
 
-/// Layers of each chunk, in model order, dealt out to the stages; false where there is nothing to deal out.
-bool read_chunks(Importer& in, const char* key, const std::vector<std::int64_t>& chunks, std::int64_t stages) {
+/// Layers of each chunk, in model order, dealt out to the stages. The chunks of each stage; 0 where the list cannot be, or there is nothing to deal out.
+std::int64_t read_chunks(Importer& in, const char* key, const std::vector<std::int64_t>& chunks, std::int64_t stages) {
   const std::int64_t parts = std::ssize(chunks);
-  if (parts < 2) return false;
-  if (parts % stages != 0) {
-    in.complain(key, fmt::format("has {} parts, which do not divide into {} stages", parts, stages));
-    return true;
-  }
-  if (stages == 1) return false;
+  if (parts < 2) return 0;
+  if (parts % stages != 0) return in.complain(key, fmt::format("has {} parts, which do not divide into {} stages", parts, stages)), 0;
+  if (stages == 1) return 0;
   std::vector<std::string> words;
   for (const std::int64_t n : chunks) words.push_back(std::to_string(n));
   in.set_list("pipeline.layers_per_stage", words, key);
-  if (parts == stages) return true;
-  in.set("pipeline.virtual_stages", std::to_string(parts / stages), key);
-  in.fragment().set("pipeline.schedule", "interleaved-1f1b", in.find(key)->place());
-  return true;
+  return parts / stages;
 }
 
 /// Bars of a hybrid pattern part the layers into stages, or into as many chunks on each.
-bool read_parted_pattern(Importer& in, std::int64_t stages) {
+std::int64_t read_parted_pattern(Importer& in, std::int64_t stages) {
   constexpr const char* key = "hybrid_layer_pattern";
   const HybridPattern pattern = hybrid_pattern(in.word(key).value_or(""));
-  return pattern.problem.empty() && read_chunks(in, key, pattern.chunks, stages);
+  return pattern.problem.empty() ? read_chunks(in, key, pattern.chunks, stages) : 0;
 }
 
 /// Letters say what each chunk holds. Prediction layers are simulated on the last stage.
-bool read_layout(Importer& in, std::int64_t stages) {
+std::int64_t read_layout(Importer& in, std::int64_t stages) {
   constexpr const char* key = "pipeline_model_parallel_layout";
   const std::string text = in.word(key).value_or("");
-  if (text.empty() || text == "None") return false;
+  if (text.empty() || text == "None") return 0;
   const model::PipelineLayout layout = model::read_pipeline_layout(text);
-  if (layout.layers.empty()) return in.complain(key, "'" + text + "' is not a pipeline layout", "Write letters for layers (t) and bars between chunks, as in Et*3|(tt|)*2tL"), true;
+  if (layout.layers.empty()) return in.complain(key, "'" + text + "' is not a pipeline layout", "Write letters for layers (t) and bars between chunks, as in Et*3|(tt|)*2tL"), 0;
   const std::int64_t predictions = in.integer("mtp_num_layers").value_or(0);
   if (layout.predictions != predictions) in.complain(key, fmt::format("has {} prediction layers, but mtp_num_layers is {}", layout.predictions, predictions));
   if (const std::size_t m = text.find('m'); m != std::string::npos && text.find('|', m) != std::string::npos) in.refuse(key, "multi-token prediction before the last chunk");
   return read_chunks(in, key, layout.layers, stages);
 }
 
-void read_stages(Importer& in, std::int64_t stages) {
-  if (read_parted_pattern(in, stages) || read_layout(in, stages)) return;
-  const std::int64_t layers = in.integer("num_layers").value_or(in.integer("encoder_num_layers").value_or(0));
+/// Chunks on each stage where they are counted; `by`: the argument that counts them, null where none does.
+std::int64_t count_chunks(Importer& in, std::int64_t stages, std::int64_t layers, const char*& by) {
   std::int64_t chunks = 1;
-  const char* by = nullptr;
   for (const char* name : {"virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"})
     if (const auto n = in.integer(name, between(1, 1024))) chunks = *n, by = name;
   const auto per_stage = in.integer("num_layers_per_virtual_pipeline_stage", positive);
@@ -132,6 +125,21 @@ void read_stages(Importer& in, std::int64_t stages) {
   } else if (per_stage) {
     in.use("num_layers_per_virtual_pipeline_stage", "the number of virtual stages says it");
   }
+  return chunks;
+}
+
+void read_stages(Importer& in, std::int64_t stages) {
+  const std::int64_t layers = in.integer("num_layers").value_or(in.integer("encoder_num_layers").value_or(0));
+  const char* list = "hybrid_layer_pattern";
+  std::int64_t listed = read_parted_pattern(in, stages);
+  if (listed == 0) list = "pipeline_model_parallel_layout", listed = read_layout(in, stages);
+  const char* by = nullptr;
+  std::int64_t chunks = count_chunks(in, stages, layers, by);
+  if (listed > 0 && by != nullptr) {
+    if (chunks != listed) in.complain(by, fmt::format("{} chunks on each stage, but {} has {}", chunks, list, listed));
+    else in.use(by, std::string(list) + " says it");
+  }
+  if (listed > 0) chunks = listed, by = list;
   read_group_size(in, stages, chunks);
   // --overlap-p2p-communication was opt-in from 2023-05 to 2024-11; --no-overlap-p2p-communication opts out since.
   const bool interleaves = stages > 2 && chunks > 1;
@@ -144,10 +152,10 @@ void read_stages(Importer& in, std::int64_t stages) {
   if (stages > 1 && chunks > 1) {
     in.set("pipeline.virtual_stages", std::to_string(chunks), by);
     in.fragment().set("pipeline.schedule", "interleaved-1f1b", in.find(by)->place());
-  } else if (by != nullptr) {
+  } else if (by != nullptr && listed == 0) {
     in.use(by, "one chunk per stage");
   }
-  if (stages > 1) read_uneven_stages(in, stages, chunks, layers);
+  if (stages > 1) read_uneven_stages(in, stages, chunks, layers, listed > 0 ? list : nullptr);
 }
 
 /// Arguments of torchrun or of DeepSpeed's launcher, or the world size of a dump on nodes as large as the scenario's.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
 
 namespace rehearse::model {
 
@@ -38,6 +39,8 @@ std::string spelt_out(const std::string& text) {
 }
 
 }  // namespace
+
+std::int64_t PipelineLayout::total() const { return std::accumulate(layers.begin(), layers.end(), std::int64_t{0}); }
 
 PipelineLayout read_pipeline_layout(const std::string& text) {
   const std::string letters = spelt_out(text);

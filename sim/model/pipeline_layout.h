@@ -11,6 +11,7 @@ namespace rehearse::model {
 struct PipelineLayout {
   std::vector<std::int64_t> layers;   // of each chunk, in model order; empty: the text is no layout
   int predictions = 0;                // multi-token-prediction layers
+  std::int64_t total() const;         // of `layers`
 };
 
 /// "Et*3|(tt|)*6tmL" is 3, 2, 2, 2, 2, 2, 2, 1 and one prediction layer. A letter or a group in brackets may be repeated (*n); bars part chunks;

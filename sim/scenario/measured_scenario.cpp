@@ -262,7 +262,7 @@ class RowScenario {
   void apply_recipe(bool recompute_stated) {
     const auto recipe = recipe_of(s_.strategy.training.global_batch_size);
     if (!recipe) return;
-    st::apply(*recipe, !recompute_stated, s_.strategy);
+    st::apply(*recipe, !recompute_stated, s_.model.layer_count(), s_.strategy);
     s_.profile = st::with_choices(s_.profile, s_.strategy);
     s_.notes.push_back("settings that the row leaves out as the presets of release " + recipe->release);
   }

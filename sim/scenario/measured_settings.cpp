@@ -52,7 +52,7 @@ void apply_stage_layers(const std::string& note, int stages, Scenario& s) {
   if (const std::size_t words = note.find(kLayout); words != std::string::npos) {
     const std::size_t from = words + kLayout.size() - 1;
     const model::PipelineLayout layout = model::read_pipeline_layout(note.substr(from, note.find_first_not_of("EtmL|()*0123456789", from) - from));
-    if (st::take_layout(layout, s.model.layer_count(), stages, s.strategy.pipeline)) return;
+    if (layout.total() == s.model.layer_count() && st::take_layout(layout, stages, s.strategy.pipeline)) return;
     s.notes.emplace_back("the stated pipeline layout is not one of as many stages and layers, and is passed over");
   }
   static const std::regex kEnds(R"(first stage ([0-9]{1,4}) layers, last ([0-9]{1,4}))");

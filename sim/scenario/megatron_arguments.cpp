@@ -245,9 +245,9 @@ void apply_megatron_layout(const std::string& arguments, Scenario& s) {
     if (digit != std::string::npos) d.context_ulysses = static_cast<int>(std::strtol(sizes.c_str() + digit, nullptr, 10));
   }
   const std::string text = a.word("pipeline-model-parallel-layout");
-  if (!st::take_layout(model::read_pipeline_layout(text), s.model.layer_count(), d.pipeline, s.strategy.pipeline) && !text.empty() && d.pipeline > 1)
-    s.notes.push_back("the pipeline layout " + text + " is not one of as many stages and layers, and is passed over");
-  st::take_layout({.layers = hybrid_pattern_of(a).chunks, .predictions = 0}, s.model.layer_count(), d.pipeline, s.strategy.pipeline);
+  if (!st::take_layout(model::read_pipeline_layout(text), d.pipeline, s.strategy.pipeline) && !text.empty() && d.pipeline > 1)
+    s.notes.push_back("the pipeline layout " + text + " is not one of as many stages, and is passed over");
+  if (const std::vector<std::int64_t> chunks = hybrid_pattern_of(a).chunks; chunks.size() > 1) st::take_layout({.layers = chunks, .predictions = 0}, d.pipeline, s.strategy.pipeline);
   // Of several stages it merges a forward and a backward under the interleaved schedule only.
   s.strategy.experts.overlap_exchange = a.flag("overlap-moe-expert-parallel-comm") && (d.pipeline == 1 || s.strategy.pipeline.virtual_stages > 1);
   if (a.flag("defer-embedding-wgrad-compute")) s.strategy.pipeline.deferred_head_gradients = static_cast<std::int64_t>(a.number("wgrad-deferral-limit", 0));

@@ -10,6 +10,7 @@
 #include "sim/core/resources.h"
 #include "sim/model/pipeline_layout.h"
 #include "strategies/framework/profile.h"
+#include "strategies/stage_layers.h"
 
 namespace rehearse::strategies {
 namespace {
@@ -88,6 +89,15 @@ Recipes read(const std::string& profile) {
   return out;
 }
 
+/// The layout of as many chunks, where it is one of this many layers.
+void take_layout_of(const Recipe& recipe, std::int64_t layers, Strategy& s) {
+  const int stages = s.parallelism.degrees.pipeline;
+  for (const std::string& text : recipe.layouts) {
+    const model::PipelineLayout layout = model::read_pipeline_layout(text);
+    if (std::ssize(layout.layers) == static_cast<std::ptrdiff_t>(stages) * s.pipeline.virtual_stages && layout.total() == layers) take_layout(layout, stages, s.pipeline);
+  }
+}
+
 }  // namespace
 
 std::optional<Recipe> recipe_for(const std::string& profile, const RecipeKey& key) {
@@ -103,7 +113,7 @@ std::optional<Recipe> recipe_for(const std::string& profile, const RecipeKey& ke
   return best == nullptr ? std::nullopt : std::optional(*best);
 }
 
-void apply(const Recipe& recipe, bool recompute_unsaid, Strategy& s) {
+void apply(const Recipe& recipe, bool recompute_unsaid, std::int64_t layers, Strategy& s) {
   if (recipe.dispatcher) s.experts.dispatcher = recipe.dispatcher;
   if (recipe.cuda_graph) s.training.cuda_graph = true;
   s.training.cuda_graph_modules = recipe.cuda_graph_modules;
@@ -114,11 +124,7 @@ void apply(const Recipe& recipe, bool recompute_unsaid, Strategy& s) {
   if (recipe.unfused_router) s.experts.fused_router = false;
   if (recipe.exposed_tensor && s.parallelism.degrees.tensor > 1) s.parallelism.overlap_tensor = false;
   if (recipe.multi_token_prediction) s.training.multi_token_prediction = true;
-  if (const int stages = s.parallelism.degrees.pipeline; stages > 1 && s.pipeline.layers_per_stage.empty())
-    for (const std::string& text : recipe.layouts) {
-      const model::PipelineLayout layout = model::read_pipeline_layout(text);
-      if (std::ssize(layout.layers) == static_cast<std::ptrdiff_t>(stages) * s.pipeline.virtual_stages) s.pipeline.layers_per_stage = layout.layers;
-    }
+  take_layout_of(recipe, layers, s);
   if (recipe.last_layers_16bit > 0) s.training.last_layers_16bit = static_cast<int>(recipe.last_layers_16bit);
   if (recipe.fused_index_map) s.experts.fused_index_map = true;
   if (recipe.dispatch_sms) s.experts.dispatch_sms = recipe.dispatch_sms;

@@ -40,7 +40,7 @@ struct RecipeKey {
 /// where none has it the newest entry counts. Nothing where the profile has no recipes, or none for this model and GPU.
 std::optional<Recipe> recipe_for(const std::string& profile, const RecipeKey& key);
 
-/// The strategy as the recipe says. Recomputation only where `recompute_unsaid`.
-void apply(const Recipe& recipe, bool recompute_unsaid, Strategy& strategy);
+/// The strategy as the recipe says. Recomputation only where `recompute_unsaid`; what stages hold only of a model of the layouts' `layers`.
+void apply(const Recipe& recipe, bool recompute_unsaid, std::int64_t layers, Strategy& strategy);
 
 }  // namespace rehearse::strategies

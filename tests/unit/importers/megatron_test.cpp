@@ -367,6 +367,12 @@ TEST(Megatron, OptionsOfLayersBecomeOptionsOfTraining) {
   EXPECT_TRUE(has(refused(common + "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Ett|tt|ttttL'"), "has 3 parts, which do not divide into 2 stages"));
   EXPECT_TRUE(has(refused(common + "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'E(tttt|ttttL'"), "is not a pipeline layout"));
   EXPECT_TRUE(has(refused(common + "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Etttt|ttttmL'"), "has 1 prediction layers, but mtp_num_layers is 0"));
+  // What else is said of the pipeline is read beside it.
+  const std::string dealt = common + "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Et|t|t|t|t|t|t|tL' ";
+  EXPECT_EQ(key(read(dealt + "--no-overlap-p2p-communication"), "pipeline.overlap_messages"), "false");
+  EXPECT_EQ(key(read(dealt + "--num-virtual-stages-per-pipeline-rank 2"), "pipeline.virtual_stages"), "2");
+  EXPECT_TRUE(has(refused(dealt + "--num-virtual-stages-per-pipeline-rank 4"), "4 chunks on each stage, but pipeline_model_parallel_layout has 2"));
+  EXPECT_TRUE(has(refused(dealt + "--decoder-first-pipeline-num-layers 1"), "pipeline_model_parallel_layout says what each stage holds"));
   EXPECT_EQ(key(read(common + "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"), "memory.recompute"), "full");
   EXPECT_EQ(key(read(common + "--recompute-granularity full --recompute-method block --recompute-num-layers 2"), "memory.recompute_layers"), "2");
   EXPECT_EQ(key(read(common + "--optimizer-cpu-offload --optimizer-offload-fraction 0.5"), "memory.offload.ratio"), "0.5");

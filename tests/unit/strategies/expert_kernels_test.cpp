@@ -557,17 +557,35 @@ TEST(Recipes, AreAppliedToTheStrategy) {
   const auto super = recipe_for("megatron-bridge", {"26.06", "nemotron-3-super-120b-a12b", "gb200-nvl72", "nvfp4", 512});
   ASSERT_TRUE(super);
   Strategy s = job(8);
-  apply(*super, true, s);
+  apply(*super, true, 88, s);
   EXPECT_TRUE(s.training.multi_token_prediction);
   EXPECT_EQ(s.training.last_layers_16bit, 14);
   EXPECT_FALSE(s.parallelism.overlap_tensor);   // nothing to overlap
   s.parallelism.degrees.tensor = 2;
-  apply(*super, true, s);
+  apply(*super, true, 88, s);
   EXPECT_FALSE(s.parallelism.overlap_tensor.value_or(true));
   const auto nano = recipe_for("megatron-bridge", {"26.06", "nemotron-3-nano-30b-a3b", "gb200-nvl72", "mxfp8", 512});
   ASSERT_TRUE(nano);
-  apply(*nano, true, s);
+  apply(*nano, true, 52, s);
   EXPECT_FALSE(s.experts.fused_router.value_or(true));
+}
+
+/// A layout is of one number of chunks and layers: a shortened model, or other chunks, are dealt out as before.
+TEST(Recipes, LayoutsAreOfTheirOwnChunksAndLayers) {
+  const auto deepseek = recipe_for("megatron-bridge", {"26.06", "deepseek-v3", "gb300-nvl72", "mxfp8", 4096});
+  ASSERT_TRUE(deepseek);
+  const auto stages = [&](std::int64_t layers, int chunks) {
+    Strategy s = job(8);
+    s.parallelism.degrees.pipeline = 4, s.pipeline.virtual_stages = chunks;
+    apply(*deepseek, true, layers, s);
+    EXPECT_EQ(s.pipeline.virtual_stages, chunks);
+    return s.pipeline.layers_per_stage;
+  };
+  EXPECT_EQ(stages(61, 1), (std::vector<std::int64_t>{16, 16, 16, 13}));
+  EXPECT_EQ(stages(61, 2), (std::vector<std::int64_t>{8, 8, 8, 8, 8, 8, 8, 5}));
+  EXPECT_EQ(stages(61, 4).size(), 16u);
+  EXPECT_TRUE(stages(61, 3).empty());
+  EXPECT_TRUE(stages(31, 4).empty());
 }
 
 }  // namespace
