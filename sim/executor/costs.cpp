@@ -121,9 +121,9 @@ void add_list_of_kernels(const plan::Plan& plan, const hwmodels::KernelModel& ke
   for (const model::KernelSpec& spec : plan.kernels) {
     const hwmodels::KernelCost cost = kernels.cost(spec);
     table.kernel_costs.push_back(cost);
-    // A grouped product that is not one kernel is products on several streams (Transformer Engine, multi_stream_cublas_gemm: four): while one's late tiles
-    // run, the next one's fill the other SMs, so it loses no more than the SMs that are held.
-    const bool product = model::is_product(spec.kind) && spec.kind != model::KernelKind::grouped_gemm;
+    // Products on several streams (a grouped product that is not one kernel: Transformer Engine, multi_stream_cublas_gemm, four; pieces of one that waits for
+    // its operand): while one's late tiles run, the next one's fill the other SMs, so it loses no more than the SMs that are held.
+    const bool product = model::is_product(spec.kind) && spec.kind != model::KernelKind::grouped_gemm && !spec.staggered;
     table.kernels.push_back(!ablation.kernels ? Priced{} : product ? interference.product_of(cost) : interference.kernel_of(cost));
   }
 }

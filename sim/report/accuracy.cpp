@@ -12,6 +12,7 @@
 #include "sim/core/contract.h"
 #include "sim/core/error.h"
 #include "sim/core/parallel.h"
+#include "sim/scenario/measured_alternatives.h"
 #include "strategies/data/catalog.h"
 
 namespace rehearse::report {
@@ -183,10 +184,13 @@ std::vector<SourceSummary> grouped(const Accuracy& accuracy, const std::vector<s
 
 PredictedRun predict(const scenario::MeasuredRun& run, const AccuracyOptions& options) {
   PredictedRun out{*run.scenario, scenario::simulate(*run.scenario, {.ablation = options.ablation})};
-  for (const scenario::Scenario& other : run.alternatives) {
-    scenario::Result larger = scenario::simulate(other, {.ablation = options.ablation});
-    if (larger.deadlock.empty() && larger.fits && (!out.result.fits || larger.step_time < out.result.step_time)) out = {other, std::move(larger)};
-  }
+  const auto try_faster = [&](const scenario::Scenario& other) {
+    scenario::Result faster = scenario::simulate(other, {.ablation = options.ablation});
+    if (faster.deadlock.empty() && faster.fits && (!out.result.fits || faster.step_time < out.result.step_time)) out = {other, std::move(faster)};
+  };
+  for (const scenario::Scenario& other : run.alternatives) try_faster(other);
+  if (run.chunks_open)
+    for (const scenario::Scenario& other : scenario::more_chunks(out.scenario)) try_faster(other);
   for (const scenario::Scenario& other : run.smaller) {
     if (out.result.fits || !out.result.deadlock.empty()) break;
     scenario::Result smaller = scenario::simulate(other, {.ablation = options.ablation});

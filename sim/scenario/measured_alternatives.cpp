@@ -13,13 +13,6 @@ namespace st = strategies;
 
 bool like_megatron(const Scenario& s) { return is_megatron(s.profile.name) || s.profile.name == "gpt-neox"; }
 
-/// Nothing is said of how the job is spread over its GPUs.
-bool degrees_open(const config::CsvRow& row) {
-  for (const char* column : {"tp", "pp", "dp", "cp", "ep", "sharding"})
-    if (!cell(row, column).empty()) return false;
-  return true;
-}
-
 void more_recomputation(const Scenario& s, std::vector<Scenario>& list) {
   const st::Memory& now = s.strategy.memory;
   for (const int every : {3, 2, 1}) {
@@ -126,22 +119,32 @@ std::optional<Scenario> least_split(const config::CsvRow& row, const Scenario& s
 
 void add_alternatives(const config::CsvRow& row, const Scenario& s, MeasuredRun& run) {
   const st::Degrees& d = s.strategy.parallelism.degrees;
-  const bool chunks = d.pipeline > 1 && cell(row, "vpp").empty() && cell(row, "pp_schedule").starts_with("interleaved");
   const bool tensor_open = cell(row, "tp").empty() && cell(row, "dp").empty() && like_megatron(s);
   for (const int tensor : {1, 2, 4, 8}) {
     if (tensor > 1 && (!tensor_open || d.data % tensor != 0 || tensor > s.cluster.gpus_per_node)) break;
-    for (const int virtual_stages : {1, 2, 4, 8}) {
-      if (virtual_stages > 1 && (!chunks || s.model.layer_count() % (static_cast<std::int64_t>(d.pipeline) * virtual_stages) != 0)) break;
-      for (const std::int64_t micro_batch : {1, 2, 4, 8, 16, 32}) {
-        Scenario other = s;
-        other.strategy.training.micro_batch_size = micro_batch;
-        if (tensor > 1) other.strategy.parallelism.degrees.tensor = tensor, other.strategy.parallelism.degrees.data = d.data / tensor;
-        if (virtual_stages > 1) other.strategy.pipeline.schedule = "interleaved-1f1b", other.strategy.pipeline.virtual_stages = virtual_stages;
-        if (s.strategy.training.global_batch_size % (micro_batch * other.strategy.parallelism.degrees.data) != 0) break;
-        if (problems_of(other).empty()) run.alternatives.push_back(std::move(other));
-      }
+    for (const std::int64_t micro_batch : {1, 2, 4, 8, 16, 32}) {
+      Scenario other = s;
+      other.strategy.training.micro_batch_size = micro_batch;
+      if (tensor > 1) other.strategy.parallelism.degrees.tensor = tensor, other.strategy.parallelism.degrees.data = d.data / tensor;
+      if (s.strategy.training.global_batch_size % (micro_batch * other.strategy.parallelism.degrees.data) != 0) break;
+      if (problems_of(other).empty()) run.alternatives.push_back(std::move(other));
     }
   }
+}
+
+std::vector<Scenario> more_chunks(const Scenario& s) {
+  std::vector<Scenario> list;
+  const int stages = s.strategy.parallelism.degrees.pipeline;
+  if (stages == 1 || s.model.layer_count() % stages != 0) return list;
+  const std::int64_t layers = s.model.layer_count() / stages;
+  for (std::int64_t chunks = 2; chunks <= layers; ++chunks) {
+    if (layers % chunks != 0) continue;
+    Scenario other = s;
+    other.strategy.pipeline.schedule = "interleaved-1f1b";
+    other.strategy.pipeline.virtual_stages = static_cast<int>(chunks);
+    if (problems_of(other).empty()) list.push_back(std::move(other));
+  }
+  return list;
 }
 
 void add_smaller(const config::CsvRow& row, const Scenario& s, bool recomputation_open, MeasuredRun& run) {

@@ -13,9 +13,11 @@ namespace rehearse::scenario {
 /// little model parallelism as makes it one that can. Nothing where there is no such job.
 std::optional<Scenario> least_split(const config::CsvRow& row, const Scenario& s);
 
-/// Where the micro-batch is not stated: larger ones, the chunks of an interleaved schedule that does not say how many, and
-/// tensor degrees where none is stated. The fastest that fits is meant.
+/// Where the micro-batch is not stated: larger ones, and tensor degrees where none is stated. The fastest that fits is meant.
 void add_alternatives(const config::CsvRow& row, const Scenario& s, MeasuredRun& run);
+
+/// The same job interleaved, for every number of chunks that deals its layers out evenly.
+std::vector<Scenario> more_chunks(const Scenario& s);
 
 /// The same job in less memory, in the order in which it is to be tried: more of its blocks made again, for jobs that do not
 /// say how much (`recomputation_open`); sharded optimizer states, more stages of ZeRO, or more model parallelism, where the row states none.

@@ -122,7 +122,7 @@ st::Pipeline pipeline_of(const config::CsvRow& row, int stages, std::int64_t lay
       break;
     }
   if (!known) notes.push_back(fmt::format("pipeline schedule '{}' is none that is known here, taken as {}", name, pipeline.schedule));
-  else if (contains(name, "interleaved") && pipeline.virtual_stages == 1) notes.emplace_back("interleaved schedule, chunks per rank not stated: taken as one");
+  else if (contains(name, "interleaved") && integer(row, "vpp") == 1) notes.emplace_back("interleaved schedule of one chunk per rank, taken as 1f1b");
   if (contains(cell(row, "note"), "first and last stage hold one layer fewer") && pipeline.virtual_stages == 1 && (layers + 2) % stages == 0) {
     pipeline.layers_per_stage.assign(static_cast<std::size_t>(stages), (layers + 2) / stages);
     --pipeline.layers_per_stage.front();

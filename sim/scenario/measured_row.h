@@ -57,6 +57,13 @@ inline std::optional<std::int64_t> integer(const config::CsvRow& row, std::strin
   return static_cast<std::int64_t>(*number + (*number < 0 ? -0.5 : 0.5));
 }
 
+/// Nothing is said of how the job is spread over its GPUs.
+inline bool degrees_open(const config::CsvRow& row) {
+  for (const char* column : {"tp", "pp", "dp", "cp", "ep", "sharding"})
+    if (!cell(row, column).empty()) return false;
+  return true;
+}
+
 /// A row of Megatron's own functional tests: the memory of tiny models, and times of shared machines.
 inline bool is_megatron_test(const config::CsvRow& row) { return contains(cell(row, "source"), "tests/functional_tests"); }
 

@@ -120,6 +120,15 @@ std::optional<std::int64_t> count(const config::CsvRow& row, const char* column)
   }
 }
 
+/// Logs that have the rate and no time: what a step's samples take at it. Nothing where the row does not state them, or how the job is spread over its GPUs.
+std::optional<double> time_at_rate(const config::CsvRow& row) {
+  if (!row.find("tokens_per_s_per_gpu")) return std::nullopt;
+  const auto rate = measured(row, "tokens_per_s_per_gpu");
+  const auto samples = count(row, "global_batch"), tokens = count(row, "seq_len"), gpus = count(row, "n_gpus");
+  if (!rate || samples.value_or(0) < 1 || tokens.value_or(0) < 1 || gpus.value_or(0) < 1 || (*gpus > 1 && degrees_open(row))) return std::nullopt;
+  return static_cast<double>(*samples) * static_cast<double>(*tokens) / (*rate * static_cast<double>(*gpus));
+}
+
 /// How the run ended; not stated: nothing.
 std::optional<bool> ended_well(const config::CsvRow& row) {
   const std::string outcome = cell(row, "outcome");
@@ -160,6 +169,7 @@ std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
     run.framework = cell(row, "framework");
     run.gpu = cell(row, "gpu");
     if (row.find("step_time_s")) run.step_time_s = measured(row, "step_time_s");
+    if (!run.step_time_s) run.step_time_s = time_at_rate(row);
     // Iteration times of Megatron's CI are of tiny models on shared machines; its release-scale runs are meant as times.
     if (is_megatron_test(row) && !contains(cell(row, "note"), "release-scale")) run.step_time_s.reset();
     // The transcription calls the time an anomaly of the measurement and the memory good.

@@ -24,6 +24,8 @@ struct MeasuredRun {
   std::optional<Scenario> scenario;
   /// Where the micro-batch is not stated: the same job with larger ones. Whoever ran it took the fastest that fits.
   std::vector<Scenario> alternatives;
+  /// Interleaved, and nobody says in how many chunks per rank: the fastest number that fits, for the micro-batch that was the fastest without.
+  bool chunks_open = false;
   /// Where recomputation, ZeRO's stage or the degrees are not stated: the same in less memory. Whoever ran it took the first that fits.
   std::vector<Scenario> smaller;
   std::string reason;                           // why there is no scenario

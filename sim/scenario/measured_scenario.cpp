@@ -304,22 +304,12 @@ class RowScenario {
     }
     add_smaller(row_, s_, recompute_open_, run_);
     if (micro_batch_open_) add_alternatives(row_, s_, run_);
-    else if (nemo() && s_.strategy.parallelism.degrees.pipeline > 1 && cell(row_, "vpp").empty() && run_.dense) add_chunks();
-  }
-
-  /// NeMo's recommended configurations of dense models interleave wherever there are stages; tables of fine-tuning leave out how.
-  /// Source: NVIDIA/NeMo scripts/performance/recommended_model_configs.
-  void add_chunks() {
-    const int stages = s_.strategy.parallelism.degrees.pipeline;
-    if (s_.model.layer_count() % stages != 0) return;
-    const std::int64_t layers = s_.model.layer_count() / stages;
-    s_.notes.push_back("chunks per rank not stated, taken as the fastest that fit");
-    for (std::int64_t chunks = 2; chunks <= layers; ++chunks) {
-      if (layers % chunks != 0) continue;
-      Scenario other = s_;
-      other.strategy.pipeline.schedule = "interleaved-1f1b";
-      other.strategy.pipeline.virtual_stages = static_cast<int>(chunks);
-      if (problems_of(other).empty()) run_.alternatives.push_back(std::move(other));
+    // NeMo's recommended configurations of dense models interleave wherever there are stages; tables of fine-tuning leave out how
+    // (NVIDIA/NeMo scripts/performance/recommended_model_configs).
+    const bool interleaves = cell(row_, "pp_schedule").starts_with("interleaved") || (nemo() && !micro_batch_open_ && run_.dense);
+    if (interleaves && cell(row_, "vpp").empty() && s_.strategy.parallelism.degrees.pipeline > 1) {
+      run_.chunks_open = true;
+      s_.notes.push_back("chunks per rank not stated, taken as the fastest that fit");
     }
   }
 

@@ -116,23 +116,23 @@ void LinearLayer::reduce_scatter(std::vector<Item>& list, const std::string& wha
 
 Item LinearLayer::whole(const Gemm& gemm) const { return op_.gemm(gemm.name, gemm.role, gemm.rows, gemm.columns, gemm.depth, c_.activation, false); }
 
+/// One of as many as there are ranks, dealt out to several streams (Transformer Engine comm_gemm_overlap.cpp: stream_compute[i % stream_compute.size()];
+/// PyTorch _symmetric_memory: a backend stream beside the current one).
+Item LinearLayer::piece(const Gemm& gemm, std::int64_t i) const { return op_.gemm(gemm.name, gemm.role, gemm.rows / t_, gemm.columns, gemm.depth, c_.activation, false, i + 1 < t_); }
+
 /// Each rank's rows are multiplied while the next rank's travel round the ring.
 void LinearLayer::gathered(std::vector<Item>& list, const Gemm& gemm, const std::string& travels, std::int64_t bytes) const {
-  Gemm part = gemm;
-  part.rows /= t_;
   for (std::int64_t i = 0; i < t_; ++i) {
     if (i + 1 < t_) list.push_back(op_.collective(CollectiveKind::send_recv, travels, bytes / t_, i == 0 ? plan::kAfterCompute : 0));
-    list.push_back(whole(part));
+    list.push_back(piece(gemm, i));
     if (i + 1 < t_) list.push_back(op_.wait(plan::Stream::tensor));
   }
 }
 
 /// Each rank's rows travel while the next rank's are multiplied; the own rows come last and are summed with what arrived.
 void LinearLayer::scattered(std::vector<Item>& list, const Gemm& gemm, const std::string& travels, std::int64_t bytes) const {
-  Gemm part = gemm;
-  part.rows /= t_;
   for (std::int64_t i = 0; i < t_; ++i) {
-    list.push_back(whole(part));
+    list.push_back(piece(gemm, i));
     if (i + 1 < t_) list.push_back(op_.collective(CollectiveKind::send_recv, travels, bytes / t_, plan::kAfterCompute));
   }
   list.push_back(op_.wait(plan::Stream::tensor));

@@ -57,6 +57,7 @@ class LinearLayer {
   std::vector<Item> weight_gradient(const Casts& casts, int weight) const;
   void bias_gradient();
   Item whole(const Gemm& gemm) const;
+  Item piece(const Gemm& gemm, std::int64_t i) const;
   void gathered(std::vector<Item>& list, const Gemm& gemm, const std::string& travels, std::int64_t bytes) const;
   void scattered(std::vector<Item>& list, const Gemm& gemm, const std::string& travels, std::int64_t bytes) const;
 

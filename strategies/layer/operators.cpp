@@ -62,10 +62,10 @@ Item Operators::mixed(const std::string& name, std::int64_t read, std::int64_t w
                                      .flops = static_cast<double>(elements), .name = name})};
 }
 
-Item Operators::gemm(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k, DType output, bool accumulate) const {
+Item Operators::gemm(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k, DType output, bool accumulate, bool staggered) const {
   return {.kind = Item::Kind::kernel,
-          .spec = c_.builder.kernel({.kind = KernelKind::gemm, .role = role, .dtype = c_.gemm, .output_dtype = output, .accumulate = accumulate,
-                                     .m = m, .n = n, .k = k, .name = name})};
+          .spec = c_.builder.kernel({.kind = KernelKind::gemm, .role = role, .dtype = c_.gemm, .output_dtype = output,
+                                     .accumulate = accumulate, .staggered = staggered, .m = m, .n = n, .k = k, .name = name})};
 }
 
 Item Operators::collective(CollectiveKind kind, const std::string& name, std::int64_t bytes, int sync, plan::GroupAxis axis, plan::Stream stream) const {

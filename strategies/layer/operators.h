@@ -149,7 +149,7 @@ class Operators {
   Item convert(const std::string& name, std::int64_t read, std::int64_t written) const;
   /// A sum or product of `elements` elements whose operands differ in width.
   Item mixed(const std::string& name, std::int64_t read, std::int64_t written, std::int64_t elements) const;
-  Item gemm(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k, DType output, bool accumulate) const;
+  Item gemm(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k, DType output, bool accumulate, bool staggered = false) const;
   Item collective(CollectiveKind kind, const std::string& name, std::int64_t bytes, int sync, plan::GroupAxis axis = plan::GroupAxis::tensor,
                   plan::Stream stream = plan::Stream::tensor) const;
   static Item alloc(int temporary, std::int64_t bytes) { return {.kind = Item::Kind::alloc, .temporary = temporary, .bytes = bytes}; }

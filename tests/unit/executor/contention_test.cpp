@@ -86,6 +86,18 @@ TEST(Contention, GroupedProductsHaveNoLateTiles) {
   EXPECT_EQ(table.kernels[1].late_tiles, 0);
 }
 
+// Pieces of a product too, but for the last one, beside which nothing runs.
+TEST(Contention, PiecesOfAProductHaveNoLateTilesWhileAnotherFollows) {
+  const hwmodels::KernelModel h100(hwmodels::load_gpu("h100-sxm"));
+  const auto network = hwmodels::make_network(hwmodels::load_cluster("dgx-h100", 1, "rail-fat-tree", "h100-sxm"), {});
+  plan::Plan plan;
+  plan.kernels = {{.kind = model::KernelKind::gemm, .staggered = true, .m = 1024, .n = 4096, .k = 4096}, {.kind = model::KernelKind::gemm, .m = 1024, .n = 4096, .k = 4096}};
+  const CostTable table = price(plan, {h100, *network});
+  EXPECT_EQ(table.kernels[0].late_tiles, 0);
+  EXPECT_GT(table.kernels[1].late_tiles, 0);
+  EXPECT_EQ(table.kernels[0].duration, table.kernels[1].duration);
+}
+
 // NVLink: A 1, B 1 -> level 1/2. NIC: B 1, C 0.5: at B's 1/2 there is room for C at rate 1.
 TEST(Contention, WhatABottleneckLeavesGoesToTheOthers) {
   const auto r = rates({collective(0, 1, 0), collective(0, 1, 1), collective(0, 0, 0.5f)});

@@ -357,6 +357,41 @@ TEST(MeasuredRun, StagesThatAreNotStatedGrowUntilItFits) {
   for (const Scenario& other : run({{"framework", "megatron-lm"}, {"n_gpus", "16"}, {"tp", "8"}, {"dp", "2"}, {"global_batch", "16"}}).smaller) EXPECT_EQ(other.strategy.parallelism.degrees.pipeline, 1);
 }
 
+// A schedule that may have been interleaved is as fast as its best number of chunks; one whose chunks are said, or that has no stages, is what it says.
+TEST(MeasuredRun, ChunksThatAreNotStatedAreTheFastest) {
+  const Row stages{{"framework", "megatron-lm"}, {"model", "GPT-3 175B"}, {"n_gpus", "1536"}, {"tp", "8"}, {"pp", "12"}, {"dp", "16"}, {"global_batch", "1536"}, {"note", "micro batch, VPP, recompute not stated; as stated: H100"}};
+  const auto with = [&](const Row& cells) {
+    Row row = stages;
+    for (const auto& [column, text] : cells) row[column] = text;
+    return run(row);
+  };
+  const MeasuredRun open = with({});
+  EXPECT_TRUE(open.chunks_open);
+  EXPECT_TRUE(notes(*open.scenario, "chunks per rank not stated"));
+  EXPECT_TRUE(with({{"note", "PTD-P; interleaving not stated in the table"}}).chunks_open);
+  EXPECT_TRUE(with({{"note", ""}, {"pp_schedule", "interleaved (vpp n/s)"}}).chunks_open);
+  EXPECT_FALSE(with({{"note", ""}}).chunks_open);
+  EXPECT_FALSE(with({{"note", "VPP 4; recompute not stated"}, {"vpp", "4"}}).chunks_open);
+  EXPECT_FALSE(run({{"framework", "megatron-lm"}, {"note", "VPP not stated"}}).chunks_open);
+}
+
+// 8 x 4096 tokens of eight GPUs at 8192 tokens/s each.
+TEST(MeasuredRun, ARateIsATimeWhereNoTimeIsStated) {
+  const Row rate{{"framework", "megatron-lm"}, {"tp", "8"}, {"tokens_per_s_per_gpu", "8192"}};
+  const auto with = [&](const Row& cells) {
+    Row row = rate;
+    for (const auto& [column, text] : cells) row[column] = text;
+    return run(row).step_time_s;
+  };
+  EXPECT_DOUBLE_EQ(with({}).value(), 0.5);
+  EXPECT_DOUBLE_EQ(with({{"step_time_s", "0.6"}}).value(), 0.6);
+  EXPECT_FALSE(with({{"global_batch", ""}}));
+  EXPECT_FALSE(with({{"note", "use memory only"}}));
+  EXPECT_FALSE(with({{"tp", ""}}));   // nothing is said of how eight GPUs share the job
+  EXPECT_DOUBLE_EQ(with({{"tp", ""}, {"n_gpus", "1"}}).value(), 4);
+  EXPECT_THROW(with({{"tokens_per_s_per_gpu", "-3"}}), ConfigError);
+}
+
 // Checkpoints follow what is offloaded already, after everything else; what is kept instead of made again stays on the GPU.
 TEST(MeasuredRun, WhoeverOffloadsMayOffloadCheckpoints) {
   const Row offloads{{"framework", "deepspeed"}, {"sharding", "zero3"}, {"offload", "optimizer+param"}, {"recompute", "full"}};

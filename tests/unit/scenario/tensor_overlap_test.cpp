@@ -1,6 +1,9 @@
 // Tensor-parallel collectives in pieces under their products: the same bytes and FLOPs, and what was exposed is hidden.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <map>
+
 #include "sim/config/document.h"
 #include "sim/config/layers.h"
 #include "sim/scenario/scenario.h"
@@ -53,6 +56,23 @@ TEST(TensorOverlap, MovesAndComputesTheSame) {
   EXPECT_GT(whole.tensor_bytes, 0);
   EXPECT_DOUBLE_EQ(pieces.tensor_bytes, whole.tensor_bytes);
   EXPECT_DOUBLE_EQ(pieces.flops, whole.flops);
+}
+
+// Of a product in as many pieces as there are ranks all but the last have another beside them; whole products have none.
+TEST(TensorOverlap, AllPiecesButTheLastAreStaggered) {
+  const auto count = [](bool overlap) {
+    const st::Strategy s = job(overlap);
+    const plan::Plan plan = st::write_plan(small_llama(3), s, st::with_choices(st::load_profile("megatron-core"), s), kTensor);
+    std::map<std::string, std::array<int, 2>> out;   // by name: last ones and staggered ones of a layer
+    for (const plan::Block& block : plan.blocks)
+      for (const plan::Instruction& i : block.timing)
+        if (i.op == plan::Opcode::kernel && plan.kernels[i.index].kind == model::KernelKind::gemm) ++out[plan.kernels[i.index].name][plan.kernels[i.index].staggered ? 1 : 0];
+    return out;
+  };
+  for (const auto& [name, found] : count(false)) EXPECT_EQ(found[1], 0) << name;
+  const auto pieces = count(true);
+  for (const char* name : {"qkv", "o_proj", "o_proj data gradient"}) EXPECT_EQ(pieces.at(name)[1], (kTensor - 1) * pieces.at(name)[0]) << name;
+  for (const char* name : {"qkv data gradient", "qkv weight gradient", "lm_head"}) EXPECT_EQ(pieces.at(name)[1], 0) << name;
 }
 
 TEST(TensorOverlap, EightBitOperandsTravelAsSuch) {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "sim/scenario/measured_alternatives.h"
 #include "sim/scenario/measured_run.h"
 #include "tests/support/source_dir.h"
 #include "tests/unit/scenario/small_jobs.h"
@@ -211,9 +212,10 @@ TEST(MeasuredRows, OfNemoInterleaveWhereStagesAreAndChunksAreNotSaid) {
   const std::string columns = "task,framework,model,gpu,n_gpus,tp,pp,vpp,seq_len,micro_batch,global_batch,precision";
   const MeasuredRun open = row_of(columns, "sft,nemo,llama-2-13b,h100-sxm,8,1,4,,4096,1,32,fp8"), said = row_of(columns, "sft,nemo,llama-2-13b,h100-sxm,8,1,4,10,4096,1,32,fp8");
   std::vector<int> chunks;
-  for (const Scenario& other : open.alternatives) chunks.push_back(other.strategy.pipeline.virtual_stages);
+  for (const Scenario& other : more_chunks(open.scenario.value())) chunks.push_back(other.strategy.pipeline.virtual_stages);
   EXPECT_EQ(chunks, (std::vector<int>{2, 5, 10}));   // of ten layers per stage
-  EXPECT_TRUE(said.alternatives.empty());
+  EXPECT_TRUE(open.chunks_open);
+  EXPECT_FALSE(said.chunks_open);
 }
 
 TEST(MeasuredRows, OfTheseTablesAreAllSimulated) {
