@@ -137,6 +137,13 @@ void amend(T& object, const Value& map, const Fields<T>& fields, Diagnostics& ou
   read_table(map, *fields.table(), &object, reader);
 }
 
+/// The scalars, and lists of them, in which an object is not as another, as a map that amends the other; null where there are none. What the object
+/// lacks and the other has is not in it: no map says so. `path` of the map in its file.
+template <typename T>
+Value differences(const T& object, const T& other, const Fields<T>& fields, const std::string& path) {
+  return differences(&object, &other, *fields.table(), path);
+}
+
 /// A member of a scalar type, an optional of it, or a list of it.
 template <typename T, typename M>
 Field<T> scalar_field(std::string name, M T::*member, std::string doc, ScalarType type) {
@@ -150,6 +157,11 @@ Field<T> scalar_field(std::string name, M T::*member, std::string doc, ScalarTyp
     std::vector<std::string> items;
     for (const E& item : defaults.*member) items.push_back(info.type.show(&item));
     info.default_text = detail::list_text(items);
+    info.texts = [member, show = info.type.show](const void* object) {
+      std::vector<std::string> out;
+      for (const E& item : static_cast<const T*>(object)->*member) out.push_back(show(&item));
+      return out;
+    };
     info.assign = [member, read_one, words = info.type.words](const Value& v, void* object,
                                                               FieldReader& reader) {
       M& list = static_cast<T*>(object)->*member;
@@ -161,6 +173,10 @@ Field<T> scalar_field(std::string name, M T::*member, std::string doc, ScalarTyp
     };
   } else if constexpr (detail::is_optional<M>) {
     if (defaults.*member) info.default_text = info.type.show(&*(defaults.*member));
+    info.texts = [member, show = info.type.show](const void* object) {
+      const M& value = static_cast<const T*>(object)->*member;
+      return value ? std::vector<std::string>{show(&*value)} : std::vector<std::string>{};
+    };
     info.assign = [member, read_one](const Value& v, void* object, FieldReader& reader) {
       E one{};
       if (read_one(v, &one, reader)) static_cast<T*>(object)->*member = std::move(one);
@@ -168,6 +184,7 @@ Field<T> scalar_field(std::string name, M T::*member, std::string doc, ScalarTyp
     info.clear = [member](void* object) { (static_cast<T*>(object)->*member).reset(); };
   } else {
     info.default_text = info.type.show(&(defaults.*member));
+    info.texts = [member, show = info.type.show](const void* object) { return std::vector<std::string>{show(&(static_cast<const T*>(object)->*member))}; };
     info.assign = [member, read_one](const Value& v, void* object, FieldReader& reader) {
       read_one(v, &(static_cast<T*>(object)->*member), reader);
     };

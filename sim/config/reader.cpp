@@ -160,6 +160,21 @@ void read_table(const Value& map, const TableInfo& table, void* object, FieldRea
   if (table.check && reader.mistakes() == before) table.check(map, object, reader);
 }
 
+Value differences(const void* object, const void* other, const TableInfo& fields, const std::string& path) {
+  std::vector<Value::Entry> entries;
+  for (const FieldInfo& field : fields.fields) {
+    if (!field.texts) continue;
+    const std::vector<std::string> texts = field.texts(object);
+    const bool list = field.shape == FieldInfo::Shape::list;
+    if (texts == field.texts(other) || (texts.empty() && !list)) continue;
+    const std::string key = child_path(path, field.name);
+    std::vector<Value> items;
+    for (const std::string& text : texts) items.push_back(Value::scalar(text, false, {}, key));
+    entries.push_back({field.name, {}, list ? Value::list(std::move(items), {}, key) : std::move(items.front())});
+  }
+  return entries.empty() ? Value() : Value::map(std::move(entries), {}, path);
+}
+
 Value expanded(const Value& value, const std::string& shorthand) {
   if (shorthand.empty() || !value.is_scalar()) return value;
   Value inner =

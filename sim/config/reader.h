@@ -104,6 +104,8 @@ struct FieldInfo {
   std::shared_ptr<const TableInfo> table = {};
   std::function<void(const Value&, void* object, FieldReader&)> assign = {};
   std::function<void(void* object)> clear = {};
+  /// The member as the user would write it: one text, of a list one per item, none where it is absent. Of scalars and lists of them.
+  std::function<std::vector<std::string>(const void* object)> texts = {};
 };
 
 struct TableInfo {
@@ -115,6 +117,8 @@ struct TableInfo {
 
 /// Reads a map (null counts as an empty one) into the object; mistakes go to the reader.
 void read_table(const Value& map, const TableInfo& table, void* object, FieldReader& reader);
+/// See differences() of fields.h.
+Value differences(const void* object, const void* other, const TableInfo& table, const std::string& path);
 /// The value that a bare scalar stands for: {shorthand: scalar}; other values as they are.
 Value expanded(const Value& value, const std::string& shorthand);
 /// Calls `item` for each item, or complains that it is no list (of `words`).

@@ -67,6 +67,20 @@ std::string word_of(st::DataParallelKind kind) {
   return "?";
 }
 
+Value measured_section(const hwmodels::MeasuredBandwidth& m) {
+  Section out("cluster.measured_bandwidth");
+  const auto add = [&](const char* key, double gbps) { if (gbps > 0) out.add(key, config::to_text(BytesPerSecond{gbps * 1e9})); };
+  add("all_reduce", m.all_reduce_world);
+  add("all_gather", m.all_gather_world);
+  add("reduce_scatter", m.reduce_scatter_world);
+  add("all_reduce_node", m.all_reduce_node);
+  add("all_gather_node", m.all_gather_node);
+  add("reduce_scatter_node", m.reduce_scatter_node);
+  out.add("message", config::to_text(m.message));
+  out.add("lists", m.through_lists);
+  return out.take();
+}
+
 Value cluster_section(const scenario::Scenario& s) {
   const hwmodels::ClusterDescription& c = s.cluster;
   Section out("cluster");
@@ -77,7 +91,13 @@ Value cluster_section(const scenario::Scenario& s) {
   out.add("gpus_per_node", c.gpus_per_node);
   out.add("fabric", c.fabric.name);
   out.add("oversubscription", c.effective_oversubscription());
-  out.add("nic_efficiency", c.effective_nic_efficiency());
+  // Stated, it holds under several leaves too.
+  if (c.nic_efficiency || c.node.nic.spine_efficiency == 1) out.add("nic_efficiency", c.effective_nic_efficiency());
+  if (c.node.nic.count > 0) {
+    out.add("nics", c.node.nic.count);
+    out.add("nic_bandwidth", config::to_text(c.node.nic.bandwidth));
+  }
+  if (s.communication.measured) out.put("measured_bandwidth", measured_section(*s.communication.measured));
   out.add("collectives", c.collectives ? c.collectives->file : "nccl");
   out.add("nvls", s.communication.nvls);
   out.add("backend", s.communication.backend);
@@ -280,6 +300,13 @@ Value tuning_section(const st::Tuning& t) {
   return out.take();
 }
 
+/// What the framework's profile would be without its keys in the scenario. What parallelism.overlap_tensor says is not said twice.
+st::FrameworkProfile named_profile(const scenario::Scenario& s) {
+  st::FrameworkProfile named = st::with_choices(st::with_precision(st::load_profile(s.profile.name), s.strategy.training.precision), s.strategy);
+  named.overlap_tensor = s.profile.overlap_tensor;
+  return named;
+}
+
 void flatten(const Value& value, const std::string& path, std::vector<std::pair<std::string, std::string>>& out) {
   if (value.is_map()) {
     for (const Value::Entry& e : value.entries()) flatten(e.value, config::child_path(path, e.key), out);
@@ -336,6 +363,7 @@ Value effective_config(const scenario::Scenario& s) {
   out.put("experts", experts_section(s));
   out.put("memory", memory_section(s.strategy.memory));
   out.put("tuning", tuning_section(s.strategy.tuning));
+  if (Value keys = st::different_keys(s.profile, named_profile(s)); !keys.is_null()) out.put("profile", std::move(keys));
   return out.take();
 }
 

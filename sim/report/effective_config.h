@@ -11,8 +11,8 @@
 
 namespace rehearse::report {
 
-/// `title` first, then model, cluster, training, parallelism, data_parallel, pipeline, memory. The model is written as
-/// shapes, whatever it was read from.
+/// `title` first, then model, cluster, training, parallelism, data_parallel, pipeline, memory, and what the profile has that the framework's has not.
+/// The model is written as shapes, whatever it was read from.
 config::Value effective_config(const scenario::Scenario& scenario);
 
 /// "training.micro_batch_size" -> "1", in the order of the file; lists as "[1, 2]".

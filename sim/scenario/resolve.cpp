@@ -112,6 +112,11 @@ hwmodels::ClusterDescription resolve_cluster(const ClusterSection& c, const conf
       throw ConfigError(given.diagnostic("cluster.gpus_per_node", fmt::format("{} GPUs, but a {} has {}", *c.gpus_per_node, c.node, cluster.node.gpus), fmt::format("Use at most {}", cluster.node.gpus)));
     cluster.gpus_per_node = static_cast<int>(*c.gpus_per_node);
   }
+  hwmodels::NicDesign& nic = cluster.node.nic;
+  if (nic.count == 0 && c.nics.has_value() != c.nic_bandwidth.has_value())
+    throw ConfigError(given.diagnostic(c.nics ? "cluster.nics" : "cluster.nic_bandwidth", fmt::format("a {} has no network card of its own", c.node), "Write both cluster.nics and cluster.nic_bandwidth"));
+  nic.count = static_cast<int>(c.nics.value_or(nic.count));
+  nic.bandwidth = c.nic_bandwidth.value_or(nic.bandwidth);
   if (c.nodes > 1 && cluster.node.nic.count == 0 && cluster.gpus_per_node * c.nodes > cluster.node.domain)
     throw ConfigError(given.diagnostic("cluster.nodes", fmt::format("{} nodes, but a {} has no network card", c.nodes, c.node), "Use 1, or a design with network cards (hardware list)"));
   if (c.gpu_clock) {
@@ -146,8 +151,17 @@ void resolve_degrees(const ParallelismSection& p, Scenario& s, const config::Pro
   }
   if (p.data_shard) d.data_shard = static_cast<int>(*p.data_shard);
   s.strategy.parallelism.sequence_parallel = p.sequence_parallel;
+  s.strategy.parallelism.overlap_tensor = p.overlap_tensor;
   s.strategy.parallelism.order = p.order;
   for (Diagnostic& problem : st::problems_of(d, s.gpus(), p.order)) out.push_back(given.diagnostic(problem.key, problem.problem, problem.fix));
+}
+
+/// What the user measured, of the groups that these degrees make.
+hwmodels::MeasuredBandwidth measured_bandwidth(const MeasuredBandwidthSection& m, const Scenario& s) {
+  const auto gbps = [](BytesPerSecond rate) { return rate.value / 1e9; };
+  return {.all_reduce_world = gbps(m.all_reduce), .all_gather_world = gbps(m.all_gather), .reduce_scatter_world = gbps(m.reduce_scatter),
+          .all_reduce_node = gbps(m.all_reduce_node), .all_gather_node = gbps(m.all_gather_node), .reduce_scatter_node = gbps(m.reduce_scatter_node),
+          .world = st::Layout(s.strategy.parallelism.degrees).shape_of(st::Axis::world, 0, s.cluster.gpus_per_node), .message = m.message, .through_lists = m.lists};
 }
 
 /// A schedule that the user wrote: read and checked here, where its lines can be named.
@@ -210,7 +224,6 @@ Scenario read_scenario(const Value& written, const std::string& file) {
   s.communication.backend = f.cluster.backend;
   s.strategy.backend = f.cluster.backend == "gloo" ? st::Backend::gloo : f.cluster.backend == "mpi" ? st::Backend::mpi : st::Backend::nccl;
   s.strategy.training = f.training;
-  s.strategy.parallelism.overlap_tensor = f.parallelism.overlap_tensor;
   s.strategy.data_parallel = f.data_parallel;
   s.strategy.pipeline = f.pipeline;
   s.strategy.memory = f.memory;
@@ -222,15 +235,21 @@ Scenario read_scenario(const Value& written, const std::string& file) {
   if (f.training.compile.value_or(false) && framework == "torchtitan") framework = "torchtitan-compile";
   const st::FrameworkProfile profile = naming([&] { return st::load_profile(beside(framework, "training.framework", given)); },
                                               [&](const std::string&, const std::string& problem, const std::string& fix) { return std::optional(given.diagnostic("training.framework", problem, fix)); });
+  resolve_degrees(f.parallelism, s, given, out);   // first: habits change with stages and context ranks
   const st::FrameworkProfile habits = st::with_precision(profile, f.training.precision);
   s.profile = st::with_choices(habits, s.strategy);
   if (!s.strategy.pipeline.overlap_messages && f.parallelism.pipeline > 2) s.strategy.pipeline.overlap_messages = s.profile.overlap_messages;  // two stages need it
-  if (f.training.optimizer_state_dtype) s.profile.optimizer_state = *f.training.optimizer_state_dtype;
+  if (!f.profile.is_null()) collect([&] {
+    s.profile = st::with_keys(std::move(s.profile), f.profile);
+    std::string keys;
+    for (const Value::Entry& e : f.profile.entries()) keys += (keys.empty() ? "" : ", ") + e.key;
+    if (!keys.empty()) s.notes.push_back(fmt::format("profile: not as {} has it: {}", framework, keys));
+  });
   if (s.profile.unties_embeddings && s.model.tied_embeddings) {
     s.model.tied_embeddings = false;
     s.notes.push_back(framework + " keeps a table of its own for the output layer; the model ties it");
   }
-  resolve_degrees(f.parallelism, s, given, out);
+  if (f.cluster.measured_bandwidth && out.empty()) s.communication.measured = measured_bandwidth(*f.cluster.measured_bandwidth, s);
   if (!given.given("data_parallel.kind")) {
     if (s.strategy.parallelism.degrees.data == 1) {
       s.strategy.data_parallel.kind = st::DataParallelKind::none;

@@ -20,6 +20,21 @@ namespace st = strategies;
 
 namespace {
 
+const config::Fields<MeasuredBandwidthSection>& measured_bandwidth_fields() {
+  using T = MeasuredBandwidthSection;
+  static const config::Fields<T> table{
+      config::rate("all_reduce", &T::all_reduce, "of all GPUs of the job"),
+      config::rate("all_gather", &T::all_gather, "of all GPUs of the job"),
+      config::rate("reduce_scatter", &T::reduce_scatter, "of all GPUs of the job"),
+      config::rate("all_reduce_node", &T::all_reduce_node, "of the GPUs of one node"),
+      config::rate("all_gather_node", &T::all_gather_node, "of the GPUs of one node"),
+      config::rate("reduce_scatter_node", &T::reduce_scatter_node, "of the GPUs of one node"),
+      config::bytes("message", &T::message, "size of the message that was measured", positive),
+      config::boolean("lists", &T::lists, "gathered into, and scattered from, lists of tensors (PyTorch's all_gather), which copies the message once more"),
+  };
+  return table;
+}
+
 const config::Fields<ClusterSection>& cluster_fields() {
   static const config::Fields<ClusterSection> table{
       config::named_or_file("node", &ClusterSection::node, "node design (hardware list)", "node design", hwmodels::node_names).required(),
@@ -30,6 +45,9 @@ const config::Fields<ClusterSection>& cluster_fields() {
       config::frequency("gpu_clock", &ClusterSection::gpu_clock, "clock that the GPUs are locked at (nvidia-smi --lock-gpu-clocks); the power limit may hold them lower", positive),
       config::number("oversubscription", &ClusterSection::oversubscription, "bandwidth down : bandwidth up of a leaf switch", at_least(1)),
       config::fraction("nic_efficiency", &ClusterSection::nic_efficiency, "achieved fraction of the NICs' line rate", between(0.01, 1)),
+      config::integer("nics", &ClusterSection::nics, "network cards of a node for its GPUs' traffic, if not as many as the design has", between(1, 1024)),
+      config::rate("nic_bandwidth", &ClusterSection::nic_bandwidth, "line rate of one of them in one direction, if not the design's", positive),
+      config::nested("measured_bandwidth", &ClusterSection::measured_bandwidth, "bus bandwidths that nccl-tests, or the job itself, measured on these machines: collectives of such groups take their time from them", measured_bandwidth_fields()),
       config::named_or_file("collectives", &ClusterSection::collectives, "measured constants of NCCL; a file: what calibrate fit wrote", "set of constants", hwmodels::collective_parameter_names),
       config::boolean("nvls", &ClusterSection::nvls, "NVLink SHARP may be used (NCCL_NVLS_ENABLE)"),
       config::named("backend", &ClusterSection::backend, "communication library: nccl, gloo or mpi", "backend", [] { return std::vector<std::string>{"nccl", "gloo", "mpi"}; }),
@@ -308,6 +326,8 @@ const config::Fields<ScenarioFile>& scenario_fields() {
       config::nested("experts", &T::experts, "mixture of experts: what routing means for ranks", experts_fields()),
       config::nested("memory", &T::memory, "what is traded for memory", memory_fields()),
       config::nested("tuning", &T::tuning, "fine-tuning: adapters, frozen parts", tuning_fields()),
+      config::custom<T>("profile", "keys of the framework profile (strategies/framework/data) in place of those that training.framework has, for a version or a machine that differs", "a map", "{\"type\": \"object\"}",
+                        [](const config::Value& v, T& file, config::FieldReader&) { file.profile = v; }),
       config::custom<T>("sweep", "dotted key -> list of values: every combination is simulated by `sweep`", "a map", "{\"type\": \"object\"}",
                         [](const config::Value& v, T& file, config::FieldReader& reader) {
                           config::read_map(v, reader, [&](const config::Value::Entry& e) {

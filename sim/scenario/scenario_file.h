@@ -15,6 +15,14 @@ struct ModelSection {
   std::optional<config::Value> inline_model;   // a preset's name, a config.json (as a text or as {from: hf, path: ...}), or shapes
 };
 
+/// Bus bandwidths as nccl-tests counts them, of one message; 0: not measured.
+struct MeasuredBandwidthSection {
+  BytesPerSecond all_reduce{}, all_gather{}, reduce_scatter{};                  // all GPUs of the job together
+  BytesPerSecond all_reduce_node{}, all_gather_node{}, reduce_scatter_node{};   // those of one node
+  Bytes message = 1_GiB;
+  bool lists = false;
+};
+
 struct ClusterSection {
   std::string node;
   std::int64_t nodes = 1;
@@ -22,6 +30,9 @@ struct ClusterSection {
   std::optional<std::string> gpu;
   std::optional<std::int64_t> gpus_per_node;
   std::optional<double> oversubscription, nic_efficiency, gpu_clock;
+  std::optional<std::int64_t> nics;
+  std::optional<BytesPerSecond> nic_bandwidth;
+  std::optional<MeasuredBandwidthSection> measured_bandwidth;
   std::string collectives = "nccl";
   bool nvls = true;
   std::string backend = "nccl";
@@ -49,6 +60,7 @@ struct ScenarioFile {
   strategies::Memory memory;
   strategies::Tuning tuning;
   strategies::ExpertRouting experts;
+  config::Value profile;   // keys of the framework profile
   std::vector<std::pair<std::string, std::vector<config::Value>>> sweep;
 };
 

@@ -402,6 +402,8 @@ FrameworkProfile with_keys(FrameworkProfile profile, const config::Value& keys) 
   return profile;
 }
 
+config::Value different_keys(const FrameworkProfile& profile, const FrameworkProfile& other) { return config::differences(profile, other, fields(), "profile"); }
+
 FrameworkProfile with_precision(FrameworkProfile profile, Precision precision) {
   const bool wide = precision == Precision::fp32 || precision == Precision::tf32;
   const DType narrow = precision == Precision::fp16 ? DType::fp16 : DType::bf16;
@@ -446,6 +448,7 @@ FrameworkProfile with_choices(FrameworkProfile p, const Strategy& strategy) {
     p.accumulates_after_backward = true;
   }
   p.gradient = strategy.data_parallel.gradient_dtype.value_or(p.gradient);
+  p.optimizer_state = training.optimizer_state_dtype.value_or(p.optimizer_state);
   if (strategy.parallelism.degrees.context > 1) p.loss = p.context_loss.value_or(p.loss);
   p.loss = training.cross_entropy.value_or(p.loss);
   p.overlap_tensor = strategy.parallelism.overlap_tensor.value_or(p.overlap_tensor);

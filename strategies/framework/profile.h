@@ -329,6 +329,9 @@ std::vector<std::string> profile_names();
 /// The profile with these keys of its file in place of its own. Throws ConfigError at the key that it does not have.
 FrameworkProfile with_keys(FrameworkProfile profile, const config::Value& keys);
 
+/// The keys that with_keys would make `profile` of `other` with; null where there are none.
+config::Value different_keys(const FrameworkProfile& profile, const FrameworkProfile& other);
+
 /// Every time that the host thread takes to issue a step's work.
 std::vector<Duration*> issue_times(FrameworkProfile& profile);
 

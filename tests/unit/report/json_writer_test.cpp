@@ -9,6 +9,7 @@
 #include "small_scenario.h"
 #include "sim/model/presets.h"
 #include "sim/report/effective_config.h"
+#include "sim/scenario/measured_run.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/support/source_dir.h"
 
@@ -111,6 +112,33 @@ TEST(EffectiveConfig, EveryBundledScenarioReadsBackAsItself) {
   EXPECT_GT(scenarios, 50);
 }
 
+// A row of a table is a scenario like any other: what `validate --row` prints is simulated again as the row was, whatever its text changed.
+TEST(EffectiveConfig, EveryMeasuredRunReadsBackAsItself) {
+  int runs = 0, with_profile = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(source_dir() / "tests/accuracy/runs")) {
+    if (entry.path().extension() != ".csv") continue;
+    int of_table = 0;
+    for (const scenario::MeasuredRun& run : scenario::read_measured_runs(entry.path().string())) {
+      if (!run.scenario || ++of_table % 11 != 1) continue;
+      const config::Value config = effective_config(*run.scenario);
+      auto again = scenario::read_scenario(config::parse_document(config::to_yaml(config), "again.yaml").root, "again.yaml");
+      EXPECT_EQ(hash_of(again), hash_of(*run.scenario)) << run.row_id;
+      again.profile.overlap_tensor = run.scenario->profile.overlap_tensor;   // false where there is nothing to overlap
+      const config::Value lost = strategies::different_keys(run.scenario->profile, again.profile);
+      EXPECT_TRUE(lost.is_null()) << run.row_id << ": " << config::to_yaml(lost);
+      with_profile += config.find("profile") != nullptr;
+      ++runs;
+      if (of_table > 1 || run.scenario->gpus() > 64) continue;   // one of each table: what no key says would show in its time or memory
+      const scenario::Result first = scenario::simulate(*run.scenario), second = scenario::simulate(again);
+      EXPECT_EQ(second.step_time, first.step_time) << run.row_id;
+      ASSERT_EQ(second.classes.size(), first.classes.size()) << run.row_id;
+      for (std::size_t i = 0; i < first.classes.size(); ++i) EXPECT_EQ(second.classes[i].peak_device(), first.classes[i].peak_device()) << run.row_id;
+    }
+  }
+  EXPECT_GT(runs, 300);
+  EXPECT_GT(with_profile, 100);
+}
+
 // Whatever a description says is in the effective scenario: no two models share one.
 TEST(EffectiveConfig, EveryPresetReadsBackAsItself) {
   for (const std::string& name : model::preset_names()) {
@@ -160,10 +188,12 @@ TEST(EffectiveConfig, HasEveryKeyOfTheScenarioFile) {
       small_scenario({"memory.offload.activations=cpu", "memory.offload.activation_layers=1"}),
       small_scenario({"model=mixtral-8x7b", "training.framework=megatron-core", "data_parallel.kind=ddp", "experts.fused_router=true", "experts.fused_permute=true", "experts.fused_mlp=true", "experts.rank_capacity_factor=1.5", "experts.dispatch_sms=24"}),
       small_scenario({"memory.recompute=full", "memory.recompute_layers=1", "training.document_length=64", "training.documents_per_sample=5.5", "training.collection_interval=5", "training.launch_blocking=true", "training.serial_collectives=true", "memory.expandable_segments=true", "training.cross_entropy=chunked-linear", "training.loss_chunks=4"}),
+      small_scenario({"cluster.nodes=2", "cluster.nics=4", "cluster.nic_bandwidth=100 Gb/s", "profile.kernel_host=1 us",
+                      "cluster.measured_bandwidth={all_reduce: 100 GB/s, all_gather: 101 GB/s, reduce_scatter: 102 GB/s, all_reduce_node: 300 GB/s, all_gather_node: 301 GB/s, reduce_scatter_node: 302 GB/s}"}),
       small_scenario({"cluster.gpus_per_node=1", "data_parallel.kind=none", "tuning.kind=lora", "tuning.targets=[q_proj]", "memory.device_map.cpu=[head]", "memory.device_map.gpu_memory=10 GiB"}),
   };
   for (const scenario::Scenario& s : scenarios)
-    for (const auto& [key, value] : flattened(effective_config(s))) written.insert(key);
+    for (const auto& [key, value] : flattened(effective_config(s))) written.insert(key.starts_with("profile.") ? "profile" : key);
   std::set<std::string> known;
   leaves(*scenario::scenario_fields().table(), "", known);
   for (const std::string& key : known) {
