@@ -108,9 +108,11 @@ void check_order(const Degrees& d, std::string_view order, std::vector<Diagnosti
 
 bool stages_are_between(const Degrees& d, std::string_view order) {
   int before = 1;
+  bool last = true;
   for (const std::string& axis : read_order(order).axes) {
-    if (axis == "pp") break;
-    before *= axis == "tp" ? d.tensor : axis == "cp" ? d.context : axis == "dp_shard" ? d.shard() : axis == "dp_replicate" ? d.replicate() : 1;
+    if (axis == "pp") last = false;
+    else if (last) before *= axis == "tp" ? d.tensor : axis == "cp" ? d.context : axis == "dp_shard" ? d.shard() : axis == "dp_replicate" ? d.replicate() : 1;
+    else if (axis.starts_with("dp")) return d.pipeline > 1 && before > 1;   // of unsplit experts all other ranks lie there
   }
   return d.pipeline > 1 && before > 1 && before < d.tensor * d.context * d.data;
 }

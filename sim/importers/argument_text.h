@@ -13,7 +13,8 @@ namespace rehearse::importers {
 inline constexpr const char* kProgram = "program";
 
 /// Variables of a job's environment that change what a step does.
-inline constexpr std::array kEnvironment{"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "NVTE_CUTEDSL_FUSED_GROUPED_MLP", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_NCCL_ENABLE_TIMING"};
+inline constexpr std::array kEnvironment{"CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "NVTE_ALLOW_NONDETERMINISTIC_ALGO", "NVTE_CUTEDSL_FUSED_GROUPED_MLP", "NVTE_FUSED_ATTN",
+                                         "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_NCCL_ENABLE_TIMING"};
 
 /// Every `--name value` in the text as a map: dashes become underscores, a name without a value is `true`, several values
 /// are a list, the last of several uses wins. Understands quotes, continued lines, comments, arrays, `NAME=value` with

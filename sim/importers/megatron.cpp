@@ -32,8 +32,10 @@ class Megatron {
     read_precision();
     read_optimizer();
     read_layer_options();
+    if (!deepspeed) read_megatron_kernels(in_, layer_);
     read_recomputation();
     read_megatron_parallelism(in_);
+    read_instances();
     read_megatron_environment(in_);
     assume_global_batch();
     read_megatron_model(in_, layer_);
@@ -80,20 +82,36 @@ class Megatron {
     if (const auto v = in_.integer_or_stated(name, ours, limits); v && !in_.is_open(name)) in_.set(ours, std::to_string(*v), name);
   }
 
+  std::optional<std::int64_t> known(const char* ours) {
+    const config::Value* v = find_dotted(in_.context().scenario, ours);
+    if (v == nullptr) v = in_.fragment().find(ours);
+    return v != nullptr && v->is_scalar() ? config::parse_integer(v->text()).value : std::nullopt;
+  }
+
+  /// Data-parallel ranks of the machines that are known by now.
+  std::optional<std::int64_t> data_ranks() {
+    if (const auto stated = known("parallelism.data")) return stated;
+    const std::int64_t model = bounded_product({known("parallelism.tensor").value_or(1), known("parallelism.pipeline").value_or(1), known("parallelism.context").value_or(1)});
+    const auto nodes = known("cluster.nodes"), per_node = known("cluster.gpus_per_node");
+    auto gpus = in_.context().gpus;
+    if (nodes && (per_node || in_.context().gpus_per_node)) gpus = bounded_product({*nodes, per_node.value_or(in_.context().gpus_per_node.value_or(1))});
+    return gpus && model > 0 && *gpus % model == 0 ? std::optional(*gpus / model) : std::nullopt;
+  }
+
+  /// Several instances of the distributed optimizer: states are shared within each, gradients reduced over all (megatron/core/parallel_state.py).
+  void read_instances() {
+    constexpr const char* key = "num_distributed_optimizer_instances";
+    const std::int64_t instances = in_.integer(key, positive).value_or(1);
+    if (instances == 1) return in_.has(key) ? in_.use(key, "one instance") : void();
+    const auto ranks = data_ranks();
+    if (!ranks || *ranks % instances != 0) return in_.complain(key, ranks ? fmt::format("{} data-parallel ranks are not as many for each of {} instances", *ranks, instances) : "how many ranks share the states follows from the number of GPUs, which is not known", "Set parallelism.data_shard");
+    in_.set("parallelism.data_shard", std::to_string(*ranks / instances), key);
+  }
+
   /// Without --global-batch-size there is no accumulation. Source: megatron/training/arguments.py, validate_args.
   void assume_global_batch() {
     if (in_.has("global_batch_size") || in_.stated("training.global_batch_size")) return;
-    const auto number = [&](const char* ours) {
-      const config::Value* v = find_dotted(in_.context().scenario, ours);
-      if (v == nullptr) v = in_.fragment().find(ours);
-      return v != nullptr && v->is_scalar() ? config::parse_integer(v->text()).value : std::nullopt;
-    };
-    const std::int64_t model = bounded_product({number("parallelism.tensor").value_or(1), number("parallelism.pipeline").value_or(1), number("parallelism.context").value_or(1)});
-    const auto nodes = number("cluster.nodes"), per_node = number("cluster.gpus_per_node");
-    auto gpus = in_.context().gpus;
-    if (nodes && (per_node || in_.context().gpus_per_node)) gpus = bounded_product({*nodes, per_node.value_or(in_.context().gpus_per_node.value_or(1))});
-    const auto ranks = number("parallelism.data") ? number("parallelism.data") : gpus && model > 0 && *gpus % model == 0 ? std::optional(*gpus / model) : std::nullopt;
-    const auto micro = number("training.micro_batch_size");
+    const auto ranks = data_ranks(), micro = known("training.micro_batch_size");
     if (micro.value_or(0) < 1 || ranks.value_or(0) < 1) return in_.complain("global_batch_size", "is not among the arguments (it would be micro-batch x data-parallel ranks)", "Set training.global_batch_size");
     in_.assume("training.global_batch_size", std::to_string(bounded_product({*micro, *ranks})), fmt::format("{} samples on {} data-parallel ranks, no accumulation", *micro, *ranks));
   }
@@ -154,6 +172,7 @@ class Megatron {
     if (name == "adam" || name == "adamw") in_.set("training.optimizer", "adamw", "optimizer");
     else if (name == "sgd") in_.set("training.optimizer", "momentum", "optimizer", "sgd_momentum is 0.9 unless changed");
     else if (name == "lion" || name == "muon") in_.set("training.optimizer", name, "optimizer");
+    else if (name == "dist_muon") in_.set("training.optimizer", "muon", "optimizer");
     else if (in_.stated("training.optimizer")) in_.use("optimizer", "training.optimizer of the scenario stands in its place");
     else in_.refuse("optimizer", "the optimizer " + name, "Set training.optimizer to the nearest one");
     if (const auto clip = in_.number("clip_grad")) in_.set("training.clip_gradients", *clip > 0 ? "true" : "false", "clip_grad");

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "sim/config/value.h"
+#include "sim/core/units.h"
 
 namespace rehearse::importers {
 
@@ -23,6 +24,9 @@ struct MegatronLayer {
   bool gated = false, rms_norm = false, qk_norm = false, linear_biases = true, untied = false;
   std::optional<std::string> position;   // as Megatron names it: learned_absolute, rope, ...
 };
+
+/// CUBLAS_WORKSPACE_CONFIG, ":KiB:count" once or more often: the bytes of one handle; 0 where it has no sizes.
+Bytes cublas_workspace_of(const std::string& config);
 
 /// `arguments` as flat_arguments() makes them, of flags (no_gradient_accumulation_fusion) or of a dump
 /// (gradient_accumulation_fusion).

@@ -195,6 +195,7 @@ bool read_fsdp(Importer& in) {
     if (kept != "auto") in.set("data_parallel.gradient_dtype", kept, kKept);
     else in.assume("data_parallel.gradient_dtype", "bf16", "megatron_fsdp_main_grads_dtype is the parameters' unless given");
     if (sent != "auto") in.set("data_parallel.reduce_dtype", sent, kSent);
+    else in.assume("data_parallel.reduce_dtype", kept != "auto" ? kept : "bf16", "megatron_fsdp_grad_comm_dtype is the kept gradients' unless given");
   } else {
     in.refuse(kStrategy, "Megatron-FSDP with the strategy " + strategy, "Use optim_grads_params or no_shard");
   }
@@ -299,7 +300,12 @@ void read_megatron_parallelism(Importer& in) {
     else in.complain("defer_embedding_wgrad_compute", "Megatron defers them under pipeline stages only", "Leave it out, or set pipeline_model_parallel_size");
   }
   const bool distributed = in.flag("use_distributed_optimizer").value_or(false);
-  if (read_fsdp(in)) {
+  const std::string optimizer = in.word("optimizer").value_or("adam");
+  if (optimizer == "dist_muon" || (optimizer == "muon" && distributed)) {
+    // The layer-wise optimizer (megatron/training/arguments.py; megatron/core/optimizer/layer_wise_optimizer.py).
+    in.set("data_parallel.kind", "ddp", distributed ? "use_distributed_optimizer" : "optimizer", "each matrix is updated by one rank, which alone has its moment");
+    in.set("profile.muon_owners", "true", distributed ? "use_distributed_optimizer" : "optimizer");
+  } else if (read_fsdp(in)) {
     if (distributed) in.use("use_distributed_optimizer", "part of Megatron-FSDP");
   } else if (distributed) in.set("data_parallel.kind", "distributed-optimizer", "use_distributed_optimizer");
   else in.assume("data_parallel.kind", "ddp", "use_distributed_optimizer is not set");

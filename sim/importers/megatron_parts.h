@@ -12,6 +12,8 @@ std::span<const Unsimulated> megatron_unsimulated();
 void read_megatron_model(Importer& in, const MegatronLayer& layer);
 /// Degrees, stages, distributed optimizer, and the machines that a launcher's arguments name.
 void read_megatron_parallelism(Importer& in);
+/// Kernels that Megatron-Core and Transformer Engine choose otherwise than the framework profile: keys below `profile`.
+void read_megatron_kernels(Importer& in, const MegatronLayer& layer);
 /// Variables of the job's environment that PyTorch and CUDA read.
 void read_megatron_environment(Importer& in);
 

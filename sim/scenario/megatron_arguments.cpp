@@ -226,7 +226,7 @@ std::optional<std::string> apply_megatron_arguments(const std::string& arguments
   s.strategy.data_parallel.overlap_parameter_gather = a.flag("overlap-param-gather");
   if (a.flag("use-megatron-fsdp")) apply_fsdp(a, s);
   if (a.word("attention-backend") == "flash" || layer.own_flash_attention) s.profile.cudnn_attention_from = 0;
-  const Bytes workspace = cublas_workspace_of(e.word("CUBLAS_WORKSPACE_CONFIG"));
+  const Bytes workspace = importers::cublas_workspace_of(e.word("CUBLAS_WORKSPACE_CONFIG"));
   if (workspace > Bytes{0}) s.profile.cublas_workspace = workspace;
   const std::string allocator = e.word("PYTORCH_CUDA_ALLOC_CONF");
   if (allocator.find("expandable_segments:True") != std::string::npos) s.profile.expandable_segments = true;
@@ -266,20 +266,6 @@ void apply_megatron_layout(const std::string& arguments, Scenario& s) {
 std::int64_t hybrid_layers(const std::string& arguments) {
   const importers::HybridPattern pattern = hybrid_pattern_of(Arguments(arguments, "model_args_json"));
   return pattern.problem.empty() ? static_cast<std::int64_t>(pattern.letters.size()) : 0;
-}
-
-Bytes cublas_workspace_of(const std::string& config) {
-  std::int64_t kib = 0;
-  const char* at = config.c_str();
-  while (*at == ':') {
-    char* end = nullptr;
-    const std::int64_t size = std::strtoll(at + 1, &end, 10);
-    if (*end != ':') break;
-    const std::int64_t count = std::strtoll(end + 1, &end, 10);
-    kib += size * count;
-    at = end;
-  }
-  return Bytes{kib * 1024};
 }
 
 }  // namespace rehearse::scenario

@@ -20,7 +20,4 @@ std::int64_t hybrid_layers(const std::string& arguments);
 /// What the arguments say of stages and shards. Call when the degrees and the pipeline's chunks are known.
 void apply_megatron_layout(const std::string& arguments, Scenario& scenario);
 
-/// Bytes of one cuBLAS workspace as CUBLAS_WORKSPACE_CONFIG states them: ":KiB:count" repeated. Zero when it says nothing.
-Bytes cublas_workspace_of(const std::string& config);
-
 }  // namespace rehearse::scenario

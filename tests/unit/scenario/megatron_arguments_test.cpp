@@ -22,13 +22,6 @@ Scenario megatron_job(const std::string& gpu, const std::string& node) {
 
 std::int64_t peak(const Scenario& s) { return simulate(s, {}).classes.front().memory.peak_allocated.value; }
 
-TEST(CublasWorkspaceConfig, AddsUpPairsOfSizeAndCount) {
-  EXPECT_EQ(cublas_workspace_of(":4096:8"), 32_MiB);
-  EXPECT_EQ(cublas_workspace_of(":4096:2:16:8"), 8320_KiB);
-  EXPECT_EQ(cublas_workspace_of(""), Bytes{0});
-  EXPECT_EQ(cublas_workspace_of("none"), Bytes{0});
-}
-
 TEST(MegatronArguments, NameWhatCannotBeSimulated) {
   Scenario s = megatron_job("a100-80gb-sxm", "dgx-a100");
   EXPECT_TRUE(apply_megatron_arguments(R"({"use-megatron-fsdp": true, "data-parallel-sharding-strategy": "optim"})", "", s));
