@@ -130,7 +130,9 @@ class Megatron {
       const char* by = in_.has("fp8_format") ? "fp8_format" : in_.has("fp8") ? "fp8" : first_spelling;
       if (recipe == "mxfp8") in_.set("training.precision", "mxfp8", "fp8_recipe");
       else if (recipe == "delayed" || recipe == "tensorwise") in_.set("training.precision", "fp8", by);
+      else if (recipe == "blockwise") in_.set("training.precision", "fp8", by, "scales of blocks are not simulated: operands are cast in one pass, as with delayed scaling");
       else in_.refuse("fp8_recipe", "the recipe " + recipe, "Set training.precision, and " + how_to_leave_out("fp8_recipe"));
+      if (in_.has("fp8_recipe") && recipe != "mxfp8" && !in_.has("deepspeed_config")) in_.set("profile.current_scaling", recipe == "tensorwise" ? "true" : "false", "fp8_recipe", recipe == "tensorwise" ? "scales are found by a pass over the tensor itself" : "");
     } else if (bf16) {
       in_.set("training.precision", "bf16", "bf16");
     } else if (fp16) {

@@ -103,17 +103,20 @@ void read_graphs(Importer& in, bool experts) {
       if (in.has(key)) in.use(key, "no graphs");
     return;
   }
+  const char* told = by;
   if (implementation == "full_iteration" || std::find(modules.begin(), modules.end(), "full_iteration") != modules.end()) {
-    in.set("training.cuda_graph", "true", implementation == "full_iteration" ? by : parts);
+    if (implementation != "full_iteration") told = parts;
+    in.set("training.cuda_graph", "true", told);
   } else if (!modules.empty()) {
-    in.set_list("training.cuda_graph_modules", modules, parts);
+    told = parts;
+    in.set_list("training.cuda_graph_modules", modules, told);
   } else {
     std::vector<std::string> whole{"attn", experts ? "moe" : "mlp"};
     if (in.has("hybrid_layer_pattern") || in.has("hybrid_override_pattern")) whole = {"mamba", "attn", experts ? "moe" : "mlp"};
     in.set_list("training.cuda_graph_modules", whole, by);
   }
   for (const char* key : {kImplementation, kModules, kScope})
-    if (in.has(key)) in.use(key, "see training");
+    if (in.has(key) && std::string_view(key) != told) in.use(key, std::string("see ") + told);
 }
 
 }  // namespace

@@ -288,6 +288,15 @@ class Model {
   }
 
 
+  /// Of several stages Megatron merges a forward and a backward under the interleaved schedule only.
+  void read_overlap() {
+    constexpr const char* key = "overlap_moe_expert_parallel_comm";
+    if (!in_.flag(key).value_or(false)) return;
+    const bool interleaved = in_.has("virtual_pipeline_model_parallel_size") || in_.has("num_virtual_stages_per_pipeline_rank") || in_.has("num_layers_per_virtual_pipeline_stage") || in_.has("pipeline_model_parallel_layout");
+    if (in_.integer("pipeline_model_parallel_size").value_or(1) == 1 || interleaved) in_.set("experts.overlap_exchange", "true", key);
+    else in_.use(key, "stages of one chunk each have no passes to merge");
+  }
+
   /// How tokens reach experts. What a dense model's dump says of it is nothing.
   void read_routing() {
     if (!in_.has("num_experts") && !in_.has("num_moe_experts")) return;
@@ -300,7 +309,13 @@ class Model {
     else in_.assume("experts.dispatcher", ours, "Megatron's default");
     if (const auto factor = in_.number("moe_expert_capacity_factor"); factor && *factor > 0) in_.set("experts.capacity_factor", config::number_text(*factor), "moe_expert_capacity_factor");
     if (in_.flag("moe_pad_expert_input_to_capacity").value_or(false)) in_.set("experts.pad_to_capacity", "true", "moe_pad_expert_input_to_capacity");
-    if (in_.flag("overlap_moe_expert_parallel_comm").value_or(false)) in_.set("experts.overlap_exchange", "true", "overlap_moe_expert_parallel_comm");
+    read_overlap();
+    // Assumption: experts of a router from scratch that nothing balances are as popular as words are; such routers follow tokens by what they are, from early on
+    // (Xue et al. 2024, OpenMoE, context-independent specialization).
+    if (in_.word("moe_router_load_balancing_type").value_or("") == "none" && !in_.flag("moe_router_force_load_balancing").value_or(false) && !in_.flag("moe_router_enable_expert_bias").value_or(false)) {
+      in_.set("experts.routing.distribution", "zipf", "moe_router_load_balancing_type", "nothing balances the router: experts taken to be as popular as words are (Zipf's law)");
+      in_.fragment().set("experts.routing.skew", "1", {});
+    }
     if (const auto fused = in_.flag("moe_router_fusion")) in_.set("experts.fused_router", *fused ? "true" : "false", "moe_router_fusion");
     if (const auto fused = in_.flag("moe_permute_fusion")) in_.set("experts.fused_permute", *fused ? "true" : "false", "moe_permute_fusion");
     if (deepep && backend == "deepep" && in_.flag("enable_experimental").value_or(false)) in_.set("experts.fused_index_map", "true", "enable_experimental");

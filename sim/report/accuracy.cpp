@@ -183,9 +183,9 @@ std::vector<SourceSummary> grouped(const Accuracy& accuracy, const std::vector<s
 }
 
 PredictedRun predict(const scenario::MeasuredRun& run, const AccuracyOptions& options) {
-  PredictedRun out{*run.scenario, scenario::simulate(*run.scenario, {.ablation = options.ablation})};
+  PredictedRun out{*run.scenario, scenario::simulate(*run.scenario, {.memory_steps = run.steps, .ablation = options.ablation})};
   const auto try_faster = [&](const scenario::Scenario& other) {
-    scenario::Result faster = scenario::simulate(other, {.ablation = options.ablation});
+    scenario::Result faster = scenario::simulate(other, {.memory_steps = run.steps, .ablation = options.ablation});
     if (faster.deadlock.empty() && faster.fits && (!out.result.fits || faster.step_time < out.result.step_time)) out = {other, std::move(faster)};
   };
   for (const scenario::Scenario& other : run.alternatives) try_faster(other);
@@ -193,7 +193,7 @@ PredictedRun predict(const scenario::MeasuredRun& run, const AccuracyOptions& op
     for (const scenario::Scenario& other : scenario::more_chunks(out.scenario)) try_faster(other);
   for (const scenario::Scenario& other : run.smaller) {
     if (out.result.fits || !out.result.deadlock.empty()) break;
-    scenario::Result smaller = scenario::simulate(other, {.ablation = options.ablation});
+    scenario::Result smaller = scenario::simulate(other, {.memory_steps = run.steps, .ablation = options.ablation});
     if (smaller.fits) out = {other, std::move(smaller)};
   }
   return out;

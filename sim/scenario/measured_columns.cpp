@@ -8,7 +8,6 @@
 
 #include "sim/model/presets.h"
 #include "sim/model/shapes.h"
-#include "sim/scenario/megatron_arguments.h"
 
 namespace rehearse::scenario {
 
@@ -41,7 +40,6 @@ model::ModelDescription model_of(const config::CsvRow& row, const std::string& p
   model::Shapes shapes;
   shapes.name = cell(row, "model");
   shapes.layers = integer(row, "layers").value_or(0);
-  if (shapes.layers == 0) shapes.layers = hybrid_layers(cell(row, "model_args_json"));
   shapes.hidden = integer(row, "hidden").value_or(0);
   shapes.heads = integer(row, "heads").value_or(0);
   shapes.vocab = integer(row, "vocab").value_or(0);

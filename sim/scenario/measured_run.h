@@ -19,6 +19,7 @@ struct MeasuredRun {
   bool last_stage_memory = false;               // measured on the last pipeline stage (else: first stage or highest)
   bool first_stage_memory = false;
   bool reserved_at_end = false;   // reserved memory is what was left after a step, not the most there ever was
+  int steps = 2;                  // 1: the job ended after its first step, in which optimizer states are made last
   bool dense = true;
   bool clean = true;
   std::optional<Scenario> scenario;

@@ -32,6 +32,7 @@ class RowScenario {
   Scenario make() {
     begin();
     choose_setup();
+    if (profile_ == "megatron-core" && !megatron_arguments_.empty()) return imported();
     choose_documents();
     choose_precision();
     choose_model();
@@ -48,6 +49,23 @@ class RowScenario {
   }
 
  private:
+  /// A row that has its whole command. Where it ran, its columns say.
+  Scenario imported() {
+    choose_degrees();
+    choose_ranks();
+    const auto text = [](const std::string& key, std::string value) { return config::Value::Entry{key, {}, config::Value::scalar(std::move(value), false, {}, "cluster." + key)}; };
+    const hwmodels::ClusterDescription& c = s_.cluster;
+    const config::Value cluster = config::Value::map({text("node", c.node.name), text("gpu", c.gpu.name), text("nodes", std::to_string(c.nodes)), text("gpus_per_node", std::to_string(c.gpus_per_node))}, {}, "cluster");
+    Scenario s = scenario_of_arguments(megatron_arguments_, cell(row_, "env_vars_json"), config::Value::map({{"cluster", {}, cluster}}, {}, ""));
+    s.title = s_.title;
+    s.file = s_.file;
+    s.model.name = cell(row_, "model");
+    s.cluster = s_.cluster;
+    s.notes.insert(s.notes.begin(), s_.notes.begin(), s_.notes.end());
+    run_.dense = s.model.experts.experts == 0;
+    return s;
+  }
+
   void begin() {
     s_.file = row_.at().file;
     s_.title = run_.row_id;
@@ -135,9 +153,6 @@ class RowScenario {
     std::smatch tail;
     if (std::regex_search(note_, tail, kTail)) s_.strategy.training.last_layers_16bit = std::max(0, static_cast<int>(s_.model.layer_count()) - 1 - std::stoi(tail[1]));
     if (s_.profile.unties_embeddings) s_.model.tied_embeddings = false;
-    if (profile_ == "megatron-core" && !megatron_arguments_.empty()) {
-      if (const auto reason = apply_megatron_arguments(megatron_arguments_, cell(row_, "env_vars_json"), s_)) throw NotSimulated{*reason};
-    }
   }
 
   void choose_degrees() {
@@ -235,8 +250,7 @@ class RowScenario {
     // Megatron's option of 2023-05 was off until 2024-11; the zero-bubble paper compares with the Megatron of 2023.
     if (d.pipeline > 2) strategy.pipeline.overlap_messages = s_.profile.overlap_messages && !contains(source_, "arXiv 2401.10241");
     if (profile_ == "nanotron" && d.pipeline > 1) apply_nanotron_release(row_, s_);
-    if (profile_ == "megatron-core") apply_megatron_layout(megatron_arguments_, s_);
-    const bool pieces = megatron_arguments_.empty() && profile_.starts_with("megatron") && contains(note_, "--tp-comm-overlap");
+    const bool pieces = profile_.starts_with("megatron") && contains(note_, "--tp-comm-overlap");
     if (pieces && strategy.parallelism.sequence_parallel) strategy.parallelism.overlap_tensor = s_.profile.overlap_tensor = true;
   }
 

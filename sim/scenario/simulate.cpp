@@ -177,6 +177,7 @@ bool simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
       r.communicators = communicator_bytes(result.plan, c, network, Bytes{2 * s.model.hidden});
     }
     executor::MemoryOptions memory;
+    memory.steps = options.memory_steps;
     memory.timeline = options.timeline;
     memory.shortcuts = options.shortcuts;
     std::optional<executor::DeviceProgress> progress;   // only of use where another stream keeps a tensor

@@ -58,6 +58,7 @@ struct Result {
 struct SimulateOptions {
   bool time = true, memory = true;
   bool bound = false;        // shortest_step as well: for searches
+  int memory_steps = 2;      // 1: memory of a job that ends after its first step
   bool only_fits = false;    // memory only as far as `fits` asks for: ends where the first class has run out, keeps no peaks of what it needs
   bool unfold = false;       // simulate every rank: the oracle of the folding, for small clusters
   bool trace = false, timeline = false;

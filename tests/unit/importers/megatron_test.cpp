@@ -604,6 +604,46 @@ TEST(Megatron, AttentionAndOutputLayerIn8Bits) {
   }
 }
 
+// megatron/core/transformer/transformer_config.py: cuda_graph_impl, cuda_graph_modules, and what it makes of their older names.
+TEST(Megatron, CudaGraphsInEachSpelling) {
+  const std::string dense = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 256 --micro-batch-size 1 --global-batch-size 8 --vocab-size 4096 --bf16 ";
+  const std::string experts = dense + "--num-experts 8 --moe-grouped-gemm ";
+  const auto modules = [](const std::string& text) { return key(read(text), "training.cuda_graph_modules"); };
+  EXPECT_EQ(modules(dense + "--cuda-graph-impl none --cuda-graph-modules attn"), "-");
+  EXPECT_EQ(modules(dense + "--cuda-graph-impl transformer_engine --cuda-graph-scope attn mlp"), modules(dense + "--cuda-graph-impl local"));
+  EXPECT_EQ(modules(dense + "--enable-cuda-graph"), modules(dense + "--external-cuda-graph --cuda-graph-scope full"));
+  EXPECT_EQ(modules(dense + "--enable-cuda-graph"), "[attn, mlp]");
+  EXPECT_EQ(modules(experts + "--cuda-graph-impl transformer_engine --cuda-graph-modules attn moe_router"), modules(experts + "--cuda-graph-impl local --cuda-graph-scope attn moe_router"));
+  for (const char* whole : {"--cuda-graph-impl full_iteration", "--cuda-graph-impl local --cuda-graph-scope full_iteration"}) {
+    EXPECT_EQ(key(read(dense + whole), "training.cuda_graph"), "true") << whole;
+    EXPECT_EQ(modules(dense + whole), "-") << whole;
+  }
+  EXPECT_EQ(read(dense + "--optimizer-cuda-graph").unsimulated.size(), 1u);
+}
+
+TEST(Megatron, KernelsThatTheProfileDoesNotHave) {
+  const std::string dense = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 256 --micro-batch-size 1 --global-batch-size 8 --vocab-size 4096 --bf16 ";
+  const Imported fixed = read("export CUBLAS_WORKSPACE_CONFIG=:4096:8\npretrain_gpt.py " + dense + "--deterministic-mode --attention-backend flash");
+  EXPECT_EQ(key(fixed, "profile.deterministic_attention"), "true");
+  EXPECT_EQ(key(fixed, "profile.cublas_workspace"), "32 MiB");
+  EXPECT_EQ(key(fixed, "profile.cudnn_attention_from"), "0");
+  const Imported usual = read(dense + "--attention-backend auto");
+  for (const char* name : {"profile.deterministic_attention", "profile.cublas_workspace", "profile.cudnn_attention_from", "profile.grouped_experts"}) EXPECT_EQ(key(usual, name), "-") << name;
+  EXPECT_EQ(key(read(dense + "--num-experts 8"), "profile.grouped_experts"), "false");
+  EXPECT_EQ(key(read(dense + "--num-experts 8 --moe-grouped-gemm"), "profile.grouped_experts"), "-");
+  EXPECT_EQ(key(read(dense + "--fp8-format hybrid --fp8-recipe tensorwise"), "profile.current_scaling"), "true");
+  EXPECT_EQ(key(read(dense + "--fp8-format hybrid --fp8-recipe delayed"), "profile.current_scaling"), "false");
+  EXPECT_EQ(key(read(dense + "--fp8-format hybrid"), "profile.current_scaling"), "-");
+}
+
+TEST(CublasWorkspaceConfig, AddsUpPairsOfSizeAndCount) {
+  EXPECT_EQ(cublas_workspace_of(":4096:8"), 32_MiB);
+  EXPECT_EQ(cublas_workspace_of(":4096:2:16:8"), 8320_KiB);
+  EXPECT_EQ(cublas_workspace_of(""), Bytes{0});
+  EXPECT_EQ(cublas_workspace_of("none"), Bytes{0});
+  EXPECT_EQ(cublas_workspace_of(":-4096:8"), Bytes{0});
+}
+
 TEST(Megatron, DeferredGradientsOfTheOutputLayer) {
   const std::string common = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --global-batch-size 8 --vocab-size 1000 --defer-embedding-wgrad-compute ";
   EXPECT_EQ(key(read(common + "--pipeline-model-parallel-size 2 --wgrad-deferral-limit 2"), "pipeline.deferred_head_gradients"), "2");
