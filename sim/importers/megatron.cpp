@@ -240,9 +240,11 @@ class Megatron {
     if (in_.has(by)) in_.set("memory.recompute", granularity, by);
     else in_.assume("memory.recompute", "none", "recompute_granularity is not given");
     const std::string method = in_.word(method_key).value_or(granularity == "full" ? "uniform" : "");
-    const auto layers = in_.integer(layers_key, positive);
+    const auto layers = in_.integer(layers_key, config::non_negative);
+    if (layers == 0 && granularity == "full" && method != "block") return in_.complain(layers_key, "0 layers under one checkpoint", "Use 1, or the method block, which then makes none again");
     if (granularity == "full") {
-      if (method == "block" && layers) in_.set("memory.recompute_layers", std::to_string(*layers), layers_key);
+      if (method == "block" && layers == 0) in_.set("memory.recompute", "none", layers_key, "the method block makes no layer again");
+      else if (method == "block" && layers) in_.set("memory.recompute_layers", std::to_string(*layers), layers_key);
       else if (method == "uniform" && layers.value_or(1) > 1) in_.refuse(layers_key, fmt::format("one checkpoint for {} layers", *layers));
       else if (method != "uniform" && method != "block") in_.complain(method_key, fmt::format("'{}' is no method", method), "Use uniform or block");
     }

@@ -16,6 +16,7 @@
 #include "sim/scenario/measured_sharding.h"
 #include "sim/scenario/measured_tuning.h"
 #include "sim/scenario/megatron_arguments.h"
+#include "sim/scenario/megatron_command.h"
 #include "strategies/framework/recipes.h"
 #include "strategies/plan_writer.h"
 
@@ -32,7 +33,7 @@ class RowScenario {
   Scenario make() {
     begin();
     choose_setup();
-    if (profile_ == "megatron-core" && !megatron_arguments_.empty()) return imported();
+    if (profile_ == "megatron-core" && is_whole_command(megatron_arguments_)) return imported();
     choose_documents();
     choose_precision();
     choose_model();
@@ -61,6 +62,8 @@ class RowScenario {
     s.file = s_.file;
     s.model.name = cell(row_, "model");
     s.cluster = s_.cluster;
+    apply_readings("wording", RowFacts(row_).with("profile", profile_).with("sharding", sharding_).with("release", release_of(row_)), s);
+    apply_stated_settings(row_, s);
     s.notes.insert(s.notes.begin(), s_.notes.begin(), s_.notes.end());
     run_.dense = s.model.experts.experts == 0;
     return s;
@@ -153,6 +156,9 @@ class RowScenario {
     std::smatch tail;
     if (std::regex_search(note_, tail, kTail)) s_.strategy.training.last_layers_16bit = std::max(0, static_cast<int>(s_.model.layer_count()) - 1 - std::stoi(tail[1]));
     if (s_.profile.unties_embeddings) s_.model.tied_embeddings = false;
+    if (profile_ == "megatron-core" && !megatron_arguments_.empty()) {
+      if (const auto reason = apply_megatron_arguments(megatron_arguments_, cell(row_, "env_vars_json"), s_)) throw NotSimulated{*reason};
+    }
   }
 
   void choose_degrees() {
@@ -250,7 +256,8 @@ class RowScenario {
     // Megatron's option of 2023-05 was off until 2024-11; the zero-bubble paper compares with the Megatron of 2023.
     if (d.pipeline > 2) strategy.pipeline.overlap_messages = s_.profile.overlap_messages && !contains(source_, "arXiv 2401.10241");
     if (profile_ == "nanotron" && d.pipeline > 1) apply_nanotron_release(row_, s_);
-    const bool pieces = profile_.starts_with("megatron") && contains(note_, "--tp-comm-overlap");
+    if (profile_ == "megatron-core") apply_megatron_layout(megatron_arguments_, s_);
+    const bool pieces = megatron_arguments_.empty() && profile_.starts_with("megatron") && contains(note_, "--tp-comm-overlap");
     if (pieces && strategy.parallelism.sequence_parallel) strategy.parallelism.overlap_tensor = s_.profile.overlap_tensor = true;
   }
 

@@ -1,16 +1,23 @@
-// The job that Megatron's arguments describe, as Megatron's CI states them: rows whose command is known are imported, not read column by column.
-// Leaves out what the arguments mean (sim/importers).
+// What Megatron-LM's command line and environment say about a run beyond the columns of a table of measured runs.
+// Leaves out the columns themselves (measured_run.h).
 #pragma once
 
+#include <optional>
 #include <string>
 
-#include "sim/config/value.h"
 #include "sim/scenario/scenario.h"
 
 namespace rehearse::scenario {
 
-/// `arguments` and `environment`: JSON objects, names with dashes or underscores; the latter may be empty. `around`: the keys of a scenario that the
-/// arguments do not say (its cluster); they win. Throws ConfigError when the texts are no JSON objects, contradict themselves or cannot be simulated.
-Scenario scenario_of_arguments(const std::string& arguments, const std::string& environment, const config::Value& around);
+/// Applies `arguments` (JSON object, dashes as on the command line) and `environment` (JSON object, may be empty) to a
+/// scenario whose profile is one of Megatron's. Absent arguments have Megatron's defaults (megatron/training/arguments.py).
+/// Returns why the run cannot be simulated, if so. Throws ConfigError when the texts are no JSON objects.
+std::optional<std::string> apply_megatron_arguments(const std::string& arguments, const std::string& environment, Scenario& scenario);
+
+/// Layers that the arguments' hybrid pattern has, 0 where there is none. Throws ConfigError as above.
+std::int64_t hybrid_layers(const std::string& arguments);
+
+/// What the arguments say of stages and shards. Call when the degrees and the pipeline's chunks are known.
+void apply_megatron_layout(const std::string& arguments, Scenario& scenario);
 
 }  // namespace rehearse::scenario

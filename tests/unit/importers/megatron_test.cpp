@@ -636,6 +636,12 @@ TEST(Megatron, KernelsThatTheProfileDoesNotHave) {
   EXPECT_EQ(key(read(dense + "--fp8-format hybrid"), "profile.current_scaling"), "-");
 }
 
+TEST(Megatron, NoLayersOfABlockAreMadeAgain) {
+  const std::string common = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 256 --micro-batch-size 1 --global-batch-size 8 --vocab-size 4096 --bf16 --recompute-granularity full --recompute-num-layers 0 ";
+  EXPECT_EQ(key(read(common + "--recompute-method block"), "memory.recompute"), "none");
+  EXPECT_TRUE(has(refused(common + "--recompute-method uniform"), "0 layers under one checkpoint"));
+}
+
 TEST(CublasWorkspaceConfig, AddsUpPairsOfSizeAndCount) {
   EXPECT_EQ(cublas_workspace_of(":4096:8"), 32_MiB);
   EXPECT_EQ(cublas_workspace_of(":4096:2:16:8"), 8320_KiB);

@@ -2,54 +2,51 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
-#include "sim/config/document.h"
-#include "sim/core/error.h"
+#include "hwmodels/topology/cluster.h"
 #include "sim/model/shapes.h"
 #include "sim/scenario/simulate.h"
+#include "tests/unit/scenario/small_jobs.h"
 
 namespace rehearse::scenario::megatron_arguments_test {
 namespace {
 
-/// Llama's layers, two of them, on one GPU, as Megatron's arguments have it; `more` arguments in place of these, and `environment`, as JSON.
-Scenario job(const std::string& more = "{}", const std::string& environment = "", const char* node = "dgx-h100", int gpus = 1) {
-  auto arguments = nlohmann::json::parse(R"({"num-layers": 2, "hidden-size": 512, "num-attention-heads": 8, "ffn-hidden-size": 1024, "seq-length": 256, "max-position-embeddings": 256, "vocab-size": 4096,
-      "micro-batch-size": 1, "bf16": true, "swiglu": true, "normalization": "RMSNorm", "position-embedding-type": "rope", "disable-bias-linear": true, "untie-embeddings-and-output-weights": true})");
-  arguments.merge_patch(nlohmann::json::parse(more));
-  if (!arguments.contains("global-batch-size")) arguments["global-batch-size"] = gpus;
-  const std::string cluster = std::string("cluster: {node: ") + node + ", gpus_per_node: " + std::to_string(gpus) + "}";
-  return scenario_of_arguments(arguments.dump(), environment, config::parse_document(cluster, "cluster.yaml").root);
-}
-
-std::string refused(const std::string& more, int gpus = 1) {
-  try {
-    job(more, "", "dgx-h100", gpus);
-  } catch (const ConfigError& error) {
-    return to_string(error.diagnostics().front());
-  }
-  return "";
+Scenario megatron_job(const std::string& gpu, const std::string& node) {
+  Scenario s;
+  s.model = small_llama(2);
+  s.strategy = small_job(1);
+  s.profile = strategies::load_profile("megatron-core");
+  s.cluster = hwmodels::load_cluster(node, 1, "rail-fat-tree", gpu);
+  s.cluster.gpus_per_node = 1;
+  return s;
 }
 
 std::int64_t peak(const Scenario& s) { return simulate(s, {}).classes.front().memory.peak_allocated.value; }
 
 TEST(MegatronArguments, NameWhatCannotBeSimulated) {
-  EXPECT_NE(refused(R"({"use-megatron-fsdp": true, "data-parallel-sharding-strategy": "optim"})").find("Megatron-FSDP with the strategy optim"), std::string::npos);
-  EXPECT_NE(refused(R"({"export-kd-cfg": "teacher.yaml"})").find("learning from another model"), std::string::npos);
-  EXPECT_EQ(refused("{}"), "");
-  EXPECT_THROW(scenario_of_arguments("[1", "", {}), ConfigError);
+  Scenario s = megatron_job("a100-80gb-sxm", "dgx-a100");
+  EXPECT_TRUE(apply_megatron_arguments(R"({"use-megatron-fsdp": true, "data-parallel-sharding-strategy": "optim"})", "", s));
+  EXPECT_FALSE(apply_megatron_arguments(R"({"swiglu": true})", "", s));
+  EXPECT_THROW(apply_megatron_arguments("[1", "", s), ConfigError);
 }
 
 TEST(MegatronArguments, HybridPatternsGiveLayersTheirPartsAndStages) {
-  const Scenario s = job(R"({"hybrid-layer-pattern": "M-M*-|M-M*-", "mamba-num-groups": 4, "pipeline-model-parallel-size": 2, "num-layers": null, "position-embedding-type": "none"})", "", "dgx-h100", 2);
+  const std::string arguments = R"({"hybrid-layer-pattern": "M-M*-|M-M*-", "mamba-num-groups": 4})";
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  ASSERT_FALSE(apply_megatron_arguments(arguments, "", s));
   EXPECT_EQ(model::layer_pattern_of(s.model), "M-M*-M-M*-");
   EXPECT_EQ(s.model.state_space.groups, 4);
   EXPECT_EQ(s.model.state_space.inner(), 2 * s.model.hidden);
+  EXPECT_EQ(hybrid_layers(arguments), 10);
+  EXPECT_EQ(hybrid_layers(R"({"swiglu": true})"), 0);
+  s.strategy.parallelism.degrees.pipeline = 2;
+  apply_megatron_layout(arguments, s);
   EXPECT_EQ(s.strategy.pipeline.layers_per_stage, (std::vector<std::int64_t>{5, 5}));
+  EXPECT_NE(apply_megatron_arguments(R"({"hybrid-layer-pattern": "M-/M*"})", "", s).value_or("").find("multi-token prediction"), std::string::npos);
 }
 
 TEST(MegatronArguments, LocalLayersHaveUnfusedAttentionAndNoTransformerEngine) {
-  const Scenario s = job(R"({"transformer-impl": "local"})");
+  Scenario s = megatron_job("a100-80gb-sxm", "dgx-a100");
+  ASSERT_FALSE(apply_megatron_arguments(R"({"transformer-impl": "local"})", "", s));
   EXPECT_EQ(s.strategy.training.attention, "unfused");
   EXPECT_FALSE(s.profile.transformer_engine);
 }
@@ -58,40 +55,50 @@ TEST(MegatronArguments, LocalLayersHaveUnfusedAttentionAndNoTransformerEngine) {
 // and RMSNorm are operators of PyTorch there; FlagScale's flag for RMSNorm is Apex's kernel.
 TEST(MegatronArguments, ModelsFromBeforeMegatronCoreHaveAFlashAttentionOfTheirOwn) {
   using strategies::Fusion;
-  const std::string common = R"({"transformer-impl": "local", "use-flash-attn": true, )";
-  const Scenario legacy = job(common + R"("use-legacy-models": true})");
+  const std::string common = R"("transformer-impl": "local", "use-flash-attn": true, "swiglu": true, )";
+  Scenario legacy = megatron_job("h100-sxm", "dgx-h100");
+  ASSERT_FALSE(apply_megatron_arguments("{" + common + R"("use-legacy-models": true, "normalization": "RMSNorm"})", "", legacy));
   EXPECT_NE(legacy.strategy.training.attention.value_or("flash"), "unfused");
   EXPECT_EQ(legacy.profile.cudnn_attention_from, 0);
   EXPECT_EQ(legacy.profile.rope, Fusion::eager);
   EXPECT_EQ(legacy.profile.activation, Fusion::native);
   EXPECT_EQ(legacy.profile.norm, Fusion::eager);
-  const Scenario fork = job(common + R"("use-mcore-models": false, "normalization": null, "apply-layernorm-rms": true})");
+  Scenario fork = megatron_job("h100-sxm", "dgx-h100");
+  ASSERT_FALSE(apply_megatron_arguments("{" + common + R"("use-mcore-models": false, "apply-layernorm-rms": true})", "", fork));
   EXPECT_EQ(fork.model.norm, model::Norm::rms_norm);
   EXPECT_EQ(fork.profile.norm, Fusion::fused);
-  const Scenario core = job(common + R"("use-mcore-models": true})");
+  Scenario core = megatron_job("h100-sxm", "dgx-h100");
+  ASSERT_FALSE(apply_megatron_arguments("{" + common + R"("normalization": "RMSNorm"})", "", core));
   EXPECT_EQ(core.strategy.training.attention, "unfused");
   EXPECT_EQ(core.profile.rope, Fusion::fused);
 }
 
 TEST(MegatronArguments, SwitchFusedKernelsOff) {
   using strategies::Fusion;
-  const Scenario s = job(R"({"no-rope-fusion": true, "no-bias-swiglu-fusion": true})"), fused = job();
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  ASSERT_FALSE(apply_megatron_arguments(R"({"swiglu": true, "no-rope-fusion": true, "no-bias-swiglu-fusion": true})", "", s));
   EXPECT_EQ(s.profile.rope, Fusion::eager);
   EXPECT_EQ(s.profile.rope_form, strategies::RopeForm::angles);
   EXPECT_EQ(s.profile.activation, Fusion::native);
+  Scenario fused = megatron_job("h100-sxm", "dgx-h100");
+  ASSERT_FALSE(apply_megatron_arguments(R"({"swiglu": true})", "", fused));
   EXPECT_EQ(fused.profile.rope, Fusion::fused);
   EXPECT_EQ(fused.profile.activation, Fusion::fused);
 }
 
 TEST(MegatronArguments, SayHowOftenGarbageIsCollected) {
-  EXPECT_EQ(job(R"({"manual-gc": true, "manual-gc-interval": 5})").strategy.training.collection_interval, 5);
-  EXPECT_EQ(job(R"({"manual-gc-interval": 5})").strategy.training.collection_interval, 0);   // without --manual-gc Python decides
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  ASSERT_FALSE(apply_megatron_arguments(R"({"manual-gc": true, "manual-gc-interval": 5})", "", s));
+  EXPECT_EQ(s.strategy.training.collection_interval, 5);
+  Scenario other = megatron_job("h100-sxm", "dgx-h100");
+  ASSERT_FALSE(apply_megatron_arguments(R"({"manual-gc-interval": 5})", "", other));   // without --manual-gc Python decides
+  EXPECT_EQ(other.strategy.training.collection_interval, 0);
 }
 
 // A small job waits for its host: a collection of 200 ms every fifth step is 40 ms of each, one every hundredth 2 ms.
 TEST(GarbageCollection, HoldsTheHostOnceInSoManySteps) {
   const auto step = [](std::int64_t interval) {
-    Scenario s = job();
+    Scenario s = megatron_job("h100-sxm", "dgx-h100");
     s.profile.collection_host = seconds(0.2);
     s.strategy.training.collection_interval = interval;
     return simulate(s, {}).step_time;
@@ -104,7 +111,7 @@ TEST(GarbageCollection, HoldsTheHostOnceInSoManySteps) {
 // last of the device's work (within 4 %).
 TEST(DistributedOptimizer, HoldsTheHostForEachParameterOfItsShare) {
   const auto step = [](int norm, int update) {
-    Scenario s = job();
+    Scenario s = megatron_job("h100-sxm", "dgx-h100");
     s.profile.norm_host = microseconds(norm);
     s.profile.update_host = microseconds(update);
     return simulate(s, {}).step_time;
@@ -118,7 +125,13 @@ TEST(DistributedOptimizer, HoldsTheHostForEachParameterOfItsShare) {
 // Only a router that has no loss, no bias and no forced choice is left to itself.
 TEST(MegatronArguments, ARouterThatNothingBalancesHasPopularExperts) {
   using strategies::RoutingKind;
-  const auto routing = [](const std::string& more) { return job("{" + more + R"("num-experts": 8, "moe-grouped-gemm": true})").strategy.experts.routing.distribution; };
+  const auto routing = [](const std::string& more) {
+    Scenario s = megatron_job("h100-sxm", "dgx-h100");
+    s.model.experts.experts = 8;
+    s.model.experts.top_k = 2;
+    EXPECT_FALSE(apply_megatron_arguments("{" + more + R"("moe-grouped-gemm": true})", "", s));
+    return s.strategy.experts.routing.distribution;
+  };
   const std::string none = R"("moe-router-load-balancing-type": "none", )";
   EXPECT_EQ(routing(none), RoutingKind::zipf);
   EXPECT_EQ(routing(none + R"("moe-router-force-load-balancing": true, )"), RoutingKind::balanced);
@@ -128,27 +141,30 @@ TEST(MegatronArguments, ARouterThatNothingBalancesHasPopularExperts) {
 }
 
 TEST(MegatronArguments, NameFormatsOfGradientsAndMoments) {
-  const Scenario s = job(R"({"grad-reduce-in-bf16": true, "exp-avg-dtype": "bf16", "exp-avg-sq-dtype": "bf16"})");
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  ASSERT_FALSE(apply_megatron_arguments(R"({"bf16": true, "grad-reduce-in-bf16": true, "exp-avg-dtype": "bf16", "exp-avg-sq-dtype": "bf16"})", "", s));
   EXPECT_EQ(s.profile.gradient, DType::bf16);
   EXPECT_EQ(s.strategy.data_parallel.reduce_dtype, DType::bf16);
   EXPECT_EQ(s.profile.optimizer_state, DType::bf16);
-  EXPECT_EQ(job().profile.gradient, DType::fp32);
-  EXPECT_NE(refused(R"({"exp-avg-dtype": "bf16"})").find("moments in different"), std::string::npos);
+  Scenario wide = megatron_job("h100-sxm", "dgx-h100");
+  ASSERT_FALSE(apply_megatron_arguments(R"({"bf16": true, "exp-avg-dtype": "bf16"})", "", wide));
+  EXPECT_EQ(wide.profile.gradient, DType::fp32);
+  EXPECT_FALSE(wide.strategy.training.optimizer_state_dtype);
 }
 
 // Two PyTorch handles (main thread, autograd thread) of 32 instead of 8320 KiB; Transformer Engine 4 MiB either way.
 TEST(Workspaces, OneForEachThreadsHandle) {
-  const auto with = [](const std::string& environment) {
-    Scenario s = job(R"({"hidden-dropout": 0, "attention-dropout": 0})", environment, "dgx-a100");
-    s.profile.states_at_first_step = false;   // no blocks of odd sizes where activations were
-    return peak(s);
-  };
-  EXPECT_EQ(with(R"({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"})") - with(""), 2 * (32_MiB - 8320_KiB).value);
+  Scenario s = megatron_job("a100-80gb-sxm", "dgx-a100");
+  s.profile.states_at_first_step = false;   // no blocks of odd sizes where activations were
+  const std::int64_t usual = peak(s);
+  ASSERT_FALSE(apply_megatron_arguments(R"({"hidden-dropout": 0, "attention-dropout": 0})", R"({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"})", s));
+  s.profile.fused_gradient_accumulation = s.profile.dummy_weight_gradients = true;
+  EXPECT_EQ(peak(s) - usual, 2 * (32_MiB - 8320_KiB).value);
 }
 
 // The compiled loss writes exponentials beside the fp32 logits: tokens x vocabulary x 4 bytes more at the peak.
 TEST(CompiledVocabularyParallelLoss, HoldsOneMoreCopyOfTheLogits) {
-  Scenario s = job();
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
   s.model.vocab = 64 * 1024;
   s.profile.loss = strategies::LossKind::vocab_parallel;
   const std::int64_t in_place = peak(s);
@@ -158,7 +174,8 @@ TEST(CompiledVocabularyParallelLoss, HoldsOneMoreCopyOfTheLogits) {
 
 // Scores of one layer stay: 1 sample x 8 heads x 256 x 256 x 2 bytes. Only Megatron's own attention writes into the buffer.
 TEST(MemoryBuffer, HoldsTheScoresOfOneLayer) {
-  Scenario s = job(R"({"transformer-impl": "local"})", "", "dgx-a100");
+  Scenario s = megatron_job("a100-80gb-sxm", "dgx-a100");
+  ASSERT_FALSE(apply_megatron_arguments(R"({"transformer-impl": "local"})", "", s));
   s.profile.states_at_first_step = false;
   ASSERT_TRUE(s.profile.memory_buffer);
   const std::int64_t with = peak(s);
@@ -188,107 +205,117 @@ TEST(Workspaces, GroupedExpertsHaveOneForEachStream) {
 // On Blackwell cuDNN cannot add up in a fixed order with dropout. FlashAttention's output is copied for the next product, and
 // both are kept: 2 layers x 256 tokens x 512 x 2 bytes.
 TEST(DeterministicAttention, IsFlashAttentionOnBlackwell) {
-  auto kept = [](const char* node, const char* arguments) {
-    Scenario s = job(arguments, "", node);
+  auto kept = [](const char* node, const char* gpu, const char* arguments) {
+    Scenario s = megatron_job(gpu, node);
     s.model.vocab = 64 * 1024;   // the loss is the peak
+    EXPECT_FALSE(apply_megatron_arguments(arguments, "", s));
     s.profile.states_at_first_step = false;
     return peak(s);
   };
+  const char* free = R"({"swiglu": false})";
   const char* fixed = R"({"deterministic-mode": true})";
-  EXPECT_EQ(kept("dgx-b200", fixed) - kept("dgx-b200", "{}"), 2 * 256 * 512 * 2);
-  EXPECT_EQ(kept("dgx-h100", fixed), kept("dgx-h100", "{}"));
-  EXPECT_EQ(kept("dgx-b200", R"({"deterministic-mode": true, "attention-dropout": 0})"), kept("dgx-b200", R"({"attention-dropout": 0})"));
+  EXPECT_EQ(kept("dgx-b200", "b200-sxm", fixed) - kept("dgx-b200", "b200-sxm", free), 2 * 256 * 512 * 2);
+  EXPECT_EQ(kept("dgx-h100", "h100-sxm", fixed), kept("dgx-h100", "h100-sxm", free));
+  EXPECT_EQ(kept("dgx-b200", "b200-sxm", R"({"deterministic-mode": true, "attention-dropout": 0})"), kept("dgx-b200", "b200-sxm", R"({"attention-dropout": 0})"));
 }
 
 // fp32 gradients are a habit of bf16 runs.
 TEST(MegatronArguments, GradientsOfFp16RunsAreNarrow) {
-  EXPECT_EQ(job(R"({"bf16": false, "fp16": true})").profile.gradient, DType::fp16);
-  EXPECT_EQ(job(R"({"bf16": false, "fp16": true, "accumulate-allreduce-grads-in-fp32": true})").profile.gradient, DType::fp32);
+  Scenario s = megatron_job("a100-80gb-sxm", "dgx-a100");
+  s.strategy.training.precision = strategies::Precision::fp16;
+  ASSERT_FALSE(apply_megatron_arguments(R"({"fp16": true})", "", s));
+  EXPECT_EQ(s.profile.gradient, DType::fp16);
+  s = megatron_job("a100-80gb-sxm", "dgx-a100");
+  ASSERT_FALSE(apply_megatron_arguments(R"({"fp16": true, "accumulate-allreduce-grads-in-fp32": true})", "", s));
+  EXPECT_EQ(s.profile.gradient, DType::fp32);
 }
 
 // Of Megatron's own attention without its fused softmax the fp32 result is kept: 2 layers x 8 heads x 256 x 256 x 4 bytes, where there were 2.
 TEST(MegatronArguments, UnfusedSoftmaxKeepsItsWideResult) {
-  auto kept = [](const char* arguments) {
-    Scenario s = job(arguments, "", "dgx-a100");
+  auto job = [](const char* arguments) {
+    Scenario s = megatron_job("a100-80gb-sxm", "dgx-a100");
     s.model.vocab = 64 * 1024;   // the loss is the peak
+    EXPECT_FALSE(apply_megatron_arguments(arguments, "", s));
     s.profile.states_at_first_step = false;
     return peak(s);
   };
-  const std::int64_t fused = kept(R"({"transformer-impl": "local", "apply-query-key-layer-scaling": true})");
-  const std::int64_t unfused = kept(R"({"transformer-impl": "local", "apply-query-key-layer-scaling": true, "no-masked-softmax-fusion": true})");
+  const std::int64_t fused = job(R"({"transformer-impl": "local", "apply-query-key-layer-scaling": true})");
+  const std::int64_t unfused = job(R"({"transformer-impl": "local", "apply-query-key-layer-scaling": true, "no-masked-softmax-fusion": true})");
   EXPECT_EQ(unfused - fused, 2 * 8 * 256 * 256 * 2);
 }
 
 TEST(MegatronLayout, LettersSayWhatEachChunkHolds) {
-  const Scenario s = job(R"({"num-layers": 16, "pipeline-model-parallel-size": 2, "mtp-num-layers": 1, "pipeline-model-parallel-layout": "Et*3|(tt|)*6tmL", "global-batch-size": 4})", "", "dgx-h100", 2);
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  s.model = small_llama(16);
+  s.strategy = small_job(1, 2, 4);
+  apply_megatron_layout(R"({"pipeline-model-parallel-layout": "Et*3|(tt|)*6tmL", "overlap-moe-expert-parallel-comm": true})", s);
   EXPECT_EQ(s.strategy.pipeline.layers_per_stage, (std::vector<std::int64_t>{3, 2, 2, 2, 2, 2, 2, 1}));
   EXPECT_EQ(s.strategy.pipeline.virtual_stages, 4);
   EXPECT_EQ(s.strategy.pipeline.schedule, "interleaved-1f1b");
-  for (const char* no_layout : {"(tt", "t)", "*3t", "t*0|t", "((((t*9999)*9999)*9999)*9999)"})
-    EXPECT_NE(refused(std::string(R"({"pipeline-model-parallel-size": 2, "pipeline-model-parallel-layout": ")") + no_layout + "\"}", 2).find("is not a pipeline layout"), std::string::npos) << no_layout;
+  EXPECT_TRUE(s.strategy.experts.overlap_exchange);
+  for (const char* no_layout : {"(tt", "t)", "*3t", "t*0|t", "((((t*9999)*9999)*9999)*9999)"}) {
+    s.strategy = small_job(1, 2, 4);
+    apply_megatron_layout((std::string(R"({"pipeline-model-parallel-layout": ")") + no_layout + "\"}").c_str(), s);
+    EXPECT_TRUE(s.strategy.pipeline.layers_per_stage.empty()) << no_layout;
+  }
 }
 
 TEST(MegatronLayout, FirstAndLastStageMayHoldFewerLayers) {
-  const Scenario s = job(R"({"num-layers": 12, "pipeline-model-parallel-size": 4, "decoder-first-pipeline-num-layers": 2, "decoder-last-pipeline-num-layers": 2, "global-batch-size": 4})", "", "dgx-h100", 4);
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  s.model = small_llama(12);
+  s.strategy = small_job(1, 4, 4);
+  apply_megatron_layout(R"({"decoder-first-pipeline-num-layers": 2, "decoder-last-pipeline-num-layers": 2})", s);
   EXPECT_EQ(s.strategy.pipeline.layers_per_stage, (std::vector<std::int64_t>{2, 4, 4, 2}));
 }
 
 // 6 layers, embedding and loss: one for each of 8 chunks, none left for the first and the last.
 TEST(MegatronLayout, EmbeddingAndLossMayCountAsLayers) {
-  const Scenario s = job(R"({"num-layers": 6, "pipeline-model-parallel-size": 4, "num-virtual-stages-per-pipeline-rank": 2, "account-for-embedding-in-pipeline-split": true, "account-for-loss-in-pipeline-split": true, "global-batch-size": 4})", "", "dgx-h100", 4);
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  s.model = small_llama(6);
+  s.strategy = small_job(1, 4, 4);
+  s.strategy.pipeline.virtual_stages = 2;
+  apply_megatron_layout(R"({"account-for-embedding-in-pipeline-split": true, "account-for-loss-in-pipeline-split": true})", s);
   EXPECT_EQ(s.strategy.pipeline.layers_per_stage, (std::vector<std::int64_t>{0, 1, 1, 1, 1, 1, 1, 0}));
 }
 
 // Megatron merges a forward and a backward of one stage, or of interleaved ones.
 TEST(MegatronLayout, TheExchangeOfExpertsOverlapsWhereMegatronCan) {
-  const auto overlaps = [](const std::string& more, int gpus) {
-    return job(R"({"num-experts": 8, "moe-grouped-gemm": true, "moe-token-dispatcher-type": "alltoall", "expert-model-parallel-size": 2, "num-layers": 16, "global-batch-size": 8, "overlap-moe-expert-parallel-comm": true)" + more + "}", "", "dgx-h100", gpus).strategy.experts.overlap_exchange;
-  };
-  EXPECT_TRUE(overlaps("", 2));
-  EXPECT_FALSE(overlaps(R"(, "pipeline-model-parallel-size": 4)", 8));
-  EXPECT_TRUE(overlaps(R"(, "pipeline-model-parallel-size": 4, "num-virtual-stages-per-pipeline-rank": 2)", 8));
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  const char* arguments = R"({"overlap-moe-expert-parallel-comm": true})";
+  apply_megatron_layout(arguments, s);
+  EXPECT_TRUE(s.strategy.experts.overlap_exchange);
+  s.strategy = small_job(1, 4, 4);
+  apply_megatron_layout(arguments, s);
+  EXPECT_FALSE(s.strategy.experts.overlap_exchange);
+  s.strategy.pipeline.virtual_stages = 2;
+  apply_megatron_layout(arguments, s);
+  EXPECT_TRUE(s.strategy.experts.overlap_exchange);
 }
 
 TEST(MegatronArguments, NameDispatchersAndGraphs) {
-  const auto with = [](const std::string& more) { return job(R"({"num-experts": 8, "moe-grouped-gemm": true, "expert-model-parallel-size": 2, "moe-token-dispatcher-type": "flex")" + more + "}", "", "dgx-h100", 2); };
-  const Scenario s = with(R"(, "moe-flex-dispatcher-backend": "hybridep", "moe-hybridep-num-sms": 24, "moe-deepep-num-sms": 20, "cuda-graph-impl": "transformer_engine", "cuda-graph-scope": "[attn moe_router]", "recompute-granularity": "selective", "recompute-modules": "moe_act layernorm")");
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  s.model.experts.experts = 8;
+  ASSERT_FALSE(apply_megatron_arguments(R"({"moe-token-dispatcher-type": "flex", "moe-flex-dispatcher-backend": "hybridep", "moe-hybridep-num-sms": 24, "moe-deepep-num-sms": 20, "cuda-graph-scope": "[attn moe_router]", "recompute-modules": "moe_act layernorm"})", "", s));
   EXPECT_EQ(s.strategy.experts.dispatch_sms, 24);
-  EXPECT_EQ(s.strategy.experts.dispatcher, strategies::Dispatcher::hybridep);
+  EXPECT_EQ(s.profile.dispatcher, strategies::Dispatcher::hybridep);
   EXPECT_EQ(s.strategy.training.cuda_graph_modules, (std::vector<std::string>{"attn", "moe_router"}));
   EXPECT_EQ(s.strategy.memory.recompute_modules, (std::vector<std::string>{"moe_act", "layernorm"}));
-  EXPECT_EQ(with("").strategy.experts.dispatcher, strategies::Dispatcher::deepep);
-  EXPECT_FALSE(with("").strategy.experts.fused_index_map.value_or(false));
-  EXPECT_TRUE(with(R"(, "enable-experimental": true)").strategy.experts.fused_index_map.value_or(false));
+  ASSERT_FALSE(apply_megatron_arguments(R"({"moe-token-dispatcher-type": "flex"})", "", s));
+  EXPECT_EQ(s.profile.dispatcher, strategies::Dispatcher::deepep);
+  EXPECT_FALSE(s.profile.fused_index_map);
+  ASSERT_FALSE(apply_megatron_arguments(R"({"moe-token-dispatcher-type": "flex", "enable-experimental": true})", "", s));
+  EXPECT_TRUE(s.profile.fused_index_map);
 }
 
 TEST(MegatronArguments, NameFusedRoutersAndPermutations) {
-  const auto with = [](const std::string& more) { return job(R"({"num-experts": 8)" + more + "}"); };
-  const Scenario router = with(R"(, "moe-grouped-gemm": true, "moe-router-fusion": true)"), permute = with(R"(, "moe-permute-fusion": true)");
-  EXPECT_TRUE(router.strategy.experts.fused_router.value_or(router.profile.fused_router));
-  EXPECT_FALSE(router.strategy.experts.fused_permute.value_or(router.profile.fused_permute));   // both are off by default
-  EXPECT_TRUE(router.profile.grouped_experts);
-  EXPECT_FALSE(permute.strategy.experts.fused_router.value_or(permute.profile.fused_router));
-  EXPECT_TRUE(permute.strategy.experts.fused_permute.value_or(permute.profile.fused_permute));
-  EXPECT_FALSE(permute.profile.grouped_experts);
-}
-
-// Instances of the optimizer share states among fewer ranks; whole matrices have an owner each under Muon.
-TEST(MegatronArguments, NameWhoSharesOptimizerStates) {
-  const Scenario instances = job(R"({"use-distributed-optimizer": true, "num-distributed-optimizer-instances": 2})", "", "dgx-h100", 8);
-  EXPECT_EQ(instances.strategy.parallelism.degrees.shard(), 4);
-  const Scenario muon = job(R"({"use-distributed-optimizer": true, "optimizer": "muon"})", "", "dgx-h100", 8);
-  EXPECT_EQ(muon.strategy.data_parallel.kind, strategies::DataParallelKind::ddp);
-  EXPECT_TRUE(muon.profile.muon_owners);
-  EXPECT_NE(refused(R"({"use-distributed-optimizer": true, "num-distributed-optimizer-instances": 3})", 8).find("8 data-parallel ranks"), std::string::npos);
-}
-
-// Variables that change nothing here, or that other programs read, are not arguments.
-TEST(MegatronArguments, AreReadBesideTheEnvironment) {
-  const Scenario s = job("{}", R"({"NVTE_ALLOW_NONDETERMINISTIC_ALGO": 0, "NVTE_FUSED_ATTN": 0, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "NCCL_ALGO": "Ring", "SKIP_PYTEST": 1})");
-  EXPECT_TRUE(s.profile.deterministic_attention);
-  EXPECT_EQ(s.profile.cudnn_attention_from, 0);
-  EXPECT_TRUE(s.profile.expandable_segments);
-  EXPECT_FALSE(job("{}", R"({"NVTE_ALLOW_NONDETERMINISTIC_ALGO": 1})").profile.deterministic_attention);
+  Scenario s = megatron_job("h100-sxm", "dgx-h100");
+  s.model.experts.experts = 8;
+  ASSERT_FALSE(apply_megatron_arguments(R"({"moe-grouped-gemm": true, "moe-router-fusion": true})", "", s));
+  EXPECT_TRUE(s.profile.fused_router);
+  EXPECT_FALSE(s.profile.fused_permute);   // both are off by default
+  ASSERT_FALSE(apply_megatron_arguments(R"({"moe-grouped-gemm": true, "moe-permute-fusion": true})", "", s));
+  EXPECT_FALSE(s.profile.fused_router);
+  EXPECT_TRUE(s.profile.fused_permute);
 }
 
 }  // namespace
