@@ -269,16 +269,10 @@ class Megatron {
   void read_modules(const std::string& granularity) {
     const config::Value* v = in_.find("recompute_modules");
     if (v == nullptr || granularity != "selective") return;
-    std::vector<std::string> modules;
     std::string text = v->text();
     for (const config::Value& item : v->items()) text += " " + item.text();
-    std::string word;
-    for (const char c : text + " ") {
-      if ((c >= 'a' && c <= 'z') || c == '_') word += c;
-      else if (!word.empty()) modules.push_back(std::exchange(word, {}));
-    }
     std::vector<std::string> known;
-    for (const std::string& m : modules) {
+    for (const std::string& m : module_names(text)) {
       if (m == "core_attn" || m == "layernorm" || m == "mlp" || m == "mla_up_proj" || m == "moe" || m == "moe_act" || m == "shared_experts") known.push_back(m);
       else return in_.refuse("recompute_modules", "recomputing " + m);
     }

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "sim/config/value.h"
 #include "sim/core/units.h"
@@ -24,6 +25,9 @@ struct MegatronLayer {
   bool gated = false, rms_norm = false, qk_norm = false, linear_biases = true, untied = false;
   std::optional<std::string> position;   // as Megatron names it: learned_absolute, rope, ...
 };
+
+/// Names of modules in small letters, of a list's text or of words: "[attn moe_router]", "attn,mlp".
+std::vector<std::string> module_names(const std::string& text);
 
 /// CUBLAS_WORKSPACE_CONFIG, ":KiB:count" once or more often: the bytes of one handle; 0 where it has no sizes.
 Bytes cublas_workspace_of(const std::string& config);

@@ -69,19 +69,12 @@ void read_fusions(Importer& in, const MegatronLayer& layer) {
   if (eager && layer.gated) in.set("profile.activation", "native", swiglu);
 }
 
-/// Words of small letters, as a list or as one text.
-std::vector<std::string> words_of(Importer& in, const char* key) {
+std::vector<std::string> modules_of(Importer& in, const char* key) {
   const config::Value* v = in.find(key);
   if (v == nullptr) return {};
   std::string text = v->text();
   for (const config::Value& item : v->items()) text += " " + item.text();
-  std::vector<std::string> words;
-  std::string word;
-  for (const char c : text + " ") {
-    if ((c >= 'a' && c <= 'z') || c == '_') word += c;
-    else if (!word.empty()) words.push_back(std::exchange(word, {}));
-  }
-  return words;
+  return module_names(text);
 }
 
 /// Source: megatron/core/transformer/transformer_config.py, cuda_graph_impl, cuda_graph_modules and what it does of their older names.
@@ -94,8 +87,8 @@ void read_graphs(Importer& in, bool experts) {
       if (*on) by = older, implementation = "by its older name";
       else in.use(older, "no graphs");
     }
-  std::vector<std::string> modules = words_of(in, kModules);
-  for (std::string& word : words_of(in, kScope)) modules.push_back(std::move(word));
+  std::vector<std::string> modules = modules_of(in, kModules);
+  for (std::string& word : modules_of(in, kScope)) modules.push_back(std::move(word));
   const char* parts = in.has(kModules) ? kModules : kScope;
   std::erase_if(modules, [](const std::string& m) { return m == "full" || m == "full_iteration_inference" || m == "one"; });   // None, without its capital
   if (implementation == "none" || implementation == "one") {

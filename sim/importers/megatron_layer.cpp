@@ -1,9 +1,21 @@
 #include "sim/importers/importer.h"
 #include "sim/importers/megatron.h"
 
+#include <utility>
+
 #include "sim/config/units.h"
 
 namespace rehearse::importers {
+
+std::vector<std::string> module_names(const std::string& text) {
+  std::vector<std::string> names;
+  std::string name;
+  for (const char c : text + " ") {
+    if ((c >= 'a' && c <= 'z') || c == '_') name += c;
+    else if (!name.empty()) names.push_back(std::exchange(name, {}));
+  }
+  return names;
+}
 
 MegatronLayer megatron_layer(const config::Value& arguments) {
   const auto flag = [&](const char* name, bool otherwise = false) {

@@ -2,14 +2,11 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <utility>
 
 #include "sim/config/document.h"
 #include "sim/importers/argument_text.h"
-#include "sim/importers/hybrid_pattern.h"
 #include "sim/importers/megatron.h"
 #include "sim/model/pipeline_layout.h"
-#include "sim/model/shapes.h"
 #include "strategies/pipeline/partition.h"
 #include "strategies/stage_layers.h"
 
@@ -52,30 +49,6 @@ bool apply_expert_layers(const std::string& text, model::ModelDescription& m) {
   return true;
 }
 
-importers::HybridPattern hybrid_pattern_of(const Arguments& a) {
-  const std::string text = a.word("hybrid-layer-pattern");
-  return importers::hybrid_pattern(text.empty() ? a.word("hybrid-override-pattern") : text);
-}
-
-/// Layers of state-space mixers, attention, MLPs and experts, and the mixers' sizes (megatron/core/transformer/transformer_config.py,
-/// ssm/mamba_mixer.py). Returns what is wrong.
-std::optional<std::string> apply_hybrid_pattern(const Arguments& a, model::ModelDescription& m) {
-  if (a.word("hybrid-layer-pattern").empty() && a.word("hybrid-override-pattern").empty()) return std::nullopt;
-  const importers::HybridPattern pattern = hybrid_pattern_of(a);
-  if (!pattern.problem.empty()) return pattern.problem + " is not simulated";
-  auto size = [&](const char* name, std::int64_t otherwise) { return static_cast<std::int64_t>(a.number(name, static_cast<double>(otherwise))); };
-  model::StateSpace& mixer = m.state_space;
-  mixer.head_dim = size("mamba-head-dim", 64);
-  mixer.heads = size("mamba-num-heads", mixer.head_dim > 0 ? 2 * m.hidden / mixer.head_dim : 0);
-  mixer.groups = size("mamba-num-groups", 8);
-  mixer.state = size("mamba-state-dim", 128);
-  mixer.convolution = 4, mixer.chunk = 128;
-  m.layers.resize(pattern.letters.size());
-  const std::string problem = model::apply_layer_pattern(pattern.letters, m);
-  if (!problem.empty()) return "the hybrid pattern " + problem;
-  return std::nullopt;
-}
-
 /// A router from scratch that nothing balances (no loss, no bias, not forced). Assumption: experts are as popular as words are, by Zipf's law; such
 /// routers follow tokens by what they are, from early on (Xue et al. 2024, OpenMoE, context-independent specialization).
 void apply_routing(const Arguments& a, Scenario& s) {
@@ -115,17 +88,6 @@ void apply_latent_attention(const Arguments& a, model::ModelDescription& m) {
   m.head_dim = m.latent.qk_nope_head_dim + m.latent.qk_rope_head_dim;
   m.kv_heads = m.heads;
   m.qk_norm = false;   // its norms are those of the latent vectors
-}
-
-/// Names of modules, as a list or as words.
-std::vector<std::string> modules_in(const std::string& text) {
-  std::vector<std::string> out;
-  std::string word;
-  for (const char c : text + " ") {
-    if ((c >= 'a' && c <= 'z') || c == '_') word += c;
-    else if (!word.empty()) out.push_back(std::exchange(word, {}));
-  }
-  return out;
 }
 
 /// Megatron-FSDP's formats of gradients; "auto" is the format of the parameters.
@@ -204,13 +166,12 @@ std::optional<std::string> apply_megatron_arguments(const std::string& arguments
   apply_layer(layer, s);
   apply_legacy_kernels(layer, s.profile);
   apply_moments(a, s);
-  if (auto reason = apply_hybrid_pattern(a, s.model)) return reason;
   apply_latent_attention(a, s.model);
-  s.model.mtp_layers = static_cast<std::int64_t>(a.number("mtp-num-layers", static_cast<double>(hybrid_pattern_of(a).predictions)));
+  s.model.mtp_layers = static_cast<std::int64_t>(a.number("mtp-num-layers", 0));
   s.strategy.training.multi_token_prediction = s.model.mtp_layers > 0;
-  s.strategy.memory.recompute_modules = modules_in(a.word("recompute-modules"));
+  s.strategy.memory.recompute_modules = importers::module_names(a.word("recompute-modules"));
   // --cuda-graph-scope, --cuda-graph-modules from core 0.17 on.
-  s.strategy.training.cuda_graph_modules = modules_in(a.word("cuda-graph-scope") + " " + a.word("cuda-graph-modules"));
+  s.strategy.training.cuda_graph_modules = importers::module_names(a.word("cuda-graph-scope") + " " + a.word("cuda-graph-modules"));
   if (a.flag("manual-gc")) s.strategy.training.collection_interval = static_cast<std::int64_t>(a.number("manual-gc-interval", 0));
   if (a.flag("no-rope-fusion")) s.profile.rope = st::Fusion::eager;
   if (a.flag("no-bias-swiglu-fusion")) s.profile.activation = st::Fusion::native;
@@ -247,7 +208,6 @@ void apply_megatron_layout(const std::string& arguments, Scenario& s) {
   const std::string text = a.word("pipeline-model-parallel-layout");
   if (!st::take_layout(model::read_pipeline_layout(text), d.pipeline, s.strategy.pipeline) && !text.empty() && d.pipeline > 1)
     s.notes.push_back("the pipeline layout " + text + " is not one of as many stages, and is passed over");
-  if (const std::vector<std::int64_t> chunks = hybrid_pattern_of(a).chunks; chunks.size() > 1) st::take_layout({.layers = chunks, .predictions = 0}, d.pipeline, s.strategy.pipeline);
   // Of several stages it merges a forward and a backward under the interleaved schedule only.
   s.strategy.experts.overlap_exchange = a.flag("overlap-moe-expert-parallel-comm") && (d.pipeline == 1 || s.strategy.pipeline.virtual_stages > 1);
   if (a.flag("defer-embedding-wgrad-compute")) s.strategy.pipeline.deferred_head_gradients = static_cast<std::int64_t>(a.number("wgrad-deferral-limit", 0));
@@ -261,11 +221,6 @@ void apply_megatron_layout(const std::string& arguments, Scenario& s) {
   if (last) request.last_rank_layers = static_cast<int>(a.number("decoder-last-pipeline-num-layers", 0));
   if (!st::problems_of(request).empty()) return;  // problems_of(Scenario) says what is wrong with the split
   for (const st::StageLayers& stage : st::partition(request)) s.strategy.pipeline.layers_per_stage.push_back(stage.count);
-}
-
-std::int64_t hybrid_layers(const std::string& arguments) {
-  const importers::HybridPattern pattern = hybrid_pattern_of(Arguments(arguments, "model_args_json"));
-  return pattern.problem.empty() ? static_cast<std::int64_t>(pattern.letters.size()) : 0;
 }
 
 }  // namespace rehearse::scenario

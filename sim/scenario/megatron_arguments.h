@@ -1,5 +1,5 @@
 // What Megatron-LM's command line and environment say about a run beyond the columns of a table of measured runs.
-// Leaves out the columns themselves (measured_run.h).
+// Leaves out the columns themselves (measured_run.h), and commands that need no columns (megatron_command.h).
 #pragma once
 
 #include <optional>
@@ -13,9 +13,6 @@ namespace rehearse::scenario {
 /// scenario whose profile is one of Megatron's. Absent arguments have Megatron's defaults (megatron/training/arguments.py).
 /// Returns why the run cannot be simulated, if so. Throws ConfigError when the texts are no JSON objects.
 std::optional<std::string> apply_megatron_arguments(const std::string& arguments, const std::string& environment, Scenario& scenario);
-
-/// Layers that the arguments' hybrid pattern has, 0 where there is none. Throws ConfigError as above.
-std::int64_t hybrid_layers(const std::string& arguments);
 
 /// What the arguments say of stages and shards. Call when the degrees and the pipeline's chunks are known.
 void apply_megatron_layout(const std::string& arguments, Scenario& scenario);

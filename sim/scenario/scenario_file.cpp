@@ -326,7 +326,7 @@ const config::Fields<ScenarioFile>& scenario_fields() {
       config::nested("experts", &T::experts, "mixture of experts: what routing means for ranks", experts_fields()),
       config::nested("memory", &T::memory, "what is traded for memory", memory_fields()),
       config::nested("tuning", &T::tuning, "fine-tuning: adapters, frozen parts", tuning_fields()),
-      config::custom<T>("profile", "keys of the framework profile (strategies/framework/data) in place of those that training.framework has, for a version or a machine that differs", "a map", "{\"type\": \"object\"}",
+      config::custom<T>("profile", "keys of the framework profile (`framework show NAME`) in place of those that training.framework has, for a version or a machine that differs", "a map", "{\"type\": \"object\"}",
                         [](const config::Value& v, T& file, config::FieldReader&) { file.profile = v; }),
       config::custom<T>("sweep", "dotted key -> list of values: every combination is simulated by `sweep`", "a map", "{\"type\": \"object\"}",
                         [](const config::Value& v, T& file, config::FieldReader& reader) {

@@ -29,21 +29,6 @@ TEST(MegatronArguments, NameWhatCannotBeSimulated) {
   EXPECT_THROW(apply_megatron_arguments("[1", "", s), ConfigError);
 }
 
-TEST(MegatronArguments, HybridPatternsGiveLayersTheirPartsAndStages) {
-  const std::string arguments = R"({"hybrid-layer-pattern": "M-M*-|M-M*-", "mamba-num-groups": 4})";
-  Scenario s = megatron_job("h100-sxm", "dgx-h100");
-  ASSERT_FALSE(apply_megatron_arguments(arguments, "", s));
-  EXPECT_EQ(model::layer_pattern_of(s.model), "M-M*-M-M*-");
-  EXPECT_EQ(s.model.state_space.groups, 4);
-  EXPECT_EQ(s.model.state_space.inner(), 2 * s.model.hidden);
-  EXPECT_EQ(hybrid_layers(arguments), 10);
-  EXPECT_EQ(hybrid_layers(R"({"swiglu": true})"), 0);
-  s.strategy.parallelism.degrees.pipeline = 2;
-  apply_megatron_layout(arguments, s);
-  EXPECT_EQ(s.strategy.pipeline.layers_per_stage, (std::vector<std::int64_t>{5, 5}));
-  EXPECT_NE(apply_megatron_arguments(R"({"hybrid-layer-pattern": "M-/M*"})", "", s).value_or("").find("multi-token prediction"), std::string::npos);
-}
-
 TEST(MegatronArguments, LocalLayersHaveUnfusedAttentionAndNoTransformerEngine) {
   Scenario s = megatron_job("a100-80gb-sxm", "dgx-a100");
   ASSERT_FALSE(apply_megatron_arguments(R"({"transformer-impl": "local"})", "", s));
