@@ -26,7 +26,7 @@ struct MegatronLayer {
   std::optional<std::string> position;   // as Megatron names it: learned_absolute, rope, ...
 };
 
-/// Names of modules in small letters, of a list's text or of words: "[attn moe_router]", "attn,mlp".
+/// Names of modules, words of small letters alone, of a list's text or of Python's own: "[attn moe_router]", "attn,mlp", "[<CudaGraphModule.attn: 1>]"; none of "None".
 std::vector<std::string> module_names(const std::string& text);
 
 /// CUBLAS_WORKSPACE_CONFIG, ":KiB:count" once or more often: the bytes of one handle; 0 where it has no sizes.

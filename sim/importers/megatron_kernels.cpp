@@ -90,8 +90,8 @@ void read_graphs(Importer& in, bool experts) {
   std::vector<std::string> modules = modules_of(in, kModules);
   for (std::string& word : modules_of(in, kScope)) modules.push_back(std::move(word));
   const char* parts = in.has(kModules) ? kModules : kScope;
-  std::erase_if(modules, [](const std::string& m) { return m == "full" || m == "full_iteration_inference" || m == "one"; });   // None, without its capital
-  if (implementation == "none" || implementation == "one") {
+  std::erase_if(modules, [](const std::string& m) { return m == "full" || m == "full_iteration_inference"; });
+  if (implementation == "none" || implementation == "None") {
     for (const char* key : {kImplementation, kModules, kScope})
       if (in.has(key)) in.use(key, "no graphs");
     return;

@@ -10,9 +10,16 @@ namespace rehearse::importers {
 std::vector<std::string> module_names(const std::string& text) {
   std::vector<std::string> names;
   std::string name;
+  bool capital = false;
   for (const char c : text + " ") {
-    if ((c >= 'a' && c <= 'z') || c == '_') name += c;
-    else if (!name.empty()) names.push_back(std::exchange(name, {}));
+    const bool large = c >= 'A' && c <= 'Z';
+    if (large || (c >= 'a' && c <= 'z') || c == '_') {
+      name += c;
+      capital |= large;
+    } else if (!name.empty()) {
+      if (!std::exchange(capital, false)) names.push_back(name);
+      name.clear();
+    }
   }
   return names;
 }

@@ -619,6 +619,8 @@ TEST(Megatron, CudaGraphsInEachSpelling) {
     EXPECT_EQ(modules(dense + whole), "-") << whole;
   }
   EXPECT_EQ(read(dense + "--optimizer-cuda-graph").unsimulated.size(), 1u);
+  EXPECT_EQ(module_names("[<CudaGraphModule.attn: 1>, <CudaGraphModule.moe_router: 4>]"), (std::vector<std::string>{"attn", "moe_router"}));
+  EXPECT_TRUE(module_names("None").empty());
 }
 
 TEST(Megatron, KernelsThatTheProfileDoesNotHave) {
