@@ -212,6 +212,9 @@ class Megatron {
         if (*kept && (in_.has("fp8_format") || in_.has("fp8"))) in_.set("training.fp8_parameters", "true", key);
         else in_.use(key, *kept ? "no products of 8 bits" : "weights of 16 bits");
       }
+    // megatron/core/distributed/param_and_grad_buffer.py: weights in MXFP8 have no buffer of 16-bit ones beside the gradients'; they come in there and are cast.
+    constexpr const char* kShared = "reuse_grad_buf_for_mxfp8_param_ag";
+    if (const auto shared = in_.flag(kShared)) in_.use(kShared, *shared ? "gathered weights lie among the gradients until they are cast, as simulated" : "no buffer is shared");
     for (const auto& [key, ours] : {std::pair{"fp8_dot_product_attention", "training.fp8_attention"}, {"fp8_output_proj", "training.fp8_head"}})
       if (const auto narrow = in_.flag(key)) {
         if (*narrow && (in_.has("fp8_format") || in_.has("fp8"))) in_.set(ours, "true", key);

@@ -47,7 +47,6 @@ constexpr Unsimulated kMegatronUnsimulated[] = {
     {"main_params_dtype", "fp32|torch.float32", "16-bit master parameters"},
     {"fp4_param_gather", kNone, "parameters kept and gathered in 4 bits"},
     {"fp4_param", kNone, "parameters kept and gathered in 4 bits"},
-    {"reuse_grad_buf_for_mxfp8_param_ag", kNone, "shared buffers"},
     {"fp8_multi_head_attention", kNone, "attention in 8 bits"},
     {"nccl_ub", kNone, "registered NCCL buffers"},
     {"use_nccl_ub", kNone, "registered NCCL buffers"},
