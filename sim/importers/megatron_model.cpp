@@ -303,6 +303,7 @@ class Model {
     const std::string type = in_.word("moe_token_dispatcher_type").value_or("allgather"), backend = in_.word("moe_flex_dispatcher_backend").value_or("deepep");
     const bool deepep = in_.flag("moe_enable_deepep").value_or(false) || type == "flex";
     if (deepep && backend != "deepep" && backend != "hybridep") in_.refuse("moe_flex_dispatcher_backend", "the dispatcher " + backend);
+    else if (deepep && in_.has("moe_flex_dispatcher_backend")) in_.use("moe_flex_dispatcher_backend", "the dispatcher is " + backend);
     const char* by = in_.has("moe_token_dispatcher_type") ? "moe_token_dispatcher_type" : "moe_enable_deepep";
     const char* ours = deepep ? (backend == "hybridep" ? "hybridep" : "deepep") : type == "alltoall" || type == "alltoall_seq" ? "all-to-all" : "all-gather";
     if (in_.has(by)) in_.set("experts.dispatcher", ours, by);

@@ -562,6 +562,10 @@ TEST(Megatron, ExpertsOfEveryLayerOrOfTheLast) {
   EXPECT_EQ(key(flex, "experts.pad_to_capacity"), "true");
   EXPECT_EQ(key(flex, "parallelism.expert"), "4");
   EXPECT_EQ(key(read(common + "--moe-token-dispatcher-type flex --moe-enable-deepep --expert-model-parallel-size 4 --enable-experimental"), "experts.fused_index_map"), "true");
+  const Imported hybrid = read(common + "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep --expert-model-parallel-size 4");
+  EXPECT_EQ(key(hybrid, "experts.dispatcher"), "hybridep");
+  EXPECT_EQ(fate(hybrid, "moe_flex_dispatcher_backend"), "used");
+  EXPECT_NE(fate(read(common + "--moe-token-dispatcher-type alltoall --moe-flex-dispatcher-backend hybridep"), "moe_flex_dispatcher_backend"), "used");
   const Imported fused = read(common + "--moe-token-dispatcher-type alltoall --moe-router-fusion --moe-permute-fusion");
   EXPECT_EQ(key(fused, "experts.fused_router"), "true");
   EXPECT_EQ(key(fused, "experts.fused_permute"), "true");
