@@ -110,7 +110,7 @@ int message_channels(const Group& communicator, double bytes) {
   constexpr double kOfChannel = 14;       // GB/s: NCCL_P2P_PER_CHANNEL_NET_BW
   constexpr int kPeersOfBatch = 8;        // NCCL_MAX_DEV_WORK_P2P_PER_BATCH
   const double nics = std::max(1.0, 1.0 / communicator.gpus_per_nic);
-  const double wanted = std::max(nics, std::ceil(nics * communicator.nic / kOfChannel));
+  const double wanted = std::clamp(std::ceil(nics * communicator.nic / kOfChannel), nics, std::max(nics, static_cast<double>(most)));
   int channels = static_cast<int>(std::bit_ceil(static_cast<unsigned>(wanted)));
   const int batches = (communicator.ranks + kPeersOfBatch - 1) / kPeersOfBatch;
   while (channels * batches > most && channels > 1) channels /= 2;

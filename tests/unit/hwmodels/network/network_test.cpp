@@ -106,6 +106,18 @@ TEST(Network, ChannelsOfMessages) {
   EXPECT_EQ(channels("dgx-a100", {2, 2, 1, 1, 1, 1}, 1_GiB), 2);   // 200 Gb/s
 }
 
+// However fast a card is said to be, messages have the channels that the communicator has.
+TEST(Network, ACardBeyondAllChannelsHasThemAll) {
+  const GroupShape pair{2, 2, 1, 1, 1, 1};
+  const ClusterDescription cluster = load_cluster("dgx-h100", 2);
+  Group group = make_group(cluster, pair, collective_parameters());
+  group.nic = 1'000;
+  const int all = message_channels(group, 1 << 30);
+  group.nic = 1e300;
+  EXPECT_EQ(message_channels(group, 1 << 30), all);
+  EXPECT_GT(all, 4);
+}
+
 // A message of a communicator of many ranks is slower than one of two ranks, and never faster than its card.
 TEST(Network, MessagesOfLargeCommunicatorsAreSlower) {
   auto network = make_network(load_cluster("dgx-h100", 16));
