@@ -56,6 +56,8 @@ TEST(EffectiveConfig, PointsAtTheProfilesKeyThatIsNone) {
     EXPECT_EQ(error.diagnostics()[1].at.line, 7);
   }
   EXPECT_THROW(with("profile: megatron-core\n"), ConfigError);
+  EXPECT_THROW(with("profile: {layer_host: 2 s}\n"), ConfigError);   // calls are many: sums of thousands would not be times any more
+  EXPECT_NO_THROW(with("profile: {step_host: 2 s}\n"));
 }
 
 TEST(EffectiveConfig, KeepsTheCardsAndTheMeasuredNetwork) {
