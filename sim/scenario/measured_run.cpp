@@ -15,6 +15,7 @@
 #include "sim/scenario/measured_columns.h"
 #include "sim/scenario/measured_scenario.h"
 #include "sim/scenario/measured_sharding.h"
+#include "sim/scenario/megatron_command.h"
 
 namespace rehearse::scenario {
 namespace {
@@ -182,7 +183,7 @@ std::vector<MeasuredRun> read_measured_runs(const std::string& path) {
     run.last_stage_memory = contains(cell(row, "mem_rank"), "last");
     run.first_stage_memory = run.framework == "nanotron" || contains(cell(row, "mem_rank"), "first");
     run.reserved_at_end = run.framework == "nanotron";   // log_memory resets the peak before and after each step's passes (nanotron trainer.py, training_step)
-    if (contains(cell(row, "model_args_json"), R"("train-iters": 1,)")) run.steps = 1;
+    if (steps_of_command(cell(row, "model_args_json")) == 1) run.steps = 1;
     run.fits = ended_well(row);
     run.clean = is_clean(row);
     run.cell_notes = read.notes[i];

@@ -1,6 +1,8 @@
 #include "sim/scenario/megatron_command.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 #include "sim/config/document.h"
 #include "sim/config/reader.h"
@@ -13,6 +15,12 @@ namespace rehearse::scenario {
 bool is_whole_command(const std::string& arguments) {
   const auto states = [&](const char* name) { return arguments.find(std::string("\"") + name + "\"") != std::string::npos; };
   return (states("num-layers") || states("hybrid-layer-pattern") || states("hybrid-override-pattern")) && states("hidden-size") && states("seq-length") && states("micro-batch-size") && states("global-batch-size");
+}
+
+std::int64_t steps_of_command(const std::string& arguments) {
+  constexpr std::string_view kKey = "\"train-iters\":";
+  const std::size_t at = arguments.find(kKey);
+  return at == std::string::npos ? 0 : std::strtoll(arguments.c_str() + at + kKey.size(), nullptr, 10);
 }
 
 Scenario scenario_of_arguments(const std::string& arguments, const std::string& environment, const config::Value& around) {

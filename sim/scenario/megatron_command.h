@@ -2,6 +2,7 @@
 // Leaves out what the arguments mean (sim/importers).
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "sim/config/value.h"
@@ -11,6 +12,9 @@ namespace rehearse::scenario {
 
 /// Does the JSON object state sizes, degrees and batches itself, not only what a table's columns have no room for?
 bool is_whole_command(const std::string& arguments);
+
+/// Steps that the JSON object says it trains for (--train-iters); 0: it does not say.
+std::int64_t steps_of_command(const std::string& arguments);
 
 /// `arguments` and `environment`: JSON objects, names with dashes or underscores; the latter may be empty. `around`: the keys of a scenario that the
 /// arguments do not say (its cluster); they win. Throws ConfigError when the texts are no JSON objects, contradict themselves or cannot be simulated.

@@ -83,6 +83,13 @@ TEST(MegatronCommand, SwitchFusedKernelsOff) {
   EXPECT_EQ(fused.profile.activation, Fusion::fused);
 }
 
+TEST(MegatronCommand, SaysHowManyStepsItTrains) {
+  EXPECT_EQ(steps_of_command(R"({"train-iters": 1, "x": 5})"), 1);
+  EXPECT_EQ(steps_of_command(R"({"x": 5, "train-iters":1})"), 1);   // the last key too
+  EXPECT_EQ(steps_of_command(R"({"train-iters": 100})"), 100);
+  EXPECT_EQ(steps_of_command(R"({"train-samples": 1})"), 0);
+}
+
 TEST(MegatronCommand, SayHowOftenGarbageIsCollected) {
   EXPECT_EQ(job(R"({"manual-gc": true, "manual-gc-interval": 5})").strategy.training.collection_interval, 5);
   EXPECT_EQ(job(R"({"manual-gc-interval": 5})").strategy.training.collection_interval, 0);   // without --manual-gc Python decides
