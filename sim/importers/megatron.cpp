@@ -23,8 +23,7 @@ class Megatron {
   Imported read() {
     const bool deepspeed = in_.has("deepspeed_config");
     const char* early = deepspeed ? nullptr : early_argument();
-    if (in_.flag("use_legacy_models").value_or(false)) in_.set("training.framework", "megatron-2021", "use_legacy_models");
-    else if (early != nullptr) in_.assume("training.framework", "megatron-2021", fmt::format("{} is an argument of Megatron-LM before Megatron-Core", early));
+    if (early != nullptr) in_.assume("training.framework", "megatron-2021", fmt::format("{} is an argument of Megatron-LM before Megatron-Core", early));
     else in_.assume("training.framework", deepspeed ? "megatron-deepspeed" : "megatron-core", "the arguments are Megatron's");
     read_program();
     take("seq_length", "training.sequence_length", between(1, 1 << 26));

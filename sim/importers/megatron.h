@@ -1,4 +1,4 @@
-// Megatron-LM's arguments: what they say of a layer, shared by imports and by tables of measured runs.
+// Megatron-LM's arguments: what they say of a layer.
 // Leaves out the text they come from (argument_text.h).
 #pragma once
 

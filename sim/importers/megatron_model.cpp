@@ -168,6 +168,8 @@ class Model {
     if (bias) biases.insert(biases.end(), {"attention_output", "mlp"});
     in_.set_list("model.biases", biases, in_.has("disable_bias_linear") ? "disable_bias_linear" : in_.has("add_bias_linear") ? "add_bias_linear" : "add_qkv_bias");
     fact("model.qk_norm", layer_.qk_norm || in_.flag("qk_l2_norm").value_or(false) ? "true" : "false", in_.has("qk_layernorm") ? "qk_layernorm" : "qk_l2_norm");
+    read_softmax();
+    if (const auto limit = in_.number("activation_func_clamp_value"); limit && *limit > 0) in_.set("model.clamped_activation", "true", "activation_func_clamp_value");
     fact("model.tied_embeddings", layer_.untied ? "false" : "true", "untie_embeddings_and_output_weights");
     in_.find("untie_embeddings_and_output_weights");
     fact("model.dropout", config::number_text(layer_.hidden_dropout), "hidden_dropout");
@@ -176,6 +178,15 @@ class Model {
     in_.number("attention_dropout");
     read_positions(hidden, heads);
     if (const auto mtp = in_.integer("mtp_num_layers", config::between(0, 100)); mtp && *mtp > 0) read_predictions(*mtp, "mtp_num_layers");
+  }
+
+  /// A softmax with one logit more than there are keys, learned for each head or 0. Source: megatron/core/transformer/transformer_config.py, softmax_type.
+  void read_softmax() {
+    if (!in_.has("softmax_type")) return;
+    const std::string type = in_.word("softmax_type").value_or("vanilla");
+    if (type == "learnable") in_.set("model.attention_sinks", "true", "softmax_type");
+    else if (type == "vanilla" || type == "off-by-one") in_.ignore("softmax_type", "costs nothing");
+    else in_.complain("softmax_type", fmt::format("'{}' is no softmax of Megatron's", type), "Use vanilla, off-by-one or learnable");
   }
 
   /// Megatron trains the further layers that a model has.
@@ -344,7 +355,7 @@ class Model {
     if (!in_.flag("multi_latent_attention").value_or(false)) return;
     in_.use("multi_latent_attention", "model.latent_attention");
     size({"q_lora_rank"}, "model.latent_attention.q_lora_rank", positive);
-    for (const auto& [name, ours, usual] : {std::tuple{"kv_lora_rank", "kv_lora_rank", "512"}, {"qk_head_dim", "qk_nope_head_dim", "128"}, {"qk_pos_emb_head_dim", "qk_rope_head_dim", "64"}, {"v_head_dim", "v_head_dim", "128"}}) {
+    for (const auto& [name, ours, usual] : {std::tuple{"kv_lora_rank", "kv_lora_rank", "32"}, {"qk_head_dim", "qk_nope_head_dim", "128"}, {"qk_pos_emb_head_dim", "qk_rope_head_dim", "64"}, {"v_head_dim", "v_head_dim", "128"}}) {
       const std::string key = std::string("model.latent_attention.") + ours;
       if (!size({name}, key.c_str(), positive)) in_.assume(key, usual, "Megatron's default");
     }

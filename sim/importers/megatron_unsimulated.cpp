@@ -32,7 +32,6 @@ constexpr Unsimulated kMegatronUnsimulated[] = {
     {"fsdp_double_buffer", kNone, "double buffers of Megatron-FSDP"},
     {"megatron_fsdp_main_params_dtype", "fp32|torch.float32", "16-bit master parameters"},
     {"use_layer_wise_distributed_optimizer", kNone, "the layer-wise optimizer"},
-    {"delay_wgrad_compute", kNone, "delayed weight gradients"},
     {"overlap_p2p_comm_warmup_flush", kNone, "warm-up and flush messages of a pipeline under computation"},
     {"overlap_p2p_communication_warmup_flush", kNone, "warm-up and flush messages of a pipeline under computation"},
     {"mtp_use_repeated_layer", kNone, "one layer for all predicted tokens"},

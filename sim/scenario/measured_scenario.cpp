@@ -15,7 +15,6 @@
 #include "sim/scenario/measured_setup.h"
 #include "sim/scenario/measured_sharding.h"
 #include "sim/scenario/measured_tuning.h"
-#include "sim/scenario/megatron_arguments.h"
 #include "sim/scenario/megatron_command.h"
 #include "strategies/framework/recipes.h"
 #include "strategies/plan_writer.h"
@@ -27,22 +26,29 @@ namespace st = strategies;
 
 class RowScenario {
  public:
-  RowScenario(const config::CsvRow& row, MeasuredRun& run) : row_(row), run_(run), note_(cell(row, "note")), source_(cell(row, "source")), megatron_arguments_(cell(row, "model_args_json")) {}
+  RowScenario(const config::CsvRow& row, MeasuredRun& run) : row_(row), run_(run), note_(cell(row, "note")), source_(cell(row, "source")), arguments_(command_of(cell(row, "model_args_json"))) {}
 
   /// In the order of these steps: later ones need what earlier ones chose.
   Scenario make() {
     begin();
     choose_setup();
-    if (profile_ == "megatron-core" && is_whole_command(megatron_arguments_)) return imported();
-    choose_documents();
-    choose_precision();
-    choose_model();
-    choose_degrees();
-    choose_ranks();
-    choose_sequence();
-    choose_batch();
-    choose_parallelism();
-    choose_memory();
+    const bool command = profile_ == "megatron-core" && !arguments_.entries().empty();
+    if (command && is_whole_command(arguments_)) {
+      choose_degrees();
+      choose_ranks();
+    } else {
+      choose_documents();
+      choose_precision();
+      choose_model();
+      choose_degrees();
+      choose_ranks();
+      choose_sequence();
+      choose_batch();
+      choose_parallelism();
+      choose_memory();
+      if (command) arguments_ = completed_command(arguments_, s_);
+    }
+    if (command) import_command();
     apply_stated_settings(row_, s_);
     take_measured_bandwidth();
     choose_alternatives();
@@ -50,24 +56,26 @@ class RowScenario {
   }
 
  private:
-  /// A row that has its whole command. Where it ran, its columns say.
-  Scenario imported() {
-    choose_degrees();
-    choose_ranks();
+  /// The job of the row's command, a user's script as it were. Where it ran, its columns say.
+  void import_command() {
     const auto text = [](const std::string& key, std::string value) { return config::Value::Entry{key, {}, config::Value::scalar(std::move(value), false, {}, "cluster." + key)}; };
     const hwmodels::ClusterDescription& c = s_.cluster;
     const config::Value cluster = config::Value::map({text("node", c.node.name), text("gpu", c.gpu.name), text("nodes", std::to_string(c.nodes)), text("gpus_per_node", std::to_string(c.gpus_per_node))}, {}, "cluster");
-    Scenario s = scenario_of_arguments(megatron_arguments_, cell(row_, "env_vars_json"), config::Value::map({{"cluster", {}, cluster}}, {}, ""));
+    Scenario s = scenario_of_command(arguments_, cell(row_, "env_vars_json"), config::Value::map({{"cluster", {}, cluster}}, {}, ""));
     s.title = s_.title;
     s.file = s_.file;
     s.model.name = cell(row_, "model");
     s.cluster = s_.cluster;
-    apply_readings("wording", RowFacts(row_).with("profile", profile_).with("sharding", sharding_).with("release", release_of(row_)), s);
-    apply_stated_settings(row_, s);
+    s.strategy.tuning = s_.strategy.tuning;
+    s.strategy.training.document_length = s_.strategy.training.document_length;
+    s.strategy.training.documents_per_sample = s_.strategy.training.documents_per_sample;
+    apply_wording(s);
     s.notes.insert(s.notes.begin(), s_.notes.begin(), s_.notes.end());
     run_.dense = s.model.experts.experts == 0;
-    return s;
+    s_ = std::move(s);
   }
+
+  void apply_wording(Scenario& s) { apply_readings("wording", RowFacts(row_).with("profile", profile_).with("sharding", sharding_).with("release", release_of(row_)), s); }
 
   void begin() {
     s_.file = row_.at().file;
@@ -149,16 +157,13 @@ class RowScenario {
     s_.profile = st::load_profile(profile_);
     s_.model = model_of(row_, profile_, s_.notes);
     if (cell(row_, "torch_compile").starts_with("y") && !s_.profile.compiled) s_.notes.push_back(fmt::format("torch.compile stated, simulated without: the profile {} has no compiled form", profile_));
-    apply_readings("wording", RowFacts(row_).with("profile", profile_).with("sharding", sharding_).with("release", release_of(row_)), s_);
+    apply_wording(s_);
     s_.profile = st::with_precision(std::move(s_.profile), precision_);
     // "nvfp4 (layers 0-26) + bf16 tail"
     static const std::regex kTail(R"(layers 0-([0-9]{1,4})\) \+ bf16 tail)");
     std::smatch tail;
     if (std::regex_search(note_, tail, kTail)) s_.strategy.training.last_layers_16bit = std::max(0, static_cast<int>(s_.model.layer_count()) - 1 - std::stoi(tail[1]));
     if (s_.profile.unties_embeddings) s_.model.tied_embeddings = false;
-    if (profile_ == "megatron-core" && !megatron_arguments_.empty()) {
-      if (const auto reason = apply_megatron_arguments(megatron_arguments_, cell(row_, "env_vars_json"), s_)) throw NotSimulated{*reason};
-    }
   }
 
   void choose_degrees() {
@@ -256,8 +261,7 @@ class RowScenario {
     // Megatron's option of 2023-05 was off until 2024-11; the zero-bubble paper compares with the Megatron of 2023.
     if (d.pipeline > 2) strategy.pipeline.overlap_messages = s_.profile.overlap_messages && !contains(source_, "arXiv 2401.10241");
     if (profile_ == "nanotron" && d.pipeline > 1) apply_nanotron_release(row_, s_);
-    if (profile_ == "megatron-core") apply_megatron_layout(megatron_arguments_, s_);
-    const bool pieces = megatron_arguments_.empty() && profile_.starts_with("megatron") && contains(note_, "--tp-comm-overlap");
+    const bool pieces = arguments_.entries().empty() && profile_.starts_with("megatron") && contains(note_, "--tp-comm-overlap");
     if (pieces && strategy.parallelism.sequence_parallel) strategy.parallelism.overlap_tensor = s_.profile.overlap_tensor = true;
   }
 
@@ -339,7 +343,8 @@ class RowScenario {
   const config::CsvRow& row_;
   MeasuredRun& run_;
   Scenario s_;
-  std::string note_, source_, megatron_arguments_;    // cells
+  std::string note_, source_;                         // cells
+  config::Value arguments_;                           // of Megatron's command, as far as the row states them
   std::string profile_, gpu_, sharding_, format_;     // by our names
   st::Precision precision_ = st::Precision::bf16;
   bool one_gpu_said_ = false, checkpointed_fsdp_ = false;

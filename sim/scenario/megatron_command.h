@@ -1,4 +1,4 @@
-// The job that a whole Megatron command describes, as Megatron's CI states it: such rows are imported, not read column by column.
+// The job that a Megatron command describes, whole as Megatron's CI states it or made whole by a table's columns: such rows are imported, as a user's script is.
 // Leaves out what the arguments mean (sim/importers).
 #pragma once
 
@@ -10,14 +10,20 @@
 
 namespace rehearse::scenario {
 
-/// Does the JSON object state sizes, degrees and batches itself, not only what a table's columns have no room for?
-bool is_whole_command(const std::string& arguments);
+/// The arguments of a JSON object, names with dashes or underscores; none of an empty text. Throws ConfigError when it is no JSON object.
+config::Value command_of(const std::string& arguments);
 
-/// Steps that the JSON object says it trains for (--train-iters); 0: it does not say.
+/// Does the command state sizes, degrees and batches itself, not only what a table's columns have no room for?
+bool is_whole_command(const config::Value& command);
+
+/// The command with arguments for what the scenario of a table's columns holds and it does not state. Arguments of neither keep Megatron's defaults.
+config::Value completed_command(const config::Value& command, const Scenario& columns);
+
+/// Steps that the command says it trains for (--train-iters); 0: it does not say.
 std::int64_t steps_of_command(const std::string& arguments);
 
-/// `arguments` and `environment`: JSON objects, names with dashes or underscores; the latter may be empty. `around`: the keys of a scenario that the
-/// arguments do not say (its cluster); they win. Throws ConfigError when the texts are no JSON objects, contradict themselves or cannot be simulated.
-Scenario scenario_of_arguments(const std::string& arguments, const std::string& environment, const config::Value& around);
+/// `environment`: a JSON object, may be empty. `around`: the keys of a scenario that the command does not say (its cluster); they win. Throws
+/// ConfigError when the text is no JSON object, or the command contradicts itself or cannot be simulated.
+Scenario scenario_of_command(const config::Value& command, const std::string& environment, const config::Value& around);
 
 }  // namespace rehearse::scenario

@@ -19,7 +19,7 @@ Scenario job(const std::string& more = "{}", const std::string& environment = ""
   arguments.merge_patch(nlohmann::json::parse(more));
   if (!arguments.contains("global-batch-size")) arguments["global-batch-size"] = gpus;
   const std::string cluster = std::string("cluster: {node: ") + node + ", gpus_per_node: " + std::to_string(gpus) + "}";
-  return scenario_of_arguments(arguments.dump(), environment, config::parse_document(cluster, "cluster.yaml").root);
+  return scenario_of_command(command_of(arguments.dump()), environment, config::parse_document(cluster, "cluster.yaml").root);
 }
 
 std::string refused(const std::string& more, int gpus = 1) {
@@ -37,7 +37,7 @@ TEST(MegatronCommand, NameWhatCannotBeSimulated) {
   EXPECT_NE(refused(R"({"use-megatron-fsdp": true, "data-parallel-sharding-strategy": "optim"})").find("Megatron-FSDP with the strategy optim"), std::string::npos);
   EXPECT_NE(refused(R"({"export-kd-cfg": "teacher.yaml"})").find("learning from another model"), std::string::npos);
   EXPECT_EQ(refused("{}"), "");
-  EXPECT_THROW(scenario_of_arguments("[1", "", {}), ConfigError);
+  EXPECT_THROW(command_of("[1"), ConfigError);
 }
 
 TEST(MegatronCommand, HybridPatternsGiveLayersTheirPartsAndStages) {
@@ -133,6 +133,47 @@ TEST(MegatronCommand, UnfusedSoftmaxKeepsItsWideResult) {
   const std::int64_t fused = kept(R"({"transformer-impl": "local", "apply-query-key-layer-scaling": true})");
   const std::int64_t unfused = kept(R"({"transformer-impl": "local", "apply-query-key-layer-scaling": true, "no-masked-softmax-fusion": true})");
   EXPECT_EQ(unfused - fused, 2 * 8 * 256 * 256 * 2);
+}
+
+// Layers from before Megatron-Core; optimizer, messages and data parallelism are those of the release that has them.
+TEST(MegatronCommand, LegacyModelsRunUnderTheProfileOfTheirRelease) {
+  EXPECT_EQ(job(R"({"use-legacy-models": true})").strategy.training.framework, "megatron-core");
+  EXPECT_EQ(job(R"({"DDP-impl": "local"})").strategy.training.framework, "megatron-2021");
+}
+
+TEST(MegatronCommand, NamesSinksAndLimitsOfActivations) {
+  const Scenario plain = job(R"({"softmax-type": "vanilla"})"), gpt_oss = job(R"({"softmax-type": "learnable", "activation-func-clamp-value": 7.0})");
+  EXPECT_FALSE(plain.model.attention_sinks || plain.model.clamped_activation);
+  EXPECT_TRUE(gpt_oss.model.attention_sinks && gpt_oss.model.clamped_activation);
+  EXPECT_NE(refused(R"({"softmax-type": "sharp"})").find("no softmax of Megatron's"), std::string::npos);
+}
+
+// A dispatch back may start before the weights' gradients: their place inside a merged pass is not simulated, and they are no reason to refuse a job.
+TEST(MegatronCommand, TakesDelayedWeightGradients) {
+  const std::string overlapped = R"("num-experts": 8, "expert-model-parallel-size": 2, "moe-grouped-gemm": true, "moe-token-dispatcher-type": "alltoall", "overlap-moe-expert-parallel-comm": true)";
+  EXPECT_EQ(refused("{" + overlapped + R"(, "delay-wgrad-compute": true})", 2), "");
+}
+
+// A row's columns stand for the arguments that it does not state: the job is the one of the whole command.
+TEST(CompletedCommand, IsTheCommandThatColumnsStandFor) {
+  const std::string all = R"({"num-experts": 8, "moe-router-topk": 2, "moe-ffn-hidden-size": 256, "moe-layer-freq": "[0,1]", "window-size": "127,0", "softmax-type": "learnable", "qk-layernorm": true,
+      "group-query-attention": true, "num-query-groups": 2, "kv-channels": 96, "tensor-model-parallel-size": 2, "sequence-parallel": true, "expert-model-parallel-size": 2, "expert-tensor-parallel-size": 1, "use-distributed-optimizer": true,
+      "recompute-granularity": "full", "recompute-method": "block", "recompute-num-layers": 1, "hidden-dropout": 0, "attention-dropout": 0, "moe-grouped-gemm": true})";
+  const Scenario whole = job(all, "", "dgx-h100", 4);
+  const config::Value completed = completed_command(command_of(R"({"hidden-dropout": 0, "attention-dropout": 0, "moe-grouped-gemm": true})"), whole);
+  EXPECT_TRUE(is_whole_command(completed));
+  const Scenario same = scenario_of_command(completed, "", config::parse_document("cluster: {node: dgx-h100, gpus_per_node: 4}", "cluster.yaml").root);
+  EXPECT_EQ(same.model, whole.model);
+  EXPECT_EQ(simulate(same, {}).step_time, simulate(whole, {}).step_time);
+  EXPECT_EQ(peak(same), peak(whole));
+}
+
+TEST(CompletedCommand, KeepsWhatIsStated) {
+  const config::Value completed = completed_command(command_of(R"({"num-layers": 3, "fp16": true, "recompute-granularity": "selective"})"), job(R"({"recompute-granularity": "full"})"));
+  EXPECT_EQ(completed.find("num_layers")->text(), "3");
+  EXPECT_EQ(completed.find("recompute_granularity")->text(), "selective");
+  EXPECT_EQ(completed.find("recompute_method"), nullptr);
+  EXPECT_EQ(completed.find("hidden_size")->text(), "512");
 }
 
 TEST(MegatronCommandLayout, LettersSayWhatEachChunkHolds) {
