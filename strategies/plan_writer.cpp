@@ -209,6 +209,12 @@ PipelineProgram forward_only(PipelineProgram program) {
 
 namespace {
 
+/// Parameters and gradients of data-parallel ranks lie in buffers that NCCL knows.
+void register_buffers(plan::Plan& plan) {
+  for (plan::CollectiveSpec& c : plan.collectives)
+    c.registered = (c.axis == plan::GroupAxis::data || c.axis == plan::GroupAxis::expert_data) && (c.kind == CollectiveKind::all_gather || c.kind == CollectiveKind::reduce_scatter);
+}
+
 /// Every GPU has a process of its own.
 plan::Plan write_plan_of_processes(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int gpus_per_node, Folding folding) {
   const Layout layout(cut_degrees(strategy, profile, gpus_per_node), strategy.parallelism.order);
@@ -253,6 +259,7 @@ plan::Plan write_plan(const model::ModelDescription& model, const Strategy& stra
   plan::Plan plan = strategy.data_parallel.kind == DataParallelKind::one_process ? write_one_process_plan(model, strategy, profile, gpus_per_node, folding)
                                                                                 : write_plan_of_processes(model, strategy, profile, gpus_per_node, folding);
   carry_through_host(plan, strategy.backend);
+  if (strategy.data_parallel.registered_buffers) register_buffers(plan);
   if (strategy.training.serial_collectives) serialise_collectives(plan);
   if (strategy.training.launch_blocking) block_launches(plan);
   return plan;

@@ -337,7 +337,8 @@ void narrow_parameter_rules(const Strategy& s, const FrameworkProfile& profile, 
   rules.forbid(t.precision != Precision::fp8 && t.precision != Precision::mxfp8, key, "no weights have products of 8 bits", "Set training.precision to fp8 or mxfp8, or leave the key out");
   rules.forbid(!profile.transformer_engine, key, "the framework profile '" + profile.name + "' has no layers of Transformer Engine", "Use a profile that has, as megatron-core, or leave the key out");
   const DataParallelKind kind = s.data_parallel.kind;
-  rules.forbid(kind != DataParallelKind::none && kind != DataParallelKind::ddp && kind != DataParallelKind::distributed_optimizer, key, "only weights that each rank has whole are simulated in 8 bits", "Use data_parallel.kind distributed-optimizer or ddp, or leave the key out");
+  if (kind == DataParallelKind::megatron_fsdp) return rules.forbid(t.precision != Precision::fp8, key, "of sharded weights only those with one scale each are simulated in 8 bits", "Set training.precision to fp8, or leave the key out");
+  rules.forbid(kind != DataParallelKind::none && kind != DataParallelKind::ddp && kind != DataParallelKind::distributed_optimizer, key, "only weights that each rank has whole, or Megatron-FSDP's, are simulated in 8 bits", "Use data_parallel.kind distributed-optimizer, ddp or megatron-fsdp, or leave the key out");
 }
 
 /// Attention and output layer in 8 bits. Source: Transformer Engine 2.16 pytorch/attention/dot_product_attention/utils.py (combine_and_quantize);

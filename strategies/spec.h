@@ -101,6 +101,8 @@ struct DataParallel {
   std::optional<Bytes> bucket;                   // gradient bucket as sent; unset: the framework's default
   std::optional<bool> reshard_after_forward;      // FSDP: ZeRO-3 (true) or ZeRO-2 like (false); unset: true without pipeline stages (torchtitan)
   NarrowGather fp8_gather = NarrowGather::none;
+  bool double_buffer = false;                     // Megatron-FSDP: gathered layers, and gradients under reduction, lie in two lasting buffers each
+  bool registered_buffers = false;                // what is gathered and scattered lies in buffers that NCCL knows, whose kernels then hold fewer SMs
   std::optional<DType> parameter_dtype;           // mixed-precision policy; unset: from `precision` and the profile
   std::optional<DType> reduce_dtype;
   std::optional<DType> gradient_dtype;            // accumulated gradients; unset: the profile's

@@ -23,6 +23,8 @@ std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const S
   unused(dp.overlap_parameter_gather == false && sharded, "data_parallel.overlap_parameter_gather", "parameters that are sharded are gathered layer by layer");
   unused(dp.reshard_after_forward && !sharded, "data_parallel.reshard_after_forward", "parameters are not sharded");
   unused(dp.parameter_dtype && !sharded, "data_parallel.parameter_dtype", "no parameters are gathered before their use");
+  unused(dp.double_buffer && dp.kind != Kind::megatron_fsdp, "data_parallel.double_buffer", "only megatron-fsdp has double buffers");
+  unused(dp.registered_buffers && dp.kind != Kind::megatron_fsdp && dp.kind != Kind::distributed_optimizer, "data_parallel.registered_buffers", "only distributed-optimizer and megatron-fsdp gather from and scatter into registered buffers");
   unused(dp.gradient_dtype && sharded && dp.kind != Kind::megatron_fsdp, "data_parallel.gradient_dtype", "shards of gradients have the format of the parameters' shards");
   unused(dp.reduce_dtype && (dp.kind == Kind::none || dp.kind == Kind::one_process), "data_parallel.reduce_dtype", "nothing is reduced between processes");
 

@@ -174,6 +174,7 @@ Group make_group(const ClusterDescription& cluster, const GroupShape& shape,
       network == parameters.networks.end() ? &parameters.networks.begin()->second : &network->second;
   group.common = &parameters.common;
   group.dispatch = &parameters.expert_dispatch;
+  group.registered = &parameters.registered_buffers;
   return group;
 }
 

@@ -36,6 +36,7 @@ struct Group {
   const NetworkTiming* network = nullptr;
   const CommonTiming* common = nullptr;
   const DispatchTiming* dispatch = nullptr;
+  const RegisteredBuffers* registered = nullptr;
 
   /// What the group gets out of a node and into it, GB/s, in large messages.
   double network_bandwidth() const { return nics * nic * nic_share * nic_efficiency; }

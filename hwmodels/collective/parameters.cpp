@@ -64,6 +64,15 @@ const Fields<DispatchTiming>& dispatch_fields() {
   return fields;
 }
 
+const Fields<RegisteredBuffers>& registered_fields() {
+  using S = RegisteredSms;
+  static const Fields<S> sms{integer("gather", &S::gather, "SMs of an all-gather", positive), integer("scatter", &S::scatter, "SMs of a reduce-scatter", positive)};
+  using T = RegisteredBuffers;
+  static const Fields<T> fields{nested("nvlink", &T::nvlink, "groups inside NVLink", sms), nested("both", &T::both, "NVLink and the network", sms), nested("both_sharp", &T::both_sharp, "the same, with SHARP in the network", sms),
+                                nested("network", &T::network, "one rank per node", sms), nested("network_sharp", &T::network_sharp, "the same, with SHARP in the network", sms), source_field<T>()};
+  return fields;
+}
+
 const Fields<HostBackendTiming>& backend_fields() {
   using H = HostBackendTiming;
   static const Fields<H> fields{REHEARSE_NUMBER(H, alpha), REHEARSE_NUMBER(H, intra),
@@ -80,6 +89,7 @@ const Fields<CollectiveParameters>& parameter_fields() {
       map_of("networks", &P::networks, "by kind of network", network_fields()),
       nested("common", &P::common, "whatever the generation and the network", common_fields()),
       nested("expert_dispatch", &P::expert_dispatch, "kernels that send tokens to experts without NCCL", dispatch_fields()),
+      nested("registered_buffers", &P::registered_buffers, "SMs of gathers and scatters whose buffers NCCL knows", registered_fields()),
       map_of("backends", &P::backends, "communication through host memory", backend_fields()),
   };
   return fields;
@@ -115,7 +125,7 @@ CollectiveParameters load_collective_parameters(const std::string& file) {
   Diagnostics wrong;
   // What the user did not measure stays as it was.
   const CollectiveParameters& usual = collective_parameters();
-  CollectiveParameters own = read(document.root, parameter_fields(), wrong, nullptr, {.common = usual.common, .expert_dispatch = usual.expert_dispatch});
+  CollectiveParameters own = read(document.root, parameter_fields(), wrong, nullptr, {.common = usual.common, .expert_dispatch = usual.expert_dispatch, .registered_buffers = usual.registered_buffers});
   for (const auto& [name, timing] : own.generations)
     if (!usual.generations.contains(name))
       wrong.push_back(document.root.find("generations")->find(name)->diagnostic("there is no such generation", "Known: volta, ampere, hopper, blackwell, cdna3, cdna4, pcie"));

@@ -82,6 +82,17 @@ struct DispatchTiming {
   DispatchKernel dispatch, combine, bulk;
 };
 
+/// SMs that gathers and scatters hold when NCCL knows their buffers: no copies into its own, and inside NVLink the switches multicast and sum.
+struct RegisteredSms {
+  int gather = 0, scatter = 0;
+};
+struct RegisteredBuffers {
+  RegisteredSms nvlink{4, 5};            // groups inside NVLink, with NVLink SHARP
+  RegisteredSms both{16, 16};            // NVLink and the network ...
+  RegisteredSms both_sharp{6, 6};        // ... whose switches sum
+  RegisteredSms network{1, 4}, network_sharp{1, 1};   // one rank per node
+};
+
 /// Gloo and MPI: alpha-beta through host memory.
 struct HostBackendTiming {
   double alpha = 50;   // microseconds per step
@@ -96,6 +107,7 @@ struct CollectiveParameters {
   std::map<std::string, NetworkTiming> networks;        // by the name that a node design gives
   CommonTiming common;
   DispatchTiming expert_dispatch;
+  RegisteredBuffers registered_buffers;
   std::map<std::string, HostBackendTiming> backends;    // gloo, mpi
   std::string file;
 };

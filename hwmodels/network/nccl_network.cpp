@@ -200,6 +200,16 @@ CommunicationCost NcclNetwork::peer_copies(Bytes bytes, const GroupShape& shape)
   return cost;
 }
 
+int NcclNetwork::registered_sms(CollectiveKind kind, const GroupShape& shape, int usual) const {
+  const bool gathers = kind == CollectiveKind::all_gather;
+  if (shape.ranks == 1 || (!gathers && kind != CollectiveKind::reduce_scatter)) return usual;
+  const Group group = group_for(shape);
+  if (group.nodes == 1 && !(group.nvls && options_.nvls)) return usual;   // without multicast GPUs pass data on as ever
+  const RegisteredBuffers& known = *group.registered;
+  const RegisteredSms& sms = group.nodes == 1 ? known.nvlink : group.local > 1 ? (group.sharp ? known.both_sharp : known.both) : group.sharp ? known.network_sharp : known.network;
+  return std::min(usual, gathers ? sms.gather : sms.scatter);
+}
+
 CommunicationCost NcclNetwork::dispatch(Bytes bytes, const TokenExchange& exchange, const GroupShape& shape) const {
   EXPECTS(bytes.value >= 0 && exchange.choices >= 1 && exchange.places >= exchange.choices);
   if (shape.ranks == 1) return {};

@@ -21,6 +21,7 @@ class NcclNetwork final : public Network {
   CommunicationCost collective(CollectiveKind kind, Bytes bytes, const GroupShape& group) const override;
   CommunicationCost dispatch(Bytes bytes, const TokenExchange& exchange, const GroupShape& group) const override;
   CommunicationCost peer_copies(Bytes bytes, const GroupShape& shape) const override;
+  int registered_sms(CollectiveKind kind, const GroupShape& shape, int usual) const override;
   using Network::point_to_point;
   CommunicationCost point_to_point(Bytes bytes, bool same_node, int concurrent_per_node, const GroupShape& communicator) const override;
   Duration ring_step_wait() const override;

@@ -102,6 +102,9 @@ class Network {
   }
   static GroupShape pair_of(bool same_node) { return same_node ? GroupShape{2, 1, 2, 1, 1, 1} : GroupShape{2, 2, 1, 1, 1, 1}; }
 
+  /// SMs that gathers and scatters of registered buffers (ncclCommRegister, windows) hold, of the `usual`.
+  virtual int registered_sms(CollectiveKind, const GroupShape&, int usual) const { return usual; }
+
   /// What each step of a ring over nodes waits beside moving data, as the job's own all-gather has it; nothing on a sound network.
   virtual Duration ring_step_wait() const { return {}; }
 

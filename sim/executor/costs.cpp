@@ -35,6 +35,7 @@ class CollectivePrices {
     // The only messages among a tensor group are the pieces of overlapped products.
     if (c.kind == CollectiveKind::send_recv && c.axis == plan::GroupAxis::tensor) return known.emplace_back(group, network_.peer_copies(c.bytes, group)).second;
     hwmodels::CommunicationCost cost = c.tokens.choices > 0 ? network_.dispatch(std::max(c.bytes, c.fullest), c.tokens, group) : network_.collective(c.kind, std::max(c.bytes, c.fullest), group);
+    if (c.registered) cost.use.sms = network_.registered_sms(c.kind, group, cost.use.sms);
     if (c.host_waits) cost = without_waits(cost);
     return known.emplace_back(group, cost).second;
   }

@@ -191,6 +191,7 @@ bool read_fsdp(Importer& in) {
     in.set("data_parallel.kind", "ddp", in.has(kStrategy) ? kStrategy : by);
   } else if (strategy == "optim_grads_params") {
     in.set("data_parallel.kind", "megatron-fsdp", kStrategy);
+    in.use(by, std::string(kStrategy) + " says it");
     const std::string kept = in.word(kKept).value_or("auto"), sent = in.word(kSent).value_or("auto");
     if (kept != "auto") in.set("data_parallel.gradient_dtype", kept, kKept);
     else in.assume("data_parallel.gradient_dtype", "bf16", "megatron_fsdp_main_grads_dtype is the parameters' unless given");
@@ -200,6 +201,20 @@ bool read_fsdp(Importer& in) {
     in.refuse(kStrategy, "Megatron-FSDP with the strategy " + strategy, "Use optim_grads_params or no_shard");
   }
   return true;
+}
+
+/// Buffers that last and that NCCL knows. Source: megatron/core/distributed/distributed_data_parallel_config.py, nccl_ub, fsdp_double_buffer.
+void read_buffers(Importer& in, bool fsdp, bool distributed) {
+  constexpr const char* kDouble = "fsdp_double_buffer";
+  if (in.flag(kDouble).value_or(false)) {
+    if (fsdp) in.set("data_parallel.double_buffer", "true", kDouble);
+    else in.use(kDouble, "no Megatron-FSDP");
+  }
+  for (const char* name : {"nccl_ub", "use_nccl_ub"})
+    if (in.flag(name).value_or(false)) {
+      if (fsdp || distributed) in.set("data_parallel.registered_buffers", "true", name);
+      else in.use(name, "gradients are summed, not scattered");
+    }
 }
 
 /// A list, or the same as the shell has it: "2 4".
@@ -301,14 +316,16 @@ void read_megatron_parallelism(Importer& in) {
   }
   const bool distributed = in.flag("use_distributed_optimizer").value_or(false);
   const std::string optimizer = in.word("optimizer").value_or("adam");
-  if (optimizer == "dist_muon" || (optimizer == "muon" && distributed)) {
+  const bool muon = optimizer == "dist_muon" || (optimizer == "muon" && distributed), fsdp = !muon && read_fsdp(in);
+  if (muon) {
     // The layer-wise optimizer (megatron/training/arguments.py; megatron/core/optimizer/layer_wise_optimizer.py).
     in.set("data_parallel.kind", "ddp", distributed ? "use_distributed_optimizer" : "optimizer", "each matrix is updated by one rank, which alone has its moment");
     in.set("profile.muon_owners", "true", distributed ? "use_distributed_optimizer" : "optimizer");
-  } else if (read_fsdp(in)) {
+  } else if (fsdp) {
     if (distributed) in.use("use_distributed_optimizer", "part of Megatron-FSDP");
   } else if (distributed) in.set("data_parallel.kind", "distributed-optimizer", "use_distributed_optimizer");
   else in.assume("data_parallel.kind", "ddp", "use_distributed_optimizer is not set");
+  read_buffers(in, fsdp, distributed && !muon);
   for (const auto& [name, ours] : {std::pair{"overlap_grad_reduce", "data_parallel.overlap_gradient_reduce"}, {"overlap_param_gather", "data_parallel.overlap_parameter_gather"}})
     if (const auto on = in.flag(name)) in.set(ours, *on ? "true" : "false", name);
   read_first_data_parallelism(in);

@@ -103,6 +103,7 @@ struct CollectiveSpec {
   // Where members differ in what they move (all-to-all-v): as `bytes`, of the member that moves most; it ends for all when it
   // ends for that one. 0: members are equal.
   Bytes fullest;
+  bool registered = false;   // its buffers are registered with NCCL (user buffers)
   bool host_waits = false;   // waits of a slow network hold the thread that issues it (part of its host time), not the device
   friend bool operator==(const CollectiveSpec&, const CollectiveSpec&) = default;
 };

@@ -179,6 +179,8 @@ Value data_parallel_section(const scenario::Scenario& s) {
   if (d.bucket) out.add("bucket", config::to_text(*d.bucket));
   out.add("reshard_after_forward", d.reshard_after_forward.value_or(s.strategy.parallelism.degrees.pipeline == 1));
   if (d.fp8_gather != st::NarrowGather::none) out.add("fp8_gather", std::string_view(d.fp8_gather == st::NarrowGather::scaled_ahead ? "scaled-ahead" : "scaled-by-weight"));
+  if (d.double_buffer) out.add("double_buffer", true);
+  if (d.registered_buffers) out.add("registered_buffers", true);
   out.add_if("prefetch_bucket", d.prefetch_bucket);
   out.add_if("max_live_parameters", d.max_live_parameters);
   out.add_if("max_reuse_distance", d.max_reuse_distance);

@@ -171,6 +171,8 @@ const config::Fields<st::DataParallel>& data_parallel_fields() {
       config::choice("fp8_gather", &T::fp8_gather, "fsdp2 with fp8 products of torchao: weights are cast on their shards and gathered in 8 bits (enable_fsdp_float8_all_gather)",
                      {{"none", st::NarrowGather::none, "gathered in 16 bits"}, {"scaled-by-weight", st::NarrowGather::scaled_by_weight, "each gather reduces its weights' maxima, one by one"},
                       {"scaled-ahead", st::NarrowGather::scaled_ahead, "all maxima are reduced at once after the optimizer (precompute_float8_dynamic_scale_for_fsdp)"}}),
+      config::boolean("double_buffer", &T::double_buffer, "megatron-fsdp: gathered layers, and gradients under reduction, lie in two lasting buffers each (fsdp_double_buffer); default: false"),
+      config::boolean("registered_buffers", &T::registered_buffers, "distributed-optimizer, megatron-fsdp: NCCL gathers from and scatters into registered buffers, and holds fewer SMs (nccl_ub; megatron-fsdp: with double buffers); default: false"),
       config::integer("prefetch_bucket", &T::prefetch_bucket, "zero3: elements that are gathered ahead of their use (stage3_prefetch_bucket_size); default: 50000000", config::non_negative),
       config::integer("max_live_parameters", &T::max_live_parameters, "zero3: gathered elements beyond which none are gathered ahead (stage3_max_live_parameters); default: 1000000000", config::non_negative),
       config::integer("max_reuse_distance", &T::max_reuse_distance, "zero3: parameters used again within so many elements stay gathered (stage3_max_reuse_distance); default: 1000000000", config::non_negative),

@@ -6,8 +6,14 @@
 // Engine's products write into it, other gradients are copied there when the layer's backward is over. Reduced shards are
 // added to main gradients that live on.
 // Layers are gathered up to half a billion elements ahead of their use, and buckets under reduction are let go when they hold
-// more than a billion elements, or when the micro-batch's backward is over.
+// more than a billion elements, or when the micro-batch's backward is over; of large layers, one ahead and two under reduction.
+// With double buffers (FixedPoolAllocator), the layers of the most frequent size have two lasting buffers for weights and two for
+// gradients: one layer is gathered ahead, and one bucket is under reduction while the next is written.
+#include <algorithm>
 #include <deque>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "strategies/data/families.h"
 #include "strategies/data/sharded_writer.h"
@@ -24,9 +30,31 @@ namespace {
 
 class MegatronFsdp final : public ShardedWriter {
  public:
-  explicit MegatronFsdp(Stage& stage) : ShardedWriter(stage, stage.profile.gradient) {}
+  explicit MegatronFsdp(Stage& stage) : ShardedWriter(stage, stage.profile.gradient) {
+    std::map<std::string, std::vector<std::size_t>> sizes;   // layers of each
+    std::int64_t layers = 0, elements = 0;
+    for (std::size_t u = 0; u < stage.units.size(); ++u) {
+      if (stays(u)) continue;
+      ++layers;
+      elements += stage.units[u].tape->elements();
+      sizes[key("", stage.units[u])].push_back(u);
+    }
+    if (layers > 0) most_ = std::max(kLeast, 2 * (elements / layers));
+    const DataParallel& dp = stage.strategy.data_parallel;
+    if (sizes.empty() || !(dp.double_buffer || dp.registered_buffers)) return;
+    const auto most = std::max_element(sizes.begin(), sizes.end(), [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+    buffered_.resize(stage.units.size());
+    for (const std::size_t u : most->second) buffered_[u] = true;
+  }
 
   void setup() override {
+    if (doubles()) {
+      const Unit& u = stage_.units[static_cast<std::size_t>(std::find(buffered_.begin(), buffered_.end(), true) - buffered_.begin())];
+      const std::int64_t bucket = u.tape->trainable_elements() * reduce_bytes_;
+      persistent("gathered layers", 2 * gathered_bytes(u), Category::communication);
+      // What products write into is allocated with them.
+      if (!evaluates()) persistent("gradients under reduction", writes_into_bucket() ? bucket : 2 * bucket, Category::communication);
+    }
     persistent("parameter shards", parameter_shards(), Category::parameter);
     persistent("gradient shards", my_share().gradients, Category::gradient);
     keep_states(my_share());
@@ -48,7 +76,7 @@ class MegatronFsdp final : public ShardedWriter {
     hooks(unit, Phase::forward, profile().unit_host);
     gather(unit);
     std::int64_t ahead = 0;
-    for (std::size_t v = unit + 1; v < stage_.units.size() && ahead < kAhead; ++v) ahead += gather(v);
+    for (std::size_t v = unit + 1; v < stage_.units.size() && ahead < most_ahead(unit); ++v) ahead += gather(v);
     wait_gather(unit, Phase::forward);
   }
   void after_forward(std::size_t unit, int micro_batch) override {
@@ -60,7 +88,7 @@ class MegatronFsdp final : public ShardedWriter {
     wait_gather(unit, Phase::backward);
     if (stage_.units[unit].layer < 0) return;   // only layers have the hook that gathers ahead
     std::int64_t ahead = 0;
-    for (std::size_t v = unit; v > 0 && ahead < kAhead; --v) ahead += gather(v - 1);
+    for (std::size_t v = unit; v > 0 && ahead < most_ahead(unit); --v) ahead += gather(v - 1);
   }
   void after_backward(std::size_t unit, int, bool, bool) override {
     if (!stays(unit)) release(unit, Phase::backward);
@@ -76,8 +104,12 @@ class MegatronFsdp final : public ShardedWriter {
   }
 
  private:
-  // megatron_fsdp.py: suggested_communication_unit_size is at least 1e9 elements, half of it for gathering.
-  static constexpr std::int64_t kReducing = 1'000'000'000, kAhead = kReducing / 2;
+  // megatron_fsdp.py: suggested_communication_unit_size is two layers, and at least 1e9 elements; half of it is for gathering.
+  static constexpr std::int64_t kLeast = 1'000'000'000;
+  /// Elements gathered ahead after which no more are. With double buffers one layer, and none from outside the layers (param_and_grad_buffer.py, need_skip_prefetch).
+  std::int64_t most_ahead(std::size_t unit) const { return !doubles() ? most_ / 2 : stays(unit) ? 0 : 1; }
+  bool doubles() const { return !buffered_.empty(); }
+  bool buffered(std::size_t index) const { return doubles() && buffered_[index]; }
 
   /// Bytes of an element of the main gradients.
   std::int64_t main_bytes() const { return bits(profile().gradient) / 8; }
@@ -100,7 +132,7 @@ class MegatronFsdp final : public ShardedWriter {
     gathered_[index] = true;
     if (bytes == 0) return elements;
     stage_.call(key("gather", u), Phase::parameter_gather, &u, [&](plan::BlockWriter& w) {
-      w.alloc(extra(u, kGathered), bytes, Category::communication, Frame::unit, Stream::data_gather);
+      if (!buffered(index)) w.alloc(extra(u, kGathered), bytes, Category::communication, Frame::unit, Stream::data_gather);
       over_groups(w, CollectiveKind::all_gather, {gathered_bytes(u, Part::dense), gathered_bytes(u, Part::experts)}, "parameter gather", Stream::data_gather, 0);
       w.record(Stream::data_gather, extra(u, kEvent), Frame::unit);
     });
@@ -118,14 +150,16 @@ class MegatronFsdp final : public ShardedWriter {
     const Unit& u = stage_.units[index];
     const std::int64_t elements = u.tape->trainable_elements(), dense = u.tape->trainable_elements(Part::dense), experts = elements - dense;
     if (elements == 0) return drop_gradients(u);
-    free_reduced(kReducing);
+    const bool written = writes_into_bucket();
+    if (doubles() && !written && !reducing_.empty()) free_reduced(stage_.units[reducing_.back()].tape->trainable_elements());   // the other buffer takes these
+    free_reduced(most_);
     reducing_.push_back(index);
     reducing_elements_ += elements;
     const std::int64_t bytes = elements * reduce_bytes_, shard = divided(dense, Part::dense) + divided(experts, Part::experts);
     stage_.call(key("reduce", u), Phase::gradient_reduction, &u, [&](plan::BlockWriter& w) {
-      if (writes_into_bucket()) free_gradients_of(u, w);   // they are the bucket
-      w.alloc(extra(u, kBucket), bytes, Category::communication, Frame::unit);
-      if (!writes_into_bucket()) {
+      if (written) free_gradients_of(u, w);   // they are the bucket
+      if (!buffered(index)) w.alloc(extra(u, kBucket), bytes, Category::communication, Frame::unit);
+      if (!written) {
         w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = elements * parameter_bytes_, .bytes_written = bytes, .name = "reduce copy-in"}), host());
         free_gradients_of(u, w);
       }
@@ -135,6 +169,7 @@ class MegatronFsdp final : public ShardedWriter {
                host(), Stream::data_reduce);
       w.record(Stream::data_reduce, extra(u, kReduced), Frame::unit);
     });
+    if (doubles() && written) free_reduced(elements);   // the next layer's products write into the other buffer
   }
 
   /// Waits for the oldest reductions until the others hold no more elements than this; their buckets go.
@@ -149,6 +184,8 @@ class MegatronFsdp final : public ShardedWriter {
     }
   }
 
+  std::vector<bool> buffered_;          // with double buffers: the units that lie in them
+  std::int64_t most_ = kLeast;          // elements under reduction
   std::deque<std::size_t> reducing_;    // units whose buckets are live, and their elements
   std::int64_t reducing_elements_ = 0;
 };

@@ -467,6 +467,8 @@ FrameworkProfile with_choices(FrameworkProfile p, const Strategy& strategy) {
     if (!*fused) p.dummy_weight_gradients = false;
   }
   p.fp8_parameters = training.fp8_parameters.value_or(p.fp8_parameters) && p.transformer_engine;
+  // Shards are of rows alone (Megatron-FSDP's keep_fp8_transpose_cache is off unless set).
+  if (p.fp8_parameters && strategy.data_parallel.kind == DataParallelKind::megatron_fsdp) p.keeps_transposed_weights = false;
   if (training.transformer_engine && !*training.transformer_engine) p.transformer_engine = p.fp8_parameters = p.dummy_weight_gradients = false;
   return p;
 }

@@ -97,9 +97,10 @@ Weight Operators::weight(const std::string& name, std::int64_t elements) const {
 
 void Operators::cast_by_engine(Weight& w) const {
   const DataParallelKind kind = c_.strategy.data_parallel.kind;
-  if (kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2 || kind == DataParallelKind::megatron_fsdp || kind == DataParallelKind::zero3) return;   // left out where weights are sharded
   // Only layers make their weights in 8 bits: the output layer's are cast (megatron/core/transformer/transformer_block.py, is_init).
   const bool alone = c_.profile.fp8_parameters && c_.gemm != DType::nvfp4 && w.name != "lm_head.weight";
+  const bool shards = kind == DataParallelKind::megatron_fsdp;
+  if (kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2 || kind == DataParallelKind::zero3 || (shards && !(alone && c_.gemm == DType::fp8))) return;   // left out where weights are sharded
   if (bits(c_.gemm) > 8 || !c_.profile.transformer_engine || w.packed_bytes >= 0 || !(alone || c_.profile.keeps_cast_weights)) return;
   const std::int64_t scales = c_.gemm == DType::fp8 ? 0 : w.elements / (c_.gemm == DType::nvfp4 ? 16 : 32);
   w.cast_bytes = (transposes_weights() ? 1 : quantised_copies()) * (w.elements * bits(c_.gemm) / 8 + scales);

@@ -185,6 +185,7 @@ TEST(EffectiveConfig, HasEveryKeyOfTheScenarioFile) {
       small_scenario({"training.framework=megatron-deepspeed", "training.attention=flash", "data_parallel.kind=zero3", "parallelism.context=4", "memory.sequence_chunk=512"}),
       small_scenario({"parallelism.pipeline=2", "training.global_batch_size=32", "training.micro_batch_size=1", "pipeline.accumulation_steps=2"}),
       small_scenario({"training.precision=fp8", "data_parallel.fp8_gather=scaled-ahead"}),
+      small_scenario({"training.framework=megatron-core", "data_parallel.kind=megatron-fsdp", "data_parallel.double_buffer=true", "data_parallel.registered_buffers=true"}),
       small_scenario({"memory.offload.activations=cpu", "memory.offload.activation_layers=1"}),
       small_scenario({"model=mixtral-8x7b", "training.framework=megatron-core", "data_parallel.kind=ddp", "experts.fused_router=true", "experts.fused_permute=true", "experts.fused_mlp=true", "experts.rank_capacity_factor=1.5", "experts.dispatch_sms=24"}),
       small_scenario({"memory.recompute=full", "memory.recompute_layers=1", "training.document_length=64", "training.documents_per_sample=5.5", "training.collection_interval=5", "training.launch_blocking=true", "training.serial_collectives=true", "memory.expandable_segments=true", "training.cross_entropy=chunked-linear", "training.loss_chunks=4"}),

@@ -91,18 +91,42 @@ TEST(WeightsIn8Bits, TransposedOnesMayBeMadeForEachBackward) {
   EXPECT_EQ(moved, kMicroBatches * 2 * linear_elements());
 }
 
-// A profile's habit does not reach weights that are sharded: they are kept and gathered in 16 bits.
-TEST(WeightsIn8Bits, ShardedWeightsHaveNone) {
-  const auto persistent = [](bool habit) {
-    Strategy s = small_job(4);
-    s.data_parallel.kind = DataParallelKind::megatron_fsdp;
-    s.training.precision = Precision::fp8;
-    FrameworkProfile profile = load_profile("megatron-bridge");
-    profile.fp8_parameters = profile.keeps_cast_weights = habit;
-    profile.transposes_fp8 = false;
-    return test_support::ByteLedger(write_plan(small_llama(2), s, with_precision(profile, s.training.precision), 8), 0).step().persistent;
-  };
-  EXPECT_EQ(persistent(true), persistent(false));
+struct Sharded {
+  std::int64_t persistent = 0, gathered = 0, transposed = 0;   // bytes, of a step with one micro-batch
+};
+
+Sharded sharded(Precision precision, bool in_8_bits, bool columns_apart) {
+  Strategy s = small_job(4);
+  s.data_parallel.kind = DataParallelKind::megatron_fsdp;
+  s.training.precision = precision;
+  FrameworkProfile profile = load_profile("megatron-bridge");
+  profile.fp8_parameters = in_8_bits;
+  profile.transposes_fp8 = columns_apart;
+  const plan::Plan plan = write_plan(small_llama(2), s, with_precision(with_choices(profile, s), precision), 8);
+  Sharded out{.persistent = test_support::ByteLedger(plan, 0).step().persistent};
+  for (const plan::Call& call : plan.classes[0].program.step)
+    for (const plan::Instruction& i : plan.blocks[call.block].timing) {
+      if (i.op == plan::Opcode::collective && plan.collectives[i.index].name == "parameter gather") out.gathered += plan.collectives[i.index].bytes.value;
+      if (i.op == plan::Opcode::kernel && plan.kernels[i.index].name.ends_with("transpose weight")) out.transposed += plan.kernels[i.index].bytes_read + plan.kernels[i.index].bytes_written;
+    }
+  return out;
+}
+
+// Megatron-FSDP keeps rows in 8 bits, in four shards, and gathers them for forward and for backward; before Blackwell backward turns them into columns.
+// Blocks of 32, and frameworks that do not say so, are in 16 bits as ever.
+TEST(WeightsIn8Bits, MegatronFsdpGathersThem) {
+  const std::int64_t elements = linear_elements();
+  const Sharded wide = sharded(Precision::fp8, false, true), hopper = sharded(Precision::fp8, true, true), blackwell = sharded(Precision::fp8, true, false);
+  for (const Sharded& narrow : {hopper, blackwell}) {
+    EXPECT_EQ(wide.persistent - narrow.persistent, elements / 4);
+    EXPECT_EQ(wide.gathered - narrow.gathered, 2 * elements);
+  }
+  EXPECT_EQ(wide.transposed, 0);
+  EXPECT_EQ(hopper.transposed, 2 * elements);
+  EXPECT_EQ(blackwell.transposed, 0);
+  const Sharded blocks = sharded(Precision::mxfp8, true, false);
+  EXPECT_EQ(blocks.persistent, wide.persistent);
+  EXPECT_EQ(blocks.gathered, wide.gathered);
 }
 
 TEST(WeightsIn8Bits, WhatHasNoneRefusesThem) {
@@ -119,6 +143,10 @@ TEST(WeightsIn8Bits, WhatHasNoneRefusesThem) {
   EXPECT_FALSE(refused("megatron-core"));
   EXPECT_TRUE(refused("torchtitan"));
   s.data_parallel.kind = DataParallelKind::fsdp2;
+  EXPECT_TRUE(refused("megatron-core"));
+  s.data_parallel.kind = DataParallelKind::megatron_fsdp;
+  EXPECT_FALSE(refused("megatron-core"));
+  s.training.precision = Precision::mxfp8;
   EXPECT_TRUE(refused("megatron-core"));
 }
 

@@ -88,6 +88,22 @@ TEST(Network, PeerCopiesAreNoKernelsOfNccl) {
   EXPECT_LT(3 * to_seconds(blackwell->peer_copies(12_MiB, eight).duration), to_seconds(blackwell->point_to_point(12_MiB, true, 1, eight).duration));
 }
 
+// Megatron's table of SMs to expect with registered buffers; where nothing multicasts, or nothing is gathered or scattered, as many as ever.
+TEST(Network, RegisteredBuffersTakeFewerSms) {
+  const GroupShape node{8, 1, 8, 1, 1, 1}, both{16, 2, 8, 1, 1, 1}, apart{2, 2, 1, 8, 1, 1};
+  auto plain = make_network(load_cluster("dgx-h100", 2)), sharp = make_network(load_cluster("dgx-h100", 2), {.sharp = true}), ring = make_network(load_cluster("dgx-h100", 1), {.nvls = false}), older = make_network(load_cluster("dgx-a100", 1));
+  EXPECT_EQ(plain->registered_sms(CollectiveKind::all_gather, node, 24), 4);
+  EXPECT_EQ(plain->registered_sms(CollectiveKind::reduce_scatter, node, 24), 5);
+  EXPECT_EQ(plain->registered_sms(CollectiveKind::all_gather, both, 24), 16);
+  EXPECT_EQ(sharp->registered_sms(CollectiveKind::all_gather, both, 24), 6);
+  EXPECT_EQ(plain->registered_sms(CollectiveKind::reduce_scatter, apart, 24), 4);
+  EXPECT_EQ(sharp->registered_sms(CollectiveKind::reduce_scatter, apart, 24), 1);
+  EXPECT_EQ(plain->registered_sms(CollectiveKind::all_reduce, node, 24), 24);
+  EXPECT_EQ(plain->registered_sms(CollectiveKind::all_gather, both, 8), 8);
+  EXPECT_EQ(ring->registered_sms(CollectiveKind::all_gather, node, 24), 24);
+  EXPECT_EQ(older->registered_sms(CollectiveKind::all_gather, node, 24), 24);
+}
+
 // NCCL_DEBUG's own counts are not public; busbw of nccl-tests is, which jumps where the number of channels doubles (nccl_clusters.csv: H100).
 TEST(Network, ChannelsOfMessages) {
   const auto channels = [](const char* node, const GroupShape& shape, Bytes bytes) {
