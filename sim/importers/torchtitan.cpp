@@ -373,9 +373,21 @@ class Torchtitan {
       in_.set("memory.offload.parameters", "cpu", "training.enable_cpu_offload");
       in_.set("memory.offload.optimizer", "cpu", "training.enable_cpu_offload");
     }
+    read_graphs();
     read_optimizer();
     read_chunked_loss();
     if (const auto norm = in_.number("training.max_norm")) in_.set("training.clip_gradients", *norm > 0 ? "true" : "false", "training.max_norm");
+  }
+
+  /// Forward and backward are one graph unless stages or experts' exchanges, which ask the host for sizes, forbid it; so is the update here. Files from before
+  /// mid-2026 know nothing of it. Source: pytorch/torchtitan torchtitan/config/configs.py, disable_cuda_graphs.
+  void read_graphs() {
+    constexpr const char* key = "training.disable_cuda_graphs";
+    const auto off = in_.flag(key);
+    if (!off) return;
+    if (*off) in_.set("training.cuda_graph", "false", key);
+    else if (stages_ > 1 || expert_ > 1) in_.use(key, stages_ > 1 ? "pipelines run without graphs" : "exchanges of experts' tokens run without graphs");
+    else in_.set("training.cuda_graph", "true", key, "forward and backward, and here the update, are one graph");
   }
 
   /// One name; since 2026 a list of groups of parameters, each with its own (components/optimizer/optimizer.py).

@@ -46,7 +46,6 @@ constexpr Ignored kIgnored[] = {
     {"training.seed", "initial values"},
     {"training.deterministic", "deterministic kernels are taken to be as fast"},
     {"training.warmup_steps", kSchedule},
-    {"training.disable_cuda_graphs", "CUDA graphs are not simulated"},
     {"parallelism.context_parallel_load_balancer", "causal work is balanced over the ranks"},
     {"parallelism.context_parallel_ptrr_mask_key", "causal work is balanced over the ranks"},
     {"parallelism.pipeline_parallel_expert_parallel_overlap", "an option of DualPipeV with experts"},

@@ -295,6 +295,19 @@ TEST(TorchtitanJson, LossInChunks) {
   EXPECT_EQ(with("8", stated), "used");
 }
 
+// Since mid-2026 a step is one graph where nothing asks the host for sizes; files from before have no such key.
+TEST(TorchtitanJson, StepsAreGraphsUnlessSwitchedOff) {
+  const auto graph = [](const std::string& off, const std::string& stages = "1") {
+    std::string text = json_with(R"("gc_freq": 50)", R"("gc_freq": 50, "disable_cuda_graphs": )" + off);
+    const std::string one = R"("pipeline_parallel_degree": 1)";
+    return key(read_json(text.replace(text.find(one), one.size(), R"("pipeline_parallel_degree": )" + stages)), "training.cuda_graph");
+  };
+  EXPECT_EQ(graph("false"), "true");
+  EXPECT_EQ(graph("true"), "false");
+  EXPECT_EQ(graph("false", "2"), "");
+  EXPECT_EQ(key(read_json(kJson), "training.cuda_graph"), "");
+}
+
 TEST(TorchtitanJson, AModelThatWasChangedIsNoLongerItsFlavor) {
   EXPECT_TRUE(has(error_of([] { read_json(json_with(R"("n_layers": 32)", R"("n_layers": 4)")); }), "model_spec.model.n_layers: the file's model has 4 layers, llama-3-8b has 32"));
   EXPECT_TRUE(has(error_of([] { read_json(json_with(R"("n_layers": 32)", R"("layers": [{}, {}])")); }), "model_spec.model.layers: the file's model has 2 layers"));
