@@ -128,13 +128,18 @@ std::int64_t count_chunks(Importer& in, std::int64_t stages, std::int64_t layers
   return chunks;
 }
 
+/// The embedding and the loss, where stages count them as a layer each.
+std::int64_t further_layers(Importer& in) {
+  return (in.flag("account_for_embedding_in_pipeline_split").value_or(false) ? 1 : 0) + (in.flag("account_for_loss_in_pipeline_split").value_or(false) ? 1 : 0);
+}
+
 void read_stages(Importer& in, std::int64_t stages) {
   const std::int64_t layers = in.integer("num_layers").value_or(in.integer("encoder_num_layers").value_or(0));
   const char* list = "hybrid_layer_pattern";
   std::int64_t listed = read_parted_pattern(in, stages);
   if (listed == 0) list = "pipeline_model_parallel_layout", listed = read_layout(in, stages);
   const char* by = nullptr;
-  std::int64_t chunks = count_chunks(in, stages, layers, by);
+  std::int64_t chunks = count_chunks(in, stages, layers == 0 ? 0 : layers + further_layers(in), by);
   if (listed > 0 && by != nullptr) {
     if (chunks != listed) in.complain(by, fmt::format("{} chunks on each stage, but {} has {}", chunks, list, listed));
     else in.use(by, std::string(list) + " says it");

@@ -194,6 +194,9 @@ TEST(MegatronCommandLayout, FirstAndLastStageMayHoldFewerLayers) {
 TEST(MegatronCommandLayout, EmbeddingAndLossMayCountAsLayers) {
   const Scenario s = job(R"({"num-layers": 6, "pipeline-model-parallel-size": 4, "num-virtual-stages-per-pipeline-rank": 2, "account-for-embedding-in-pipeline-split": true, "account-for-loss-in-pipeline-split": true, "global-batch-size": 4})", "", "dgx-h100", 4);
   EXPECT_EQ(s.strategy.pipeline.layers_per_stage, (std::vector<std::int64_t>{0, 1, 1, 1, 1, 1, 1, 0}));
+  // They count where chunks are counted by their layers too (megatron/training/arguments.py, validate_args).
+  const Scenario by_layers = job(R"({"num-layers": 6, "pipeline-model-parallel-size": 4, "num-layers-per-virtual-pipeline-stage": 1, "account-for-embedding-in-pipeline-split": true, "account-for-loss-in-pipeline-split": true, "global-batch-size": 4})", "", "dgx-h100", 4);
+  EXPECT_EQ(by_layers.strategy.pipeline.layers_per_stage, s.strategy.pipeline.layers_per_stage);
 }
 
 // Megatron merges a forward and a backward of one stage, or of interleaved ones.
