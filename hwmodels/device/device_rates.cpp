@@ -46,6 +46,13 @@ TileRates<N> rates_of_tiles(const std::array<Tile, N>& tiles, double sms, double
   return out;
 }
 
+/// At the power limit the clock falls by this power of what is drawn: the note of clock_at_power.
+constexpr double kClockPerPower = 0.266;
+
+double sustained_clock(const Gpu& gpu, const KernelParameters& p) {
+  return gpu.limit_watts > 0 ? p.sustained_clock * std::pow(gpu.limit_watts / gpu.own_watts, kClockPerPower) : p.sustained_clock;
+}
+
 }  // namespace
 
 void prepare_tiles(DeviceRates& r) {
@@ -67,11 +74,10 @@ double expected_largest(int n) {
 }
 
 double clock_at_power(double clock, double power, double highest) {
-  constexpr double kClockPerPower = 0.266;
   return clock >= 1 ? highest : std::min(highest, clock * std::pow(power, -kClockPerPower));
 }
 
-double power_limited_clock_mhz(const Gpu& gpu) { return gpu.highest_clock_mhz() * kernel_parameters_from(gpu.kernel_parameters).sustained_clock; }
+double power_limited_clock_mhz(const Gpu& gpu) { return gpu.highest_clock_mhz() * sustained_clock(gpu, kernel_parameters_from(gpu.kernel_parameters)); }
 
 Pace pace_of_slowest(int gpus) { return {expected_largest(gpus)}; }
 
@@ -89,8 +95,9 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, Pace pace) {
   r.scan_decays = r.p.scan_decays_per_clock * sm_clocks;
   r.l2_bytes = static_cast<double>(gpu.l2.value) * r.p.l2_share;
   const double slowest = 1 - r.p.speed_spread * pace.deviations;
-  r.gemm_clock = (clock == ClockState::burst ? 1.0 : r.p.sustained_clock) * slowest;
-  r.attention_clock = (clock == ClockState::burst ? 1.0 : std::min(1.0, r.p.sustained_clock * r.p.attention_clock_ratio)) * slowest;
+  const double sustained = sustained_clock(gpu, r.p);
+  r.gemm_clock = (clock == ClockState::burst ? 1.0 : sustained) * slowest;
+  r.attention_clock = (clock == ClockState::burst ? 1.0 : std::min(1.0, sustained * r.p.attention_clock_ratio)) * slowest;
   for (std::size_t i = 0; i < kDTypes; ++i) {
     const DType wanted = static_cast<DType>(i);
     DType runs_as = wanted;

@@ -114,6 +114,7 @@ Gpu read_gpu(const config::Document& document, std::vector<Diagnostic>& problems
   if (const auto hertz = reader.size("boost_clock", &parse_frequency)) out.boost_clock_mhz = *hertz / 1e6;
   if (const auto hertz = reader.size("max_clock", &parse_frequency, false)) out.max_clock_mhz = *hertz / 1e6;
   keep(out.tdp_watts, reader.size("tdp", &parse_power));
+  out.own_watts = reader.size("gpu_power", &parse_power, false).value_or(out.tdp_watts);
   keep(out.memory, reader.size("memory", &parse_bytes));
   keep(out.hbm_bandwidth, reader.size("hbm_bandwidth", &parse_rate));
   out.measured_hbm_bandwidth = reader.measured_size("hbm_bandwidth", &parse_rate);

@@ -32,6 +32,8 @@ struct Gpu {
   double locked_clock_mhz = 0;  // what the owner locked it at, at most highest_clock_mhz(); 0: not locked
   double highest_clock_mhz() const { return max_clock_mhz > 0 ? max_clock_mhz : boost_clock_mhz; }
   double tdp_watts = 0;
+  double own_watts = 0;         // what it draws itself at its sustained clock: the TDP, or its part of a module's
+  double limit_watts = 0;       // what its node or its owner allows it, at most own_watts; 0: all of that
   Bytes memory;                 // what the driver reports as total
   BytesPerSecond hbm_bandwidth; // datasheet
   Bytes l2;

@@ -50,7 +50,7 @@ CostParts parametric(const DeviceRates& rates, const model::KernelSpec& s, bool&
 
 MeasuredPoints points_of(Gpu gpu) {
   if (gpu.measured_kernels.empty()) return {};
-  gpu.locked_clock_mhz = 0;   // they were measured without
+  gpu.locked_clock_mhz = gpu.limit_watts = 0;   // they were measured without
   const DeviceRates burst = rates_of(gpu, ClockState::burst), sustained = rates_of(gpu, ClockState::sustained);
   return {gpu.measured_kernels, gpu.reach, [&](const model::KernelSpec& s, ClockState clock) {
             bool stand_in = false;

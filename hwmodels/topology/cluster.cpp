@@ -119,6 +119,7 @@ const Fields<NodeDesign>& node_fields() {
   static const Fields<NodeDesign> fields{
       text("title", &NodeDesign::title, "full name").required(),
       text("gpu", &NodeDesign::gpu, "name under hwmodels/data/gpu of the card it is sold with").required(),
+      power("gpu_power", &NodeDesign::gpu_power, "what each may draw in it; absent: as much as it draws anywhere", positive),
       integer("gpus", &NodeDesign::gpus, "GPUs of one node", positive).required(),
       choice("scale_up", &NodeDesign::scale_up, "how the GPUs are joined",
              {{"nvswitch", ScaleUp::nvswitch, "switched NVLink"},
@@ -263,6 +264,7 @@ ClusterDescription load_cluster(const std::string& node, int nodes, const std::s
   cluster.node = load_node(node);
   cluster.fabric = load_fabric(fabric);
   cluster.gpu = load_gpu(gpu.empty() ? cluster.node.gpu : gpu);
+  if (cluster.node.gpu_power > 0 && cluster.node.gpu_power < cluster.gpu.own_watts) cluster.gpu.limit_watts = cluster.node.gpu_power;
   cluster.nodes = nodes;
   cluster.gpus_per_node = cluster.node.gpus;
   return cluster;

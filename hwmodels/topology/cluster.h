@@ -72,6 +72,7 @@ struct MeshLinks {
 struct NodeDesign {
   std::string name, title, file;
   std::string gpu;  // the card it is sold with
+  double gpu_power = 0;  // watts that each may draw in it, where that is less than its own
   int gpus = 8;
   ScaleUp scale_up = ScaleUp::nvswitch;
   int links_per_pair = 0;  // mesh only

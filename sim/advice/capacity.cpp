@@ -80,13 +80,14 @@ struct Search {
 };
 
 /// Settings that lay the job on these machines. What the scenario says of its own machines (another GPU, fewer of them, a locked
-/// clock, measured efficiencies) holds for that node design; any other is taken as it is sold.
+/// clock, a power limit, measured efficiencies) holds for that node design; any other is taken as it is sold.
 std::vector<std::string> settings_for(const Machines& m, const Case& job, const hwmodels::ClusterDescription& own, const hwmodels::ClusterDescription& sold) {
   std::vector<std::string> out{fmt::format("cluster.node={}", m.node), fmt::format("cluster.nodes={}", m.nodes), "parallelism.data=auto"};
   if (sold.node.file == own.node.file) return out;
   if (job.says("cluster", "gpu")) out.push_back(fmt::format("cluster.gpu={}", sold.node.gpu));
   if (own.gpus_per_node != sold.gpus_per_node) out.push_back(fmt::format("cluster.gpus_per_node={}", sold.gpus_per_node));
   if (own.gpu.locked_clock_mhz > 0) out.push_back(fmt::format("cluster.gpu_clock={:g} MHz", sold.gpu.highest_clock_mhz()));
+  if (own.gpu.limit_watts != own.node.gpu_power) out.push_back(fmt::format("cluster.gpu_power={:g} W", sold.gpu.limit_watts > 0 ? sold.gpu.limit_watts : sold.gpu.own_watts));
   if (own.nic_efficiency && sold.node.nic.count > 0) out.push_back(fmt::format("cluster.nic_efficiency={}", sold.node.nic.efficiency));
   if (own.collectives) out.emplace_back("cluster.collectives=nccl");
   return out;

@@ -129,7 +129,7 @@ Run add_plan(CLI::App& app) {
   app.add_flag("-q,--quiet", o->quiet, "no progress");
   app.footer("For each set of machines the fastest arrangement is found by simulation: the scenario's own, and others: tensor and pipeline degrees, chunks,\n"
              "micro-batches, recomputation. Global batch, sequence, data-parallel strategy, context and expert degrees stay the scenario's.\n"
-             "What the scenario says of its machines (cluster.gpu, gpus_per_node, gpu_clock, nic_efficiency, collectives) holds for that node design only.\n"
+             "What the scenario says of its machines (cluster.gpu, gpus_per_node, gpu_clock, gpu_power, nic_efficiency, collectives) holds for that node design only.\n"
              "Exit code 1: nothing on offer meets the goal.\n"
              "Example:\n  rehearse plan job.yaml --tokens 2T --within 30d --machines dgx-h100:16,32,64 --machines dgx-b200:8,16 --price dgx-h100=2.5 --price dgx-b200=4.5");
   return [o] { return run(*o); };

@@ -112,7 +112,10 @@ ErrorBand error_band_of(const Scenario& s) {
 std::vector<Foundation> foundations_of(const Scenario& s) {
   std::vector<Foundation> out;
   const hwmodels::Gpu& gpu = s.cluster.gpu;
-  out.push_back({"GPU", gpu.locked_clock_mhz > 0 ? fmt::format("{}, locked at {:g} MHz", gpu.title, gpu.locked_clock_mhz) : gpu.title, shown_file(s.cluster.gpu.file)});
+  std::string card = gpu.title;
+  if (gpu.locked_clock_mhz > 0) card += fmt::format(", locked at {:g} MHz", gpu.locked_clock_mhz);
+  if (gpu.limit_watts > 0) card += fmt::format(", held to {:g} W", gpu.limit_watts);
+  out.push_back({"GPU", card, shown_file(s.cluster.gpu.file)});
   out.push_back({"kernels", "parameters of " + std::string(name_of(s.cluster.gpu.architecture)),
                  "hwmodels/data/kernel/" + std::string(name_of(s.cluster.gpu.architecture)) + ".yaml"});
   if (!s.cluster.gpu.measured_kernels.empty())

@@ -88,6 +88,7 @@ Value cluster_section(const scenario::Scenario& s) {
   out.add("nodes", c.nodes);
   out.add("gpu", c.gpu.name);
   if (c.gpu.locked_clock_mhz > 0) out.add("gpu_clock", fmt::format("{:g} MHz", c.gpu.locked_clock_mhz));
+  if (c.gpu.limit_watts > 0 && c.gpu.limit_watts != c.node.gpu_power) out.add("gpu_power", fmt::format("{:g} W", c.gpu.limit_watts));
   out.add("gpus_per_node", c.gpus_per_node);
   out.add("fabric", c.fabric.name);
   out.add("oversubscription", c.effective_oversubscription());
@@ -328,6 +329,7 @@ std::string hardware_text(const scenario::Scenario& s) {
   const hwmodels::FabricDesign& f = s.cluster.fabric;
   std::string text = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}\n", g.compute_capability, g.sms, g.boost_clock_mhz, g.locked_clock_mhz / g.highest_clock_mhz(), g.memory.value, g.hbm_bandwidth.value, g.l2.value,
                                  g.nvlink_bandwidth.value, g.nvlink_links, g.pcie_generation, g.host_to_device.value, g.device_to_host.value);
+  if (g.limit_watts > 0) text += fmt::format("{}\n", g.limit_watts / g.own_watts);
   for (const auto& [type, rate] : g.peak) text += fmt::format("{} {}\n", name_of(type), rate.value);
   for (const auto& [name, value] : g.kernel_parameters) text += fmt::format("{} {}\n", name, value);
   for (const hwmodels::MeshLinks& l : n.links) text += fmt::format("{}-{} {} ", l.from, l.to, l.count);

@@ -126,6 +126,12 @@ hwmodels::ClusterDescription resolve_cluster(const ClusterSection& c, const conf
       throw ConfigError(given.diagnostic("cluster.gpu_clock", fmt::format("{:g} MHz, but a {} runs at {:g} MHz at most", asked, gpu.name, highest), fmt::format("Use at most {:g} MHz", highest)));
     gpu.locked_clock_mhz = asked;
   }
+  if (c.gpu_power) {
+    hwmodels::Gpu& gpu = cluster.gpu;
+    if (*c.gpu_power > gpu.own_watts)
+      throw ConfigError(given.diagnostic("cluster.gpu_power", fmt::format("{:g} W, but a {} draws {:g} W at most", *c.gpu_power, gpu.name, gpu.own_watts), fmt::format("Use at most {:g} W", gpu.own_watts)));
+    gpu.limit_watts = *c.gpu_power;
+  }
   cluster.oversubscription = c.oversubscription;
   cluster.nic_efficiency = c.nic_efficiency;
   return cluster;

@@ -43,6 +43,7 @@ const config::Fields<ClusterSection>& cluster_fields() {
       config::named_or_file("gpu", &ClusterSection::gpu, "GPU in each slot, if not the design's own", "GPU", hwmodels::gpu_names),
       config::integer("gpus_per_node", &ClusterSection::gpus_per_node, "GPUs used on each node, if not all", between(1, 72)),
       config::frequency("gpu_clock", &ClusterSection::gpu_clock, "clock that the GPUs are locked at (nvidia-smi --lock-gpu-clocks); the power limit may hold them lower", positive),
+      config::power("gpu_power", &ClusterSection::gpu_power, "what each GPU may draw (nvidia-smi --power-limit), if not as much as its node lets it", positive),
       config::number("oversubscription", &ClusterSection::oversubscription, "bandwidth down : bandwidth up of a leaf switch", at_least(1)),
       config::fraction("nic_efficiency", &ClusterSection::nic_efficiency, "achieved fraction of the NICs' line rate", between(0.01, 1)),
       config::integer("nics", &ClusterSection::nics, "network cards of a node for its GPUs' traffic, if not as many as the design has", between(1, 1024)),

@@ -29,7 +29,7 @@ struct ClusterSection {
   std::string fabric = "rail-fat-tree";
   std::optional<std::string> gpu;
   std::optional<std::int64_t> gpus_per_node;
-  std::optional<double> oversubscription, nic_efficiency, gpu_clock;
+  std::optional<double> oversubscription, nic_efficiency, gpu_clock, gpu_power;
   std::optional<std::int64_t> nics;
   std::optional<BytesPerSecond> nic_bandwidth;
   std::optional<MeasuredBandwidthSection> measured_bandwidth;

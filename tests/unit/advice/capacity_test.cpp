@@ -164,8 +164,8 @@ TEST(Capacity, WhatIsSaidOfTheScenariosMachinesHoldsForThemAlone) {
     const Case job(config::parse_document(model + cluster + rest, "job.yaml").root, "job.yaml");
     return plan_capacity(job, {on}, {.tokens = 1e12})[0];
   };
-  const std::string special = "cluster: {node: dgx-h100, nodes: 2, gpu: h200-sxm, gpus_per_node: 4, gpu_clock: 1500 MHz, nic_efficiency: 0.5}\n";
-  for (const char* node : {"dgx-a100", "dgx-b200", "gb200-nvl72"}) {
+  const std::string special = "cluster: {node: dgx-h100, nodes: 2, gpu: h200-sxm, gpus_per_node: 4, gpu_clock: 1500 MHz, gpu_power: 300 W, nic_efficiency: 0.5}\n";
+  for (const char* node : {"dgx-a100", "dgx-b200", "gb200-nvl72", "gh200-4"}) {
     const Offer with = planned(special, {node, 2}), plain = planned("cluster: {node: " + std::string(node) + ", nodes: 2}\n", {node, 2});
     ASSERT_TRUE(with.best && plain.best) << node << ": " << with.reason;
     EXPECT_EQ(with.gpus, plain.gpus) << node;

@@ -181,7 +181,7 @@ TEST(EffectiveConfig, HasEveryKeyOfTheScenarioFile) {
       small_scenario({"training.framework=deepspeed", "data_parallel.kind=zero2", "memory.offload.optimizer=cpu", "memory.offload.threads=4"}),
       small_scenario({"training.framework=deepspeed", "data_parallel.kind=zero3", "memory.offload={optimizer: nvme, parameters: nvme, buffers: 8, max_in_cpu: 5}"}),
       small_scenario({"training.framework=deepspeed", "data_parallel.kind=zero3", "data_parallel.memory_efficient_linear=false"}),
-      small_scenario({"cluster.gpu_clock=1500 MHz", "training.framework=huggingface", "data_parallel.kind=ddp", "tuning.kind=qlora", "tuning.format=gptq"}),
+      small_scenario({"cluster.gpu_clock=1500 MHz", "cluster.gpu_power=300 W", "training.framework=huggingface", "data_parallel.kind=ddp", "tuning.kind=qlora", "tuning.format=gptq"}),
       small_scenario({"training.framework=megatron-deepspeed", "training.attention=flash", "data_parallel.kind=zero3", "parallelism.context=4", "memory.sequence_chunk=512"}),
       small_scenario({"parallelism.pipeline=2", "training.global_batch_size=32", "training.micro_batch_size=1", "pipeline.accumulation_steps=2"}),
       small_scenario({"training.precision=fp8", "data_parallel.fp8_gather=scaled-ahead"}),

@@ -210,6 +210,29 @@ TEST(MeasuredSettings, NvidiasRecipesHaveNoNvlinkSharp) {
   EXPECT_TRUE(nvls({{"model", "llama-3-8b"}, {"tp", ""}, {"ep", ""}, {"sharding", "fsdp"}}));
 }
 
+TEST(MeasuredSettings, PowerLimits) {
+  const auto watts = [](const std::string& note) { return scenario({{"note", note}}).cluster.gpu.limit_watts; };
+  EXPECT_EQ(watts(""), 0);
+  EXPECT_EQ(watts("GPUs limited to 500 W"), 500);
+  EXPECT_EQ(watts("power limit of 900 W"), 700);   // no H100 draws more
+}
+
+// Profiles by what a row says of its release: torchtitan's loss came in chunks in April 2026, Megatron with Transformer Engine may have unfused
+// attention, and MaxText's weight_dtype is that of the optimizer's states as well.
+TEST(MeasuredSettings, ReleasesAndFormatsAsTheNoteSays) {
+  const auto profile = [](const Row& cells) { return scenario(cells).profile; };
+  const Row dense{{"model", "llama-3-8b"}, {"tp", ""}, {"ep", ""}, {"sharding", "fsdp"}, {"source", ""}};
+  const auto with = [&](Row more) { more.insert(dense.begin(), dense.end()); return more; };
+  EXPECT_EQ(profile(with({{"framework", "torchtitan"}, {"note", "nightly of January 2026"}})).name, "torchtitan-2025");
+  EXPECT_EQ(profile(with({{"framework", "torchtitan"}, {"note", "nightly of May 2026"}})).name, "torchtitan");
+  EXPECT_EQ(profile(with({{"framework", "megatron-lm"}, {"sharding", ""}, {"attention", "unfused"}})).name, "megatron-2021");
+  EXPECT_EQ(profile(with({{"framework", "megatron-lm"}, {"sharding", ""}, {"attention", "unfused"}, {"model_args_json", "{\"\"transformer-impl\"\": \"\"transformer_engine\"\"}"}})).name, "megatron-core");
+  EXPECT_EQ(profile(with({{"framework", "maxtext"}})).stored_parameter, DType::fp32);
+  const auto narrow = profile(with({{"framework", "maxtext"}, {"note", "weight_dtype bfloat16"}}));
+  EXPECT_EQ(narrow.stored_parameter, DType::bf16);
+  EXPECT_EQ(narrow.optimizer_state, DType::bf16);
+}
+
 TEST(MeasuredSettings, MegatronsOptimizerInPlaceOfApexs) {
   const Row dense{{"model", "llama-3-8b"}, {"ep", ""}, {"source", "NeMo 24.12"}};
   const Scenario apex = scenario(dense);

@@ -156,6 +156,13 @@ TEST(Refusals, ClocksThatTheGpuHasNot) {
   EXPECT_NE(mistakes("cluster={node: dgx-h100, nodes: 4, gpu_clock: 1500}").find("cluster.gpu_clock"), std::string::npos);
 }
 
+TEST(Refusals, PowerThatTheGpuDoesNotDraw) {
+  EXPECT_EQ(mistakes("cluster={node: dgx-h100, nodes: 4, gpu_power: 500 W}"), "");
+  EXPECT_NE(mistakes("cluster={node: dgx-h100, nodes: 4, gpu_power: 0.8 kW}").find("cluster.gpu_power: 800 W, but a h100-sxm draws 700 W at most"), std::string::npos) << mistakes("cluster={node: dgx-h100, nodes: 4, gpu_power: 0.8 kW}");
+  EXPECT_NE(mistakes("cluster={node: dgx-h100, nodes: 4, gpu_power: 500}").find("cluster.gpu_power"), std::string::npos);
+  EXPECT_NE(mistakes("cluster={node: dgx-h100, nodes: 4, gpu_power: 0 W}").find("cluster.gpu_power"), std::string::npos);
+}
+
 // hwmodels/data/gpu/h100-sxm.yaml: long products run at 0.753 of 1,980 MHz. A lock above that is one for short kernels.
 TEST(Refusals, ClocksThatThePowerLimitDoesNotAllowAreSaid) {
   const auto notes = [](const std::string& clock) {

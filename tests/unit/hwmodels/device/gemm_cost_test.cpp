@@ -6,6 +6,7 @@
 #include <random>
 
 #include "hwmodels/device/kernel_model.h"
+#include "hwmodels/topology/cluster.h"
 
 namespace rehearse::hwmodels::gemm_cost_test {
 namespace {
@@ -158,6 +159,35 @@ TEST(GemmCost, LockedClocks) {
   EXPECT_EQ(seconds_of(ClockState::sustained, 1024, stream), streamed);
   gpu.locked_clock_mhz = gpu.max_clock_mhz * 0.95;
   EXPECT_EQ(seconds_of(ClockState::sustained, 1024, large), hot);
+}
+
+// At half of its power a card keeps 0.5^0.266 of its sustained clock, as the H100 of 350 W does of the one of 700 W (tests/accuracy/tables/
+// gemm_torch_loops.csv, 0.626 against 0.753). Short kernels and streams do not reach the limit.
+TEST(GemmCost, PowerLimits) {
+  Gpu gpu = load_gpu("h100-sxm");
+  EXPECT_EQ(gpu.own_watts, 700);
+  const model::KernelSpec large = gemm(16384, 16384, 16384);
+  model::KernelSpec stream;
+  stream.kind = model::KernelKind::optimizer, stream.dtype = DType::fp32, stream.bytes_read = stream.bytes_written = 1'000'000'000;
+  const auto seconds_of = [&](ClockState clock, const model::KernelSpec& s) { return to_seconds(KernelModel(gpu, clock).cost(s).duration); };
+  const double burst = seconds_of(ClockState::burst, large), hot = seconds_of(ClockState::sustained, large), streamed = seconds_of(ClockState::sustained, stream), clock = power_limited_clock_mhz(gpu);
+  gpu.limit_watts = 350;
+  EXPECT_NEAR(power_limited_clock_mhz(gpu) / clock, 0.8316, 0.0001);
+  EXPECT_NEAR(power_limited_clock_mhz(gpu) / gpu.highest_clock_mhz(), kernel_parameters_from(load_gpu("h100-pcie").kernel_parameters).sustained_clock, 0.01);
+  EXPECT_NEAR(seconds_of(ClockState::sustained, large) / hot, 1 / 0.8316, 0.01);
+  EXPECT_EQ(seconds_of(ClockState::burst, large), burst);
+  EXPECT_EQ(seconds_of(ClockState::sustained, stream), streamed);
+  gpu.limit_watts = gpu.own_watts;
+  EXPECT_EQ(seconds_of(ClockState::sustained, large), hot);
+}
+
+// A module's limit leaves the GPU what its CPU does not take: 548 of 680 W in nodes of four GH200 (their file), none in a GH200 alone.
+TEST(GemmCost, NodesHoldTheirGpusToLessThanTheyDraw) {
+  const ClusterDescription four = load_cluster("gh200-4", 1, "rail-fat-tree", "");
+  EXPECT_EQ(four.gpu.limit_watts, 548);
+  EXPECT_EQ(load_gpu("gh200-96gb").limit_watts, 0);
+  EXPECT_NEAR(power_limited_clock_mhz(four.gpu), 1396, 5);   // ROMEO's nvidia-smi shows 1,390 to 1,450 MHz in loops of products
+  EXPECT_EQ(load_cluster("gh200-4", 1, "rail-fat-tree", "a100-40gb-sxm").gpu.limit_watts, 0);   // draws less than that anywhere
 }
 
 TEST(GemmCost, SmallerFormatsAreFasterAndMissingOnesAreSaid) {
