@@ -277,6 +277,7 @@ void expert_rules(const model::ModelDescription& model, const Strategy& s, const
   }
   rules.forbid(s.experts.capacity_factor > 0 && s.experts.imbalance > 1, "experts.imbalance", "a capacity limits what the fullest expert gets", "Leave out experts.imbalance or experts.capacity_factor");
   rules.forbid(!s.experts.routing.even() && s.experts.imbalance > 1, "experts.imbalance", "experts.routing says how full each rank is", "Leave out one of the two");
+  rules.forbid(s.experts.mask_products.value_or(profile.mask_products) && d.expert > 1 && dispatcher != Dispatcher::all_to_all && dispatcher != Dispatcher::hierarchical, "experts.mask_products", "masks put tokens into slots before they travel, and this dispatcher sends tokens", "Set experts.dispatcher: all-to-all");
   rules.forbid(s.experts.pad_to_capacity && s.experts.capacity_factor == 0, "experts.pad_to_capacity", "there is no capacity to pad to", "Set experts.capacity_factor");
   rules.forbid(s.experts.paged_stash && !s.experts.fused_mlp.value_or(profile.fused_expert_mlp), "experts.paged_stash", "only what fused experts keep goes into pages", "Set experts.fused_mlp, or leave the key out");
   rules.forbid(s.experts.rank_capacity_factor > 0 && !s.experts.fused_mlp.value_or(profile.fused_expert_mlp), "experts.rank_capacity_factor", "only Transformer Engine's operations take buffers that are not full", "Set experts.fused_mlp, or leave the key out");

@@ -242,6 +242,7 @@ struct ExpertRouting {
   std::optional<bool> fused_router;       // Megatron: scores, map and balancing loss in Transformer Engine's kernels; unset: the profile's habit
   std::optional<bool> fused_permute;      // Megatron: tokens are copied to experts and summed in Transformer Engine's kernels; unset: the profile's habit
   std::optional<bool> fused_index_map;    // DeepEP: a token's list of experts becomes a map in one kernel, without the host; unset: the profile's habit
+  std::optional<bool> mask_products;      // tokens reach their slots, and outputs their tokens, by products with one-hot masks; unset: the profile's habit
   bool overlap_exchange = false;          // tokens of one micro-batch travel while another's backward is computed
   std::optional<std::int64_t> dispatch_sms;   // SMs that DeepEP's or HybridEP's kernels hold; unset: what the library takes
   double rank_capacity_factor = 0;        // with fused_mlp: slots that a rank's buffers hold, over the mean; 0: those that come

@@ -41,7 +41,7 @@ std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const S
   unused(p.overlap_messages && (d.pipeline == 1 || p.schedule != "interleaved-1f1b"), "pipeline.overlap_messages", d.pipeline == 1 ? "there is one stage" : "only the schedule interleaved-1f1b has a choice");
 
   const bool experts = std::any_of(model.layers.begin(), model.layers.end(), [](const model::Layer& l) { return l.moe; });
-  for (const auto& [is, key] : {std::pair{s.experts.dispatcher.has_value(), "experts.dispatcher"}, {s.experts.overlap_shared.has_value(), "experts.overlap_shared"}, {s.experts.fused_mlp.has_value(), "experts.fused_mlp"}, {s.experts.fused_router.has_value(), "experts.fused_router"}, {s.experts.fused_permute.has_value(), "experts.fused_permute"}, {s.experts.fused_index_map.has_value(), "experts.fused_index_map"}})
+  for (const auto& [is, key] : {std::pair{s.experts.dispatcher.has_value(), "experts.dispatcher"}, {s.experts.overlap_shared.has_value(), "experts.overlap_shared"}, {s.experts.fused_mlp.has_value(), "experts.fused_mlp"}, {s.experts.fused_router.has_value(), "experts.fused_router"}, {s.experts.fused_permute.has_value(), "experts.fused_permute"}, {s.experts.fused_index_map.has_value(), "experts.fused_index_map"}, {s.experts.mask_products.has_value(), "experts.mask_products"}})
     unused(is && !experts, key, "the model has no experts");
   for (const auto& [is, key] : {std::pair{s.experts.fused_router.has_value(), "experts.fused_router"}, {s.experts.fused_permute.has_value(), "experts.fused_permute"}})
     unused(is && experts && !given.routes_by_map, key, "the framework is not Megatron, whose operators it chooses");

@@ -237,6 +237,7 @@ Value experts_section(const scenario::Scenario& s) {
     out.add("fused_permute", e.fused_permute.value_or(s.profile.fused_permute));
   }
   out.add("fused_index_map", e.fused_index_map.value_or(s.profile.fused_index_map));
+  if (e.mask_products || s.profile.mask_products) out.add("mask_products", e.mask_products.value_or(true));
   out.add("overlap_exchange", e.overlap_exchange);
   if (e.dispatch_sms) out.add("dispatch_sms", *e.dispatch_sms);
   if (e.rank_capacity_factor > 0) out.add("rank_capacity_factor", e.rank_capacity_factor);

@@ -298,7 +298,7 @@ class RowScenario {
   void apply_graphs() {
     st::Training& t = s_.strategy.training;
     if (!cell(row_, "cuda_graph").starts_with("y") || t.cuda_graph.has_value() || !t.cuda_graph_modules.empty()) return;
-    if (contains(note_, "one CUDA graph of the whole step")) t.cuda_graph = true;
+    if (contains(note_, "one CUDA graph of the whole step") || contains(note_, "full_iteration")) t.cuda_graph = true;
     else t.cuda_graph_modules = {"attn", s_.model.experts.experts > 0 ? "moe_router" : "mlp"};
   }
 

@@ -184,6 +184,8 @@ const config::Fields<P>& fields() {
       config::boolean("routes_by_map", &P::routes_by_map, "experts have Megatron's map of tokens and experts, balancing loss and counts, which are exchanged before tokens are"),
       config::boolean("fused_router", &P::fused_router, "routes_by_map: the router's scores, map and loss are Transformer Engine's kernels; false: PyTorch's operators"),
       config::boolean("fused_permute", &P::fused_permute, "routes_by_map: tokens are copied and summed by Transformer Engine's kernels; false: PyTorch's operators, which the host waits for"),
+      config::boolean("mask_products", &P::mask_products, "tokens reach their slots, and outputs their tokens, by products with one-hot masks"),
+      config::boolean("masks_by_sample", &P::masks_by_sample, "mask_products: a mask is of one sample's tokens and slots, not of all of the micro-batch"),
       config::boolean("dispatcher_keeps_weights", &P::dispatcher_keeps_weights, "DeepEP: the layer keeps the router's weights and the graph that made them until its next forward"),
       config::boolean("fused_index_map", &P::fused_index_map, "DeepEP: a token's list of experts becomes a map of tokens and experts in one kernel; false: by operators, which the host waits for"),
       config::boolean("activation_finds_maximum", &P::activation_finds_maximum, "SwiGLU and its backward find the maximum of what the next product casts, where its scale is the tensor's own"),

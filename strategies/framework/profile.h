@@ -149,6 +149,8 @@ struct FrameworkProfile {
   bool routes_by_map = false;             // Megatron's experts: a map of tokens and experts, scores of the balancing loss and counts per expert, exchanged before tokens are
   bool fused_router = false;              // routes_by_map: the router's scores, map and loss are Transformer Engine's kernels; false: PyTorch's operators
   bool fused_permute = true;              // routes_by_map: tokens are copied and summed by Transformer Engine's kernels; false: PyTorch's operators, which the host waits for
+  bool mask_products = false;             // tokens reach their slots, and outputs their tokens, by products with one-hot masks (GShard's einsums)
+  bool masks_by_sample = false;           // such a mask is of one sample's tokens and slots, not of all of the micro-batch
   bool dispatcher_keeps_weights = false;  // DeepEP: an object of the layer keeps the router's weights, and with them the graph that made them, until its next forward
   bool fused_index_map = true;            // DeepEP: a token's list of experts becomes a map of tokens and experts in one kernel; false: by operators, which the host waits for
   Dispatcher dispatcher = Dispatcher::all_to_all;

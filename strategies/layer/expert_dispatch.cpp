@@ -63,6 +63,30 @@ void ExpertLayer::pick_backward(std::vector<Item>& list, std::int64_t picked, in
   list.push_back(op_.kernel("add up picked", 2 * part, part, KernelKind::permute));
 }
 
+/// One token in each column of a mask, or none: the product copies, or weighs and adds.
+Item ExpertLayer::mask_product(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k) const {
+  return {.kind = Item::Kind::kernel, .spec = c_.builder.kernel({.kind = KernelKind::gemm, .role = role, .dtype = c_.product(), .output_dtype = c_.activation, .batch = masks(), .m = m, .n = n, .k = k, .name = name})};
+}
+
+/// GShard's dispatch: each slot's place among its expert's by a running sum over the tokens, masks of tokens and slots (with ones, and with the
+/// router's weights), and a product that fills every slot.
+/// Sources: Lepikhin et al. 2020 (GShard, arXiv 2006.16668), algorithm 2; AI-Hypercomputer/maxtext layers/moe.py, generate_masks and dense_matmul
+/// (BSM,BSEC -> EBCM and back, sparse_matmul: false); DeepSpeed moe/sharded_moe.py, top2gating and MOELayer.forward (sec,sm -> ecm and back, without Tutel).
+void ExpertLayer::permute_by_masks(Node& node, std::int64_t rows, std::int64_t slots) const {
+  const std::int64_t groups = masks(), tokens = rows / groups, each = slots / groups, mask = mask_bytes(rows, slots), scores = rows * moe_.experts * 4;
+  node.forward = {op_.kernel("places of slots", scores, scores, KernelKind::reduction), op_.kernel("combine mask", scores, mask), op_.kernel("dispatch mask", mask, mask),
+                  mask_product("dispatch by mask", model::GemmRole::forward, each, hidden_, tokens)};
+  node.backward = {mask_product("dispatch by mask backward", model::GemmRole::data_gradient, tokens, hidden_, each)};
+}
+
+/// And back: outputs are weighed and added up; the gradient of the mask is that of the weights.
+void ExpertLayer::unpermute_by_masks(Node& node, std::int64_t rows, std::int64_t slots) const {
+  const std::int64_t groups = masks(), tokens = rows / groups, each = slots / groups, mask = mask_bytes(rows, slots);
+  node.forward = {mask_product("combine by mask", model::GemmRole::forward, tokens, hidden_, each)};
+  node.backward = {mask_product("combine by mask backward", model::GemmRole::data_gradient, each, hidden_, tokens), Operators::alloc(0, mask),
+                   mask_product("gradient of the mask", model::GemmRole::data_gradient, tokens, each, hidden_), op_.kernel("gradient of weights", mask, rows * moe_.experts * 4, KernelKind::reduction), Operators::free(0)};
+}
+
 void ExpertLayer::launch_by_triton(Node& node, int forward, int backward) const {
   node.forward_host += c_.profile.triton_host * forward;
   node.backward_host += c_.profile.triton_host * backward;
@@ -77,10 +101,12 @@ TensorId ExpertLayer::travelling_tensor(const char* name, std::int64_t rows) {
 /// A copy of each token for each of its experts, in the order of experts.
 ExpertLayer::Slots ExpertLayer::permute(const Slots& in, std::int64_t slots) {
   Slots out{travelling_tensor("permuted tokens", slots), tape_.tensor("slot weights", slots * 4), slots};
-  order_ = tape_.tensor("slot order", slots * 8, false);
+  order_ = by_masks_ ? tape_.tensor("dispatch and combine masks", 2 * mask_bytes(in.rows, slots), false) : tape_.tensor("slot order", slots * 8, false);
   Node node{.name = "permute", .inputs = {in.tokens, in.weights}, .outputs = {out.tokens, out.weights}, .saved = {order_}, .intermediates = {order_}};
   const std::int64_t map = in.rows * (exchanges() && !sends_slots() ? load_.local : moe_.experts);
-  if (permutes_by_operators()) {
+  if (by_masks_) {
+    permute_by_masks(node, in.rows, slots);
+  } else if (permutes_by_operators()) {
     permute_by_operators(node, in.rows, slots, map);
   } else if (loops() && !c_.profile.routes_by_map) {
     // torch.where for each expert tells the host how many tokens there are.
@@ -167,7 +193,9 @@ TensorId ExpertLayer::unpermute(TensorId x, TensorId weights, std::int64_t rows)
   }
   // PyTorch's derivative of index_add_ asks its source for its shape, and so keeps it (derivatives.yaml: expand_as(source)).
   if (c_.profile.sums_slots_by_index_add && !weighs_outputs()) node.saved.push_back(x);
-  if (permutes_by_operators()) {
+  if (by_masks_) {
+    unpermute_by_masks(node, rows, slots);
+  } else if (permutes_by_operators()) {
     unpermute_by_operators(node, rows, slots);
   } else if (loops() && weighs_outputs()) {
     const std::int64_t part = bytes(slots) / moe_.experts, picked = slots / moe_.experts;

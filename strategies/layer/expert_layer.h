@@ -42,10 +42,10 @@ class ExpertLayer {
   bool exchanges() const { return load_.ranks > 1 || load_.tensor > 1; }
   /// A product per expert, in a loop of the host, instead of grouped ones.
   bool loops() const { return !c_.profile.grouped_experts; }
-  /// The router's weights multiply what experts return (Hugging Face, DeepSpeed), not what their second product reads.
-  bool weighs_outputs() const { return c_.profile.weighs_expert_outputs; }
+  /// The router's weights multiply what experts return (Hugging Face, DeepSpeed, masks), not what their second product reads.
+  bool weighs_outputs() const { return by_masks_ || c_.profile.weighs_expert_outputs; }
   /// By PyTorch's operators, around its own grouped products.
-  bool weighs_eagerly() const { return weighs_outputs() && c_.profile.native_grouped && c_.profile.grouped_experts && !c_.profile.compiled && !permutes_by_operators() && !permutes_by_triton() && !loops(); }
+  bool weighs_eagerly() const { return weighs_outputs() && !by_masks_ && c_.profile.native_grouped && c_.profile.grouped_experts && !c_.profile.compiled && !permutes_by_operators() && !permutes_by_triton() && !loops(); }
   /// Activation and weights are operators of their own: Megatron's fused kernels are of gated activations.
   bool weighs_apart() const { return !weighs_outputs() && !fused_ && !by_operations_ && !c_.model.gated_mlp; }
 
@@ -64,6 +64,12 @@ class ExpertLayer {
   // Dispatch and combine (expert_dispatch.cpp)
   Slots permute(const Slots& in, std::int64_t slots);
   void pick_backward(std::vector<Item>& list, std::int64_t picked, int indices, std::int64_t whole, std::int64_t part) const;
+  void permute_by_masks(Node& node, std::int64_t rows, std::int64_t slots) const;
+  void unpermute_by_masks(Node& node, std::int64_t rows, std::int64_t slots) const;
+  Item mask_product(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k) const;
+  /// Masks of this many groups of tokens: a token's own group has all of its slots.
+  std::int64_t masks() const { return c_.profile.masks_by_sample ? c_.batch : 1; }
+  std::int64_t mask_bytes(std::int64_t rows, std::int64_t slots) const { return rows * (slots / masks()) * e(); }
   void launch_by_triton(Node& node, int forward, int backward) const;
   void permute_by_operators(Node& node, std::int64_t rows, std::int64_t slots, std::int64_t map) const;
   void unpermute_by_operators(Node& node, std::int64_t rows, std::int64_t slots) const;
@@ -133,6 +139,7 @@ class ExpertLayer {
   bool dropless_ = true;
   bool fused_router_ = false;   // Megatron's scores, map and loss in Transformer Engine's kernels
   bool fused_permute_ = true;   // and its copies of tokens
+  bool by_masks_ = false;       // tokens reach their slots by products with one-hot masks
   bool fused_map_ = true;       // DeepEP: lists of experts become a map in one kernel
   bool fused_ = false;          // both products, activation, biases and quantisation in fused kernels
   bool by_operations_ = false;  // Transformer Engine's operations for them, which no kernel fuses in this precision
@@ -140,7 +147,7 @@ class ExpertLayer {
   bool low_ = false;            // 8- or 4-bit products
   bool narrow_ = false;         // tokens travel there in 8 bits
   bool own_group_ = false;      // expert weights are summed over another group than dense ones
-  TensorId order_ = kNoTensor;  // of the permuted slots
+  TensorId order_ = kNoTensor;  // of the permuted slots; by_masks_: the masks
 };
 
 }  // namespace rehearse::strategies

@@ -18,6 +18,7 @@ ExpertLayer::ExpertLayer(const LowerContext& c, Operators& op, Tape& tape) : c_(
   dropless_ = routing.capacity_factor == 0;
   fused_router_ = routing.fused_router.value_or(c.profile.fused_router);
   fused_permute_ = routing.fused_permute.value_or(c.profile.fused_permute);
+  by_masks_ = routing.mask_products.value_or(c.profile.mask_products);
   fused_map_ = routing.fused_index_map.value_or(c.profile.fused_index_map);
   const bool wants_fused = !loops() && routing.fused_mlp.value_or(c.profile.fused_expert_mlp);
   fused_ = wants_fused && fuses_experts(c.gemm);

@@ -383,6 +383,42 @@ TEST(ExpertKernels, DeepEpsListsOfExpertsMakeTheHostWaitUnlessFused) {
   EXPECT_EQ(sum_of(write_plan(m, s, profile, 8), "index map").kernels, 0);
 }
 
+/// GShard's einsums, counted by hand: with T tokens and C slots of a group, 2 T C M FLOPs forward there and back each, and three times that in
+/// backward (two gradients of tensors, one of the mask). A mask for each sample (MaxText) has a part of the products of one for the micro-batch (DeepSpeed).
+TEST(ExpertKernels, MasksCopyTokensByProducts) {
+  const model::ModelDescription m = gpt_oss();
+  FrameworkProfile profile = load_profile("maxtext");
+  Strategy s = job(8);
+  s.training.micro_batch_size = 2;
+  s.training.global_batch_size = 64;
+  s.experts.capacity_factor = 1.25;
+  s.experts.pad_to_capacity = true;
+  const auto flops = [&] {
+    double out = 0;
+    const plan::Plan plan = write_plan(m, s, profile, 8);
+    for (const plan::Call& call : plan.classes[0].program.step)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing) {
+        if (i.op != plan::Opcode::kernel) continue;
+        const model::KernelSpec& k = plan.kernels[i.index];
+        if (k.name.find("mask") != std::string::npos && k.kind == model::KernelKind::gemm) out += 2.0 * static_cast<double>(k.batch) * static_cast<double>(k.m) * static_cast<double>(k.n) * static_cast<double>(k.k);
+      }
+    return out;
+  };
+  EXPECT_EQ(flops(), 0);
+  s.experts.mask_products = true;
+  const double passes = 2 * 4, samples = 2, tokens = 1024, slots = tokens * 4 * 1.25, product = 2 * tokens * slots * 2880;   // of one sample: no remainder, 160 slots per expert
+  EXPECT_EQ(flops(), passes * samples * 5 * product);
+  profile.masks_by_sample = false;
+  EXPECT_EQ(flops(), passes * 5 * samples * samples * product);
+  // Full recomputation dispatches once more (the sum at its end is needed by nobody), and copies are not made besides.
+  profile.masks_by_sample = true;
+  s.memory.recompute = Recompute::full;
+  EXPECT_EQ(flops(), passes * samples * 6 * product);
+  EXPECT_EQ(sum_of(write_plan(m, s, profile, 8), "permute").kernels, 0);
+  s.experts.dispatcher = Dispatcher::deepep;
+  EXPECT_FALSE(problems_of(m, s, profile, 8).empty());
+}
+
 TEST(CudaGraphs, CapturedPartsCostOneLaunchAndNeverWait) {
   const model::ModelDescription m = gpt_oss();
   const FrameworkProfile profile = load_profile("megatron-bridge");
