@@ -148,16 +148,26 @@ class Megatron {
       in_.set("data_parallel.reduce_dtype", "bf16", "grad_reduce_in_bf16");
       in_.set("data_parallel.gradient_dtype", "bf16", "grad_reduce_in_bf16");
     }
-    read_gradient_format(fp16 && !bf16);
+    read_gradient_format(fp16 && !bf16, bf16);
     if (const auto bucket = in_.integer("ddp_bucket_size", between(1, 1e15))) in_.set("data_parallel.bucket", fmt::format("{} B", *bucket * reduce_bytes_), "ddp_bucket_size", fmt::format("{} elements of {} bytes", *bucket, reduce_bytes_));
   }
 
   /// bf16 switches fp32 on, fp16 does not. Source: megatron/training/arguments.py, validate_args; distributed_data_parallel.py: buffers of
   /// param.dtype otherwise. Under DeepSpeed its own file decides.
-  void read_gradient_format(bool fp16) {
-    constexpr const char* key = "accumulate_allreduce_grads_in_fp32";
+  /// The main gradients of bf16 training in bf16 leave the buffers as they are, and the optimizer reads them there.
+  void read_gradient_format(bool fp16, bool bf16) {
+    constexpr const char *key = "accumulate_allreduce_grads_in_fp32", *kMain = "main_grads_dtype";
     const auto wide = in_.flag(key);
-    const bool narrow = in_.flag("grad_reduce_in_bf16").value_or(false) || (fp16 && !wide.value_or(false));
+    const std::string main = dtype_of(kMain);
+    const bool sixteen = main == "bf16" && bf16;
+    if (main != "fp32" && !sixteen) in_.refuse(kMain, "main gradients in " + main, "Use fp32, or bf16 with bf16 training");
+    else if (sixteen && wide.value_or(false)) in_.refuse(kMain, "main gradients in bf16 of buffers in fp32, which Megatron refuses", "Leave out accumulate_allreduce_grads_in_fp32");
+    else if (sixteen && !in_.flag("use_precision_aware_optimizer").value_or(false)) in_.refuse(kMain, "main gradients in bf16 without the precision-aware optimizer, which Megatron refuses", "Add use_precision_aware_optimizer");
+    else if (sixteen) {
+      in_.set("data_parallel.gradient_dtype", "bf16", kMain);
+      in_.fragment().set("data_parallel.reduce_dtype", "bf16", in_.root().place());
+    }
+    const bool narrow = sixteen || in_.flag("grad_reduce_in_bf16").value_or(false) || (fp16 && !wide.value_or(false));
     reduce_bytes_ = narrow ? 2 : 4;
     if (!fp16 || in_.has("deepspeed_config")) {
       if (wide) in_.use(key, *wide ? "gradients are kept and reduced in fp32" : "the default with bf16 is fp32 all the same");
@@ -166,6 +176,13 @@ class Megatron {
     const char* format = narrow ? "fp16" : "fp32";
     in_.set("data_parallel.gradient_dtype", format, key, narrow ? "with fp16 gradients are summed in fp16 unless accumulate_allreduce_grads_in_fp32 says otherwise" : "");
     in_.fragment().set("data_parallel.reduce_dtype", format, in_.root().place());
+  }
+
+  /// Megatron's words and PyTorch's for a format; fp32 where none is given.
+  std::string dtype_of(const char* name) {
+    std::string word = in_.word(name).value_or("fp32");
+    if (const std::size_t dot = word.rfind('.'); dot != std::string::npos) word.erase(0, dot + 1);
+    return word == "float32" ? "fp32" : word == "bfloat16" ? "bf16" : word == "float16" ? "fp16" : word;
   }
 
   void read_optimizer() {
@@ -188,13 +205,8 @@ class Megatron {
 
   /// Adam's moments in 16 bits: the simulation has one format for both.
   void read_state_formats() {
-    const auto format = [&](const char* name) {
-      std::string word = in_.word(name).value_or("fp32");
-      if (const std::size_t dot = word.rfind('.'); dot != std::string::npos) word.erase(0, dot + 1);
-      return word == "float32" ? std::string("fp32") : word == "bfloat16" ? "bf16" : word == "float16" ? "fp16" : word;
-    };
     in_.flag("use_precision_aware_optimizer");
-    const std::string first = format("exp_avg_dtype"), second = format("exp_avg_sq_dtype");
+    const std::string first = dtype_of("exp_avg_dtype"), second = dtype_of("exp_avg_sq_dtype");
     if (first == "fp32" && second == "fp32") return;
     if (first != second || (first != "bf16" && first != "fp16")) return in_.refuse(first == "fp32" ? "exp_avg_sq_dtype" : "exp_avg_dtype", "moments in different or 8-bit formats");
     in_.set("training.optimizer_state_dtype", first, "exp_avg_dtype");

@@ -41,7 +41,6 @@ constexpr Unsimulated kMegatronUnsimulated[] = {
     {"fine_grained_activation_offloading", kNone, "activations on the CPU"},
     {"moe_paged_stash", kNone, "paged activations without Transformer Engine's operations for experts"},
     {"moe_expert_rank_capacity_factor", kNone, "buffers of experts without Transformer Engine's operations for them"},
-    {"main_grads_dtype", "fp32|torch.float32", "16-bit main gradients"},
     {"main_params_dtype", "fp32|torch.float32", "16-bit master parameters"},
     {"fp4_param_gather", kNone, "parameters kept and gathered in 4 bits"},
     {"fp4_param", kNone, "parameters kept and gathered in 4 bits"},

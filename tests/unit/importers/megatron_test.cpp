@@ -359,6 +359,15 @@ TEST(Megatron, OptionsOfLayersBecomeOptionsOfTraining) {
   EXPECT_EQ(key(read(common + "--no-gradient-accumulation-fusion"), "training.fused_gradient_accumulation"), "false");
   EXPECT_EQ(key(read(common + "--transformer-impl local"), "training.attention"), "unfused");
   EXPECT_EQ(key(read(common + "--grad-reduce-in-bf16 --ddp-bucket-size 1000"), "data_parallel.bucket"), "2000 B");
+  // The precision-aware optimizer's main gradients are the buffers themselves: in bf16, those are not widened (arguments.py).
+  const std::string aware = common + "--use-precision-aware-optimizer --main-grads-dtype bf16 ";
+  EXPECT_EQ(key(read(aware), "data_parallel.gradient_dtype"), "bf16");
+  EXPECT_EQ(key(read(aware), "data_parallel.reduce_dtype"), "bf16");
+  EXPECT_EQ(key(read(aware + "--ddp-bucket-size 1000"), "data_parallel.bucket"), "2000 B");
+  EXPECT_EQ(key(read(common + "--use-precision-aware-optimizer --main-grads-dtype fp32"), "data_parallel.gradient_dtype"), key(read(common), "data_parallel.gradient_dtype"));
+  for (const std::string& wrong : {aware + "--accumulate-allreduce-grads-in-fp32", common + "--main-grads-dtype bf16", common + "--use-precision-aware-optimizer --main-grads-dtype fp8"})
+    EXPECT_EQ(fate(read(wrong), "main_grads_dtype"), "not simulated") << wrong;
+  EXPECT_EQ(fate(read(aware), "main_grads_dtype"), "used");
   EXPECT_EQ(key(read(common + "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 1"), "pipeline.layers_per_stage"), "[1, 3, 3, 1]");
   const Imported letters = read(common + "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*3|tt|(t|)*1ttL'");
   EXPECT_EQ(key(letters, "pipeline.layers_per_stage"), "[3, 2, 1, 2]");
