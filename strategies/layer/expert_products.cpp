@@ -136,6 +136,13 @@ void ExpertLayer::product_bias(Node& node, std::int64_t out) {
   // In the product's epilogue, and its gradient in the weight gradient's or in the quantisation of the output's gradient.
   const bool epilogue = fused_ || by_operations_ || separate_bias();
   const std::int64_t all = load_.received * out * e();
+  // torchtitan models/gpt_oss/moe.py: the biases by repeat_interleave with an output size, which is index_select, whose backward is index_add.
+  if (!epilogue && c_.profile.repeats_expert_bias && !c_.profile.compiled) {
+    const std::int64_t own = load_.local * out;
+    node.forward.insert(node.forward.end(), {Operators::alloc(6, all), op_.kernel(node.name + " bias rows", own * e(), all, KernelKind::permute), Operators::alloc(7, all), op_.kernel(node.name + " bias", 2 * all, all), Operators::free(6), Operators::free(7)});
+    if (trains) node.backward.insert(node.backward.end(), {op_.kernel(node.name + " bias gradient zeros", 0, own * e(), KernelKind::memset), op_.weight_gradient(b, add_by_atomics(node.name + " bias gradient", load_.received * out))});
+    return;
+  }
   if (!epilogue) node.forward.push_back(op_.kernel(node.name + " bias", all, all));
   if (trains) node.backward.push_back(op_.weight_gradient(b, op_.kernel(node.name + " bias gradient", epilogue ? load_.local * out * 4 : all, load_.local * out * 4, KernelKind::reduction)));
 }

@@ -383,6 +383,22 @@ TEST(ExpertKernels, DeepEpsListsOfExpertsMakeTheHostWaitUnlessFused) {
   EXPECT_EQ(sum_of(write_plan(m, s, profile, 8), "index map").kernels, 0);
 }
 
+/// torchtitan's GPT-OSS: each bias becomes a row for every slot, which is added out of place; its gradient is scattered back, 4 bytes read and written for
+/// each element. 1,024 tokens at four experts, widths 5,760 and 2,880.
+TEST(ExpertKernels, BiasesOfExpertsAreRepeatedForTheirSlots) {
+  const model::ModelDescription m = gpt_oss();
+  Strategy s = job(8);
+  s.data_parallel.kind = DataParallelKind::fsdp2;
+  s.parallelism.degrees.expert = 1;
+  const auto kernels = [&](const char* profile, const char* word) { return sum_of(write_plan(m, s, load_profile(profile), 8), word); };
+  const double passes = 2 * 4, elements = 1024 * 4 * (5760 + 2880), weights = 32 * (5760 + 2880);
+  EXPECT_EQ(kernels("torchtitan", "bias rows").kernels, passes * 2);
+  EXPECT_EQ(kernels("torchtitan", "bias rows").bytes, passes * (elements + weights) * 2);
+  EXPECT_EQ(kernels("torchtitan", "experts gate_up bias gradient").bytes + kernels("torchtitan", "experts down bias gradient").bytes, passes * (elements * 8 + weights * 2));
+  EXPECT_EQ(kernels("torchtitan-compile", "bias rows").kernels, 0);
+  EXPECT_EQ(kernels("huggingface", "bias rows").kernels, 0);
+}
+
 /// GShard's einsums, counted by hand: with T tokens and C slots of a group, 2 T C M FLOPs forward there and back each, and three times that in
 /// backward (two gradients of tensors, one of the mask). A mask for each sample (MaxText) has a part of the products of one for the micro-batch (DeepSpeed).
 TEST(ExpertKernels, MasksCopyTokensByProducts) {
