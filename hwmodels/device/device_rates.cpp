@@ -91,11 +91,15 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, Pace pace) {
   const double sm_clocks = gpu.sms * gpu.boost_clock_mhz * 1e6 * r.highest_clock;
   r.strided = r.p.strided_elements_per_clock * sm_clocks;
   r.converting = r.p.converted_per_clock * sm_clocks;
-  r.scan_flops = r.p.scan_flops_per_clock * sm_clocks;
-  r.scan_decays = r.p.scan_decays_per_clock * sm_clocks;
   r.l2_bytes = static_cast<double>(gpu.l2.value) * r.p.l2_share;
   const double slowest = 1 - r.p.speed_spread * pace.deviations;
   const double sustained = sustained_clock(gpu, r.p);
+  // Short kernels have the clock that the products around them leave: the limit is on a mean over milliseconds.
+  const double scan_clocks = clock == ClockState::burst ? sm_clocks : std::min(sm_clocks, gpu.sms * gpu.highest_clock_mhz() * 1e6 * sustained * slowest);
+  r.scan_flops = r.p.scan_flops_per_clock * scan_clocks;
+  r.scan_decays = r.p.scan_decays_per_clock * scan_clocks;
+  r.convolved = r.p.convolved_per_clock * scan_clocks;
+  r.convolved_backward = r.p.convolved_backward_per_clock * scan_clocks;
   r.gemm_clock = (clock == ClockState::burst ? 1.0 : sustained) * slowest;
   r.attention_clock = (clock == ClockState::burst ? 1.0 : std::min(1.0, sustained * r.p.attention_clock_ratio)) * slowest;
   for (std::size_t i = 0; i < kDTypes; ++i) {

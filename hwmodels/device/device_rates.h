@@ -38,6 +38,7 @@ struct DeviceRates {
   double strided = 0;                      // elements/s that pointwise kernels load one by one, memory aside; 0: no limit
   double converting = 0;                   // the same of operands and results that are converted one by one
   double scan_flops = 0, scan_decays = 0;  // of state-space scans, per second; 0: no limit
+  double convolved = 0, convolved_backward = 0;  // elements/s of causal convolutions; 0: no limit
   double l2_bytes = 0;                     // the share of the L2 that data survives in
   double highest_clock = 1;                // of the burst clock: less than 1 where clocks are locked
   double gemm_clock = 1;                   // of the burst clock, with 16-bit matrix products running

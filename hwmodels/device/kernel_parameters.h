@@ -71,6 +71,8 @@ struct KernelParameters {
   // Scans over chunks of tokens by Triton's kernels: the HBM bandwidth that they reach, of elementwise_fraction; of one SM at the boost clock FLOPs of
   // their products on tensor units, and decays. 0: no limit.
   double scan_share = 1;
+  double scan_backward_share = 1;            // of those rates, in backward's kernels
+  double convolved_per_clock = 0, convolved_backward_per_clock = 0;   // elements of one SM and clock of causal_conv1d; 0: as fast as memory
   double scan_flops_per_clock = 0, scan_decays_per_clock = 0;
   double permute_fraction = 0, optimizer_fraction = 0, reduction_fraction = 0, memset_fraction = 0;
   double memory_launch_us = 0;     // device time of an empty kernel, with the ramp of the memory system

@@ -32,8 +32,13 @@ namespace {
 
 /// Products in tiles and decays of their results, by the same warps one after the other.
 double scan_seconds(const DeviceRates& gpu, const model::KernelSpec& s) {
-  const double products = gpu.scan_flops > 0 ? s.flops / gpu.scan_flops : 0;
-  return products + (gpu.scan_decays > 0 ? static_cast<double>(s.elements) / gpu.scan_decays : 0);
+  const double products = gpu.scan_flops > 0 ? s.flops / gpu.scan_flops : 0, decays = gpu.scan_decays > 0 ? static_cast<double>(s.elements) / gpu.scan_decays : 0;
+  return (products + decays) / (s.role == model::GemmRole::forward ? 1 : gpu.p.scan_backward_share);
+}
+
+double convolution_seconds(const DeviceRates& gpu, const model::KernelSpec& s) {
+  const double rate = s.role == model::GemmRole::forward ? gpu.convolved : gpu.convolved_backward;
+  return rate > 0 ? static_cast<double>(s.elements) / rate : 0;
 }
 
 }  // namespace
@@ -51,7 +56,7 @@ CostParts memory_cost(const DeviceRates& gpu, const model::KernelSpec& s) {
   // Elements loaded one by one keep the SMs busy whatever their width; waiting for memory and that hide in one another in part.
   const double one_by_one = s.kind == KernelKind::strided ? gpu.strided : s.kind == KernelKind::converting ? gpu.converting : 0;
   if (one_by_one > 0) c.memory_seconds = std::hypot(c.memory_seconds, static_cast<double>(s.elements) / one_by_one);
-  c.compute_seconds = s.kind == KernelKind::scan ? scan_seconds(gpu, s) : s.flops / gpu.peak[static_cast<std::size_t>(DType::fp32)];
+  c.compute_seconds = s.kind == KernelKind::scan ? scan_seconds(gpu, s) : s.kind == KernelKind::convolution ? convolution_seconds(gpu, s) : s.flops / gpu.peak[static_cast<std::size_t>(DType::fp32)];
   c.seconds = gpu.p.memory_launch_us * 1e-6 + std::max(c.memory_seconds, c.compute_seconds);
   c.sm_share = c.compute_seconds > c.memory_seconds ? 1 : gpu.p.memory_sm_share;
   return c;

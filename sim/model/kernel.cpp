@@ -75,6 +75,7 @@ std::string_view name_of(KernelKind kind) {
     case KernelKind::permute: return "permute";
     case KernelKind::optimizer: return "optimizer";
     case KernelKind::reduction: return "reduction";
+    case KernelKind::convolution: return "convolution";
     case KernelKind::scan: return "scan";
     case KernelKind::memset: return "memset";
   }

@@ -28,6 +28,7 @@ enum class KernelKind : std::uint8_t {
   permute,            // MoE token permutation and un-permutation
   optimizer,          // fused or multi-tensor parameter update
   reduction,          // norms of gradients, sums
+  convolution,        // a causal one over a few neighbours along the sequence (causal_conv1d)
   scan,               // chunks of a state-space scan by Triton: products of tiles, and a decay for each pair of tokens (scan_kernels.h)
   memset,
 };
@@ -49,7 +50,7 @@ enum class AttentionKernel : std::uint8_t {
 ///   products               batch, m, n, k; dtype = operands, output_dtype = C; accumulate: C is also read; staggered: a piece of a product, with the next piece on
 ///                          another stream, whose blocks take the SMs that this one's leave
 ///   attention              batch, heads, kv_heads, query_length, key_length, head_dim, value_head_dim, causal, window; dropout: which scores are kept is drawn in the kernel
-///   everything else        bytes_read, bytes_written (HBM traffic if nothing stays in L2), flops; strided: elements of the result; converting: of all operands and the result; scan: decays
+///   everything else        bytes_read, bytes_written (HBM traffic if nothing stays in L2), flops; strided, convolution: elements of the result; converting: of all operands and the result; scan: decays
 struct KernelSpec {
   KernelKind kind = KernelKind::elementwise;
   GemmRole role = GemmRole::forward;

@@ -18,7 +18,7 @@ class Scan {
 
   /// A kernel of the convolution's library, in CUDA.
   KernelSpec convolution(const char* name, std::int64_t read, std::int64_t written) const {
-    return {.kind = KernelKind::elementwise, .dtype = s_.dtype, .output_dtype = s_.dtype, .bytes_read = read, .bytes_written = written, .flops = static_cast<double>((read + written) / s_.element()), .name = name};
+    return {.kind = KernelKind::convolution, .dtype = s_.dtype, .output_dtype = s_.dtype, .bytes_read = read, .bytes_written = written, .elements = written / s_.element(), .flops = static_cast<double>((read + written) / s_.element()), .name = name};
   }
   KernelSpec moved(const char* name, std::int64_t read, std::int64_t written) const {
     return {.kind = KernelKind::scan, .dtype = s_.dtype, .output_dtype = s_.dtype, .bytes_read = read, .bytes_written = written, .name = name};
@@ -58,7 +58,7 @@ ScanForward scan_forward(const ScanShape& s, bool gated) {
 
 ScanBackward scan_backward(const ScanShape& s) {
   const Scan make(s);
-  return {.gate = make.moved("scan gate backward", 4 * s.values(), 2 * s.values()),
+  ScanBackward out{.gate = make.moved("scan gate backward", 4 * s.values(), 2 * s.values()),
           .states = make.scan("scan states gradient", s.values() + s.maps(), s.wide_states(), 1, 0),
           .pass = make.moved("scan pass states backward", 2 * s.wide_states(), 2 * s.states()),
           .values = make.scan("scan values gradient", 2 * s.values() + s.products() + s.states() + s.maps(), s.values() + s.steps(), 1, 1),
@@ -70,6 +70,8 @@ ScanBackward scan_backward(const ScanShape& s) {
           .decays = make.scan("scan decays gradient", 2 * s.values() + s.products(), s.steps(), 0, 1),
           .sums = make.moved("scan sums backward", 6 * s.steps(), 3 * s.steps()),
           .convolution = make.convolution("scan convolution backward", 2 * s.convolved(), s.convolved())};
+  for (KernelSpec* k : {&out.gate, &out.states, &out.pass, &out.values, &out.input_map, &out.output_map, &out.products, &out.products_input, &out.products_output, &out.decays, &out.sums, &out.convolution}) k->role = GemmRole::data_gradient;
+  return out;
 }
 
 }  // namespace rehearse::model

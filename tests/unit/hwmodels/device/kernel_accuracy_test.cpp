@@ -151,6 +151,26 @@ TEST(KernelAccuracy, ScansTakeWhatMambaMeasuredOnAnH200) {
   EXPECT_LT(absolute / rows, 0.13);
 }
 
+// A training step of Nemotron 3 Nano: the convolution's kernels and the gradient of the values were read off it, forward states and the sum of all were not.
+TEST(KernelAccuracy, ScansOfATrainingStepTakeWhatAProfileHas) {
+  const KernelModel hopper(load_gpu("h100-sxm"));   // at the clock that products leave
+  const auto ms = [&](const model::KernelSpec& s) { return to_seconds(hopper.cost(s).duration) * 1e3; };
+  const model::ScanShape shape{.tokens = 8192, .heads = 64, .head_dim = 64, .groups = 8, .state = 128, .chunk = 128, .dtype = DType::bf16};
+  const model::ScanForward f = scan_forward(shape, false);
+  const model::ScanBackward b = scan_backward(shape);
+  const double again = ms(f.convolution) + ms(f.sums) + ms(f.state) + ms(f.pass) + ms(f.products), forward = again + ms(f.output);
+  const double backward = again + ms(b.states) + ms(b.pass) + ms(b.values) + ms(b.input_map) + ms(b.output_map) + ms(b.products) + ms(b.products_input) + ms(b.products_output) + ms(b.decays) + ms(b.sums) + ms(b.convolution);
+  const std::map<std::string, std::pair<double, double>> predicted{{"chunk_state_fwd", {ms(f.state), 0.35}}, {"chunk_scan_chunk_state_bwd_dx", {ms(b.values), 0.05}}, {"causal_conv1d_fwd", {ms(f.convolution), 0.1}},
+                                                                   {"causal_conv1d_bwd", {ms(b.convolution), 0.05}}, {"all", {forward + backward, 0.08}}};
+  for (const test::CsvRow& r : test::read_table("scan_nemotron_profile")) {
+    const auto& [milliseconds, within] = predicted.at(r.at("kernel"));
+    const double launches = r.at("kernel") == "all" ? 23 : std::stod(r.at("launches_per_step")), measured = std::stod(r.at("milliseconds_per_step")) / launches;
+    std::printf("  %-30s %.3f ms measured, %+5.1f %%\n", r.at("kernel").c_str(), measured, 100 * (milliseconds / measured - 1));
+    EXPECT_NEAR(milliseconds / measured, 1, within) << r.at("kernel");
+  }
+  EXPECT_GT(ms(f.output), to_seconds(KernelModel(load_gpu("h100-sxm"), ClockState::burst).cost(f.output).duration) * 1e3 * 1.15);
+}
+
 // Transformer Engine's grouped products on an H100: in one CUTLASS kernel within a twentieth. One by one on four streams the larger come as fast
 // to a tenth, and of the smaller each takes longer than the device needs, but no less than cuBLAS holds the host for it: 10.3 us
 // (strategies/framework/data/megatron-core.yaml, grouped_host).
