@@ -67,6 +67,7 @@ std::string gpu_text(const hwmodels::Gpu& g) {
   row("boost_clock", report::number_text(g.boost_clock_mhz) + " MHz");
   if (g.max_clock_mhz > 0) row("max_clock", report::number_text(g.max_clock_mhz) + " MHz");
   row("tdp", report::number_text(g.tdp_watts) + " W");
+  if (g.own_watts != g.tdp_watts) row("gpu_power", report::number_text(g.own_watts) + " W");
   row("memory", report::bytes_text(g.memory.value));
   row("hbm_bandwidth", report::si_text(g.hbm_bandwidth.value, "B/s"), g.measured_hbm_bandwidth ? report::si_text(g.measured_hbm_bandwidth->value, "B/s") : "");
   row("l2", report::bytes_text(g.l2.value));
@@ -86,7 +87,7 @@ std::string gpu_text(const hwmodels::Gpu& g) {
 std::string node_text(const hwmodels::NodeDesign& n) {
   Table table({n.title, ""});
   table.left(1);
-  table.add({"  GPUs", fmt::format("{} x {}", n.gpus, n.gpu)});
+  table.add({"  GPUs", fmt::format("{} x {}{}", n.gpus, n.gpu, n.gpu_power > 0 ? fmt::format(", held to {:g} W each", n.gpu_power) : "")});
   table.add({"  scale-up network", fmt::format("{}, domains of {} GPUs{}", name_of(n.scale_up), n.domain, n.nvls ? ", reduces in the switches (NVLS)" : "")});
   table.add({"  NICs", n.nic.count == 0 ? "none" : fmt::format("{} x {:.0f} Gb/s, {}, {:.0f} % of the line rate", n.nic.count, n.nic.bandwidth.value * 8e-9, n.nic.network, 100 * n.nic.efficiency)});
   table.add({"  PCIe", fmt::format("{} GPUs per switch{}", n.pcie.gpus_per_switch, n.pcie.peer_to_peer ? ", peer to peer" : "")});
