@@ -276,6 +276,11 @@ static Scenario with_evictions(const Scenario& s, SimulateOptions options) {
 hwmodels::Gpu gpu_of(const Scenario& s) {
   hwmodels::Gpu gpu = s.cluster.gpu;
   auto& parameters = gpu.kernel_parameters;
+  const auto fp32 = gpu.peak.find(DType::fp32), fp16 = gpu.peak.find(DType::fp16);
+  if (s.profile.cublas_10 && fp32 != gpu.peak.end() && fp16 != gpu.peak.end()) {
+    parameters["gemm_unaligned_fraction"] = std::min(1.0, parameters["gemm_fp32_fraction"] * fp32->second.value / (parameters["gemm_peak_fraction"] * fp16->second.value));
+    parameters["gemm_unaligned_batch_on_cores"] = 0;   // single ones and batches alike
+  }
   const auto share = parameters.find("gemm_default_share");
   if ((s.profile.aiter_attention && !s.profile.untuned_products) || share == parameters.end()) return gpu;
   parameters["gemm_peak_fraction"] *= share->second;

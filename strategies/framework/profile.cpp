@@ -180,6 +180,7 @@ const config::Fields<P>& fields() {
       config::boolean("expert_launches", &P::expert_launches, "each expert's product and quantisation is a launch of its own"),
       config::boolean("separate_expert_bias", &P::separate_expert_bias, "the bias after the experts is added expert by expert in fp32"),
       config::boolean("separate_first_expert_bias", &P::separate_first_expert_bias, "the bias of experts' first product is added expert by expert"),
+      config::boolean("cublas_10", &P::cublas_10, "cuBLAS before 11.0: 16-bit products that are not aligned are computed on CUDA cores"),
       config::boolean("repeats_expert_bias", &P::repeats_expert_bias, "where nothing is compiled, experts' biases are copied to each of their slots and added, and their gradients added up by atomics"),
       config::boolean("separate_clamp", &P::separate_clamp, "clamping before experts' activations is operators of its own"),
       config::boolean("routes_by_map", &P::routes_by_map, "experts have Megatron's map of tokens and experts, balancing loss and counts, which are exchanged before tokens are"),

@@ -145,6 +145,7 @@ struct FrameworkProfile {
   bool expert_launches = false;           // grouped: each expert's product, and its operands' quantisation, is a launch of its own, on a few streams
   bool separate_expert_bias = false;      // the second product's bias, times the router's weight, is added expert by expert, in fp32
   bool separate_first_expert_bias = false;   // the first product's bias is added expert by expert
+  bool cublas_10 = false;                 // CUDA 10: 16-bit products that are not aligned are computed on CUDA cores
   bool repeats_expert_bias = false;       // grouped, eager: experts' biases are copied to each of their slots and added; their gradients are added up by atomics
   bool separate_clamp = false;            // clamping before experts' activations is operators of its own
   bool routes_by_map = false;             // Megatron's experts: a map of tokens and experts, scores of the balancing loss and counts per expert, exchanged before tokens are

@@ -518,5 +518,19 @@ TEST(FrameworkKernels, ProductsOnAnMi300xAreThoseOfHeuristics) {
   EXPECT_EQ(tflops("torchtitan", "h100-sxm", 8192, DType::bf16), tflops("megatron-core", "h100-sxm", 8192, DType::bf16));
 }
 
+// NVIDIA, Matrix Multiplication Background: before cuBLAS 11.0 a V100's tensor cores wanted sizes that are multiples of 8; else its 15.7 TFLOPS of fp32 are left.
+TEST(FrameworkKernels, UnalignedProductsUnderCuda10LeaveTensorCores) {
+  const auto tflops = [](const char* framework, std::int64_t n) {
+    Scenario s = job(framework);
+    s.cluster.gpu = hwmodels::load_gpu("v100-32gb-sxm2");
+    const model::KernelSpec product{.kind = model::KernelKind::gemm, .dtype = DType::fp16, .output_dtype = DType::fp16, .batch = 1, .m = 8192, .n = n, .k = 8192};
+    return 2e-12 * 8192 * static_cast<double>(n) * 8192 / to_seconds(hwmodels::KernelModel(gpu_of(s)).cost(product).duration);
+  };
+  EXPECT_LT(tflops("deepspeed-2020", 8188), 15.7);
+  EXPECT_GT(tflops("deepspeed-2020", 8188), 10);
+  EXPECT_NEAR(tflops("deepspeed", 8188) / tflops("deepspeed", 8192), 0.35, 0.03);
+  EXPECT_EQ(tflops("deepspeed-2020", 8192), tflops("deepspeed", 8192));
+}
+
 }  // namespace
 }  // namespace rehearse::scenario::framework_kernels_test
