@@ -8,6 +8,7 @@
 
 #include "sim/model/description.h"
 #include "sim/scenario/measured_row.h"
+#include "strategies/framework/profile.h"
 #include "strategies/spec.h"
 
 namespace rehearse::scenario {
