@@ -114,7 +114,7 @@ std::vector<Foundation> foundations_of(const Scenario& s) {
   const hwmodels::Gpu& gpu = s.cluster.gpu;
   std::string card = gpu.title;
   if (gpu.locked_clock_mhz > 0) card += fmt::format(", locked at {:g} MHz", gpu.locked_clock_mhz);
-  if (gpu.limit_watts > 0) card += fmt::format(", held to {:g} W", gpu.limit_watts);
+  if (gpu.limit_watts > 0 && gpu.limit_watts < gpu.own_watts) card += fmt::format(", held to {:g} W", gpu.limit_watts);
   out.push_back({"GPU", card, shown_file(s.cluster.gpu.file)});
   out.push_back({"kernels", "parameters of " + std::string(name_of(s.cluster.gpu.architecture)),
                  "hwmodels/data/kernel/" + std::string(name_of(s.cluster.gpu.architecture)) + ".yaml"});

@@ -144,7 +144,7 @@ class RowScenario {
     static const std::regex kPower(R"(\b(?:limited to|power limit of) ([0-9]{2,4}) W\b)");
     if (std::smatch found; std::regex_search(note_, found, kPower)) s_.cluster.gpu.limit_watts = std::min(s_.cluster.gpu.own_watts, std::stod(found[1].str()));
     if (contains(note_, "power limited")) throw NotSimulated{"the GPUs ran under a power limit that the source does not state"};
-    if (contains(note_, "one FSDP1 unit over") || contains(note_, "no wrapping policy")) throw NotSimulated{"FSDP without a wrapping policy, the whole model one unit, is not simulated"};
+    if (contains(note_, "no wrapping policy")) throw NotSimulated{"FSDP without a wrapping policy, the whole model one unit, is not simulated"};
     if (contains(note_, "autocast around FSDP without its MixedPrecision")) throw NotSimulated{"autocast around FSDP units that gather fp32 weights, whose residual stream is fp32, is not simulated"};
     if (contains(note_, "rowwise_with_gw_hp")) throw NotSimulated{"fp8 with row scales whose weight gradients are 16-bit products is not simulated"};
     if (format_ == "fp8" && (contains(note_, "float8 rowwise") || contains(note_, "fp8 rowwise"))) format_ = "fp8-rowwise";

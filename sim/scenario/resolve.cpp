@@ -226,6 +226,8 @@ Scenario read_scenario(const Value& written, const std::string& file) {
   config::throw_if_any(std::move(out));
   if (const double within_power = hwmodels::power_limited_clock_mhz(s.cluster.gpu); s.cluster.gpu.locked_clock_mhz > within_power)
     s.notes.push_back(fmt::format("cluster.gpu_clock: {:g} MHz hold back short kernels only: the power limit brings long 16-bit matrix products to {:.0f} MHz", s.cluster.gpu.locked_clock_mhz, within_power));
+  if (const hwmodels::Gpu& gpu = s.cluster.gpu; gpu.limit_watts > 0 && gpu.limit_watts < gpu.own_watts / 2)
+    s.notes.push_back(fmt::format("cluster.gpu_power: {:g} W are less than half of the {:g} W that the GPU draws; clocks are known down to half, and below they are extrapolated", gpu.limit_watts, gpu.own_watts));
   s.communication.nvls = f.cluster.nvls;
   s.communication.backend = f.cluster.backend;
   s.strategy.backend = f.cluster.backend == "gloo" ? st::Backend::gloo : f.cluster.backend == "mpi" ? st::Backend::mpi : st::Backend::nccl;

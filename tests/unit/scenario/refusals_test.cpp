@@ -165,14 +165,17 @@ TEST(Refusals, PowerThatTheGpuDoesNotDraw) {
 
 // hwmodels/data/gpu/h100-sxm.yaml: long products run at 0.753 of 1,980 MHz. A lock above that is one for short kernels.
 TEST(Refusals, ClocksThatThePowerLimitDoesNotAllowAreSaid) {
-  const auto notes = [](const std::string& clock) {
-    const config::Document job = config::parse_document("model: gpt2\ncluster: {node: dgx-h100, gpu_clock: " + clock + "}\ntraining: {sequence_length: 1024, global_batch_size: 8, framework: megatron-core}\n", "job.yaml");
+  const auto notes = [](const std::string& clock, const char* key = "gpu_clock") {
+    const config::Document job = config::parse_document("model: gpt2\ncluster: {node: dgx-h100, " + std::string(key) + ": " + clock + "}\ntraining: {sequence_length: 1024, global_batch_size: 8, framework: megatron-core}\n", "job.yaml");
     std::string all;
     for (const std::string& n : read_scenario(job.root, "job.yaml").notes) all += n + "\n";
     return all;
   };
   EXPECT_NE(notes("1900 MHz").find("cluster.gpu_clock: 1900 MHz hold back short kernels only: the power limit brings long 16-bit matrix products to 1491 MHz"), std::string::npos) << notes("1900 MHz");
   EXPECT_EQ(notes("1400 MHz").find("gpu_clock"), std::string::npos);
+  // An H100 of 350 W is the least that the law of power and clock was read off.
+  EXPECT_NE(notes("300 W", "gpu_power").find("cluster.gpu_power: 300 W are less than half of the 700 W"), std::string::npos);
+  EXPECT_EQ(notes("400 W", "gpu_power").find("gpu_power"), std::string::npos);
 }
 
 TEST(Refusals, AnUnknownFabricHasItsPlace) {
