@@ -62,7 +62,8 @@ get_filename_component(root ${CMAKE_CURRENT_LIST_DIR}/.. ABSOLUTE)
 # libraries only the system's are linked.
 file(GLOB sources CONFIGURE_DEPENDS ${root}/calibrate/json.cpp ${root}/calibrate/measurements*.cpp ${root}/calibrate/operations*.cpp ${root}/calibrate/probe/*.cpp)
 file(GLOB cuda CONFIGURE_DEPENDS ${root}/calibrate/probe/cuda/*.cu)
-add_library(probe_parts OBJECT ${cuda} ${sources} ${root}/sim/core/error.cpp ${root}/sim/core/contract.cpp)
+include(${root}/cmake/HostMemory.cmake)
+add_library(probe_parts OBJECT ${cuda} ${sources} ${root}/sim/core/error.cpp ${root}/sim/core/contract.cpp ${root}/sim/core/suggestion.cpp)
 target_include_directories(probe_parts PRIVATE ${root})
 foreach(folder ${REHEARSE_CUBLASLT_INCLUDE} ${REHEARSE_NCCL_INCLUDE})
   # In /usr/include the compiler looks by itself, and naming it upsets C headers.
