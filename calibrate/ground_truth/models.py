@@ -39,6 +39,8 @@ SHAPES = {  # sources: config.json of the public models; gpt2's vocabulary padde
     "llama-3.2-1b-untied": Shape("llama", 16, 2048, 32, 8, 8192, 128256, 8192),
     "llama-3.2-3b-untied": Shape("llama", 28, 3072, 24, 8, 8192, 128256, 8192),
     "llama-3-8b": Shape("llama", 32, 4096, 32, 8, 14336, 128256, 8192),
+    "llama-3-8b-8-layers": Shape("llama", 8, 4096, 32, 8, 14336, 128256, 8192),
+    "llama-8-layers": Shape("llama", 8, 2048, 32, 8, 8192, 32000, 8192),
     "tiny-gpt": Shape("gpt", 2, 64, 4, 4, 128, 512, 64),
     "tiny-llama": Shape("llama", 2, 64, 4, 2, 96, 512, 64),
 }

@@ -1,26 +1,18 @@
-"""Trains one model for a few steps and prints one JSON line: step times, memory, allocator statistics. One process per
-case, so that no case finds the caches of another. Called by measure.py:  train_case.py CASE_JSON"""
+"""Trains one model for a few steps: step times, what its phases take, memory, allocator statistics. measure.py runs each case in a
+process of its own (a fork of one that has loaded PyTorch and not touched the GPU), so that no case finds the caches of another."""
 
 import ctypes
 import gc
 import json
+import os
 import signal
 import statistics
 import sys
 import time
 
-# Ends with measure.py, however that ends: a run that is left behind would disturb the next one's times.
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+import torch
 
-CASE = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
-if CASE.get("expandable_segments"):
-    import os
-    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"  # read when torch is loaded
-    os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
-
-import torch  # noqa: E402
-
-from models import SHAPES, Model, add_lora  # noqa: E402
+from models import SHAPES, Model, add_lora
 
 STATISTICS = ["allocated_bytes.all.peak", "reserved_bytes.all.peak", "active_bytes.all.peak", "requested_bytes.all.peak",
               "inactive_split_bytes.all.peak", "segment.all.peak", "allocation.all.peak", "num_alloc_retries", "num_ooms",
@@ -71,31 +63,177 @@ def sm_clock():
         return None
 
 
+class Training:
+    """One model, its optimizer, and a step of them in three phases."""
+
+    def __init__(self, case, device):
+        self.case = case
+        shape = SHAPES[case["model"]]
+        weights = torch.bfloat16 if case["parameters"] == "bf16" else torch.float32
+        with device:
+            self.model = self.make(shape).to(weights)
+        if case["framework"] == "plain":
+            assert sum(p.numel() for p in self.model.parameters()) == shape.parameters(), "parameter count"
+        if case["lora_rank"]:
+            add_lora(self.model, case["lora_rank"])
+        if case["float8"] != "no":
+            from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+            recipe = {"tensorwise": "tensorwise", "rowwise": "rowwise"}[case["float8"]]
+            convert_to_float8_training(self.model, config=Float8LinearConfig.from_recipe_name(recipe), module_filter_fn=lambda m, name: name != "head")
+        self.run = self.model
+        self.wrap()
+        if case["compile"] == "blocks":
+            for block in self.model.blocks:
+                block.compile()
+        elif case["compile"]:
+            self.run = torch.compile(self.model)
+        self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=case["precision"] == "bf16" and case["parameters"] == "fp32" and case["framework"] == "plain")
+
+    def make(self, shape):
+        return Model(shape, self.case["recompute"])
+
+    def wrap(self):
+        self.optimizer = make_optimizer(self.case["optimizer"], self.model)
+
+    def loss(self, ids, labels):
+        return self.run(ids, labels)
+
+    def forward(self, ids, labels):
+        with self.autocast:
+            return self.loss(ids, labels) / self.case["grad_accum"]
+
+    def backward(self, loss):
+        loss.backward()
+
+    def update(self):
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class Fsdp2(Training):
+    """fully_shard on each block and the whole, parameters fp32 and products bf16; one rank, so that its collectives are copies."""
+
+    def wrap(self):
+        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+        alone()
+        how = {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32),
+               "offload_policy": CPUOffloadPolicy(pin_memory=self.case["pin_memory"]) if "param" in self.case["offload"] else OffloadPolicy()}
+        for block in self.model.blocks:
+            fully_shard(block, **how)
+        fully_shard(self.model, **how)
+        super().wrap()
+
+
+class Transformers(Training):
+    """The library's own Llama, in a loop of ours: its attention through scaled_dot_product_attention."""
+
+    def make(self, shape):
+        from transformers import LlamaConfig, LlamaForCausalLM
+        model = LlamaForCausalLM(LlamaConfig(
+            hidden_size=shape.hidden, num_hidden_layers=shape.layers, num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads,
+            intermediate_size=shape.ffn, vocab_size=shape.vocab, max_position_embeddings=shape.positions, tie_word_embeddings=False,
+            use_cache=False, attn_implementation="sdpa"))
+        if self.case["recompute"] == "full":
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        return model.train()
+
+    def loss(self, ids, labels):
+        return self.run(input_ids=ids, labels=ids).loss
+
+
+class DeepSpeed(Transformers):
+    """transformers' Llama under DeepSpeed's ZeRO: the optimizer on the host where the case says so."""
+
+    def wrap(self):
+        import deepspeed
+        alone()
+        case = self.case
+        zero = {"stage": case["zero"], "overlap_comm": True, "contiguous_gradients": True, "reduce_scatter": True, "reduce_bucket_size": 2e8, "allgather_bucket_size": 2e8}
+        if case["offload"] != "none":
+            zero["offload_optimizer"] = {"device": "cpu", "pin_memory": case["pin_memory"]}
+        if "param" in case["offload"]:
+            zero["offload_param"] = {"device": "cpu", "pin_memory": case["pin_memory"]}
+        self.run, *_ = deepspeed.initialize(model=self.model, model_parameters=self.model.parameters(), config={
+            "train_micro_batch_size_per_gpu": case["micro_batch"], "gradient_accumulation_steps": case["grad_accum"], "bf16": {"enabled": True},
+            "gradient_clipping": 1.0, "zero_optimization": zero, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "steps_per_print": 10**9})
+
+    def forward(self, ids, labels):
+        return self.run(input_ids=ids, labels=ids).loss
+
+    def backward(self, loss):
+        self.run.backward(loss)
+
+    def update(self):
+        self.run.step()
+
+
+FRAMEWORKS = {"plain": Training, "fsdp2": Fsdp2, "transformers": Transformers, "deepspeed": DeepSpeed}
+
+
+def alone():
+    """torch.distributed with this process only."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + os.getpid() % 20000), "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+
+
+def profiled(step, operators):
+    """What ran on the device in one of several steps in a row: kernels, or PyTorch's operators by the shapes of their inputs (whose
+    recording makes the host late)."""
+    kinds, rows = torch.profiler.ProfilerActivity, []
+
+    def read(profile):
+        for e in profile.key_averages(group_by_input_shape=operators):
+            if e.self_device_time_total > 0 or (operators and e.self_cpu_time_total > 200):
+                rows.append({"name": e.key[:200], "count": e.count, "device_us": e.self_device_time_total})
+                if operators:
+                    rows[-1] |= {"shapes": str(e.input_shapes)[:200], "host_us": e.self_cpu_time_total}
+
+    cuda = torch.cuda.is_available()
+    with torch.profiler.profile(activities=[*([kinds.CUDA] if cuda else []), *([kinds.CPU] if operators or not cuda else [])], record_shapes=operators,
+                                schedule=torch.profiler.schedule(wait=0, warmup=2, active=1, repeat=1), on_trace_ready=read) as profile:
+        for _ in range(3):
+            step()
+            if cuda:
+                torch.cuda.synchronize()
+            profile.step()
+    return sorted(rows, key=lambda r: -r["device_us"])[:300]
+
+
 def run(case):
     device = torch.device(case["device"])
     cuda = device.type == "cuda"
-    shape = SHAPES[case["model"]]
     torch.manual_seed(1)
     torch.backends.cuda.matmul.allow_tf32 = case["precision"] == "tf32"
-    weights = torch.bfloat16 if case["parameters"] == "bf16" else torch.float32
-    with device:
-        model = Model(shape, case["recompute"]).to(weights)
-    assert sum(p.numel() for p in model.parameters()) == shape.parameters(), "parameter count"
-    if case["lora_rank"]:
-        add_lora(model, case["lora_rank"])
-    optimizer = make_optimizer(case["optimizer"], model)
-    forward = torch.compile(model) if case["compile"] else model
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=case["precision"] == "bf16" and case["parameters"] == "fp32")
+    training = FRAMEWORKS[case["framework"]](case, device)
+    shape = SHAPES[case["model"]]
     ids = torch.randint(shape.vocab, (case["micro_batch"], case["seq_len"] + 1), device=device)
 
-    def step():
-        for _ in range(case["grad_accum"]):
-            with autocast:
-                loss = forward(ids[:, :-1], ids[:, 1:].contiguous()) / case["grad_accum"]
-            loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    def step(tell=lambda phase: None):
+        for n in range(case["grad_accum"]):
+            last = n + 1 == case["grad_accum"]
+            loss = training.forward(ids[:, :-1], ids[:, 1:].contiguous())
+            tell("forward_last" if last else "forward")
+            training.backward(loss)
+            tell("backward_last" if last else "backward")
+            if last or case["framework"] == "deepspeed":  # whose engine counts passes by its own step
+                training.update()
+                tell("update")
         return loss
+
+    def phases():
+        """Seconds of each phase, the GPU waited for after each, so that their sum is more than a step's."""
+        out, now = {}, time.perf_counter()
+
+        def tell(phase):
+            nonlocal now
+            if cuda:
+                torch.cuda.synchronize()
+            then, now = now, time.perf_counter()
+            out[phase] = out.get(phase, 0) + now - then
+
+        step(tell)
+        return out
 
     def timed():
         if cuda:
@@ -116,28 +254,27 @@ def run(case):
     first = timed()[0]
     if cuda:
         after_first, peak_first = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
-    for _ in range(case["warm_up"] - 1):
+    begin, steps = time.perf_counter(), 1
+    while steps < case["warm_up"] or (cuda and time.perf_counter() - begin < case["warm_s"]):  # until the clocks are those of this load
         timed()
-    times, hosts, clocks, begin = [], [], [], time.perf_counter()
-    while len(times) < case["steps"] and (len(times) < 3 or time.perf_counter() - begin < case["most_s"]):
+        steps += 1
+    times, hosts, clocks, begin, began_at = [], [], [], time.perf_counter(), time.time()
+    while (len(times) < case["steps"] or time.perf_counter() - begin < case["warm_s"]) and (len(times) < 3 or time.perf_counter() - begin < case["most_s"]):
         total, host, loss = timed()
         times.append(total)
         hosts.append(host)
         clocks.append(sm_clock() if cuda else None)
     answer = {"step_time_s": statistics.median(times), "step_times_s": times, "host_s": statistics.median(hosts), "first_step_s": first,
-              "sm_clocks_mhz": clocks, "loss": loss, "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad)}
+              "sm_clocks_mhz": clocks, "loss": loss, "trained_parameters": sum(p.numel() for p in training.model.parameters() if p.requires_grad),
+              "began_at": began_at, "ended_at": time.time(), "phases_s": [phases() for _ in range(2)]}
     if cuda:
         stats = torch.cuda.memory_stats()
         free, total = torch.cuda.mem_get_info()
         answer |= {"statistics": {k: stats.get(k, 0) for k in STATISTICS}, "device_used_bytes": total - free, "device_total_bytes": total,
                    "allocated_before_bytes": before, "allocated_between_steps_bytes": after_first, "peak_of_first_step_bytes": peak_first}
         if case.get("kernels_file"):
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]) as profile:
-                timed()
-            rows = [{"name": e.key[:160], "count": e.count, "device_us": e.self_device_time_total, "host_us": e.self_cpu_time_total}
-                    for e in profile.key_averages() if e.self_device_time_total > 0 or e.self_cpu_time_total > 200]
             with open(case["kernels_file"], "w") as out:
-                json.dump(sorted(rows, key=lambda r: -r["device_us"])[:150], out, indent=0)
+                json.dump({"kernels": profiled(step, False), "operators": profiled(step, True)}, out, indent=0)
         if case.get("snapshot_file"):
             torch.cuda.memory._record_memory_history(max_entries=200000, stacks="python")
             timed()
@@ -145,17 +282,21 @@ def run(case):
     return answer
 
 
-def main():
+def main(case):
+    """The case's JSON line, on standard output."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: ends with measure.py; left behind, it would disturb the next one's times
+    if case["expandable_segments"]:
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
     try:
-        answer = run(CASE)
+        answer = run(case)
     except torch.OutOfMemoryError as e:
         answer = {"oom": str(e)[:300]}
         if torch.cuda.is_available():
             stats = torch.cuda.memory_stats()
             answer["statistics"] = {k: stats.get(k, 0) for k in STATISTICS}
     answer["torch"] = torch.__version__
+    for library in ("transformers", "deepspeed", "torchao"):
+        if library in sys.modules:
+            answer[library] = sys.modules[library].__version__
     print(json.dumps(answer), flush=True)
-
-
-if __name__ == "__main__":
-    main()
