@@ -118,7 +118,7 @@ void StageWriter::Impl::update_metrics() {
         kernel(model::KernelKind::converting, elements * context.element(), wide, "cast logits");
       }
       w.alloc(kLogSoftmax, wide, plan::Category::temporary);
-      kernel(model::KernelKind::softmax, wide, wide, "log softmax of a metric");
+      kernel(model::KernelKind::elementwise, 3 * wide, wide, "log softmax of a metric");   // Operators::log_softmax
       kernel(model::KernelKind::elementwise, row, row, "nll loss of a metric");
       w.free(kLogSoftmax);
       if (context.element() < 4) w.free(kLogits);

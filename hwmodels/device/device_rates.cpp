@@ -91,6 +91,8 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, Pace pace) {
   const double sm_clocks = gpu.sms * gpu.boost_clock_mhz * 1e6 * r.highest_clock;
   r.strided = r.p.strided_elements_per_clock * sm_clocks;
   r.converting = r.p.converted_per_clock * sm_clocks;
+  r.adding = r.p.added_per_clock * sm_clocks;
+  r.updating = r.p.updated_per_clock * sm_clocks;
   r.l2_bytes = static_cast<double>(gpu.l2.value) * r.p.l2_share;
   const double slowest = 1 - r.p.speed_spread * pace.deviations;
   const double sustained = sustained_clock(gpu, r.p);
@@ -111,7 +113,7 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, Pace pace) {
     r.stand_in[index_of(wanted)] = runs_as != wanted;
     r.on_cores[index_of(wanted)] = runs_as == DType::fp32;
     r.peak[index_of(wanted)] = it->second.value;
-    const double power = bits(runs_as) <= 8 ? r.p.gemm_8bit_power : 1;
+    const double power = bits(runs_as) <= 8 ? r.p.gemm_8bit_power : r.on_cores[index_of(wanted)] ? r.p.gemm_fp32_power : 1;
     r.gemm_rate[index_of(wanted)] = it->second.value * clock_at_power(r.gemm_clock, power, r.highest_clock) * gemm_fraction(r.p, runs_as);
   }
   prepare_tiles(r);

@@ -36,6 +36,8 @@ struct DeviceRates {
   double boost_clock = 0;                  // Hz, of the datasheet's peaks
   double hbm = 0;                          // datasheet bytes/s
   double strided = 0;                      // elements/s that pointwise kernels load one by one, memory aside; 0: no limit
+  double adding = 0;                       // elements a second that scatter_add_ adds
+  double updating = 0;                     // parameters a second of a fused Adam
   double converting = 0;                   // the same of operands and results that are converted one by one
   double scan_flops = 0, scan_decays = 0;  // of state-space scans, per second; 0: no limit
   double convolved = 0, convolved_backward = 0;  // elements/s of causal convolutions; 0: no limit

@@ -23,6 +23,7 @@ using P = KernelParameters;
 
 constexpr std::array kFields{
     REHEARSE_FIELD(sustained_clock, true),
+    REHEARSE_FIELD(gemm_fp32_power, false),
     REHEARSE_FIELD(gemm_8bit_power, true),
     REHEARSE_FIELD(speed_spread, false),
     REHEARSE_FIELD(gemm_peak_fraction, true),
@@ -72,7 +73,10 @@ constexpr std::array kFields{
     REHEARSE_FIELD(converted_per_clock, false),
     REHEARSE_FIELD(transposing_share, true),
     REHEARSE_FIELD(scan_share, true),
+    REHEARSE_FIELD(scan_launch_us, false),
     REHEARSE_FIELD(scan_backward_share, true),
+    REHEARSE_FIELD(added_per_clock, false),
+    REHEARSE_FIELD(updated_per_clock, false),
     REHEARSE_FIELD(convolved_per_clock, false),
     REHEARSE_FIELD(convolved_backward_per_clock, false),
     REHEARSE_FIELD(scan_flops_per_clock, false),

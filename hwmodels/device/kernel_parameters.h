@@ -25,6 +25,7 @@ struct AttentionParameters {
 struct KernelParameters {
   // Clock. Burst: a cold microbenchmark. Sustained: minutes of training at the power limit.
   double sustained_clock = 1;        // 16-bit GEMM rate sustained / burst
+  double gemm_fp32_power = 1;        // of what 16-bit GEMMs draw at one clock, that those of CUDA cores draw
   double gemm_8bit_power = 1;        // what tensor units draw over products in 8 bits or fewer, of what they draw over 16-bit ones
   double speed_spread = 0;           // standard deviation of the compute speed of GPUs of one type, as a fraction
 
@@ -71,9 +72,12 @@ struct KernelParameters {
   // Scans over chunks of tokens by Triton's kernels: the HBM bandwidth that they reach, of elementwise_fraction; of one SM at the boost clock FLOPs of
   // their products on tensor units, and decays. 0: no limit.
   double scan_share = 1;
+  double scan_launch_us = 0;                 // as memory_launch_us, where theirs is more
   double scan_backward_share = 1;            // of those rates, in backward's kernels
   double convolved_per_clock = 0, convolved_backward_per_clock = 0;   // elements of one SM and clock of causal_conv1d; 0: as fast as memory
   double scan_flops_per_clock = 0, scan_decays_per_clock = 0;
+  double added_per_clock = 0;                // elements of one SM and clock that scatter_add_ adds by atomics; 0: embedding_backward_fraction says it
+  double updated_per_clock = 0;              // parameters of one SM and clock that a fused Adam updates, however narrow they are; 0: no limit
   double permute_fraction = 0, optimizer_fraction = 0, reduction_fraction = 0, memset_fraction = 0;
   double memory_launch_us = 0;     // device time of an empty kernel, with the ramp of the memory system
   double l2_bandwidth_ratio = 1;   // L2 / HBM bandwidth, for tensors that fit in l2_share of the L2

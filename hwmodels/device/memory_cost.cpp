@@ -18,7 +18,7 @@ double achieved_fraction(const DeviceRates& gpu, const model::KernelSpec& s) {
     case KernelKind::normalization: return backward ? p.normalization_backward_fraction : p.normalization_fraction;
     case KernelKind::softmax: return p.softmax_fraction;
     case KernelKind::cross_entropy: return p.cross_entropy_fraction;
-    case KernelKind::embedding: return backward ? p.embedding_backward_fraction : p.embedding_fraction;
+    case KernelKind::embedding: return backward && !(gpu.adding > 0 && s.elements > 0) ? p.embedding_backward_fraction : p.embedding_fraction;
     case KernelKind::permute: return p.permute_fraction;
     case KernelKind::optimizer: return p.optimizer_fraction;
     case KernelKind::reduction: return p.reduction_fraction;
@@ -41,6 +41,17 @@ double convolution_seconds(const DeviceRates& gpu, const model::KernelSpec& s) {
   return rate > 0 ? static_cast<double>(s.elements) / rate : 0;
 }
 
+double compute_seconds(const DeviceRates& gpu, const model::KernelSpec& s) {
+  const auto at = [&](double rate) { return rate > 0 ? static_cast<double>(s.elements) / rate : 0; };
+  switch (s.kind) {
+    case KernelKind::scan: return scan_seconds(gpu, s);
+    case KernelKind::convolution: return convolution_seconds(gpu, s);
+    case KernelKind::embedding: return at(gpu.adding);
+    case KernelKind::optimizer: return at(gpu.updating);
+    default: return s.flops / gpu.peak[static_cast<std::size_t>(DType::fp32)];
+  }
+}
+
 }  // namespace
 
 CostParts memory_cost(const DeviceRates& gpu, const model::KernelSpec& s) {
@@ -56,8 +67,8 @@ CostParts memory_cost(const DeviceRates& gpu, const model::KernelSpec& s) {
   // Elements loaded one by one keep the SMs busy whatever their width; waiting for memory and that hide in one another in part.
   const double one_by_one = s.kind == KernelKind::strided ? gpu.strided : s.kind == KernelKind::converting ? gpu.converting : 0;
   if (one_by_one > 0) c.memory_seconds = std::hypot(c.memory_seconds, static_cast<double>(s.elements) / one_by_one);
-  c.compute_seconds = s.kind == KernelKind::scan ? scan_seconds(gpu, s) : s.kind == KernelKind::convolution ? convolution_seconds(gpu, s) : s.flops / gpu.peak[static_cast<std::size_t>(DType::fp32)];
-  c.seconds = gpu.p.memory_launch_us * 1e-6 + std::max(c.memory_seconds, c.compute_seconds);
+  c.compute_seconds = compute_seconds(gpu, s);
+  c.seconds = (s.kind == KernelKind::scan ? std::max(gpu.p.scan_launch_us, gpu.p.memory_launch_us) : gpu.p.memory_launch_us) * 1e-6 + std::max(c.memory_seconds, c.compute_seconds);
   c.sm_share = c.compute_seconds > c.memory_seconds ? 1 : gpu.p.memory_sm_share;
   return c;
 }

@@ -18,7 +18,7 @@ constexpr const char* kFile = "hwmodels/data/host/defaults.yaml";
 struct HostDefaults {
   double copy_fraction = 0, update_fraction = 0;   // of the DRAM's peak
   BytesPerSecond intel_core, amd_core;             // one thread
-  BytesPerSecond fresh;
+  BytesPerSecond fresh, fresh_core, pageable;
 };
 
 HostDefaults read_defaults() {
@@ -31,6 +31,8 @@ HostDefaults read_defaults() {
   out.intel_core = file.size("intel_core", &config::parse_rate).value_or(BytesPerSecond{});
   out.amd_core = file.size("amd_core", &config::parse_rate).value_or(BytesPerSecond{});
   out.fresh = file.size("fresh", &config::parse_rate).value_or(BytesPerSecond{});
+  out.fresh_core = file.size("fresh_core", &config::parse_rate).value_or(BytesPerSecond{});
+  out.pageable = file.size("pageable", &config::parse_rate).value_or(BytesPerSecond{});
   file.refuse_the_rest();
   if (!problems.empty()) throw ConfigError(std::move(problems));
   return out;
@@ -60,6 +62,11 @@ Duration HostRates::update_time(Bytes moved, Bytes pinned, int threads) const {
   return seconds(std::max(time(all, core * threads), time(all + near * (crowding - 1), update)));
 }
 
+Duration HostRates::touch_time(Bytes bytes, int threads) const {
+  const double rate = threads > 0 && fresh_core.value > 0 ? std::min(fresh.value, fresh_core.value * threads) : fresh.value;
+  return rate > 0 ? seconds(static_cast<double>(bytes.value) / rate) : Duration{};
+}
+
 HostRates host_rates(const ClusterDescription& c) {
   HostRates r;
   const int used = std::max(1, c.gpus_per_node), sharing = std::clamp(c.node.pcie.gpus_per_switch, 1, used);
@@ -74,7 +81,9 @@ HostRates host_rates(const ClusterDescription& c) {
   r.update = BytesPerSecond{cpu.update_bandwidth.value > 0 ? cpu.update_bandwidth.value / used : defaults().update_fraction * dram};
   r.core = BytesPerSecond{core_of(cpu)};
   r.crowding = std::max(1.0, static_cast<double>(cpu.numa_nodes > 0 ? cpu.numa_nodes : cpu.sockets) / used);
+  r.pageable_most = defaults().pageable;
   r.fresh = defaults().fresh;
+  r.fresh_core = defaults().fresh_core;
   r.nvme_read = BytesPerSecond{c.node.nvme.read.value / used};
   r.nvme_write = BytesPerSecond{c.node.nvme.write.value / used};
   return r;

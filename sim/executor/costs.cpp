@@ -112,7 +112,7 @@ Duration copy_time(const plan::CopySpec& spec, const Hardware& hardware, int dat
   if (spec.turns > 1) rate = std::max(rate, alone * (1.0 / data_groups));
   if (spec.alone) rate = alone;
   if (rate.value <= 0) rate = down ? gpu.device_to_host : gpu.host_to_device;
-  if (!spec.pinned) rate = rate * host.pageable;
+  if (!spec.pinned) rate = host.pageable_most.value > 0 ? std::min(rate * host.pageable, host.pageable_most) : rate * host.pageable;
   const BytesPerSecond disk = down ? host.nvme_write : host.nvme_read;
   if (spec.disk && disk.value > 0) rate = std::min(rate, disk);
   return spec.turns * (spec.bytes / rate + kStart);
@@ -172,7 +172,7 @@ CostTable price(const plan::Plan& plan, const Hardware& hardware, const Ablation
   for (const plan::CopySpec& spec : plan.copies) table.copies.push_back(interference.copy_of(copy_time(spec, hardware, data_groups_per_node(plan)).count()));
   for (const plan::HostSpec& spec : plan.host_works) {
     auto time = [](Bytes bytes, BytesPerSecond rate) { return bytes > Bytes{0} && rate.value > 0 ? (bytes / rate).count() : 0; };
-    const std::int64_t compute = hardware.host.update_time(spec.dram, spec.pinned, spec.threads).count() + time(spec.fresh, hardware.host.fresh), read = time(spec.disk_read, hardware.host.nvme_read), write = time(spec.disk_write, hardware.host.nvme_write);
+    const std::int64_t compute = hardware.host.update_time(spec.dram, spec.pinned, spec.threads).count() + hardware.host.touch_time(spec.fresh, spec.threads).count(), read = time(spec.disk_read, hardware.host.nvme_read), write = time(spec.disk_write, hardware.host.nvme_write);
     // Pipelined, the disk still does one thing at a time.
     table.host_works.push_back(!ablation.kernels ? 0 : spec.pipelined ? std::max(compute, read + write) : compute + read + write);
   }

@@ -136,6 +136,7 @@ class DataParallelWriter {
   struct Turns {
     int ranks = 1;
     bool holds_compute = false;   // else the stream that the gradients came from
+    bool holds_host = false;      // the host reads of each parameter's gradient whether it overflows, behind the copies before it
   };
   /// Copies reduced gradients down once `after` has got there; `first`: nothing has been accumulated yet.
   /// `to_disk`: they go on to NVMe.

@@ -105,7 +105,7 @@ void Replicated::after_backward(std::size_t unit, int, bool first, bool last) {
                   [&](plan::BlockWriter& w) {
                     const std::int64_t wide = stage_.units[unit].tape->trainable_bytes(4);
                     if (last) inspect_gradients(w, wide / 4, largest_weight(stage_.units[unit]), Stream::compute);
-                    copy_gradients(w, bytes, last ? wide : bytes, Stream::compute, first || kind_ != DataParallelKind::zero2, {});
+                    copy_gradients(w, bytes, last ? wide : bytes, Stream::compute, first || kind_ != DataParallelKind::zero2, {.holds_host = last});
                   });
     return;
   }
@@ -307,7 +307,7 @@ void Replicated::hand_down(plan::BlockWriter& w, Part part, std::int64_t element
   const int ranks = static_cast<int>(stage_.sizes.sharing(part));
   const std::int64_t mine = elements / ranks;
   if (last_) inspect_gradients(w, elements, largest_weight(), Stream::data_reduce);
-  copy_gradients(w, mine * stored_bytes(), mine * (last_ ? 4 : stored_bytes()), stage_.sizes.replicate > 1 && part != Part::experts ? Stream::data_replicate : Stream::data_reduce, first, {ranks, !overlap_reduce_});
+  copy_gradients(w, mine * stored_bytes(), mine * (last_ ? 4 : stored_bytes()), stage_.sizes.replicate > 1 && part != Part::experts ? Stream::data_replicate : Stream::data_reduce, first, {ranks, !overlap_reduce_, last_});
 }
 
 /// What is left goes in buckets; a chunk of Megatron's that has none goes as one, as does what belongs to the first layer's bucket.

@@ -74,7 +74,7 @@ class ExpertLayer {
   void permute_by_operators(Node& node, std::int64_t rows, std::int64_t slots, std::int64_t map) const;
   void unpermute_by_operators(Node& node, std::int64_t rows, std::int64_t slots) const;
   void weigh_and_add(Node& node, std::int64_t rows, std::int64_t slots) const;
-  Item add_by_atomics(const std::string& name, std::int64_t elements) const;
+  Item add_by_atomics(const std::string& name, std::int64_t elements, bool by_index_add) const;
   TensorId unpermute(TensorId x, TensorId weights, std::int64_t rows);
   Slots exchange(const Slots& in, std::int64_t arriving, bool overlap);
   TensorId home(TensorId x, std::int64_t arriving);

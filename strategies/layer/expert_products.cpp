@@ -140,7 +140,7 @@ void ExpertLayer::product_bias(Node& node, std::int64_t out) {
   if (!epilogue && c_.profile.repeats_expert_bias && !c_.profile.compiled) {
     const std::int64_t own = load_.local * out;
     node.forward.insert(node.forward.end(), {Operators::alloc(6, all), op_.kernel(node.name + " bias rows", own * e(), all, KernelKind::permute), Operators::alloc(7, all), op_.kernel(node.name + " bias", 2 * all, all), Operators::free(6), Operators::free(7)});
-    if (trains) node.backward.insert(node.backward.end(), {op_.kernel(node.name + " bias gradient zeros", 0, own * e(), KernelKind::memset), op_.weight_gradient(b, add_by_atomics(node.name + " bias gradient", load_.received * out))});
+    if (trains) node.backward.insert(node.backward.end(), {op_.kernel(node.name + " bias gradient zeros", 0, own * e(), KernelKind::memset), op_.weight_gradient(b, add_by_atomics(node.name + " bias gradient", load_.received * out, true))});
     return;
   }
   if (!epilogue) node.forward.push_back(op_.kernel(node.name + " bias", all, all));

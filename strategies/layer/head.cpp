@@ -56,8 +56,8 @@ TensorId word_embedding(const LowerContext& c, const Operators& op, Tape& tape, 
     node.forward.insert(node.forward.end(), {op.kernel("take own tokens", whole / c.tensor, whole / c.tensor), Operators::free(0)});
     node.backward.insert(node.backward.end(), {Operators::alloc(1, whole), op.collective(CollectiveKind::all_gather, "embedding gather gradient", whole, plan::kAfterCompute | plan::kComputeWaits)});
   }
-  node.backward.push_back(op.weight_gradient(w, one_hot ? one_hot_product(c, "embedding weight gradient", model::GemmRole::weight_gradient, rows, width, c.tokens)
-                                                        : op.kernel("embedding backward", whole, rows * width * e / 8 + whole, KernelKind::embedding, model::GemmRole::data_gradient)));
+  if (!one_hot) node.backward.push_back(op.kernel("embedding gradient zeros", 0, rows * width * e, KernelKind::memset));
+  node.backward.push_back(op.weight_gradient(w, one_hot ? one_hot_product(c, "embedding weight gradient", model::GemmRole::weight_gradient, rows, width, c.tokens) : op.embedding_backward(c.tokens, width)));
   if (c.tensor > 1 && c.sequence_parallel) node.backward.push_back(Operators::free(1));
   tape.nodes.push_back(std::move(node));
   return x;
@@ -91,7 +91,7 @@ Tape embedding_tape(const LowerContext& context, bool tied_here) {
   Tape tape;
   tape.name = "embedding";
   LowerContext c = context;
-  if (c.profile.wide_residual) c.activation = DType::fp32;
+  if (c.stream_element() == 4) c.activation = DType::fp32;
   Operators op(c, tape);
   const auto& m = c.model;
   tape.makes_angles = m.position == model::Position::rotary;
@@ -130,7 +130,7 @@ TensorId prediction_layer(const LowerContext& c, Operators& op, Tape& tape, Tens
   const bool trained = table.trainable;
   const int w = tape.weight(std::move(table));
   Node lookup{.name = "next token embedding", .outputs = {next}, .saved = {ids}, .intermediates = {ids}, .forward = {op.kernel("embedding", bytes, bytes, KernelKind::embedding)}};
-  if (trained) lookup.backward = {op.weight_gradient(w, op.kernel("embedding backward", bytes, table_rows * m.hidden * c.element() / 8 + bytes, KernelKind::embedding, model::GemmRole::data_gradient))};
+  if (trained) lookup.backward = {op.kernel("embedding gradient zeros", 0, table_rows * m.hidden * c.element(), KernelKind::memset), op.weight_gradient(w, op.embedding_backward(rows, m.hidden))};
   tape.nodes.push_back(std::move(lookup));
   if (c.strategy.parallelism.degrees.pipeline == 1) shared_weight(tape, "word_embeddings.weight");
 

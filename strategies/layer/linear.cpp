@@ -6,6 +6,7 @@ namespace rehearse::strategies {
 using model::KernelKind;
 
 TensorId Operators::linear(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split) {
+  if (const std::int64_t elements = c_.stream_tokens() * in; c_.autocast_stream && is_wide(x, elements)) x = cast(x, name + " input", elements, c_.activation);
   const TensorId y = c_.mixed() ? narrow_product(x, name, in, out, bias, split) : product(x, name, in, out, bias, split);
   if (c_.adapter) return y;
   return c_.strategy.tuning.kind == TuningKind::adapter_v2 ? scaled_and_shifted(y, name, out, split) : with_adapter(x, y, name, in, out, split);

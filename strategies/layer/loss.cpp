@@ -86,7 +86,7 @@ class Loss {
   void log_softmax_and_nll(TensorId logits, std::int64_t bytes, std::vector<TensorId> held, TensorId output) {
     const TensorId log_softmax = tape_.tensor("log softmax", bytes);
     tape_.nodes.push_back({.name = "log softmax", .inputs = {logits}, .outputs = {log_softmax}, .saved = {log_softmax},
-                           .forward = {op_.kernel("log softmax", bytes, bytes, KernelKind::softmax)}, .backward = {op_.kernel("log softmax backward", 2 * bytes, bytes, KernelKind::softmax)}});
+                           .forward = {op_.log_softmax(bytes)}, .backward = {op_.log_softmax_backward(bytes)}});
     tape_.nodes.push_back({.name = "nll loss", .inputs = {log_softmax}, .saved = {log_softmax, rows_}, .intermediates = {rows_}, .holds = std::move(held),
                            .forward = {op_.kernel("nll loss", row_, row_)}, .backward = {op_.kernel("zero fill", 0, bytes, KernelKind::memset), op_.kernel("nll loss backward", row_, row_)}});
     if (c_.profile.holds_output) tape_.nodes.back().attributes = {output};
@@ -146,8 +146,8 @@ class Loss {
   void chunked() {
     const TensorId wide_logits = cast("logits fp32"), log_softmax = tape_.tensor("log softmax", wide_);
     tape_.nodes.push_back({.name = "chunked loss", .inputs = {wide_logits}, .saved = {wide_logits, log_softmax, rows_}, .intermediates = {log_softmax, rows_},
-                           .forward = {op_.kernel("log softmax", wide_, wide_, KernelKind::softmax), op_.kernel("nll loss", row_, row_)},
-                           .backward = {op_.kernel("nll loss backward", row_, wide_), op_.kernel("log softmax backward", 2 * wide_, wide_, KernelKind::softmax)}, .gradient_in_place = true});
+                           .forward = {op_.log_softmax(wide_), op_.kernel("nll loss", row_, row_)},
+                           .backward = {op_.kernel("nll loss backward", row_, wide_), op_.log_softmax_backward(wide_)}, .gradient_in_place = true});
   }
 
   /// The cast's input is not kept, the log-softmax is.
@@ -156,9 +156,9 @@ class Loss {
     const TensorId log_softmax = tape_.tensor("log softmax", wide_);
     Node n{.name = "loss in pieces", .inputs = {logits_}, .saved = {log_softmax, rows_}, .intermediates = {log_softmax, rows_}};
     for (std::int64_t i = 0; i < kPieces; ++i) {
-      n.forward.insert(n.forward.end(), {Operators::alloc(0, wide), op_.convert("cast", narrow, wide), op_.kernel("log softmax", wide, wide, KernelKind::softmax), op_.kernel("nll loss", row, row), Operators::free(0)});
+      n.forward.insert(n.forward.end(), {Operators::alloc(0, wide), op_.convert("cast", narrow, wide), op_.log_softmax(wide), op_.kernel("nll loss", row, row), Operators::free(0)});
       n.backward.insert(n.backward.end(), {Operators::alloc(0, wide), op_.kernel("zero fill", 0, wide, KernelKind::memset), op_.kernel("nll loss backward", row, row), Operators::alloc(1, wide),
-                                           op_.kernel("log softmax backward", 2 * wide_ / kPieces, wide, KernelKind::softmax), Operators::free(0), op_.convert("cast", wide, narrow), Operators::free(1)});
+                                           op_.log_softmax_backward(wide), Operators::free(0), op_.convert("cast", wide, narrow), Operators::free(1)});
     }
     sum_statistics(n, 3);
     tape_.nodes.push_back(std::move(n));

@@ -36,11 +36,12 @@ struct LowerContext {
   bool gathered = false;           // column-parallel layers find their input gathered, and leave the sum of its gradient to what gathered it
   bool reads_gathered = false;     // a column-parallel layer reads what another has gathered and keeps, and scatters its own input gradient
   bool adapter = false;            // lowering an adapter: its weights are trained and carry none
+  bool autocast_stream = false;    // norms of fp32 weights make fp32 of what they read, and so is the residual stream; each linear layer casts its input for itself
   std::string attention;           // "flash" or "unfused"
 
   std::int64_t element() const { return bits(activation) / 8; }
   /// Bytes per element of the residual stream.
-  std::int64_t stream_element() const { return profile.wide_residual ? 4 : element(); }
+  std::int64_t stream_element() const { return profile.wide_residual || autocast_stream ? 4 : element(); }
   Fusion activation_fusion() const { return model.gated_mlp ? profile.gated_activation.value_or(profile.activation) : profile.activation; }
   /// Operands of products of activations: TF32 is a way to multiply fp32.
   DType product() const { return gemm == DType::tf32 ? DType::tf32 : activation; }
@@ -142,9 +143,19 @@ class Operators {
   /// `role`: backward of norms and embeddings reaches another share of the bandwidth than their forward.
   Item kernel(const std::string& name, std::int64_t read, std::int64_t written, model::KernelKind kind = model::KernelKind::elementwise,
               model::GemmRole role = model::GemmRole::forward) const;
+  /// aten::embedding_dense_backward, after the zeros: rows of `tokens` are added to those of their words.
+  Item embedding_backward(std::int64_t tokens, std::int64_t width) const;
+  /// PyTorch's log_softmax over a vocabulary (aten/src/ATen/native/cuda/SoftMax.cu): a block goes over its row for the maximum, for the sum and for
+  /// the result; backward for the sum and for the result. The rows that are under way at once are more than the L2 holds from 0.2 MB each on:
+  /// calibrate/ground_truth/operators.py on an H200, six vocabularies in fp32 and bf16: four times the tensor at 0.88 of the HBM's bandwidth both ways,
+  /// within 6 %; 2.9 to 3.4 times forward where a row has 0.10 to 0.13 MB.
+  Item log_softmax(std::int64_t bytes) const { return kernel("log softmax", 3 * bytes, bytes); }
+  Item log_softmax_backward(std::int64_t bytes) const { return kernel("log softmax backward", 3 * bytes, bytes); }
   /// A strided kernel whose results are not of the activations' format: `width` bytes each.
   Item strided(const std::string& name, std::int64_t read, std::int64_t written, std::int64_t width) const;
   void launch_from_python(Node& node, int nodes = 1) const;
+  /// Is this tensor of so many elements in fp32?
+  bool is_wide(TensorId x, std::int64_t elements) const;
   /// x.float(), or back to 16 bits; `read` and `written` bytes.
   Item convert(const std::string& name, std::int64_t read, std::int64_t written) const;
   /// A sum or product of `elements` elements whose operands differ in width.

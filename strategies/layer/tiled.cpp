@@ -173,10 +173,10 @@ void add_tiled_output(const LowerContext& c, Operators& op, Tape& tape, TensorId
   if (head.trained) f.push_back(Operators::alloc(kWeightSum, weight));
   for (std::int64_t i = 0; i < count; ++i) {
     tiles.forward(f, head, kLogits);
-    f.insert(f.end(), {Operators::alloc(kWide, wide), op.convert("cast", narrow, wide), Operators::alloc(kLogSoftmax, wide), op.kernel("log softmax", wide, wide, KernelKind::softmax), op.kernel("nll loss", row, row),
+    f.insert(f.end(), {Operators::alloc(kWide, wide), op.convert("cast", narrow, wide), Operators::alloc(kLogSoftmax, wide), op.log_softmax(wide), op.kernel("nll loss", row, row),
                        Operators::free(kWide), Operators::free(kLogits),
                        Operators::alloc(kWideGradient, wide), op.kernel("zero fill", 0, wide, KernelKind::memset), op.kernel("nll loss backward", row, row), Operators::alloc(kOtherGradient, wide),
-                       op.kernel("log softmax backward", 2 * wide, wide, KernelKind::softmax), Operators::free(kWideGradient), Operators::free(kLogSoftmax), Operators::alloc(kNarrowGradient, narrow),
+                       op.log_softmax_backward(wide), Operators::free(kWideGradient), Operators::free(kLogSoftmax), Operators::alloc(kNarrowGradient, narrow),
                        op.convert("cast", wide, narrow), Operators::free(kOtherGradient)});
     tiles.data_gradient(f, head, kPieceGradient);
     f.insert(f.end(), {op.kernel("input gradient add", 2 * piece, piece), Operators::free(kPieceGradient)});
@@ -254,12 +254,12 @@ class ChunkedLinear {
     if (parallel_)
       f.insert(f.end(), {op_.kernel("max", wide_, row_, KernelKind::reduction), op_.kernel("subtract maximum", wide_, wide_), op_.kernel("exp", wide_, wide_), op_.kernel("sum", wide_, row_, KernelKind::reduction),
                          op_.kernel("subtract logarithm", wide_, wide_)});
-    else f.push_back(op_.kernel("log softmax", wide_, wide_, KernelKind::softmax));
+    else f.push_back(op_.log_softmax(wide_));
     f.insert(f.end(), {op_.kernel("nll loss", row_, row_), Operators::free(kWide)});
     sum_statistics(f);
     f.insert(f.end(), {Operators::alloc(kWideGradient, wide_), op_.kernel("zero fill", 0, wide_, KernelKind::memset), op_.kernel("nll loss backward", row_, row_), Operators::alloc(kOtherGradient, wide_)});
     if (parallel_) f.insert(f.end(), {op_.kernel("exp", wide_, wide_), op_.kernel("add", 2 * wide_, wide_), op_.kernel("scale gradient", wide_, wide_)});
-    else f.push_back(op_.kernel("log softmax backward", 2 * wide_, wide_, KernelKind::softmax));
+    else f.push_back(op_.log_softmax_backward(wide_));
     f.insert(f.end(), {Operators::free(kWideGradient), Operators::free(kLogSoftmax), Operators::alloc(kGradient, narrow_), op_.convert("cast", wide_, narrow_), Operators::free(kOtherGradient)});
   }
 

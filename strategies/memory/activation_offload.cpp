@@ -95,7 +95,7 @@ void ActivationOffload::store(const StoredInput& in) {
     if (pinned_) return;
     w.host_wait(in.extra + kGone);
     // Plain tensors are made for each step and go with its backward. Large ones get new pages each time, which what fills them touches first.
-    if (bytes >= kMapped) w.host_work(stage_.builder.host_work({.name = "pages for layer input", .fresh = Bytes{bytes}}));
+    if (bytes >= kMapped) w.host_work(stage_.builder.host_work({.name = "pages for layer input", .threads = 1, .fresh = Bytes{bytes}}));
   });
   if (!to_host_) return;
   settle();
