@@ -58,12 +58,10 @@ list(JOIN REHEARSE_CUDA_ARCHITECTURES ", " built_for)
 string(REGEX MATCH "^[0-9]+" major ${CMAKE_CUDA_COMPILER_VERSION})
 
 get_filename_component(root ${CMAKE_CURRENT_LIST_DIR}/.. ABSOLUTE)
-# The probe runs on machines that have little else: its parts of this room and of core are compiled into it, and of the
-# libraries only the system's are linked.
-file(GLOB sources CONFIGURE_DEPENDS ${root}/calibrate/json.cpp ${root}/calibrate/measurements*.cpp ${root}/calibrate/operations*.cpp ${root}/calibrate/probe/*.cpp)
+# Of the libraries only the system's are linked.
+include(${root}/cmake/ProbeSources.cmake)
 file(GLOB cuda CONFIGURE_DEPENDS ${root}/calibrate/probe/cuda/*.cu)
-include(${root}/cmake/HostMemory.cmake)
-add_library(probe_parts OBJECT ${cuda} ${sources} ${root}/sim/core/error.cpp ${root}/sim/core/contract.cpp ${root}/sim/core/suggestion.cpp)
+add_library(probe_parts OBJECT ${cuda} ${REHEARSE_PROBE_SOURCES})
 target_include_directories(probe_parts PRIVATE ${root})
 foreach(folder ${REHEARSE_CUBLASLT_INCLUDE} ${REHEARSE_NCCL_INCLUDE})
   # In /usr/include the compiler looks by itself, and naming it upsets C headers.

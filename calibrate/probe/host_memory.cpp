@@ -9,7 +9,7 @@
 #include "calibrate/probe/host_work.h"
 #include "calibrate/probe/host_work_kinds.h"
 
-// Vector instructions of the machine at hand, chosen when the program runs. This file is compiled without math's errno (cmake/HostMemory.cmake): GCC does not take
+// Vector instructions of the machine at hand, chosen when the program runs. This file is compiled without math's errno (cmake/ProbeSources.cmake): GCC does not take
 // that from an attribute, and then calls sqrtf element by element, which made Adam six times slower.
 // Not under sanitizers: they are not ready yet when the loader chooses.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
