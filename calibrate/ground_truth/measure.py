@@ -125,8 +125,8 @@ def row_of(case, answer, gpu, number, machine="single GPU"):
     framework = {"transformers": "hf", "deepspeed": "deepspeed"}.get(case["framework"], "plain")
     words = [f"PyTorch {answer['torch']}", f"parameters: {case['parameters']}"]
     if framework == "plain":
-        if case["parameters"] == "fp32" and case["precision"] == "bf16" and case["framework"] == "plain":
-            words[-1] += ", autocast"
+        if case["parameters"] == "fp32" and case["precision"] == "bf16":
+            words[-1] += ", FSDP's MixedPrecisionPolicy" if case["framework"] == "fsdp2" else ", autocast"
         words.append("plain modules of calibrate/ground_truth/models.py")
     else:
         words += [f"transformers {answer.get('transformers', '')}: its Llama in a loop of ours", "sdpa"]

@@ -86,9 +86,10 @@ void LinearLayer::keep_operands() {
   }
 }
 
+/// torchao's Float8Linear casts its input under autocast; the weight goes from fp32 to 8 bits (float8/float8_linear.py, forward).
 bool LinearLayer::autocast_copies_weight() const {
   const DataParallelKind kind = c_.strategy.data_parallel.kind;
-  return !quantised_ && c_.profile.autocast && c_.profile.stored_parameter == DType::fp32 && c_.element() == 2 && kind != DataParallelKind::fsdp1 && kind != DataParallelKind::fsdp2;
+  return !quantised_ && !(low_precision_ && !c_.profile.transformer_engine) && c_.profile.autocast && c_.profile.stored_parameter == DType::fp32 && c_.element() == 2 && kind != DataParallelKind::fsdp1 && kind != DataParallelKind::fsdp2;
 }
 
 /// Autocast copies the fp32 weight; the copy is what backward reads.
