@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import csv
 import fnmatch
-import importlib
 import json
 import os
 import signal
@@ -196,7 +195,7 @@ def finished_cases(table):
 
 
 def in_child(act, folder, limit_s):
-    """act() in a fork of this process, which must not have touched the GPU: what it printed, and what it complained about.
+    """act() in a fork of this process, which must not have touched the GPU (transformers and torchao do as they are loaded: each case loads its own): what it printed, and what it complained about.
     TimeoutError when it took longer; RuntimeError, with the complaint, when it failed."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = os.fork()
@@ -234,20 +233,6 @@ def in_child(act, folder, limit_s):
     return printed, complained
 
 
-def touched():
-    """Did a library that was loaded here touch the GPU, so that forks cannot use it?"""
-    def use():
-        import torch
-        torch.zeros(1, device="cuda")
-
-    try:
-        in_child(use, ".", 120)
-    except (RuntimeError, TimeoutError) as e:
-        print("measure.py: libraries are loaded anew for each case:", str(e).strip().splitlines()[-1:], file=sys.stderr)
-        return True
-    return False
-
-
 def gpu_name(device):
     if device == "cpu":
         return "cpu"
@@ -281,18 +266,11 @@ def main():
         print("\n".join(c["name"] for c in wanted))
         return 0
     begin = time.monotonic()
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # is there a GPU? asked without touching it
     try:
         import train_case  # PyTorch, once for all cases
     except ImportError:
         print("measure.py: this Python has no PyTorch; install it, or run another Python", file=sys.stderr)
         return 3
-    if options.device == "cuda" and not os.environ.get("GROUND_TRUTH_LEAN"):
-        for library in ("torch._inductor.compile_fx", "transformers.models.llama.modeling_llama", "torchao.float8"):
-            with contextlib.suppress(ImportError):
-                importlib.import_module(library)
-        if touched():
-            os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"GROUND_TRUTH_LEAN": "1"})
     gpu = gpu_name(options.device)
     large = options.details or options.out
     for folder in (options.out, large):

@@ -259,7 +259,7 @@ def run(case):
         timed()
         steps += 1
     times, hosts, clocks, begin, began_at = [], [], [], time.perf_counter(), time.time()
-    while (len(times) < case["steps"] or time.perf_counter() - begin < case["warm_s"]) and (len(times) < 3 or time.perf_counter() - begin < case["most_s"]):
+    while (len(times) < case["steps"] or (cuda and time.perf_counter() - begin < case["warm_s"])) and (len(times) < 3 or time.perf_counter() - begin < case["most_s"]):
         total, host, loss = timed()
         times.append(total)
         hosts.append(host)

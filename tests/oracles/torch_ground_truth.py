@@ -62,7 +62,7 @@ with tempfile.TemporaryDirectory() as folder:
     for _ in range(60):
         process = subprocess.Popen([sys.executable, str(HERE / "measure.py"), "--device", "cpu", "--tiny", "--out", str(killed)], stderr=subprocess.DEVNULL)
         try:
-            process.wait(timeout=draw.uniform(2, 14))
+            process.wait(timeout=draw.uniform(1.5, 3.5))
             break
         except subprocess.TimeoutExpired:
             process.kill()
@@ -98,6 +98,15 @@ with tempfile.TemporaryDirectory() as folder:
     (out / "attention.json").write_text((out / "attention.json").read_text()[:-40])
     refused = subprocess.run([sys.executable, str(HERE / "attention.py"), "--device", "cpu", "--tiny", "--out", str(out / "attention.json")], capture_output=True, text=True)
     check(refused.returncode == 2 and "attention.json:" in refused.stderr, "a file that was cut off is refused with its line")
+
+with tempfile.TemporaryDirectory() as folder:
+    out = Path(folder) / "operators.jsonl"
+    run("operators.py", "--out", str(out), "--budget", "60")
+    series = [json.loads(line) for line in out.read_text().splitlines()]
+    check({s["group"] for s in series} == {"sustained", "passes", "indices", "grouped", "flex", "copies", "host"}, "a group of operators is missing")
+    check(all(s["median_s"] > 0 for s in series) and len({(s["group"], s["name"]) for s in series}) == len(series), "operators are timed once each")
+    run("operators.py", "--out", str(out), "--budget", "60", "--only", "passes *")
+    check(len(out.read_text().splitlines()) == len(series), "a second run adds nothing to what is measured")
 
 # The row that each case of a real GPU would write, with an answer made up: `validate` must be able to simulate it.
 made_up = {"torch": "2.9", "step_time_s": 0.5, "step_times_s": [0.5, 0.51], "host_s": 0.1, "device_used_bytes": 40 << 30,
