@@ -16,8 +16,6 @@ import sys
 import time
 from pathlib import Path
 
-GIB = 2**30
-
 
 class Bench:
     """Where the series go, and how long an operator takes on the device."""
@@ -29,7 +27,7 @@ class Bench:
         self.begin = time.monotonic()
         self.done = set()
         if options.out.exists():
-            self.done = {(r["group"], r["name"]) for r in map(json.loads, options.out.read_text().splitlines())}
+            self.done = self.take_up(options.out)
         self.nvml = None
         if self.cuda:
             try:
@@ -38,6 +36,22 @@ class Bench:
                 self.nvml, self.handle = pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)
             except Exception:  # noqa: BLE001  no nvidia-ml-py: clocks and power are left out
                 pass
+
+    @staticmethod
+    def take_up(path):
+        """Series of an earlier run. A last line that was cut off is taken away; anything else that is no series of ours is refused: ValueError."""
+        text = path.read_text()
+        whole = text[: text.rfind("\n") + 1]
+        done = set()
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                series = json.loads(line)
+                done.add((series["group"], series["name"]))
+            except (ValueError, KeyError, TypeError):
+                raise ValueError(f"{path}:{number}: is no series of this program; name another file by --out") from None
+        if whole != text:
+            path.write_text(whole)
+        return done
 
     def left(self):
         return self.options.budget - (time.monotonic() - self.begin)
@@ -450,7 +464,11 @@ def main():
     if options.device == "cuda" and not torch.cuda.is_available():
         print("operators.py: PyTorch sees no GPU", file=sys.stderr)
         return 3
-    b = Bench(torch, options)
+    try:
+        b = Bench(torch, options)
+    except (ValueError, OSError) as e:
+        print(f"operators.py: {e}", file=sys.stderr)
+        return 2
     for group in GROUPS:
         try:
             group(b)

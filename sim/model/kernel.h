@@ -51,7 +51,7 @@ enum class AttentionKernel : std::uint8_t {
 ///                          another stream, whose blocks take the SMs that this one's leave
 ///   attention              batch, heads, kv_heads, query_length, key_length, head_dim, value_head_dim, causal, window; dropout: which scores are kept is drawn in the kernel
 ///   everything else        bytes_read, bytes_written (HBM traffic if nothing stays in L2), flops; strided, convolution: elements of the result; converting: of all operands and the result; scan: decays; embedding backward: additions
-///                          at repeated places, in those of scatter_add_; optimizer: parameters, where one kernel does all
+///                          at repeated places, in those of scatter_add_; optimizer: parameters, where it is AdamW in one pass
 struct KernelSpec {
   KernelKind kind = KernelKind::elementwise;
   GemmRole role = GemmRole::forward;

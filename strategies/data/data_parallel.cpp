@@ -288,7 +288,7 @@ void DataParallelWriter::update(const Share& mine) {
     const std::uint32_t working = Stage::kPersistentSlots - 10;
     w.alloc(working, more.temporary * largest_weight(), Category::temporary);
     w.kernel(builder().kernel({.kind = KernelKind::optimizer, .dtype = DType::fp32, .bytes_read = static_cast<std::int64_t>(static_cast<double>(read) * passes) + more.read * elements,
-                               .bytes_written = static_cast<std::int64_t>(static_cast<double>(written) * passes) + more.written * elements, .elements = passes == 1.0 ? elements : 0, .flops = 12.0 * static_cast<double>(elements), .name = "optimizer step"}),
+                               .bytes_written = static_cast<std::int64_t>(static_cast<double>(written) * passes) + more.written * elements, .elements = optimizer == Optimizer::adamw && profile().fused_optimizer ? elements : 0, .flops = 12.0 * static_cast<double>(elements), .name = "optimizer step"}),
              host());
     w.free(working);
   });

@@ -73,7 +73,7 @@ void DataParallelWriter::update_weights(const Unit& u, std::int64_t gradient, pl
     const std::int64_t copy = w.wide_bytes == 0 ? profile().master_bytes() * w.elements : 0;
     const std::int64_t states = copy + strategies::state_bytes(w, optimizer, w.wide_bytes > 0 ? 4 : bits(profile().optimizer_state) / 8);
     block.kernel(builder().kernel({.kind = KernelKind::optimizer, .dtype = DType::fp32, .bytes_read = traffic(gradients + states + (copy == 4 * w.elements ? 0 : stored)), .bytes_written = traffic(states + stored),
-                                   .elements = passes == 1.0 ? w.elements : 0, .flops = 12.0 * static_cast<double>(w.elements), .name = "optimizer step"}),
+                                   .elements = optimizer == Optimizer::adamw && passes == 1.0 ? w.elements : 0, .flops = 12.0 * static_cast<double>(w.elements), .name = "optimizer step"}),
                  host());
   }
 }

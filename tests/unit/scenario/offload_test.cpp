@@ -115,6 +115,19 @@ Scenario scenario_with(const st::Strategy& s, std::int64_t layers = 8) {
 double seconds(const Result& r, executor::Cause c) { return to_seconds(Duration{r.classes[0].timing.time[static_cast<std::size_t>(c)]}); }
 double busy(const Result& r, plan::Stream s) { return to_seconds(Duration{r.classes[0].timing.busy[static_cast<std::size_t>(s)]}); }
 
+// tests/accuracy/h200_vm/operators.jsonl: x.to("cpu") of 1 and 4 GiB in 0.720 and 2.926 s, which is a pageable copy into memory that one thread touches
+// first; written by all threads first the same GiB takes 0.09 s.
+TEST(Offload, NewMemoryIsTouchedByOneThreadAsSlowlyAsMeasured) {
+  const hwmodels::HostRates host = hwmodels::host_rates(hwmodels::load_cluster("h200-vm", 1));
+  const double pageable = std::min(host.to_host_alone.value * host.pageable, host.pageable_most.value);
+  for (const auto& [gib, seconds] : {std::pair{1, 0.720}, {4, 2.926}}) {
+    const Bytes bytes{std::int64_t{gib} << 30};
+    EXPECT_NEAR((static_cast<double>(bytes.value) / pageable + to_seconds(host.touch_time(bytes, 1))) / seconds, 1, 0.1) << gib;
+  }
+  EXPECT_NEAR(to_seconds(host.touch_time(Bytes{std::int64_t{1} << 30}, 0)), 0.09, 0.03);
+  EXPECT_EQ(host.touch_time(Bytes{std::int64_t{1} << 30}, 64), host.touch_time(Bytes{std::int64_t{1} << 30}, 0));
+}
+
 // Of the step's last micro-batch the host reads of each gradient whether it overflows, behind the copies before it: nothing of backward runs beside
 // them. Gradients of those before go down while backward goes on. Without pinned memory they do not.
 TEST(Offload, GradientCopiesHideUnderBackwardOfAllButTheLastMicroBatch) {
