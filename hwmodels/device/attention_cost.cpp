@@ -39,6 +39,19 @@ const AttentionParameters& parameters_of(const KernelParameters& p, AttentionKer
   return p.flash1;
 }
 
+/// The kernel that runs: of fused ones only the memory-efficient takes 32-bit numbers (pytorch/pytorch aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
+AttentionKernel kernel_of(const KernelParameters& p, const model::KernelSpec& s) {
+  return bits(s.dtype) == 32 && p.flash1.forward_fraction > 0 ? AttentionKernel::mem_efficient : s.attention;
+}
+
+/// FLOP/s at the datasheet's peak. From Ampere on the memory-efficient kernel makes a 32-bit product of three TF32 ones, whether TF32 is allowed or
+/// not (gemm_kernel_utils.h, DefaultGemmType: OpMultiplyAddFastF32; 3xTF32 of CUTLASS's documentation).
+double peak_of(const DeviceRates& gpu, const model::KernelSpec& s) {
+  const auto tf32 = static_cast<std::size_t>(DType::tf32);
+  const bool split = bits(s.dtype) == 32 && gpu.p.flash1.forward_fraction > 0 && gpu.peak[tf32] > 0 && !gpu.stand_in[tf32];
+  return split ? gpu.peak[tf32] / 3 : gpu.peak[static_cast<std::size_t>(s.dtype)];
+}
+
 /// What a kernel that is known by its speed beside FlashAttention 2's reaches of that.
 double share_of(const KernelParameters& p, AttentionKernel kernel, bool backward) {
   if (kernel == AttentionKernel::triton && p.triton_forward_share > 0) return backward ? p.triton_backward_share : p.triton_forward_share;
@@ -98,16 +111,17 @@ CostParts attention_cost(const DeviceRates& gpu, const model::KernelSpec& s, boo
   if (s.attention == AttentionKernel::sdpa_math) return math_cost(gpu, s, heads * queries * keys);
 
   const bool backward = s.kind == model::KernelKind::attention_backward;
-  const AttentionParameters& a = parameters_of(p, s.attention, backward, other);
+  const AttentionKernel runs = kernel_of(p, s);
+  const AttentionParameters& a = parameters_of(p, runs, backward, other);
   if (stand_in != nullptr) *stand_in = other;
-  double fraction = (backward ? a.backward_fraction : a.forward_fraction) * share_of(p, s.attention, backward);
+  double fraction = (backward ? a.backward_fraction : a.forward_fraction) * share_of(p, runs, backward);
   const bool narrow = bits(s.dtype) <= 8;
   if (backward && s.head_dim > 128 && !narrow) fraction *= p.wide_head_backward_fraction;
-  const double products = 2.0 * static_cast<double>(computed_width(s.attention, s.head_dim) + computed_width(s.attention, s.value_head_dim)) * (backward ? kBackwardFlops : 1);
+  const double products = 2.0 * static_cast<double>(computed_width(runs, s.head_dim) + computed_width(runs, s.value_head_dim)) * (backward ? kBackwardFlops : 1);
   const double per_score = products + (backward && a.backward_softmax_flops > 0 ? a.backward_softmax_flops : a.softmax_flops);
   const double random = random_flops(gpu, s, fraction), half_masked = s.causal ? kTile / 2 : 0;  // of the diagonal's tile
   const double power = fraction * products / (per_score + random) / p.gemm_peak_fraction * (narrow ? p.gemm_8bit_power : 1);
-  const double sm_rate = gpu.peak[static_cast<std::size_t>(s.dtype)] * clock_at_power(gpu.attention_clock, power, gpu.highest_clock) * fraction / gpu.sms;
+  const double sm_rate = peak_of(gpu, s) * clock_at_power(gpu.attention_clock, power, gpu.highest_clock) * fraction / gpu.sms;
   const double ramp = a.key_ramp + a.causal_waste * ((s.causal ? 1 : 0) + (s.window > 0 ? 1 : 0));
   const double seen = model::attention_area(s.query_length, s.key_length, s.causal, s.window) / queries;
   const double most = s.window > 0 ? std::min(keys, static_cast<double>(s.causal ? s.window : 2 * s.window)) : keys;

@@ -57,8 +57,10 @@ double sustained_clock(const Gpu& gpu, const KernelParameters& p) {
 
 void prepare_tiles(DeviceRates& r) {
   const double cores = r.peak[index_of(DType::fp32)] * 4, tensor = std::max(r.peak[index_of(DType::bf16)], r.peak[index_of(DType::fp16)]) * 2;
-  r.core_wait = tensor > 0 ? std::min(1.0, cores / tensor) : 1.0;
-  r.tiles = rates_of_tiles(kGemmTiles, r.sms, r.p.tile_fetch);
+  const double fitted = r.p.fitted_flops_per_clock > 0 ? 2 * r.p.fitted_flops_per_clock * r.sms * r.boost_clock : tensor;
+  r.core_wait = fitted > 0 ? std::min(1.0, cores / fitted) : 1.0;
+  r.tensor_wait = fitted > 0 ? std::min(1.0, tensor / fitted) : 1.0;
+  r.tiles = rates_of_tiles(kGemmTiles, r.sms, r.p.tile_fetch * r.tensor_wait);
   r.simt_tiles = rates_of_tiles(kSimtTiles, r.sms, r.p.tile_fetch * r.core_wait);
 }
 
@@ -77,7 +79,10 @@ double clock_at_power(double clock, double power, double highest) {
   return clock >= 1 ? highest : std::min(highest, clock * std::pow(power, -kClockPerPower));
 }
 
-double power_limited_clock_mhz(const Gpu& gpu) { return gpu.highest_clock_mhz() * sustained_clock(gpu, kernel_parameters_from(gpu.kernel_parameters)); }
+double power_limited_clock_mhz(const Gpu& gpu) {
+  const KernelParameters p = kernel_parameters_from(gpu.kernel_parameters);
+  return gpu.highest_clock_mhz() * p.burst_clock * sustained_clock(gpu, p);
+}
 
 Pace pace_of_slowest(int gpus) { return {expected_largest(gpus)}; }
 
@@ -85,10 +90,10 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, Pace pace) {
   DeviceRates r;
   r.p = kernel_parameters_from(gpu.kernel_parameters);
   r.sms = gpu.sms;
-  r.boost_clock = gpu.boost_clock_mhz * 1e6;
+  r.boost_clock = gpu.boost_clock_mhz * 1e6 * r.p.burst_clock;
   r.hbm = gpu.hbm_bandwidth.value;
-  if (gpu.locked_clock_mhz > 0) r.highest_clock = gpu.locked_clock_mhz / gpu.highest_clock_mhz();
-  const double sm_clocks = gpu.sms * gpu.boost_clock_mhz * 1e6 * r.highest_clock;
+  if (gpu.locked_clock_mhz > 0) r.highest_clock = gpu.locked_clock_mhz / (gpu.highest_clock_mhz() * r.p.burst_clock);
+  const double sm_clocks = gpu.sms * r.boost_clock * r.highest_clock;
   r.strided = r.p.strided_elements_per_clock * sm_clocks;
   r.converting = r.p.converted_per_clock * sm_clocks;
   r.adding = r.p.added_per_clock * sm_clocks;
@@ -97,7 +102,7 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, Pace pace) {
   const double slowest = 1 - r.p.speed_spread * pace.deviations;
   const double sustained = sustained_clock(gpu, r.p);
   // Short kernels have the clock that the products around them leave: the limit is on a mean over milliseconds.
-  const double scan_clocks = clock == ClockState::burst ? sm_clocks : std::min(sm_clocks, gpu.sms * gpu.highest_clock_mhz() * 1e6 * sustained * slowest);
+  const double scan_clocks = clock == ClockState::burst ? sm_clocks : std::min(sm_clocks, gpu.sms * gpu.highest_clock_mhz() * 1e6 * r.p.burst_clock * sustained * slowest);
   r.scan_flops = r.p.scan_flops_per_clock * scan_clocks;
   r.scan_decays = r.p.scan_decays_per_clock * scan_clocks;
   r.convolved = r.p.convolved_per_clock * scan_clocks;
@@ -112,9 +117,9 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, Pace pace) {
     if (it == gpu.peak.end()) continue;
     r.stand_in[index_of(wanted)] = runs_as != wanted;
     r.on_cores[index_of(wanted)] = runs_as == DType::fp32;
-    r.peak[index_of(wanted)] = it->second.value;
+    r.peak[index_of(wanted)] = it->second.value * r.p.burst_clock;
     const double power = bits(runs_as) <= 8 ? r.p.gemm_8bit_power : r.on_cores[index_of(wanted)] ? r.p.gemm_fp32_power : 1;
-    r.gemm_rate[index_of(wanted)] = it->second.value * clock_at_power(r.gemm_clock, power, r.highest_clock) * gemm_fraction(r.p, runs_as);
+    r.gemm_rate[index_of(wanted)] = r.peak[index_of(wanted)] * clock_at_power(r.gemm_clock, power, r.highest_clock) * gemm_fraction(r.p, runs_as);
   }
   prepare_tiles(r);
   return r;

@@ -50,7 +50,7 @@ struct DeviceRates {
   TileRates<kGemmTiles.size()> tiles;      // on tensor units
   TileRates<kSimtTiles.size()> simt_tiles; // on CUDA cores
   std::array<bool, kDTypes> on_cores{};    // this type's products run on CUDA cores
-  double core_wait = 1;                    // what waiting for operands counts there, in FLOPs, of what it counts on tensor units
+  double core_wait = 1, tensor_wait = 1;   // what waiting for operands counts there, in FLOPs, of what it counts on the tensor units that it was fitted on
   std::array<bool, kDTypes> stand_in{};    // this type has no units here: a wider one does its work
 };
 
@@ -79,8 +79,9 @@ double expected_largest(int n);
 /// No two GPUs have the same speed: where `gpus` of them work in step, the slowest sets the pace.
 Pace pace_of_slowest(int gpus);
 
-/// Fills tiles, simt_tiles and core_wait from sms, p.tile_fetch and the peaks. CUDA cores take so much longer over a FLOP that the same
-/// operands keep them waiting for fewer: tile_fetch and k_ramp_bytes, fitted on bf16, shrink with the operand bytes per second at the peak.
+/// Fills tiles, simt_tiles and the waits from sms, p.tile_fetch and the peaks. CUDA cores, and tensor units of parts that have fewer of them
+/// to an SM (GeForce with fp32 sums, H20, GA102 beside GA100), take so much longer over a FLOP that the same operands keep them waiting for fewer:
+/// tile_fetch and k_ramp_bytes, fitted on bf16 where an SM does p.fitted_flops_per_clock, shrink with the operand bytes per second at the peak.
 void prepare_tiles(DeviceRates& rates);
 
 /// Seconds a kernel needs, the work it shares with others, and whether a limit other than compute holds it.

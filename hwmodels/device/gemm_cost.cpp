@@ -116,7 +116,7 @@ CostParts gemm_cost(const DeviceRates& gpu, const model::KernelSpec& s) {
   if (!cores && odd) rate *= p.gemm_unaligned_fraction;
   const double per_flop = 1 / rate, per_byte = 1 / (gpu.hbm * p.gemm_hbm_fraction);
   const double once = operand * (m * k + k * n), written = result * m * n;
-  const double ramp = p.k_ramp_bytes / operand * (cores ? gpu.core_wait : 1);
+  const double ramp = p.k_ramp_bytes / operand * (cores ? gpu.core_wait : gpu.tensor_wait);
 
   const Work work{batch, m, n, k, operand, once, written, per_flop, per_byte, ramp, launch, grouped};
   return cores ? fastest(gpu, work, kSimtTiles, gpu.simt_tiles) : fastest(gpu, work, kGemmTiles, gpu.tiles);

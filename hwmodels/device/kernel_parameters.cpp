@@ -22,6 +22,7 @@ using P = KernelParameters;
   REHEARSE_ATTENTION(kernel), ParameterField { #kernel "_backward_softmax_flops", [](P& p) -> double& { return p.kernel.backward_softmax_flops; }, false }
 
 constexpr std::array kFields{
+    REHEARSE_FIELD(burst_clock, false),
     REHEARSE_FIELD(sustained_clock, true),
     REHEARSE_FIELD(gemm_fp32_power, false),
     REHEARSE_FIELD(gemm_8bit_power, true),
@@ -39,6 +40,7 @@ constexpr std::array kFields{
     REHEARSE_FIELD(tile_fetch, false),
     REHEARSE_FIELD(wave_quantisation, false),
     REHEARSE_FIELD(k_ramp_bytes, false),
+    REHEARSE_FIELD(fitted_flops_per_clock, false),
     REHEARSE_FIELD(overlap_leak, false),
     REHEARSE_FIELD(gemm_hbm_fraction, true),
     REHEARSE_FIELD(gemm_launch_us, false),

@@ -24,6 +24,7 @@ struct AttentionParameters {
 
 struct KernelParameters {
   // Clock. Burst: a cold microbenchmark. Sustained: minutes of training at the power limit.
+  double burst_clock = 1;            // of a cold kernel, of the clock that the datasheet's peaks are at, beyond what the architecture's other parameters contain (GeForce)
   double sustained_clock = 1;        // 16-bit GEMM rate sustained / burst
   double gemm_fp32_power = 1;        // of what 16-bit GEMMs draw at one clock, that those of CUDA cores draw
   double gemm_8bit_power = 1;        // what tensor units draw over products in 8 bits or fewer, of what they draw over 16-bit ones
@@ -43,6 +44,7 @@ struct KernelParameters {
   double tile_fetch = 0;                    // share of a tile's time that grows with its edge-to-area ratio
   double wave_quantisation = 1;             // as in AttentionParameters
   double k_ramp_bytes = 0;                  // prologue and epilogue of a tile, as bytes of K
+  double fitted_flops_per_clock = 0;        // of an SM of the parts that both were fitted on, 16-bit operands; 0: every part of the architecture has as many
   double overlap_leak = 0;                  // share of the shorter of compute and HBM time that is not hidden
   double gemm_hbm_fraction = 1;             // of the datasheet HBM bandwidth
   double gemm_launch_us = 0;                // device time of an empty kernel

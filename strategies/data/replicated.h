@@ -15,8 +15,8 @@ class Replicated final : public DataParallelWriter {
   explicit Replicated(Stage& stage);
   void setup() override;
   WeightGradient gradient_mode(bool first) const override;
-  /// As the weight-gradient kernel writes it: 16 bit where autocast or the parameters are.
-  std::int64_t gradient_element_bytes() const override { return keeps_main_gradients() ? (wide_compute() ? 4 : 2) : stored_bytes(); }
+  /// As autograd hands it on: in the format of the parameters (autocast's casts widen it), which is that of the products where those have copies of their own.
+  std::int64_t gradient_element_bytes() const override { return keeps_main_gradients() ? (wide_compute() || profile().autocast ? 4 : 2) : stored_bytes(); }
   std::int64_t main_gradient_element_bytes() const override { return keeps_main_gradients() ? main_bytes() : stored_bytes(); }
   void begin_step() override;
   void before_forward(std::size_t unit, int micro_batch) override;

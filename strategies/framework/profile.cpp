@@ -209,6 +209,7 @@ const config::Fields<P>& fields() {
       config::boolean("narrow_dispatch", &P::narrow_dispatch, "fp8: tokens, and gradients of experts' outputs, travel to the experts' ranks in 8 bits"),
       config::boolean("narrows_one_by_one", &P::narrows_one_by_one, "fp32 is cast to 16 bits element by element (PyTorch before 2.6)"),
       config::boolean("autocast", &P::autocast, "16-bit copies of fp32 weights are made per use"),
+      config::boolean("narrow_embedding", &P::narrow_embedding, "autocast: the embedding's result has 16 bits, and so has the residual stream"),
       config::boolean("keeps_cast_weights", &P::keeps_cast_weights, "copies of weights in fewer bits stay from a step's first micro-batch on"),
       config::boolean("keeps_transposed_weights", &P::keeps_transposed_weights, "fp8 weights in both orientations stay from use to use"),
       config::boolean("fp8_parameters", &P::fp8_parameters, "weights of 8-bit products are kept in 8 bits, without 16-bit ones"),

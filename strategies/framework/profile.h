@@ -179,6 +179,7 @@ struct FrameworkProfile {
   bool narrow_dispatch = false;           // fp8: tokens, and the gradients of what returns from experts, travel to the experts' ranks in 8 bits with a scale per 128 values; what returns is in 16 bits
   bool narrows_one_by_one = false;        // fp32 is cast to 16 bits element by element (PyTorch before 2.6)
   bool autocast = false;                  // 16-bit copies of fp32 weights are made per use
+  bool narrow_embedding = false;          // autocast: the embedding's result has 16 bits, and so has the residual stream
   bool keeps_cast_weights = false;        // Transformer Engine's copies of weights in fewer bits, from a step's first micro-batch on
   bool fp8_parameters = false;            // weights of 8-bit products are kept in 8 bits, without 16-bit ones (Megatron's --fp8-param-gather)
   bool fused_gradient_accumulation = false;  // weight-gradient GEMM adds into the fp32 gradient

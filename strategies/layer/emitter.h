@@ -3,6 +3,7 @@
 // Leaves out what autograd records, which is known beforehand (autograd_graph.h).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -108,6 +109,8 @@ class TapeEmitter {
   void add_kernel(std::int64_t bytes);
   void give_gradient(TensorId t, int storage);
   void produce_input_gradients(const Node& node);
+  void gradient_product(const Item& item, std::int64_t bytes, std::function<void()> place, std::function<void()> after);
+  void widen_gradients();
   void weight_gradient(const Item& item);
 
   const Tape& tape_;
@@ -126,6 +129,7 @@ class TapeEmitter {
   std::vector<bool> region_done_;              // run again
   std::vector<TensorId> pending_release_;      // what a region kept, until the node at hand is done
   std::vector<Left> left_;                     // in the order of backward
+  std::vector<std::function<void()>> widenings_;  // casts of the node's weight gradients, for when it is over
   std::vector<TensorId> attributes_;           // held by recorded nodes
   std::vector<Held> held_;
   std::vector<std::pair<TensorId, std::uint32_t>> kept_graph_;   // tensors of a recomputation that Node::outputs_kept holds, and their slots

@@ -43,6 +43,7 @@ Weight LinearLayer::matrix() const {
   Weight matrix = op_.weight(name_ + ".weight", k_ * n_);
   matrix.replicated_over_tensor = !sharded_;
   matrix.columns = k_;
+  matrix.gradient_widened = autocasts_weight();
   if (quantised_) {
     matrix.packed_bytes = quantised_bytes(k_ * n_, c_.strategy.tuning);
     matrix.packed_states = quantisation_states(k_ * n_, c_.strategy.tuning);
@@ -86,11 +87,14 @@ void LinearLayer::keep_operands() {
   }
 }
 
-/// torchao's Float8Linear casts its input under autocast; the weight goes from fp32 to 8 bits (float8/float8_linear.py, forward).
-bool LinearLayer::autocast_copies_weight() const {
+/// An fp32 weight in a 16-bit product.
+bool LinearLayer::autocasts_weight() const {
   const DataParallelKind kind = c_.strategy.data_parallel.kind;
-  return !quantised_ && !(low_precision_ && !c_.profile.transformer_engine) && c_.profile.autocast && c_.profile.stored_parameter == DType::fp32 && c_.element() == 2 && kind != DataParallelKind::fsdp1 && kind != DataParallelKind::fsdp2;
+  return !quantised_ && c_.profile.autocast && c_.profile.stored_parameter == DType::fp32 && c_.element() == 2 && kind != DataParallelKind::fsdp1 && kind != DataParallelKind::fsdp2;
 }
+
+/// torchao's Float8Linear casts its input under autocast; the weight goes from fp32 to 8 bits (float8/float8_linear.py, forward).
+bool LinearLayer::autocast_copies_weight() const { return autocasts_weight() && !(low_precision_ && !c_.profile.transformer_engine); }
 
 /// Autocast copies the fp32 weight; the copy is what backward reads.
 void LinearLayer::copy_weight() {

@@ -41,6 +41,7 @@ class LinearLayer {
   Weight matrix() const;
   void keep_operands();
   void keep(const std::string& what, std::int64_t bytes);
+  bool autocasts_weight() const;
   bool autocast_copies_weight() const;
   void copy_weight();
 

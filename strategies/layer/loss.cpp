@@ -107,6 +107,11 @@ class Loss {
     TensorId in = logits_;
     std::int64_t bytes = narrow_;
     std::vector<TensorId> held{logits_};
+    if (c_.profile.autocast && c_.element() != 4) {   // cross_entropy_loss is of autocast's fp32 list
+      in = cast("logits fp32");
+      bytes = wide_;
+      held.push_back(in);
+    }
     if (c_.profile.copies_shifted_logits) {
       bytes -= c_.batch * columns_ * c_.element();
       in = shift(logits_, bytes, narrow_, "reshape");

@@ -10,13 +10,13 @@ namespace {
 constexpr std::int64_t kNormBlocks = 128;  // about one per SM
 
 /// torch.autocast around modules with fp32 weights: nn.Embedding returns fp32, layer_norm runs in fp32 (aten/src/ATen/autocast_mode.cpp), rms_norm and norms written
-/// in Python return what fp32 weights make of their input, and a sum of an fp32 stream and a 16-bit branch is fp32. FSDP gathers 16-bit weights. Compiled kernels cast
-/// as they write. Mixtures of experts and adapters under autocast are left out.
+/// in Python return what fp32 weights make of their input, and a sum of an fp32 stream and a 16-bit branch is fp32. FSDP gathers 16-bit weights. Compiled norms
+/// write the 16 bits that products read. Mixtures of experts and adapters under autocast are left out.
 bool has_autocast_stream(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile) {
   const DataParallelKind kind = strategy.data_parallel.kind;
   const bool narrow_weights = kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2;
-  const bool in_python = profile.norm == Fusion::eager || is_native(profile.norm);
-  return profile.autocast && profile.stored_parameter == DType::fp32 && in_python && !profile.compiled && !profile.wide_residual && !narrow_weights && model.experts.experts == 0 && strategy.tuning.kind == TuningKind::full;
+  const bool in_python = profile.norm == Fusion::eager || is_native(profile.norm), compiled = profile.norm == Fusion::compiled && profile.residual == Fusion::compiled;
+  return profile.autocast && profile.stored_parameter == DType::fp32 && (compiled || (in_python && !profile.compiled)) && !profile.narrow_embedding && !profile.wide_residual && !narrow_weights && model.experts.experts == 0 && strategy.tuning.kind == TuningKind::full;
 }
 
 }  // namespace
@@ -134,7 +134,8 @@ void Operators::cast_by_engine(Weight& w) const {
 
 TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows, std::int64_t width, bool replicated, bool learned, bool rotated) {
   const std::int64_t elements = rows * width, bytes = elements * c_.element();
-  if (c_.autocast_stream && is_wide(x, elements)) {
+  const bool widened = c_.autocast_stream && is_wide(x, elements);
+  if (widened && c_.profile.norm != Fusion::compiled) {
     LowerContext wide = c_;
     wide.activation = DType::fp32;
     wide.autocast_stream = false;
@@ -160,13 +161,13 @@ TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows,
     // The kernel that has added a branch to a wide stream normalises the sum too: it only writes the result. Backward, one kernel likewise, reads
     // the result's gradient and the sum and writes the sum's gradient; what the stream's adds is the tape's (add_kernel), the branch's the
     // residual's. Source: Dao-AILab/flash-attention@4f285b354 csrc/layer_norm/ln_fwd_kernels.cuh, ln_bwd_kernels.cuh.
-    const std::int64_t sum = adds ? elements * c_.stream_element() : bytes;
-    node.forward = {kernel(name, adds || sums_and_normalises(x) ? 0 : bytes, rotated ? 0 : bytes, kind)};
+    const std::int64_t sum = adds || widened ? elements * c_.stream_element() : bytes;
+    node.forward = {kernel(name, adds || sums_and_normalises(x) ? 0 : sum, rotated ? 0 : bytes, kind)};
     // Kernels that sum the weight's gradient beside it are the slow ones.
     node.backward = {kernel(name + " backward", (rotated ? 0 : bytes) + sum, sum, kind, learned ? model::GemmRole::data_gradient : model::GemmRole::forward)};
     // Transformer Engine's backward and Triton's kernels sum the weight's gradient in the same pass, one row per block of threads, and add those up
     // (common/normalization/rmsnorm, layernorm: *_bwd_kernels.cuh; flash_attn/ops/triton/layer_norm.py); others read input and gradient once more.
-    const std::int64_t again = c_.profile.transformer_engine || c_.profile.norm_sums_weights ? kNormBlocks * width * 4 : 2 * bytes;
+    const std::int64_t again = c_.profile.transformer_engine || c_.profile.norm_sums_weights ? kNormBlocks * width * 4 : bytes + (widened ? sum : bytes);
     if (trained) node.backward.push_back(weight_gradient(w, kernel(name + " weight gradient", again, width * 4, KernelKind::reduction)));
     if (c_.profile.norm_upcasts) norm_upcasts(node, name, elements);
     if (c_.profile.norm == Fusion::fused) launch_from_python(node);
@@ -357,34 +358,46 @@ std::vector<TensorId> Operators::split(TensorId x, const std::string& name, cons
 }
 
 /// 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))), one operator at a time: Hugging Face's "gelu_new".
-/// x, its half, the tanh, one plus it and the product are kept.
+/// x, its half, the tanh, one plus it and the product are kept. Autocast takes powers in fp32 (aten/src/ATen/autocast_mode.h, AT_FORALL_FP32), of a copy
+/// of x, and so is what follows: tests/oracles/torch_live_bytes.py has the tensors.
 TensorId Operators::gelu_eager(TensorId x, std::int64_t width) {
-  const std::int64_t bytes = c_.tokens * width * c_.element();
-  auto step = [&](const std::string& name, std::vector<TensorId> inputs, int passed) -> Node& {
-    const TensorId y = tape_.tensor("gelu " + name, bytes);
-    const auto operands = static_cast<std::int64_t>(inputs.size());
-    Node node{.name = "gelu " + name, .inputs = std::move(inputs), .outputs = {y}, .forward = {kernel("gelu " + name, operands * bytes, bytes)}, .passed_inputs = passed};
-    if (passed == 0) node.backward = {kernel("gelu " + name + " backward", bytes, bytes)};
+  const std::int64_t elements = c_.tokens * width, narrow = elements * c_.element();
+  const bool widens = c_.profile.autocast && c_.element() == 2;
+  const std::int64_t bytes = widens ? elements * 4 : narrow;
+  auto step = [&](const std::string& name, std::vector<TensorId> inputs, int passed, std::int64_t read, std::int64_t written) -> Node& {
+    const TensorId y = tape_.tensor("gelu " + name, written);
+    Node node{.name = "gelu " + name, .inputs = std::move(inputs), .outputs = {y}, .forward = {kernel("gelu " + name, read, written)}, .passed_inputs = passed};
+    if (passed == 0) node.backward = {kernel("gelu " + name + " backward", written, written)};
     tape_.nodes.push_back(std::move(node));
     return tape_.nodes.back();
   };
   auto result = [&] { return tape_.nodes.back().outputs.front(); };
-  step("half", {x}, 0);
-  const TensorId half = result();
-  Node& power = step("pow", {x}, 0);
-  power.saved = {x};
+  step("half", {x}, 0, narrow, narrow);
+  const TensorId half = result(), base = widens ? cast(x, "gelu", elements, DType::fp32) : x;
+  Node& power = step("pow", {base}, 0, bytes, bytes);
+  power.saved = {base};
   power.backward = {alloc(0, bytes), kernel("gelu pow backward", bytes, bytes), alloc(1, bytes), kernel("gelu pow backward", bytes, bytes), free(0),
                     {.kind = Item::Kind::produce_input_gradients}, kernel("gelu pow backward", 2 * bytes, bytes), free(1)};
-  step("scaled cube", {result()}, 0);
-  step("sum", {x, result()}, 2);
-  step("scale", {result()}, 0);
-  Node& tanh = step("tanh", {result()}, 0);
+  step("scaled cube", {result()}, 0, bytes, bytes);
+  if (widens) {   // of a 16-bit tensor, whose gradient is cast, and an fp32 one
+    Node& sum = step("sum", {result(), x}, 1, narrow + bytes, bytes);
+    sum.forward = {mixed("gelu sum", narrow + bytes, bytes, elements)};
+    sum.backward = {convert("cast", bytes, narrow)};
+  } else {
+    step("sum", {x, result()}, 2, 2 * bytes, bytes);
+  }
+  step("scale", {result()}, 0, bytes, bytes);
+  Node& tanh = step("tanh", {result()}, 0, bytes, bytes);
   tanh.saved = {tanh.outputs.front()};
   tanh.backward = {kernel("gelu tanh backward", 2 * bytes, bytes)};
-  step("one plus", {result()}, 1);
-  Node& product = step("product", {half, result()}, 0);
+  step("one plus", {result()}, 1, bytes, bytes);
+  Node& product = step("product", {half, result()}, 0, narrow + bytes, bytes);
   product.saved = product.inputs;
-  product.backward = {kernel("gelu product backward", 2 * bytes, bytes), kernel("gelu product backward", 2 * bytes, bytes)};
+  product.backward = {kernel("gelu product backward", 2 * bytes, bytes), kernel("gelu product backward", narrow + bytes, bytes)};
+  if (widens) {
+    product.forward = {mixed("gelu product", narrow + bytes, bytes, elements)};
+    product.backward = {alloc(0, bytes), mixed("gelu product backward", 2 * bytes, bytes, elements), convert("cast", bytes, narrow), free(0), mixed("gelu product backward", narrow + bytes, bytes, elements)};
+  }
   return result();
 }
 
@@ -477,6 +490,7 @@ bool Operators::is_wide(TensorId x, std::int64_t elements) const { return tape_.
 
 TensorId Operators::residual(TensorId stream, TensorId branch, const std::string& name) {
   const std::int64_t elements = c_.stream_tokens() * c_.model.hidden, bytes = elements * c_.element(), wide = elements * c_.stream_element();
+  const bool compiled = c_.profile.residual == Fusion::compiled;
   const auto bytes_of = [&](TensorId t) { return tape_.tensors[static_cast<std::size_t>(tape_.root(t))].bytes; };
   if (bytes_of(stream) < bytes_of(branch)) std::swap(stream, branch);
   const TensorId y = tape_.tensor(name, wide);
@@ -493,10 +507,11 @@ TensorId Operators::residual(TensorId stream, TensorId branch, const std::string
                            .forward = {kernel("dropout", bytes, bytes + elements)}, .backward = {kernel("dropout backward", bytes + elements, bytes)}});
     branch = dropped;
   }
-  Node node{.name = name, .inputs = {stream, branch}, .outputs = {y}, .forward = {c_.autocast_stream ? mixed(name, wide + bytes, wide, elements) : kernel(name, wide + bytes, wide)}, .passed_inputs = 2};
+  Node node{.name = name, .inputs = {stream, branch}, .outputs = {y}, .forward = {c_.autocast_stream && !compiled ? mixed(name, wide + bytes, wide, elements) : kernel(name, wide + bytes, wide)}, .passed_inputs = 2};
   if ((c_.mixed() || c_.stream_element() > c_.element()) && bytes_of(branch) < bytes_of(stream)) {  // the sum is fp32, the branch's gradient is cast
     node.passed_inputs = 1;
-    node.backward = {convert("cast", wide, bytes_of(branch))};
+    // A compiled kernel that makes the sum's gradient writes the branch's beside it.
+    node.backward = {compiled ? kernel("cast", 0, bytes_of(branch)) : convert("cast", wide, bytes_of(branch))};
   }
   tape_.nodes.push_back(std::move(node));
   return y;

@@ -51,6 +51,7 @@ struct Weight {
   std::int64_t experts = 1;          // whose weights it stands for: a tensor each, where they are not grouped in one
   bool expert = false;               // sharded over the expert axes: its gradient is summed over the expert-data group
   bool replicated_over_tensor = false;  // every tensor rank holds all of it (norms): its gradient may need a reduction
+  bool gradient_widened = false;     // autocast: the product writes 16 bits, which the cast's backward makes fp32
   bool in(Part part) const { return part == Part::all || (part == Part::experts) == expert; }
 };
 

@@ -63,6 +63,7 @@ void TapeEmitter::backward_node(int n) {
   if (reached) run_backward(it, output_gradients, split() ? &left : nullptr);
   hook(n, Hook::ends);
   release_saved(n);
+  widen_gradients();
   in_backward_node_ = false;
   if (!left.items.empty() || !left.tensors.empty()) left_.push_back(std::move(left));
 }
@@ -244,6 +245,7 @@ void TapeEmitter::emit_weights() {
     release(left.gradients);
     for (TensorId t : left.tensors) --tensor(t).saved;
     for (TensorId t : left.tensors) release_if_unused(t);
+    widen_gradients();
   }
 }
 

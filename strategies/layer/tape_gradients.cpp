@@ -1,6 +1,7 @@
 // Buffers of gradients in the backward of a tape: made, shared, summed, handed on, and what becomes of a weight's.
 // Leaves out when a node makes them (tape_backward.cpp).
 #include <algorithm>
+#include <utility>
 
 #include "sim/core/contract.h"
 #include "strategies/layer/emitter.h"
@@ -82,6 +83,33 @@ void TapeEmitter::release(std::vector<int>& gradients) {
   gradients.clear();
 }
 
+/// The product that makes a weight's gradient; `place` makes the tensor that it goes into, `after` is what is done with that. Under autocast the
+/// product is the gradient of a 16-bit copy, which ToCopyBackward widens when this node has let go of what it read: its sequence number is then the
+/// highest that is ready.
+void TapeEmitter::gradient_product(const Item& item, std::int64_t bytes, std::function<void()> place, std::function<void()> after) {
+  const Weight& w = tape_.weights[static_cast<std::size_t>(item.weight)];
+  const std::int64_t narrow = 2 * w.elements;
+  if (!w.gradient_widened || bytes <= narrow) {
+    place();
+    kernel(item.spec, plan::Stream::compute, item.launches);
+    return after();
+  }
+  const std::uint32_t copy = new_slot(w.name + " 16-bit gradient");
+  out_->alloc(copy, narrow, Category::temporary);
+  kernel(item.spec, plan::Stream::compute, item.launches);
+  const model::KernelKind kind = profile_.compiled ? model::KernelKind::elementwise : conversion(profile_, narrow, bytes);
+  widenings_.push_back([this, kind, narrow, bytes, copy, place = std::move(place), after = std::move(after)] {
+    place();
+    kernel(builder_.kernel({.kind = kind, .bytes_read = narrow, .bytes_written = bytes, .elements = narrow, .name = "cast gradient"}));
+    out_->free(copy);
+    after();
+  });
+}
+
+void TapeEmitter::widen_gradients() {
+  for (const std::function<void()>& widen : std::exchange(widenings_, {})) widen();
+}
+
 void TapeEmitter::weight_gradient(const Item& item) {
   const Weight& w = tape_.weights[static_cast<std::size_t>(item.weight)];
   if (!w.trainable) return;
@@ -104,18 +132,15 @@ void TapeEmitter::weight_gradient(const Item& item) {
     case WeightGradient::added_main:
     case WeightGradient::accumulate: {
       const std::uint32_t temporary = split() ? reserved : new_slot(w.name + " gradient");
-      out_->alloc(temporary, bytes, Category::temporary);
-      kernel(item.spec, plan::Stream::compute, item.launches);
       const std::int64_t main = w.elements * width(options_.main_gradient_element_bytes);
       const model::KernelKind kind = bytes == main ? model::KernelKind::elementwise : model::KernelKind::converting;
-      kernel(builder_.kernel({.kind = kind, .bytes_read = bytes + main, .bytes_written = main, .elements = 3 * w.elements, .name = "gradient accumulate"}));
-      out_->free(temporary);
+      gradient_product(item, bytes, [this, temporary, bytes] { out_->alloc(temporary, bytes, Category::temporary); }, [this, temporary, bytes, main, kind, elements = w.elements] {
+        kernel(builder_.kernel({.kind = kind, .bytes_read = bytes + main, .bytes_written = main, .elements = 3 * elements, .name = "gradient accumulate"}));
+        out_->free(temporary);
+      });
       return;
     }
-    case WeightGradient::first:
-      out_->alloc(slot, bytes, Category::gradient, Frame::unit);
-      kernel(item.spec, plan::Stream::compute, item.launches);
-      return;
+    case WeightGradient::first: return gradient_product(item, bytes, [this, slot, bytes] { out_->alloc(slot, bytes, Category::gradient, Frame::unit); }, [] {});
   }
 }
 

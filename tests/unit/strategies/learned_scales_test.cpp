@@ -32,7 +32,12 @@ model::ModelDescription scaled(std::int64_t layers, const nlohmann::json& names)
   return model;
 }
 
-plan::Plan plan_of(const model::ModelDescription& model, const std::string& profile) { return write_plan(model, one_gpu_job(), load_profile(profile), 1); }
+/// The oracle traced parameter-golf's own program, whose table is bf16.
+plan::Plan plan_of(const model::ModelDescription& model, const std::string& name) {
+  FrameworkProfile profile = load_profile(name);
+  profile.narrow_embedding = true;
+  return write_plan(model, one_gpu_job(), profile, 1);
+}
 
 // Eight layers' peak less four's, in inputs of a layer. The oracle's own count has casts of weights and a copy of attention's output that GPUs do not
 // make, with every set of factors alike.

@@ -4,7 +4,7 @@
 // Left out of the comparison, on either side:
 //   what a kernel borrows while it runs (category workspace): the oracle cannot see it;
 //   token ids: PyTorch's caller owns them, we count them with the step;
-//   autocast, and fp32 with grouped queries (there PyTorch falls back to its "math" attention, which we do not write);
+//   fp32 with grouped queries (there PyTorch falls back to its "math" attention, which we do not write);
 //   eager Llama under checkpointing: each checkpoint holds the caller's additive mask, which we do not make.
 // In backward the oracle sums two gradients into a third tensor, because its tracker (a dispatch mode) is switched on;
 // PyTorch itself, and our tapes, add in place when nobody else holds the first (torch/csrc/autograd/input_buffer.cpp,
@@ -31,7 +31,7 @@ std::string describe(const nlohmann::json& row) {
 bool compared(const nlohmann::json& row) {
   const bool eager = row.value("attention_implementation", "sdpa") == "eager";
   const bool masked = eager && row.value("checkpointing", false) && row["model"].get<std::string>().find("llama") != std::string::npos;
-  return row["precision"] != "autocast" && !row.value("use_cache", false) && (eager || !row["attention"].empty()) && !masked;
+  return !row.value("use_cache", false) && (eager || !row["attention"].empty()) && !masked;
 }
 
 double deviation(std::int64_t ours, const nlohmann::json& theirs) { return static_cast<double>(ours) / theirs.get<double>() - 1; }

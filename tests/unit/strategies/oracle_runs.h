@@ -69,6 +69,11 @@ inline plan::Plan plan_of(const nlohmann::json& row) {
   s.memory.tiled_mlp_num_shards = row.value("tiled_mlp_num_shards", 0);
   s.memory.tiled_mlp = s.memory.tiled_mlp_num_shards > 0;
   FrameworkProfile profile = with_precision(load_profile(plain ? "plain" : "huggingface"), s.training.precision);
+  const bool autocast = row.value("precision", "bf16") == "autocast";   // torch.autocast around a model in fp32
+  if (autocast) {
+    profile.autocast = true;
+    profile.stored_parameter = profile.gradient = profile.optimizer_state = DType::fp32;
+  }
   profile.dropout = true;       // as much as the model has
   profile.fused_qkv = gpt;      // one projection, split
   if (plain) profile.loss = gpt ? LossKind::native : LossKind::upcast;

@@ -62,6 +62,34 @@ TEST(GemmCost, CudaCoresHaveSmallerTiles) {
   EXPECT_NEAR(gemm_cost(gpu, gemm(512, 17, 1000, DType::bf16)).seconds * 1e6, 2 * 16.384, 1e-6);
 }
 
+// An SM of an RTX 4090 does 512 FLOPs per clock where an L40S's, of the same architecture, does 1,024 (165.2 TFLOPS over 128 SMs at 2520 MHz, 362 over
+// 142), one of an H20 1,037 of an H100's 4,096 (148 over 78 at 1830 MHz): the same fetches keep it waiting for as many fewer.
+TEST(GemmCost, FewerTensorUnitsToAnSmWaitForFewerFlops) {
+  const auto wait = [](const char* name) { return rates_of(load_gpu(name), ClockState::burst).tensor_wait; };
+  EXPECT_NEAR(wait("rtx-4090"), 0.5, 0.001);
+  EXPECT_NEAR(wait("h20"), 1037.0 / 4096, 0.001);
+  EXPECT_NEAR(wait("a40"), 0.5, 0.01);
+  for (const char* name : {"h100-sxm", "h200-sxm", "a100-80gb-sxm", "b200-sxm"}) EXPECT_NEAR(wait(name), 1, 0.001) << name;
+  // Of a product of few steps along K less is lost at half the rate: its prologue is as many clocks.
+  const auto share = [](const char* name) {
+    const KernelModel gpu(load_gpu(name), ClockState::burst);
+    const auto flops = [&](std::int64_t k) { return static_cast<double>(k) / (to_seconds(gpu.cost(gemm(16384, 16384, k)).duration)); };
+    return flops(512) / flops(16384);
+  };
+  EXPECT_GT(share("rtx-4090"), 1.1 * share("l40s"));
+}
+
+// Three RTX 5090 in loops of 8192^3 and 10240^3: 234.7 to 240.1 TFLOPS (zzc0721/torch-performance-test-data #96, #124, pull request 15), above the 209.5
+// of the datasheet's clock. A lock at that clock takes the excess away.
+TEST(GemmCost, GeForceRunsAboveTheDatasheetsClock) {
+  Gpu gpu = load_gpu("rtx-5090");
+  const auto tflops = [&] { return 2 * 8192.0 * 8192 * 8192 / to_seconds(KernelModel(gpu, ClockState::sustained).cost(gemm(8192, 8192, 8192)).duration) / 1e12; };
+  EXPECT_NEAR(tflops(), 236, 0.02 * 236);
+  gpu.locked_clock_mhz = gpu.boost_clock_mhz;
+  EXPECT_LE(tflops(), 209.5);
+  EXPECT_GE(tflops(), 0.94 * 209.5);
+}
+
 // A batch of four 512 x 17 x 1000 on the tensor units at half their rate: 32 tiles of 64 x 64 on 4 SMs are 8 waves of 2 * 8.192 us. On CUDA
 // cores 64 tiles of 32 x 32 are 16 waves of 2.048 us at the same rate; aligned batches and single products keep the tensor units.
 TEST(GemmCost, UnalignedBatchesMayHaveNoTensorCores) {
