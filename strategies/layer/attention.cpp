@@ -144,7 +144,7 @@ std::vector<Item> Operators::causal_mask() const {
 }
 
 /// Scale, mask and softmax of `elements` scores: one kernel that works in place, or an operator each. Modules with rotary
-/// positions (Hugging Face's Llama and its relatives) take it in fp32 and keep the fp32 result beside the 16-bit one.
+/// positions (Hugging Face's Llama and its relatives) and autocast take it in fp32 and keep the fp32 result beside the 16-bit one.
 TensorId Operators::softmax(TensorId scores, std::int64_t elements) {
   const std::int64_t narrow = elements * c_.element(), wide = elements * 4;
   const TensorId probabilities = tape_.tensor("softmax", narrow);
@@ -169,7 +169,7 @@ TensorId Operators::softmax(TensorId scores, std::int64_t elements) {
     tape_.nodes.push_back({.name = "scores less mask", .inputs = {kept}, .outputs = {masked}, .forward = {kernel("scores less mask", narrow, narrow, KernelKind::strided)}, .passed_inputs = 1});
     scaled = masked;
   }
-  const bool in_fp32 = c_.element() != 4 && (c_.profile.softmax_in_fp32 || c_.model.position == model::Position::rotary);
+  const bool in_fp32 = c_.element() != 4 && (c_.profile.softmax_in_fp32 || c_.profile.autocast || c_.model.position == model::Position::rotary);
   const TensorId in = in_fp32 ? tape_.tensor("scores fp32", wide) : scaled, out = in_fp32 ? tape_.tensor("softmax fp32", wide) : probabilities;
   const std::int64_t bytes = in_fp32 ? wide : narrow;
   if (in_fp32) pointwise("scores cast", scaled, in, narrow, wide);

@@ -141,6 +141,8 @@ def hugging_face_cases():
         yield gpt2(2, 1024, precision, checkpointing=True, largest=20)
         yield gpt2(2, 1024, precision, use_cache=True)
     yield gpt2(2, 1024, "autocast", largest=20)
+    yield gpt2(2, 1024, "autocast", dropout=0.1)
+    yield gpt2(2, 1024, "autocast", attention="eager")
     for name, shape in (("hf-llama-7b", LLAMA_7B), ("hf-llama-8b", LLAMA_8B)):
         for layers in (2, 4):
             for batch in (1, 2):
@@ -152,6 +154,7 @@ def hugging_face_cases():
         yield llama(name, shape, 2, 1, 1024, use_cache=True)
         yield llama(name, shape, 2, 1, 1024, precision="fp32")
         yield llama(name, shape, 2, 1, 1024, precision="autocast", largest=20)
+        yield llama(name, shape, 2, 1, 1024, "eager", precision="autocast")
 
 
 # ---- plain models (helpers/plain_models.py) ----
