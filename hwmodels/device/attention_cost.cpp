@@ -31,6 +31,7 @@ const AttentionParameters& parameters_of(const KernelParameters& p, AttentionKer
   const bool cudnn = wanted == AttentionKernel::cudnn || wanted == AttentionKernel::cudnn_9_13;
   if (cudnn && p.cudnn.forward_fraction > 0) return p.cudnn;
   if (wanted == AttentionKernel::triton && p.triton_forward_share > 0) return p.flash2;
+  if (wanted == AttentionKernel::flex && p.flex_forward_share > 0) return p.flash2;
   const bool old = wanted == AttentionKernel::triton || wanted == AttentionKernel::flash1 || wanted == AttentionKernel::mem_efficient;
   if (old && p.flash1.forward_fraction > 0) return p.flash1;
   stand_in = wanted != AttentionKernel::flash2 || p.flash2.forward_fraction <= 0;
@@ -39,9 +40,9 @@ const AttentionParameters& parameters_of(const KernelParameters& p, AttentionKer
   return p.flash1;
 }
 
-/// The kernel that runs: of fused ones only the memory-efficient takes 32-bit numbers (pytorch/pytorch aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
+/// The kernel that runs: of PyTorch's own fused ones only the memory-efficient takes 32-bit numbers (pytorch/pytorch aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
 AttentionKernel kernel_of(const KernelParameters& p, const model::KernelSpec& s) {
-  return bits(s.dtype) == 32 && p.flash1.forward_fraction > 0 ? AttentionKernel::mem_efficient : s.attention;
+  return bits(s.dtype) == 32 && p.flash1.forward_fraction > 0 && s.attention != AttentionKernel::flex ? AttentionKernel::mem_efficient : s.attention;
 }
 
 /// FLOP/s at the datasheet's peak. From Ampere on the memory-efficient kernel makes a 32-bit product of three TF32 ones, whether TF32 is allowed or
@@ -56,6 +57,7 @@ double peak_of(const DeviceRates& gpu, const model::KernelSpec& s) {
 double share_of(const KernelParameters& p, AttentionKernel kernel, bool backward) {
   if (kernel == AttentionKernel::triton && p.triton_forward_share > 0) return backward ? p.triton_backward_share : p.triton_forward_share;
   if (kernel == AttentionKernel::composable && p.composable_forward_share > 0) return backward ? p.composable_backward_share : p.composable_forward_share;
+  if (kernel == AttentionKernel::flex && p.flex_forward_share > 0) return backward ? p.flex_backward_share : p.flex_forward_share;
   return 1;
 }
 

@@ -59,6 +59,8 @@ constexpr std::array kFields{
     REHEARSE_ATTENTION_8BIT(cudnn_fp8),
     REHEARSE_ATTENTION_8BIT(cudnn_mxfp8),
     REHEARSE_ATTENTION(aotriton),
+    REHEARSE_FIELD(flex_forward_share, false),
+    REHEARSE_FIELD(flex_backward_share, false),
     REHEARSE_FIELD(triton_forward_share, true),
     REHEARSE_FIELD(triton_backward_share, true),
     REHEARSE_FIELD(composable_forward_share, true),

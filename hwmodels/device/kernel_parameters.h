@@ -58,6 +58,7 @@ struct KernelParameters {
   double attention_clock_ratio = 1;         // attention keeps more of the clock at the power limit than products of training steps as busy do
   AttentionParameters flash1, flash2, flash3, cudnn, cudnn_9_13, cudnn_fp8, cudnn_mxfp8, aotriton;
   double triton_forward_share = 0, triton_backward_share = 0;          // of flash2's speed; 0: not measured there
+  double flex_forward_share = 0, flex_backward_share = 0;              // the same of FlexAttention's
   double composable_forward_share = 0, composable_backward_share = 0;  // the same of Composable Kernel's
   double wide_head_backward_fraction = 1;  // factor on 16-bit backward when head_dim > 128 (registers spill)
   double math_passes_forward = 0;          // unfused attention: passes over the scores in memory

@@ -43,7 +43,7 @@ enum class GemmRole : std::uint8_t { forward, data_gradient, weight_gradient };
 /// cudnn: 9.4 (September 2024) to 9.12, a tenth slower backward on Hopper and a fifth on Blackwell than cudnn_9_13 and later.
 /// cudnn_fp8, cudnn_mxfp8: 9.21 and later on operands in 8 bits, with a scale per tensor or per 32 elements; results are bf16.
 enum class AttentionKernel : std::uint8_t {
-  flash1, flash2, flash3, cudnn, cudnn_9_13, sdpa_math, mem_efficient, triton, cudnn_fp8, cudnn_mxfp8, aotriton, aotriton_assembly, composable
+  flash1, flash2, flash3, cudnn, cudnn_9_13, sdpa_math, mem_efficient, triton, cudnn_fp8, cudnn_mxfp8, aotriton, aotriton_assembly, composable, flex
 };
 
 /// Shapes and traffic of one kernel launch. Sizes are of one rank.

@@ -55,6 +55,7 @@ const Catalog<model::AttentionKernel>& attention_kernels() {
       {"flash3", "FlashAttention 3, Hopper's", AttentionKernel::flash3},
       {"cudnn", "cuDNN's, 9.13 and later", AttentionKernel::cudnn_9_13},
       {"mem-efficient", "PyTorch's memory-efficient kernel", AttentionKernel::mem_efficient},
+      {"flex", "PyTorch's FlexAttention, as Triton compiles it", AttentionKernel::flex},
   }};
   return list;
 }
@@ -128,11 +129,12 @@ const config::Fields<P>& fields() {
       config::choice("attention", &P::attention, "fused attention kernel",
                      {{"flash1", AttentionKernel::flash1, ""}, {"flash2", AttentionKernel::flash2, ""}, {"flash3", AttentionKernel::flash3, ""},
                       {"cudnn", AttentionKernel::cudnn, "9.4 to 9.12"}, {"cudnn-9.13", AttentionKernel::cudnn_9_13, "and later"}, {"mem-efficient", AttentionKernel::mem_efficient, ""}, {"math", AttentionKernel::sdpa_math, ""},
-                      {"triton", AttentionKernel::triton, ""}}),
+                      {"triton", AttentionKernel::triton, ""}, {"flex", AttentionKernel::flex, "FlexAttention, as Triton compiles it"}}),
       config::boolean("aiter_attention", &P::aiter_attention, "on AMD's GPUs fused attention is AITER's, as Transformer Engine takes it"),
       config::boolean("sdpa_attention", &P::sdpa_attention, "fused attention is PyTorch's scaled_dot_product_attention (on AMD's GPUs AOTriton's), not flash-attn's"),
       config::boolean("untuned_products", &P::untuned_products, "aiter_attention: on AMD's GPUs products are as hipBLASLt's heuristics choose them"),
       config::boolean("triton_backward", &P::triton_backward, "sdpa_attention: on AMD's GPUs its backward is Triton's (AOTriton before 0.11), not AITER's assembly"),
+      config::boolean("flex_for_sinks", &P::flex_for_sinks, "attention with sinks (GPT-OSS) is FlexAttention"),
       config::integer("cudnn_attention_from", &P::cudnn_attention_from, "compute capability from which cuDNN's attention is preferred; 0: never", config::non_negative),
       config::choice("cudnn_attention", &P::cudnn_attention, "which cuDNN that is", {{"cudnn", AttentionKernel::cudnn, "9.4 to 9.12"}, {"cudnn-9.13", AttentionKernel::cudnn_9_13, "and later"}}),
       config::boolean("masked_attention", &P::masked_attention, "fused attention gets the causal mask as a tensor, and computes all scores"),

@@ -100,6 +100,7 @@ struct FrameworkProfile {
   bool sdpa_attention = false;            // fused attention is PyTorch's scaled_dot_product_attention; false: flash-attn's, or another library's
   bool untuned_products = false;          // aiter_attention: on AMD's GPUs products are as hipBLASLt's heuristics choose them, nobody searched (Primus without PRIMUS_HIPBLASLT_TUNING)
   bool triton_backward = false;           // sdpa_attention: that one's backward is Triton's on AMD's GPUs (AOTriton before 0.11, PyTorch before 2.9)
+  bool flex_for_sinks = false;            // attention with sinks (GPT-OSS) is FlexAttention, which gives the sums that they are part of
   int cudnn_attention_from = 0;           // compute capability from which cuDNN's attention is preferred; 0: never
   model::AttentionKernel cudnn_attention = model::AttentionKernel::cudnn;  // which cuDNN: 9.4 to 9.12, or later
   bool masked_attention = false;          // fused attention gets the causal mask as a tensor and computes all scores (PyTorch's memory-efficient kernel; FlashAttention takes no tensor)
