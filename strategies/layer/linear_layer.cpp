@@ -31,6 +31,7 @@ TensorId LinearLayer::write() {
   node_ = {.name = name_, .inputs = {x_}, .outputs = {y}};
   keep_operands();
   if (autocast_copies_weight()) copy_weight();
+  if (bias_ && casts_bias()) node_.forward.push_back(op_.convert("cast bias", n_ * 4, n_ * 2));
   const Casts casts = this->casts();
   node_.copies_for_weights = op_.columns_in_backward() && trained_ && !scatters_;
   forward(casts);
@@ -92,6 +93,9 @@ bool LinearLayer::autocasts_weight() const {
   const DataParallelKind kind = c_.strategy.data_parallel.kind;
   return !quantised_ && c_.profile.autocast && c_.profile.stored_parameter == DType::fp32 && c_.element() == 2 && kind != DataParallelKind::fsdp1 && kind != DataParallelKind::fsdp2;
 }
+
+/// Compiled kernels cast as they read and write.
+bool LinearLayer::casts_bias() const { return autocasts_weight() && !c_.profile.compiled; }
 
 /// torchao's Float8Linear casts its input under autocast; the weight goes from fp32 to 8 bits (float8/float8_linear.py, forward).
 bool LinearLayer::autocast_copies_weight() const { return autocasts_weight() && !(low_precision_ && !c_.profile.transformer_engine); }
@@ -266,6 +270,7 @@ void LinearLayer::bias_gradient() {
   Weight bias = op_.weight(name_ + ".bias", n_);
   bias.matrix = false;
   bias.replicated_over_tensor = !sharded_ || row_;
+  bias.gradient_widened = casts_bias();
   const bool trained = bias.trainable;
   const int weight = tape_.weight(std::move(bias));
   if (!trained) return;

@@ -43,6 +43,7 @@ class LinearLayer {
   void keep(const std::string& what, std::int64_t bytes);
   bool autocasts_weight() const;
   bool autocast_copies_weight() const;
+  bool casts_bias() const;
   void copy_weight();
 
   void forward(const Casts& casts);

@@ -104,7 +104,7 @@ TEST(LiveBytesByFormula, SoftcappedLogits) {
   EXPECT_TRUE(capped.mistakes.empty());
 }
 
-// Under autocast each matrix of a product gets its gradient in 16 bits, of which one kernel makes the fp32 one; tables, vectors and models in 16 bits have
+// Under autocast each matrix of a product gets its gradient in 16 bits, of which one kernel makes the fp32 one; tables, norms and models in 16 bits have
 // no such kernel. Schedules that split backward make it with the weights' gradients, and every slot is used as it should.
 TEST(LiveBytesByFormula, AutocastWidensTheGradientsOfMatrices) {
   nlohmann::json row = {{"model", "plain-llama"}, {"layers", 2}, {"batch", 1}, {"sequence", 1024}, {"hidden", 512}, {"heads", 4}, {"kv_heads", 2}, {"ffn", 1024}, {"vocabulary", 2048}, {"precision", "autocast"}};
