@@ -28,6 +28,7 @@ const config::Fields<model::ModelDescription>& model_fields() {
       config::number("attention_dropout", &M::attention_dropout, "of attention's probabilities", config::between(0, 1)),
       config::boolean("embedding_norm", &M::embedding_norm, "a norm follows the embedding"),
       config::integer("max_positions", &M::max_positions, "rows of a table of positions", config::non_negative),
+      config::choice("activation", &M::activation, "of the MLP", {{"gelu_tanh", model::Activation::gelu_tanh, ""}}),
       config::choice("position", &M::position, "of tokens", {{"alibi", model::Position::alibi, ""}}),
   };
   return table;

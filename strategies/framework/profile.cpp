@@ -146,6 +146,7 @@ const config::Fields<P>& fields() {
       config::boolean("wide_residual", &P::wide_residual, "the residual stream is fp32; one kernel drops out, adds and normalises"),
       config::boolean("norm_sums_weights", &P::norm_sums_weights, "a norm's backward kernel sums the weight's gradient too"),
       config::boolean("fused_dense", &P::fused_dense, "bias gradients, and the gelu of an MLP without gate, are made inside products"),
+      config::boolean("spelled_layer_norm", &P::spelled_layer_norm, "LayerNorm is written out in operators: mean, var, difference, quotient, product and sum"),
       config::boolean("norm_upcasts", &P::norm_upcasts, "norms read an fp32 copy of their input; copy and norm are made again in backward"),
       config::boolean("fused_qkv", &P::fused_qkv, "one product for query, key and value"),
       config::boolean("fused_gate_up", &P::fused_gate_up, "one product for gate and up"),

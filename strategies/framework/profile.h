@@ -112,6 +112,7 @@ struct FrameworkProfile {
   bool wide_residual = false;             // fused norm and residual: the residual stream is fp32; each branch is dropped out, added to it and the sum normalised in one kernel (flash-attn's dropout_add_layer_norm, residual_in_fp32)
   bool norm_sums_weights = false;         // a norm's backward kernel sums the weight's gradient too (Triton's: flash-attn's, Liger's)
   bool fused_dense = false;               // bias gradients, and the gelu of an MLP without gate, are made inside products (cuBLASLt's epilogues: Apex's and flash-attn's fused dense)
+  bool spelled_layer_norm = false;        // LayerNorm is written out in operators, in the stream's own format: mean, var, difference, quotient, product and sum
   bool norm_upcasts = false;              // norms read an fp32 copy of their input; copy and norm are made again in backward (InternEvo)
   bool fused_qkv = true, fused_gate_up = true;
   bool whole_embedding = false;           // tensor parallel: every rank has the whole table of words, and looks all of them up; false: its part of the vocabulary

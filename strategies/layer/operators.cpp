@@ -150,6 +150,10 @@ TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows,
   learned = learned && c_.model.norm_weight;
   const bool trained = learned && scale.trainable;
   const int w = learned ? tape_.weight(std::move(scale)) : -1;
+  if (layer_norm && c_.profile.spelled_layer_norm) {
+    layer_norm_spelled(x, y, name, elements, rows, w);
+    return y;
+  }
   Node node{.name = name, .inputs = {x}, .outputs = {y}};
   if (c_.profile.norm == Fusion::eager && !layer_norm) {
     norm_eager(node, x, y, name, elements, rows, w);
@@ -246,6 +250,34 @@ void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& 
                      kernel("gradient add", 2 * wide, wide), free(8)});
   b.insert(b.end(), {{.kind = Item::Kind::produce_input_gradients}, convert("cast", wide, narrow), free(3)});
   for (std::size_t i = input_from; i < b.size(); ++i) b[i].for_input = true;
+}
+
+/// scale * ((x - mean) / sqrt(var + eps)) + shift, an operator each, as textbooks write it. Backward keeps x, the difference and the quotient.
+/// Source: PyTorch tools/autograd/derivatives.yaml and FunctionsManual.cpp (var_backward, div_tensor_other_grad); tests/oracles/torch_live_bytes.py has the tensors.
+void Operators::layer_norm_spelled(TensorId x, TensorId y, const std::string& name, std::int64_t elements, std::int64_t rows, int w) {
+  const std::int64_t whole = elements * c_.element(), column = rows * c_.element(), width = elements / rows;
+  const auto sum_columns = [&](const std::string& what) { return kernel(what, whole, column, KernelKind::reduction); };
+  const auto by_column = [&](const std::string& what) { return strided(what, whole, whole, c_.element()); };
+  const TensorId mean = tape_.tensor(name + " mean", column), deviation = tape_.tensor(name + " deviation", column);
+  const TensorId difference = tape_.tensor(name + " difference", whole), quotient = w >= 0 ? tape_.tensor(name + " quotient", whole) : y;
+  tape_.nodes.push_back({.name = name + " mean", .inputs = {x}, .outputs = {mean}, .forward = {sum_columns("mean")}, .backward = {strided("mean backward", column, whole, c_.element())}});
+  tape_.nodes.push_back({.name = name + " deviation", .inputs = {x}, .outputs = {deviation}, .saved = {x, deviation},
+                         .forward = {sum_columns("var"), kernel("add", column, column), kernel("sqrt", column, column)},
+                         .backward = {kernel("sqrt backward", 2 * column, column), sum_columns("mean"), alloc(0, whole), by_column("var backward"), by_column("var backward"), free(0)}});
+  tape_.nodes.push_back({.name = name + " difference", .inputs = {x, mean}, .outputs = {difference}, .forward = {by_column("difference")},
+                         .backward = {alloc(0, whole), kernel("difference backward", whole, whole), sum_columns("difference backward"), free(0)}, .passed_inputs = 1});
+  tape_.nodes.push_back({.name = name + " quotient", .inputs = {difference, deviation}, .outputs = {quotient}, .saved = {difference, deviation}, .forward = {by_column("quotient")},
+                         .backward = {by_column("quotient backward"), alloc(0, whole), by_column("quotient backward"), alloc(1, whole), by_column("quotient backward"), free(0),
+                                      alloc(2, whole), kernel("quotient backward", whole, whole), alloc(3, whole), kernel("quotient backward", 2 * whole, whole), free(1), free(2),
+                                      sum_columns("quotient backward"), free(3)}});
+  if (w < 0) return;
+  Node product{.name = name, .inputs = {quotient}, .outputs = {y}, .forward = {alloc(0, whole), by_column("scale"), by_column("shift"), free(0)}, .backward = {by_column("scale backward")}};
+  if (tape_.weights[static_cast<std::size_t>(w)].trainable) {
+    product.saved = {quotient};
+    product.backward.insert(product.backward.end(), {for_weights(alloc(0, whole)), for_weights(kernel("scale backward", 2 * whole, whole)),
+                                                     weight_gradient(w, kernel("sum rows", 2 * whole, 2 * width * c_.element(), KernelKind::reduction)), for_weights(free(0))});
+  }
+  tape_.nodes.push_back(std::move(product));
 }
 
 // Linear layers -------------------------------------------------------------------------------------------------------

@@ -187,6 +187,7 @@ class Operators {
   TensorId product(TensorId x, const std::string& name, std::int64_t in, std::int64_t out, bool bias, Split split);
   TensorId scaled_and_shifted(TensorId y, const std::string& name, std::int64_t out, Split split);
   TensorId with_adapter(TensorId x, TensorId y, const std::string& name, std::int64_t in, std::int64_t out, Split split);
+  void layer_norm_spelled(TensorId x, TensorId y, const std::string& name, std::int64_t elements, std::int64_t rows, int weight);  // weight < 0: none
   void norm_upcasts(Node& node, const std::string& name, std::int64_t elements);
   void norm_eager(Node& node, TensorId x, TensorId y, const std::string& name, std::int64_t elements, std::int64_t rows, int weight);  // weight < 0: none
   TensorId gelu_eager(TensorId x, std::int64_t width);

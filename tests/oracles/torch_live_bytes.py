@@ -213,6 +213,21 @@ def plain_cases():
                 positions=1024,
                 dropout=dropout,
             )
+        yield plain(
+            "plain-gpt",
+            PlainGpt,
+            2,
+            precision,
+            20,
+            layers=2,
+            hidden=768,
+            heads=12,
+            kv_heads=12,
+            ffn=3072,
+            vocabulary=8192,
+            positions=1024,
+            spelled=True,
+        )
 
 
 def operator_lists():

@@ -2,9 +2,10 @@
 
 Plain Llama: RMSNorm, grouped-query attention with rotary embedding, SwiGLU, no biases, separate output head,
 loss in fp32.  Plain GPT: LayerNorm, one qkv projection, GELU, biases, learned positions, tied head, loss in the
-logits' dtype.  Labels come shifted.  No cache, no attention mask.
+logits' dtype; LayerNorm and GELU (by tanh) are an operator each, or `spelled` in many.  Labels come shifted.  No cache, no attention mask.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +23,7 @@ class Shape:
     vocabulary: int
     positions: int
     dropout: float = 0.0
+    spelled: bool = False
 
 
 def rotate_half(x):
@@ -80,14 +82,33 @@ class PlainLlama(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), labels.view(-1))
 
 
+class SpelledLayerNorm(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x):
+        mean, variance = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, unbiased=False)
+        return self.weight * ((x - mean) / torch.sqrt(variance + 1e-5)) + self.bias
+
+
+def spelled_gelu(x):
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3))))
+
+
+def layer_norm(s: Shape):
+    return SpelledLayerNorm(s.hidden) if s.spelled else nn.LayerNorm(s.hidden)
+
+
 class PlainGptBlock(nn.Module):
     def __init__(self, s: Shape):
         super().__init__()
         self.heads, self.head_dim, self.dropout = s.heads, s.hidden // s.heads, s.dropout
-        self.norm1 = nn.LayerNorm(s.hidden)
+        self.norm1 = layer_norm(s)
         self.qkv = nn.Linear(s.hidden, 3 * s.hidden)
         self.proj = nn.Linear(s.hidden, s.hidden)
-        self.norm2 = nn.LayerNorm(s.hidden)
+        self.norm2 = layer_norm(s)
+        self.gelu = spelled_gelu if s.spelled else F.gelu
         self.fc1 = nn.Linear(s.hidden, s.ffn)
         self.fc2 = nn.Linear(s.ffn, s.hidden)
 
@@ -100,7 +121,7 @@ class PlainGptBlock(nn.Module):
 
     def forward(self, x):
         x = x + F.dropout(self.attention(self.norm1(x)), self.dropout)
-        return x + F.dropout(self.fc2(F.gelu(self.fc1(self.norm2(x)))), self.dropout)
+        return x + F.dropout(self.fc2(self.gelu(self.fc1(self.norm2(x)))), self.dropout)
 
 
 class PlainGpt(nn.Module):
@@ -109,7 +130,7 @@ class PlainGpt(nn.Module):
         self.embedding = nn.Embedding(s.vocabulary, s.hidden)
         self.positions = nn.Embedding(s.positions, s.hidden)
         self.blocks = nn.ModuleList(PlainGptBlock(s) for _ in range(s.layers))
-        self.norm = nn.LayerNorm(s.hidden)
+        self.norm = layer_norm(s)
         self.dropout = s.dropout
         self.register_buffer("position_ids", torch.arange(s.positions))
 

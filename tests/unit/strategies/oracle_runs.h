@@ -44,7 +44,11 @@ inline model::ModelDescription model_of(const nlohmann::json& row) {
     m.activation = model::Activation::gelu_tanh;
     return m;
   }
-  if (name == "plain-gpt") return gpt_like(layers, row["hidden"], row["heads"], row["ffn"], row["vocabulary"], row["positions"], dropout);
+  if (name == "plain-gpt") {
+    model::ModelDescription m = gpt_like(layers, row["hidden"], row["heads"], row["ffn"], row["vocabulary"], row["positions"], dropout);
+    if (row.value("spelled", false)) m.activation = model::Activation::gelu_tanh;
+    return m;
+  }
   if (name == "plain-llama") return llama_like(layers, row["hidden"], row["heads"], row["kv_heads"], row["ffn"], row["vocabulary"]);
   const bool eight = name.find("8b") != name.npos;
   model::ModelDescription m = eight ? llama_like(layers, 4096, 32, 8, 14336, 128256) : llama_like(layers, 4096, 32, 32, 11008, 32000);
@@ -76,6 +80,10 @@ inline plan::Plan plan_of(const nlohmann::json& row) {
   }
   profile.dropout = true;       // as much as the model has
   profile.fused_qkv = gpt;      // one projection, split
+  if (row.value("spelled", false)) {
+    profile.spelled_layer_norm = true;
+    profile.activation = Fusion::eager;
+  }
   if (plain) profile.loss = gpt ? LossKind::native : LossKind::upcast;
   if (row.value("tiled_loss", false)) profile.loss = LossKind::tiled;
   return write_plan(model, s, profile, 8);
