@@ -27,7 +27,7 @@ Value load_layered(const std::filesystem::path& path);
 
 /// Sets one value: "training.micro_batch_size=4", "stages[1].layers=10", "sweep={memory.recompute: [none,
 /// full]}". The right side is YAML. Maps on the way are created; an existing key that itself holds dots is
-/// found. The new value's place is "<option> <key>". Throws ConfigError when the text has no '=' or the way is
+/// found; a `model` that is a name becomes {preset: name}. The new value's place is "<option> <key>". Throws ConfigError when the text has no '=' or the way is
 /// blocked.
 Value apply_override(const Value& root, std::string_view assignment, std::string_view option = "--set");
 

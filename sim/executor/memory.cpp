@@ -295,7 +295,9 @@ class Ledger {
     for (const MemorySlot& s : slots_) {
       if (s.bytes < (std::int64_t{1} << 20)) continue;
       const plan::Block& b = plan_.blocks[s.block_of_plan];
-      result_.live_at_peak.push_back({b.name + ": " + (s.name < b.slot_names.size() ? b.slot_names[s.name] : ""), s.category, s.bytes});
+      std::string name(plan::title_of(b));
+      if (s.name < b.slot_names.size() && !b.slot_names[s.name].empty()) name += ": " + b.slot_names[s.name];
+      result_.live_at_peak.push_back({std::move(name), s.category, s.bytes});
     }
   }
 

@@ -125,6 +125,34 @@ std::string family_of(const std::string& name) {
   return text + ". ";
 }
 
+/// `top` over `base`, placed where `top` is.
+config::Value changed(const config::Value& base, const config::Value& top) {
+  if (!base.is_map() || !top.is_map()) return top;
+  std::vector<config::Value::Entry> entries;
+  for (const config::Value::Entry& entry : base.entries())
+    if (top.find(entry.key) == nullptr) entries.push_back(entry);
+  for (const config::Value::Entry& entry : top.entries()) {
+    const config::Value* below = base.find(entry.key);
+    if (below != nullptr && entry.value.is_null()) continue;
+    entries.push_back(below == nullptr ? entry : config::Value::Entry{entry.key, entry.key_place, changed(*below, entry.value)});
+  }
+  return config::Value::map(std::move(entries), top.place(), top.path());
+}
+
+/// "llama-3-8b with layers 8, hidden 2048", or no more than their number where they are many.
+std::string changed_name(const std::string& preset, const config::Value& changes) {
+  constexpr std::size_t kMost = 3;
+  std::string said;
+  std::size_t count = 0;
+  for (const config::Value::Entry& entry : changes.entries()) {
+    if (!entry.value.is_scalar()) said += fmt::format("{}{}", said.empty() ? "" : ", ", entry.key);
+    else said += fmt::format("{}{} {}", said.empty() ? "" : ", ", entry.key, entry.value.text());
+    ++count;
+  }
+  if (count == 0) return preset;
+  return count > kMost ? fmt::format("{} with {} keys changed", preset, count) : preset + " with " + said;
+}
+
 const config::Value& model_named(const std::string& name) {
   if (const config::Value* exact = preset_alone(name)) return *exact;
   const std::optional<std::string> meant = preset_for(name);
@@ -146,6 +174,18 @@ ModelDescription load_preset(const std::string& name) {
     const std::size_t dot = map.path().find('.');  // "models.llama-3-8b"
     return read_model(map, map.path().substr(dot == std::string::npos ? 0 : dot + 1));
   });
+}
+
+ModelDescription load_preset(const std::string& name, const config::Value& changes) {
+  const config::Value& preset = model_named(name);
+  try {
+    return read_model(changed(preset, changes), changed_name(preset_for(name).value_or(name), changes));
+  } catch (const ConfigError& error) {
+    // A size that the preset states is not the mistake: what was changed beside it is.
+    std::vector<Diagnostic> there;
+    for (const Diagnostic& d : error.diagnostics()) there.push_back(d.at.file == preset.at().file ? changes.diagnostic(d.problem, d.fix) : d);
+    throw ConfigError(std::move(there));
+  }
 }
 
 std::vector<std::string> preset_names() {

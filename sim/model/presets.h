@@ -7,12 +7,17 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/config/value.h"
 #include "sim/model/description.h"
 
 namespace rehearse::model {
 
 /// Throws ConfigError for an unknown name (with the nearest one); aliases are accepted too.
 ModelDescription load_preset(const std::string& name);
+
+/// The preset with the keys of `changes` (a map; maps inside merge key by key, an empty key takes away) in place of its own, called by
+/// both unless they have a `name`. Throws ConfigError: unknown name; what read_model refuses, at the key that was changed or at `changes`.
+ModelDescription load_preset(const std::string& name, const config::Value& changes);
 
 /// Every preset's name, sorted; the names are of lower case: "llama-3-8b".
 std::vector<std::string> preset_names();

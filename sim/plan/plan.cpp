@@ -65,6 +65,13 @@ std::string_view name_of(GroupAxis a) {
   return "?";
 }
 
+std::string_view title_of(const Block& block) {
+  const std::string_view name = block.name;
+  for (std::size_t blank = name.find(' '); blank != std::string_view::npos; blank = name.find(' ', blank + 1))
+    if (blank + 1 < name.size() && name[blank + 1] >= '0' && name[blank + 1] <= '9') return name.substr(0, blank);
+  return name;
+}
+
 std::string_view name_of(Phase p) {
   switch (p) {
     case Phase::setup: return "setup";

@@ -168,6 +168,9 @@ struct Block {
   friend bool operator==(const Block&, const Block&) = default;
 };
 
+/// What the block is, for people: its name without the sizes behind it, which tell it from others of the kind.
+std::string_view title_of(const Block& block);
+
 constexpr std::uint32_t kNoFrame = 0xffffffff;
 
 struct Call {

@@ -99,8 +99,8 @@ std::string moment_text(const plan::Plan& plan, std::size_t rank_class, std::int
   if (c.micro_batch >= 0) text += fmt::format("micro-batch {}, ", c.micro_batch);
   if (c.layer >= 0) text += fmt::format("layer {}, ", c.layer);
   text += plan::name_of(c.phase);
-  const std::string& block = plan.blocks[c.block].name;
-  if (!block.empty() && block != plan::name_of(c.phase)) text += " (" + block + ")";
+  const std::string_view block = plan::title_of(plan.blocks[c.block]);
+  if (!block.empty() && block != plan::name_of(c.phase)) text += fmt::format(" ({})", block);
   return text;
 }
 

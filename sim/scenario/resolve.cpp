@@ -61,6 +61,22 @@ static model::ModelDescription read_config_file(const Value& path, const std::st
   return imported.model;
 }
 
+/// {preset: llama-3-8b, layers: 8}
+static model::ModelDescription read_changed_preset(const Value& v, const Value& preset, const std::string& file) {
+  if (!preset.is_scalar()) throw ConfigError(preset.diagnostic("is not a preset's name", "Write {preset: llama-3-8b, layers: 8}"));
+  if (!model::preset_for(preset.text()) && model::means_config_file(place_of(preset, file))) throw ConfigError(preset.diagnostic("single keys of a config.json are not changed here", "Change a copy of the file, or write the shapes"));
+  std::vector<Value::Entry> changes;
+  for (const Value::Entry& e : v.entries())
+    if (e.key != "preset") changes.push_back(e);
+  try {
+    return model::load_preset(preset.text(), Value::map(std::move(changes), v.place(), v.path()));
+  } catch (const ConfigError& e) {
+    const Diagnostic& d = e.diagnostics().front();
+    if (!d.at.file.empty()) throw;
+    throw ConfigError(preset.diagnostic(d.problem, d.fix));   // there is none of this name
+  }
+}
+
 model::ModelDescription read_model_section(const Value& v, const std::string& file, std::vector<std::string>& notes) {
   if (v.is_scalar()) {
     // A bundled model's bare name stays one, whatever the folder is called that lies here.
@@ -73,10 +89,16 @@ model::ModelDescription read_model_section(const Value& v, const std::string& fi
       throw ConfigError(v.diagnostic(d.problem, d.fix));
     }
   }
+  if (const Value* preset = v.find("preset")) return read_changed_preset(v, *preset, file);
   const Value* from = v.find("from");
   const Value* path = v.find("path");
   if (from == nullptr && path != nullptr) throw ConfigError(path->diagnostic("a path, but not of what", "Write {from: hf, path: config.json}"));
-  if (from == nullptr) return model::read_model(v);
+  if (from == nullptr) {
+    const Value* name = v.find("name");
+    if (name != nullptr && name->is_scalar() && v.find("layers") == nullptr && model::preset_for(name->text()))
+      throw ConfigError(name->diagnostic("a name, but no shapes", fmt::format("Write {{preset: {}, ...}}: what stands beside it takes the place of the preset's own", name->text())));
+    return model::read_model(v);
+  }
   if (!from->is_scalar() || from->text() != "hf")
     throw ConfigError(from->diagnostic("models can be read from 'hf' (a Hugging Face config.json)", "Write {from: hf, path: config.json}"));
   if (path == nullptr || !path->is_scalar()) throw ConfigError(v.diagnostic("a model from hf needs a path", "Write {from: hf, path: config.json}"));

@@ -320,7 +320,7 @@ const config::Fields<ScenarioFile>& scenario_fields() {
   using T = ScenarioFile;
   static const config::Fields<T> table{
       config::text("title", &T::title, "one line that says what this stands for"),
-      config::custom<T>("model", "a preset's name, a Hugging Face config.json or its folder, or shapes {layers, hidden, heads, vocab, ...} (section model of the reference)", "name or map", "{\"type\": [\"string\", \"object\"]}",
+      config::custom<T>("model", "a preset's name, one with keys of its own ({preset: llama-3-8b, layers: 8}), a Hugging Face config.json or its folder, or shapes {layers, hidden, heads, vocab, ...} (section model of the reference)", "name or map", "{\"type\": [\"string\", \"object\"]}",
                         [](const config::Value& v, T& file, config::FieldReader&) { file.model.inline_model = v; }).required_unless("training.from"),
       config::nested("cluster", &T::cluster, "the machines", cluster_fields()).required(),
       config::nested("training", &T::training, "batch, precision, framework", training_fields()).required(),

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cmath>
 
+#include "sim/config/document.h"
 #include "sim/core/error.h"
 #include "sim/model/describe.h"
 #include "tests/support/error_of.h"
@@ -104,6 +105,40 @@ TEST(PresetDifference, SeesEveryField) {
   other = model;
   other.tied_embeddings = true;
   EXPECT_EQ(describe_difference(model, other), "tied_embeddings false / true");
+}
+
+config::Value map_of(const std::string& yaml) { return config::parse_document(yaml, "changes.yaml").root; }
+
+TEST(ChangedPreset, HasWhatStandsBesideItsName) {
+  ModelDescription expected = load_preset("llama-3-8b");
+  const ModelDescription eight = load_preset("llama-3-8b", map_of("layers: 8"));
+  EXPECT_EQ(eight.name, "llama-3-8b with layers 8");
+  EXPECT_EQ(eight.layer_count(), 8);
+  const std::int64_t layer = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096;
+  EXPECT_EQ(count_parameters(expected).total - count_parameters(eight).total, 24 * layer);
+  const ModelDescription same = load_preset("Meta-Llama-3-8B", map_of("{}"));
+  EXPECT_EQ(same.name, expected.name);
+  EXPECT_EQ(describe_difference(same, expected), "");
+  EXPECT_EQ(load_preset("llama-3-8b", map_of("{layers: 8, name: proxy}")).name, "proxy");
+}
+
+// Of a map inside, what is not named stays; an empty key takes away.
+TEST(ChangedPreset, MapsMergeKeyByKey) {
+  const ModelDescription sixteen = load_preset("mixtral-8x7b", map_of("experts: {count: 16}"));
+  const ModelDescription eight = load_preset("mixtral-8x7b");
+  EXPECT_EQ(sixteen.name, "mixtral-8x7b with experts");
+  EXPECT_EQ(count_parameters(sixteen).total - count_parameters(eight).total, 32LL * (8 * 3 * 4096 * 14336 + 8 * 4096));
+  EXPECT_EQ(count_parameters(load_preset("gpt2", map_of("{dropout: ~, attention_dropout: ~}"))).total, count_parameters(load_preset("gpt2")).total);
+  EXPECT_EQ(load_preset("gpt2", map_of("dropout: ~")).dropout, 0);
+}
+
+TEST(ChangedPreset, MistakesStandWhereTheChangeDoes) {
+  const std::string heads = error_of([] { load_preset("llama-3-8b", map_of("heads: 31")); });
+  EXPECT_NE(heads.find("kv_heads 8 does not divide heads 31"), std::string::npos) << heads;
+  EXPECT_NE(heads.find("changes.yaml"), std::string::npos) << heads;
+  EXPECT_EQ(heads.find("llama.yaml"), std::string::npos) << heads;
+  const std::string unknown = error_of([] { load_preset("llama-3-8b", map_of("laers: 8")); });
+  EXPECT_NE(unknown.find("Did you mean layers?"), std::string::npos) << unknown;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/config/document.h"
+#include "sim/plan/plan.h"
 #include "sim/scenario/simulate.h"
 
 namespace rehearse::scenario::out_of_memory_test {
@@ -29,6 +30,13 @@ TEST(OutOfMemory, TooMuchNeverFits) {
     EXPECT_EQ(c.needs_more, hidden > 8192);
     before = c.peak_device().value;
   }
+}
+
+// Blocks of a plan are told apart by sizes in their names; people are not shown those.
+TEST(OutOfMemory, WhatIsLiveHasATitle) {
+  EXPECT_EQ(plan::title_of({.name = "use gathered 2860589056 0 yyyyyyyyy"}), "use gathered");
+  EXPECT_EQ(plan::title_of({.name = "layer forward"}), "layer forward");
+  EXPECT_EQ(plan::title_of({.name = "4-bit weights 12"}), "4-bit weights");
 }
 
 }  // namespace

@@ -45,6 +45,14 @@ TEST(Refusals, NamesOfFrameworksThatAreNoProfiles) {
 
 TEST(Refusals, TheBaseIsFine) { EXPECT_EQ(mistakes("title=base"), ""); }
 
+TEST(Refusals, PresetsThatAreChanged) {
+  EXPECT_EQ(mistakes("model.layers=8"), "");
+  EXPECT_EQ(mistakes("model={preset: gpt2-xl, layers: 8}"), "");
+  const std::pair<const char*, const char*> wrong[] = {{"{preset: gpt2-xxl, layers: 8}", "there is no preset \"gpt2-xxl\""}, {"{preset: [a]}", "is not a preset's name"},
+                                                       {"{name: gpt2-xl, dropout: 0.1}", "Write {preset: gpt2-xl, ...}"}, {"{preset: ./config.json, layers: 8}", "config.json are not changed here"}};
+  for (const auto& [model, text] : wrong) EXPECT_NE(mistakes("model=" + std::string(model)).find(text), std::string::npos) << mistakes("model=" + std::string(model));
+}
+
 // Ranks of a stage hold its experts together: no stage may lie between them. Models without experts have no such groups.
 TEST(Refusals, StagesBetweenRanksThatHoldExpertsTogether) {
   const auto with = [](const std::string& model) {
