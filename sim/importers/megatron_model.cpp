@@ -84,7 +84,7 @@ class Model {
   /// The scenario's own model stands above the arguments' sizes, unless it restates some of them in a map.
   bool stated_elsewhere() {
     const config::Value* model = in_.context().scenario.find("model");
-    if (model == nullptr || (model->is_map() && model->find("from") == nullptr)) return false;
+    if (model == nullptr || (model->is_map() && model->find("from") == nullptr && model->find("preset") == nullptr)) return false;
     for (const char* key : {"num_layers", "encoder_num_layers", "hybrid_layer_pattern", "hybrid_override_pattern", "mamba_state_dim", "mamba_head_dim", "mamba_num_groups", "mamba_num_heads", "hidden_size", "num_attention_heads", "num_query_groups", "group_query_attention", "kv_channels", "ffn_hidden_size", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by",
                             "max_position_embeddings", "position_embedding_type", "use_rotary_position_embeddings", "rotary_percent", "normalization", "swiglu", "squared_relu", "quick_geglu", "openai_gelu", "add_bias_linear",
                             "disable_bias_linear", "add_qkv_bias", "qk_layernorm", "qk_l2_norm", "untie_embeddings_and_output_weights", "hidden_dropout", "attention_dropout", "mtp_num_layers", "num_experts", "num_moe_experts",

@@ -10,6 +10,7 @@
 #include "sim/importers/readers.h"
 #include "sim/importers/toml_document.h"
 #include "sim/importers/torchtitan_keys.h"
+#include "sim/model/model_fields.h"
 #include "sim/model/presets.h"
 
 namespace rehearse::importers {
@@ -44,7 +45,10 @@ class Torchtitan {
   void read_model() {
     const char *name_key = spelling({"model.name", "model_spec.name"}), *flavor_key = spelling({"model.flavor", "model_spec.flavor"});
     const std::string name = in_.word(name_key).value_or(""), full = in_.word(flavor_key).value_or("");
-    if (in_.context().scenario.find("model") != nullptr) {
+    // A map without a width only changes what the file names.
+    const config::Value* own = in_.context().scenario.find("model");
+    const bool changes = own != nullptr && own->is_map() && own->find("preset") == nullptr && own->find("from") == nullptr && own->find("hidden") == nullptr;
+    if (own != nullptr && !changes) {
       for (const char* key : {name_key, flavor_key})
         if (in_.has(key)) in_.ignore(key, "the scenario states the model");
       return;
@@ -66,6 +70,7 @@ class Torchtitan {
     } catch (const ConfigError&) {
       return in_.complain(flavor_key, fmt::format("the flavor '{}' of '{}' is no bundled model", full, name), kState);
     }
+    if (const config::Value* own_layers = changes ? own->find("layers") : nullptr) layers_ = model::whole_number(own_layers->text());
     check_model(preset);
     in_.set("model", preset, flavor_key);
     in_.use(name_key, "names the model together with its flavor");

@@ -62,6 +62,25 @@ TEST_F(Import, WrittenKeysAndOverridesWin) {
   EXPECT_EQ(s.strategy.training.global_batch_size, 64);
 }
 
+// A launch script states shapes, torchtitan's file a name.
+TEST_F(Import, ItsModelIsChangedOrReplaced) {
+  file("run.sh", "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 "
+                 "--micro-batch-size 1 --global-batch-size 8 --bf16 --vocab-size 32000 --train-iters 10\n");
+  const std::string megatron = "cluster: {node: dgx-h100}\ntraining: {from: megatron, path: run.sh}\n";
+  EXPECT_EQ(load(megatron).model.layer_count(), 4);
+  EXPECT_EQ(load(megatron, {"model.layers=6"}).model.hidden, 1024);
+  const Scenario preset = load(megatron + "model: {preset: llama-3-8b, layers: 8}\n");
+  EXPECT_EQ(preset.model.name, "llama-3-8b with layers 8");
+  EXPECT_EQ(preset.model.hidden, 4096);
+  file("run.toml", "[model]\nname = \"llama3\"\nflavor = \"8B\"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n");
+  const std::string titan = "cluster: {node: dgx-h100}\ntraining: {from: torchtitan, path: run.toml}\n";
+  EXPECT_EQ(load(titan).model.layer_count(), 32);
+  EXPECT_EQ(load(titan, {"model.layers=8"}).model.layer_count(), 8);
+  EXPECT_EQ(load(titan, {"model.layers=8"}).model.hidden, 4096);
+  const Scenario stages = load(titan, {"model.layers=8", "parallelism.pipeline=2"});
+  EXPECT_EQ(stages.model.layer_count(), 8);
+}
+
 TEST_F(Import, LaterMistakesPointIntoTheUsersFile) {
   file("ds.json", "{\n  \"train_batch_size\": 60,\n  \"train_micro_batch_size_per_gpu\": 7,\n  \"bf16\": {\"enabled\": true}\n}\n");
   const std::string text = refused(kHead);
