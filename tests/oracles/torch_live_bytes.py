@@ -24,6 +24,7 @@ LLAMA_7B = dict(
 LLAMA_8B = dict(
     hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8, vocab_size=128256
 )
+GPT2_SMALL = dict(hidden=768, heads=12, kv_heads=12, ffn=3072)
 TINY = dict(hidden=64, heads=4, vocabulary=96, positions=32)
 
 
@@ -198,36 +199,10 @@ def plain_cases():
         )
         for dropout in (0.0, 0.1):
             yield plain("plain-gpt", PlainGpt, 2, precision, layers=1, kv_heads=4, ffn=256, dropout=dropout, **TINY)
-            yield plain(
-                "plain-gpt",
-                PlainGpt,
-                8,
-                precision,
-                20,
-                layers=12,
-                hidden=768,
-                heads=12,
-                kv_heads=12,
-                ffn=3072,
-                vocabulary=50257,
-                positions=1024,
-                dropout=dropout,
-            )
-        yield plain(
-            "plain-gpt",
-            PlainGpt,
-            2,
-            precision,
-            20,
-            layers=2,
-            hidden=768,
-            heads=12,
-            kv_heads=12,
-            ffn=3072,
-            vocabulary=8192,
-            positions=1024,
-            spelled=True,
-        )
+            shape = dict(layers=12, **GPT2_SMALL, vocabulary=50257, positions=1024, dropout=dropout)
+            yield plain("plain-gpt", PlainGpt, 8, precision, 20, **shape)
+        shape = dict(layers=2, **GPT2_SMALL, vocabulary=8192, positions=1024, spelled=True)
+        yield plain("plain-gpt", PlainGpt, 2, precision, 20, **shape)
 
 
 def operator_lists():
