@@ -9,7 +9,14 @@ namespace rehearse::config {
 
 namespace fs = std::filesystem;
 
+Value as_preset(const Value& name) { return Value::map({{"preset", name.place(), name}}, name.place(), name.path()); }
+
+static bool changes_named_model(const Value& base, const Value& top) {
+  return base.is_scalar() && base.path() == "model" && top.is_map() && !top.find("preset") && !top.find("from") && !top.find("hidden");
+}
+
 Value merged(const Value& base, const Value& top) {
+  if (changes_named_model(base, top)) return merged(as_preset(base), top);
   if (base.is_map() && top.is_null()) return base;
   if (!base.is_map() || !top.is_map()) return top;
   std::vector<Value::Entry> entries;

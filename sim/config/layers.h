@@ -13,8 +13,12 @@ namespace rehearse::config {
 
 inline constexpr int kMaxExtendedFiles = 64;
 
+/// A model's name as the map that it stands for where keys of it are changed: {preset: name}.
+Value as_preset(const Value& name);
+
 /// `top` over `base`: maps merge key by key, anything else in `top` replaces; an empty key in `top` (or
-/// `~`) takes away what `base` has under it. An empty `top` changes nothing. Order: keys of `base`, then the new ones. Precondition: both have the same dotted key.
+/// `~`) takes away what `base` has under it. An empty `top` changes nothing. A `model` that is a name is merged as its preset,
+/// unless `top` has a model of its own (preset, from, hidden). Order: keys of `base`, then the new ones. Precondition: both have the same dotted key.
 Value merged(const Value& base, const Value& top);
 
 /// The document with the files that its `extends` names (one name or a list; later ones win, own keys win

@@ -19,7 +19,7 @@ class Override {
   Value set(const Value& at, std::string_view rest) const {
     if (rest.empty()) return value_;
     if (rest.front() == '[') return set_item(at, rest);
-    if (at.is_scalar() && at.path() == "model") return set(Value::map({{"preset", at.place(), at}}, at.place(), at.path()), rest);   // a name: the preset, changed
+    if (at.is_scalar() && at.path() == "model") return set(as_preset(at), rest);
     if (!at.is_map() && !at.is_null()) refuse(at, fmt::format("{} is not a map here", at.path()), "");
 
     const std::string name = next_name(at, rest);

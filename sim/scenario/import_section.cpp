@@ -71,15 +71,7 @@ importers::Context import_context(const Value& root, const std::string& file) {
   return context;
 }
 
-Value merged_import(const importers::Imported& imported, const Value& over) {
-  // The file may name its model by a word, of which the scenario changes keys.
-  std::vector<Value::Entry> keys = imported.keys.entries();
-  const Value* own = over.find("model");
-  for (Value::Entry& e : keys)
-    if (e.key == "model" && e.value.is_scalar() && own != nullptr && own->is_map() && own->find("hidden") == nullptr)
-      e.value = Value::map({{"preset", e.value.place(), e.value}}, e.value.place(), e.value.path());
-  return config::merged(Value::map(std::move(keys), imported.keys.place(), imported.keys.path()), without_import_keys(over));
-}
+Value merged_import(const importers::Imported& imported, const Value& over) { return config::merged(imported.keys, without_import_keys(over)); }
 
 Value with_import(const Value& root, const std::string& file, std::vector<std::string>& notes) {
   const Value* training = root.find("training");

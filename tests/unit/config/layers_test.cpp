@@ -90,6 +90,10 @@ TEST(Overrides, SetCreateAndReplace) {
   EXPECT_EQ(apply_override(root, "x.y.z=80 GiB").find("x")->find("y")->find("z")->text(), "80 GiB");
   EXPECT_TRUE(apply_override(root, "a=").find("a")->is_null());
   EXPECT_EQ(to_yaml(apply_override(root, "a = {d: [1, 2]}").find("a")[0]), "d:\n  - 1\n  - 2\n");
+  EXPECT_EQ(to_yaml(merged(parse("model: llama-3-8b"), parse("model: {layers: 8}"))), "model:\n  preset: llama-3-8b\n  layers: 8\n");
+  EXPECT_EQ(to_yaml(merged(parse("model: llama-3-8b"), parse("model: {layers: 8, hidden: 512}"))), "model:\n  layers: 8\n  hidden: 512\n");
+  EXPECT_EQ(to_yaml(merged(parse("model: llama-3-8b"), parse("model: {preset: gpt2}"))), "model:\n  preset: gpt2\n");
+  EXPECT_EQ(to_yaml(merged(parse("sweep: llama-3-8b"), parse("sweep: {layers: 8}"))), "sweep:\n  layers: 8\n");
   EXPECT_EQ(to_yaml(apply_override(parse("model: llama-3-8b"), "model.layers=8")), "model:\n  preset: llama-3-8b\n  layers: 8\n");
   EXPECT_EQ(to_yaml(apply_override(Value(), "a.b=1")), "a:\n  b: 1\n");
   EXPECT_EQ(apply_override(root, "a.b=x=y").find("a")->find("b")->text(), "x=y");
