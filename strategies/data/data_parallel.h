@@ -123,6 +123,7 @@ class DataParallelWriter {
   void update_in_backward(const Unit& u, std::int64_t gradient);
   void free_tied_gradients();
   // The optimizer on the host (optimizer_offload.cpp)
+  bool offloads_parameters() const { return stage_.strategy.memory.offload.parameters != MemoryTier::device; }
   bool offloads_optimizer() const { return stage_.strategy.memory.offload.optimizer != MemoryTier::device; }
   /// The part of a share that is offloaded, or the one that stays.
   Share part_of(const Share& all, bool on_host) const;
@@ -156,7 +157,10 @@ class DataParallelWriter {
   struct HostTraffic {
     std::int64_t moved = 0, pinned = 0, fresh = 0;   // bytes through DRAM; those of the master copy and the gradient; bytes of new tensors
   };
-  HostTraffic update_traffic() const;
+  /// `width`: bytes per element of each of the optimizer's tensors.
+  HostTraffic update_traffic(std::int64_t width) const;
+  bool updates_shards(const Share& mine) const;
+  std::int64_t host_width(const Share& mine) const;
   void split_tiles(const Share& all, std::vector<Share>& into) const;
   int cpu_threads() const;
   std::int64_t swap_buffers(std::size_t pieces) const;

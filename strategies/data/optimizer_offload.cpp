@@ -34,11 +34,20 @@ std::int64_t DataParallelWriter::swap_buffers(std::size_t pieces) const {
   return o.buffers.value_or((moments() + 2) * (o.pipelined && pieces > 1 ? 3 : 1));
 }
 
+/// PyTorch's optimizers step over FSDP's shards as they are, so their moments and gradients have the shards' format.
+bool DataParallelWriter::updates_shards(const Share& mine) const {
+  const DataParallelKind kind = stage_.strategy.data_parallel.kind;
+  return (kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2) && !mine.master;
+}
+
+/// Bytes per element of each tensor that the CPU's optimizer has. DeepSpeed's and Megatron's work in fp32, whatever the GPU would have kept.
+std::int64_t DataParallelWriter::host_width(const Share& mine) const { return updates_shards(mine) ? mine.stored / std::max<std::int64_t>(1, mine.elements) : 4; }
+
 void DataParallelWriter::keep_on_host(const Share& all, const std::vector<Share>& pieces) {
   const Share host = part_of(all, true);
   if (host.elements == 0) return;
-  // The CPU's optimizer works in fp32: an fp32 copy, moments and gradients, whatever the GPU would have kept.
-  const std::int64_t states = host.elements * (4 + 4 * moments()), gradients = host.elements * 4;
+  const std::int64_t width = host_width(host), gradients = host.elements * width;
+  const std::int64_t states = host.elements * width * (moments() + (updates_shards(host) && offloads_parameters() ? 0 : 1));   // shards that live here are counted with the parameters
   const Offload& o = stage_.strategy.memory.offload;
   const bool disk = o.optimizer == MemoryTier::nvme;
   std::int64_t& ram = o.pinned ? stage_.rank_class.host.pinned : stage_.rank_class.host.pageable;
@@ -109,8 +118,10 @@ int DataParallelWriter::cpu_threads() const {
 /// Per element of a CPU optimizer: DRAM traffic, how much of it is of tensors that can be pinned, and bytes of tensors that it makes.
 /// DeepSpeedCPUAdam (csrc/adam/cpu_adam_impl.cpp) and PyTorch's fused CPU kernels go over parameter, moments and gradient once. PyTorch's
 /// other Adam goes operator by operator (torch/optim/adam.py, _single_tensor_adam; foreach does the same on the CPU): decay 8 bytes,
-/// first moment 12, second 8 + 12, square root 8, division 8, epsilon 8, update 16; root and quotient are new tensors.
-DataParallelWriter::HostTraffic DataParallelWriter::update_traffic() const {
+/// first moment 12, second 8 + 12, square root 8, division 8, epsilon 8, update 16; root and quotient are new tensors. All for tensors of
+/// fp32. Of 16 bits those operators take half (torch.optim.AdamW of PyTorch 2.13 on one core of an EPYC: 0.4 to 0.7 of fp32's time); the fused
+/// kernel, which widens each element, takes as long as in fp32 there.
+DataParallelWriter::HostTraffic DataParallelWriter::update_traffic(std::int64_t width) const {
   const DataParallelKind kind = stage_.strategy.data_parallel.kind;
   const bool deepspeed = kind == DataParallelKind::zero1 || kind == DataParallelKind::zero2 || kind == DataParallelKind::zero3, fsdp = kind == DataParallelKind::fsdp1 || kind == DataParallelKind::fsdp2;
   const std::int64_t k = moments();
@@ -120,6 +131,8 @@ DataParallelWriter::HostTraffic DataParallelWriter::update_traffic() const {
   const std::int64_t clipping = deepspeed ? 8 : !stage_.strategy.training.clip_gradients ? 0 : fsdp ? 12 : 8;
   t.moved += clipping;
   t.pinned += clipping;
+  if (!profile().fused_optimizer)
+    for (std::int64_t* bytes : {&t.moved, &t.pinned, &t.fresh}) *bytes = *bytes * width / 4;
   return t;
 }
 
@@ -145,7 +158,7 @@ void DataParallelWriter::update_on_host(const std::vector<Share>& groups, Return
   const Offload& o = stage_.strategy.memory.offload;
   const std::int64_t k = moments();
   const bool disk = o.optimizer == MemoryTier::nvme, pipelined = disk && o.pipelined;
-  HostTraffic traffic = update_traffic();
+  HostTraffic traffic = update_traffic(groups.empty() ? 4 : host_width(groups.front()));
   std::vector<Share> mine;
   for (const Share& group : groups) {
     if (group.elements == 0) continue;

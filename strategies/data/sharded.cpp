@@ -130,7 +130,6 @@ class Sharded final : public ShardedWriter {
   static constexpr int kScaleOperators = 4;   // torchao's amax_to_scale: to fp64, clamp, divide, to fp32
   static constexpr std::uint32_t kReduceInput = Stage::kPersistentSlots - 4;  // one reduce-scatter input in flight
 
-  bool offloads_parameters() const { return stage_.strategy.memory.offload.parameters != MemoryTier::device; }
   /// Reduced gradient shards go down at once and are not kept.
   bool gradients_leave() const { return offloads_optimizer() && stage_.strategy.memory.offload.ratio == 1; }
   Share my_share() const { return share(true, stored_bytes()); }

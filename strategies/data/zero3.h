@@ -82,7 +82,6 @@ class Zero3 final : public ShardedWriter {
     bool matrix = false;
   };
 
-  bool offloads_parameters() const { return stage_.strategy.memory.offload.parameters != MemoryTier::device; }
   Share my_share() const { return share(true, stored_bytes()); }
 
   // Parameters (zero3_parameters.cpp)

@@ -314,6 +314,22 @@ TEST(Offload, PytorchUpdatesOperatorByOperator) {
   EXPECT_EQ(per_element(true, false), (std::pair<std::int64_t, std::int64_t>{28, 0}));
   EXPECT_EQ(per_element(true, true), (std::pair<std::int64_t, std::int64_t>{40, 0}));
   EXPECT_EQ(per_element(false, true), (std::pair<std::int64_t, std::int64_t>{92, 8}));
+  profile.stored_parameter = profile.optimizer_state = DType::bf16;   // the optimizer steps over the shards as they are
+  profile.master_parameters = false;
+  EXPECT_EQ(per_element(false, true), (std::pair<std::int64_t, std::int64_t>{46, 4}));
+}
+
+// FSDP's parameters in host memory are the optimizer's own: with their gradients and Adam's moments four tensors in the parameters' format.
+TEST(Offload, HostHasShardsAndWhatTheirOptimizerKeeps) {
+  const model::ModelDescription model = small_llama(4);
+  st::FrameworkProfile profile = st::load_profile("torchtitan");
+  const st::Strategy s = offloaded(DataParallelKind::fsdp2, true);
+  const std::int64_t mine = st::parameters_per_class(model, s, profile)[0] / kRanks;
+  for (const DType format : {DType::fp32, DType::bf16}) {
+    profile.stored_parameter = profile.optimizer_state = format;
+    const plan::HostBytes host = st::write_plan(model, s, profile, kRanks).classes[0].host;
+    EXPECT_EQ((host.pinned + host.pageable) / mine, 4 * bits(format) / 8);
+  }
 }
 
 // ZeRO-Offload (Ren et al. 2021), table 4, two Xeon 8168: 10 B parameters take PyTorch's Adam 14.76 s, DeepSpeed's 2.57 s with the 16-bit copy.
