@@ -14,7 +14,10 @@ std::string layer_text(const Layer& layer, bool model_has_experts, bool rotary_m
   std::string text;
   if (model_has_experts) text = layer.moe ? "experts" : "dense";
   if (layer.mixer == Mixer::none) return layer.moe ? "experts alone" : "MLP alone";
-  if (layer.mixer == Mixer::state_space) return layer.feed_forward ? text + (text.empty() ? "" : ", ") + "state space" : "state space alone";
+  if (layer.mixer != Mixer::attention) {
+    const char* mixer = layer.mixer == Mixer::state_space ? "state space" : "delta rule";
+    return layer.feed_forward ? text + (text.empty() ? "" : ", ") + mixer : std::string(mixer) + " alone";
+  }
   if (!layer.feed_forward && layer.window == 0) return "attention alone";
   const std::string attention = layer.window == 0
                                     ? "full attention"
@@ -34,9 +37,9 @@ std::string attention_text(const ModelDescription& model) {
   const char* kind = model.kv_heads == model.heads ? "multi-head"
                      : model.kv_heads == 1         ? "multi-query"
                                                    : "grouped";
-  return fmt::format("{} heads of {}, {} key/value heads ({}){}{}", model.heads, model.head_dim,
+  return fmt::format("{} heads of {}, {} key/value heads ({}){}{}{}", model.heads, model.head_dim,
                      model.kv_heads, kind, model.joint_qk_norm ? ", q/k norm over all heads" : model.qk_norm ? ", q/k norm" : "",
-                     model.attention_sinks ? ", sinks" : "");
+                     model.attention_sinks ? ", sinks" : "", model.attention_gate ? ", gated" : "");
 }
 
 std::string experts_text(const Experts& moe) {
@@ -52,6 +55,10 @@ std::string experts_text(const Experts& moe) {
 std::string state_space_text(const StateSpace& mixer) {
   return fmt::format("{} heads of {}, {} groups, state {}, convolution over {}, chunks of {}{}", mixer.heads, mixer.head_dim, mixer.groups, mixer.state,
                      mixer.convolution, mixer.chunk, mixer.norm ? "" : ", no norm");
+}
+
+std::string delta_net_text(const DeltaNet& mixer) {
+  return fmt::format("{} value heads of {}, {} query and key heads of {}, convolution over {}", mixer.value_heads, mixer.value_dim, mixer.key_heads, mixer.key_dim, mixer.convolution);
 }
 
 std::string biases_text(const ModelDescription& model) {
@@ -190,6 +197,7 @@ std::vector<std::string> describe(const ModelDescription& model) {
   say("hidden", std::to_string(model.hidden));
   say("attention", attention_text(model));
   if (model.state_space.present()) say("state space", state_space_text(model.state_space));
+  if (model.delta_net.present()) say("delta rule", delta_net_text(model.delta_net));
   if (model.ffn_hidden > 0)
     say("mlp", fmt::format("{}, {}{}", model.ffn_hidden, model.gated_mlp ? "gated " : "",
                            name_of(model.activation)));
@@ -217,6 +225,7 @@ std::vector<std::string> describe(const ModelDescription& model) {
   part("positions", count.position);
   part("attention", count.attention);
   part("state space", count.state_space);
+  part("delta rule", count.delta_net);
   part("mlp", count.mlp);
   part("experts", count.experts);
   part("shared experts", count.shared_experts);

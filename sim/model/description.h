@@ -51,8 +51,21 @@ struct StateSpace {
   friend bool operator==(const StateSpace&, const StateSpace&) = default;
 };
 
+/// A gated delta rule (Gated DeltaNet), which some layers have in place of attention. All zero when absent.
+/// Source: Yang, Kautz and Hatamizadeh 2024 (arXiv 2412.06464); transformers models/qwen3_next/modeling_qwen3_next.py, Qwen3NextGatedDeltaNet.
+struct DeltaNet {
+  std::int64_t key_heads = 0, value_heads = 0;   // queries have as many heads as keys; each serves value_heads / key_heads of the values'
+  std::int64_t key_dim = 0, value_dim = 0;       // width of one head
+  std::int64_t convolution = 0;                  // taps of the causal convolution over queries, keys and values
+  bool present() const { return value_heads > 0; }
+  std::int64_t inner() const { return value_heads * value_dim; }
+  std::int64_t convolved() const { return 2 * key_heads * key_dim + inner(); }   // channels of the convolution
+  std::int64_t projected() const { return convolved() + inner() + 2 * value_heads; }   // of the input products: those, the output's gate, decays, step sizes
+  friend bool operator==(const DeltaNet&, const DeltaNet&) = default;
+};
+
 /// What mixes the tokens of a layer.
-enum class Mixer : std::uint8_t { attention, state_space, none };
+enum class Mixer : std::uint8_t { attention, state_space, delta_net, none };
 
 /// What differs from layer to layer.
 struct Layer {
@@ -105,6 +118,7 @@ struct ModelDescription {
   bool qkv_bias = false, attention_output_bias = false, mlp_bias = false, head_bias = false;
   bool tied_embeddings = false;
   bool fused_qkv = false;         // the published code computes queries, keys and values by one product
+  bool attention_gate = false;    // attention's output times the sigmoid of a gate as wide, which the query product makes too (Qwen3-Next)
   bool attention_sinks = false;   // one learned logit per head (GPT-OSS)
   bool clamped_activation = false;  // the operands of the experts' gated activation are clamped first (GPT-OSS)
   bool softcapped_logits = false; // logits go through a scaled tanh before the loss (Gemma 2)
@@ -115,6 +129,7 @@ struct ModelDescription {
   LatentAttention latent;
   Experts experts;
   StateSpace state_space;
+  DeltaNet delta_net;
   std::int64_t mtp_layers = 0;  // multi-token-prediction layers (DeepSeek-V3), beyond `layers`
   std::vector<Layer> layers;    // one entry per transformer layer
 
@@ -122,6 +137,8 @@ struct ModelDescription {
   std::int64_t query_width() const {
     return heads * (latent.present() ? latent.qk_nope_head_dim + latent.qk_rope_head_dim : head_dim);
   }
+  /// Of the product that makes queries: with the gate of attention's output, if there is one.
+  std::int64_t query_product_width() const { return query_width() * (attention_gate ? 2 : 1); }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
   friend bool operator==(const ModelDescription&, const ModelDescription&) = default;
 };
@@ -132,6 +149,7 @@ struct ParameterCount {
   std::int64_t position = 0;
   std::int64_t attention = 0;  // all layers
   std::int64_t state_space = 0;  // state-space mixers with their norms, all layers
+  std::int64_t delta_net = 0;  // delta-rule mixers with their norms, all layers
   std::int64_t mlp = 0;        // dense MLPs, all layers
   std::int64_t experts = 0;    // routed experts, all layers
   std::int64_t shared_experts = 0;
@@ -155,6 +173,8 @@ std::int64_t attention_parameters(const ModelDescription& model);
 std::int64_t attention_matrix_parameters(const ModelDescription& model);
 /// Learned values of one state-space mixer, its own norm included.
 std::int64_t state_space_parameters(const ModelDescription& model);
+/// Learned values of one delta-rule mixer, its own norm included.
+std::int64_t delta_net_parameters(const ModelDescription& model);
 /// Learned values of one MLP of width `ffn_hidden` (three matrices when gated, else two) with its biases.
 std::int64_t mlp_parameters(const ModelDescription& model, std::int64_t ffn_hidden);
 

@@ -39,6 +39,9 @@ const Catalog<FamilyReader> kHuggingFaceFamilies{
         {"qwen3", "Qwen 3", read_qwen3},
         {"qwen2_moe", "Qwen 1.5 and 2 mixtures: shared expert behind a gate", read_qwen2_moe},
         {"qwen3_moe", "Qwen 3 mixtures", read_qwen3_moe},
+        {"qwen3_next", "Qwen3-Next: delta rules in three layers of four, gated attention, experts", read_qwen3_next},
+        {"qwen3_5_text", "Qwen 3.5: the same, dense", read_qwen3_5},
+        {"qwen3_5_moe_text", "Qwen 3.5 mixtures", read_qwen3_5_moe},
         {"gemma", "Gemma 1", read_gemma},
         {"gemma2", "Gemma 2: four norms a layer, every other layer local", read_gemma2},
         {"gemma3_text", "Gemma 3: five local layers, one global", read_gemma3},
@@ -78,6 +81,7 @@ constexpr const char* kConfigFile = "config.json";
 std::string text_family(const std::string& model_type) {
   if (model_type == "gemma3") return "gemma3_text";
   if (model_type == "llama4") return "llama4_text";
+  if (model_type == "qwen3_5" || model_type == "qwen3_5_moe") return model_type + "_text";
   if (model_type == "mistral3") return "mistral";
   if (model_type == "qwen2_vl_text" || model_type == "qwen2_5_vl_text" || model_type == "qwen2_vl" || model_type == "qwen2_5_vl") return "qwen2";
   if (model_type == "qwen3_vl_text") return "qwen3";

@@ -46,6 +46,8 @@ bool read_layer_types(ModelFields& fields, ModelDescription& model, std::int64_t
 /// Layers without positions: listed in `no_rope_layers` (1 = has them), or every `no_rope_layer_interval`-th.
 void read_layers_without_positions(ModelFields& fields, ModelDescription& model, std::int64_t interval);
 void all_layers_moe(ModelDescription& model);
+/// Qwen: which layers have experts.
+void read_qwen_moe_layers(ModelFields& fields, ModelDescription& model);
 /// Experts by DeepSeek's field names: groups, shared experts as a number of routed ones, dense layers first.
 void read_deepseek_experts(ModelFields& fields, ModelDescription& model, const Experts& defaults, std::int64_t shared_experts, std::int64_t dense_layers);
 
@@ -86,10 +88,13 @@ ModelDescription read_minimax_m2(ModelFields& fields);
 ModelDescription read_ernie4_5_moe(ModelFields& fields);
 ModelDescription read_dots1(ModelFields& fields);
 ModelDescription read_glm4_moe(ModelFields& fields);
-// huggingface_hybrid.cpp: state-space mixers beside attention
+// huggingface_hybrid.cpp: state-space and delta-rule mixers beside attention
 ModelDescription read_nemotron_h(ModelFields& fields);
 ModelDescription read_bamba(ModelFields& fields);
 ModelDescription read_granitemoehybrid(ModelFields& fields);
+ModelDescription read_qwen3_next(ModelFields& fields);
+ModelDescription read_qwen3_5(ModelFields& fields);
+ModelDescription read_qwen3_5_moe(ModelFields& fields);
 // huggingface_gemma.cpp
 ModelDescription read_gemma(ModelFields& fields);
 ModelDescription read_gemma2(ModelFields& fields);

@@ -1,7 +1,8 @@
-// Hybrids: layers whose tokens a state-space scan mixes, beside layers with attention.
+// Hybrids: layers whose tokens a state-space scan or a delta rule mixes, beside layers with attention.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "sim/model/huggingface_families.h"
 #include "sim/model/shapes.h"
@@ -18,8 +19,8 @@ char letter_of(const std::string& type) {
   return type == "moe" ? 'E' : '?';
 }
 
-/// The letters of a list of types; "" where there is none. `whole`: each layer has an MLP or experts too.
-std::string read_types(ModelFields& fields, ModelFields::Names names, bool whole) {
+/// The letters of a list of types; "" where there is none. `whole`: that of a layer whose mixer is linear, where each has an MLP or experts too.
+std::string read_types(ModelFields& fields, ModelFields::Names names, std::optional<char> whole) {
   std::string letters;
   for (const std::string& type : fields.words(names).value_or(std::vector<std::string>{})) {
     const char letter = letter_of(type);
@@ -27,7 +28,7 @@ std::string read_types(ModelFields& fields, ModelFields::Names names, bool whole
       fields.complain(*names.begin(), fmt::format("\"{}\" is not supported", type), whole ? "Supported: linear_attention, full_attention" : "Supported: linear_attention, full_attention, mlp, moe");
       return "";
     }
-    letters += !whole ? letter : letter == 'M' ? 'S' : 'T';
+    letters += !whole ? letter : letter == 'M' ? *whole : 'T';
   }
   return letters;
 }
@@ -57,12 +58,41 @@ StateSpace read_bamba_mixer(ModelFields& fields, std::int64_t hidden) {
   return mixer;
 }
 
+/// What Qwen3-Next and Qwen 3.5 share: gated attention in every fourth layer, a quarter of its heads rotated, delta rules in the others.
+void read_qwen_mixers(ModelFields& fields, ModelDescription& model) {
+  model.qk_norm = model.attention_gate = true;
+  model.rotary_dim = read_rotary_dim(fields, model, 0.25);
+  model.qkv_bias = model.attention_output_bias = fields.flag({"attention_bias"}, false);
+  DeltaNet& mixer = model.delta_net;
+  mixer.key_heads = fields.integer({"linear_num_key_heads"}, 16);
+  mixer.value_heads = fields.integer({"linear_num_value_heads"}, 32);
+  mixer.key_dim = fields.integer({"linear_key_head_dim"}, 128);
+  mixer.value_dim = fields.integer({"linear_value_head_dim"}, 128);
+  mixer.convolution = fields.integer({"linear_conv_kernel_dim"}, 4);
+  const std::int64_t every = std::max<std::int64_t>(1, fields.integer({"full_attention_interval"}, 4));
+  std::string letters = read_types(fields, {"layer_types"}, 'D');
+  if (letters.empty())
+    for (std::int64_t layer = 1; layer <= model.layer_count(); ++layer) letters += layer % every == 0 ? 'T' : 'D';
+  give_parts(fields, model, letters, "layer_types");
+  fields.ignore({"attn_output_gate", "mamba_ssm_dtype"}, "as the family's class has it");
+  fields.ignore({"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"}, "its class has no multi-token-prediction layers");
+}
+
+void read_gated_experts(ModelFields& fields, ModelDescription& model, std::int64_t count, std::int64_t top_k) {
+  Experts& moe = model.experts;
+  moe.experts = fields.integer({"num_experts", "num_local_experts"}, count);
+  moe.top_k = fields.integer({"num_experts_per_tok"}, top_k);
+  moe.ffn_hidden = fields.integer({"moe_intermediate_size"}, 512);
+  moe.shared_ffn_hidden = fields.integer({"shared_expert_intermediate_size"}, 512);
+  moe.shared_gate = moe.shared_ffn_hidden > 0;
+}
+
 }  // namespace
 
 ModelDescription read_nemotron_h(ModelFields& fields) {
   std::string letters = fields.word({"hybrid_override_pattern"}, "");
   const bool by_pattern = !letters.empty();
-  if (!by_pattern) letters = read_types(fields, {"layer_types", "layers_block_type"}, false);
+  if (!by_pattern) letters = read_types(fields, {"layer_types", "layers_block_type"}, std::nullopt);
   ModelDescription model;
   model.family = "nemotron_h";
   model.hidden = fields.integer({"hidden_size"}, 4096);
@@ -120,7 +150,7 @@ ModelDescription read_bamba(ModelFields& fields) {
   model.qkv_bias = model.attention_output_bias = fields.flag({"attention_bias"}, false);
   model.mlp_bias = fields.flag({"mlp_bias"}, false);
   model.state_space = read_bamba_mixer(fields, model.hidden);
-  std::string letters = read_types(fields, {"layer_types", "layers_block_type"}, true);
+  std::string letters = read_types(fields, {"layer_types", "layers_block_type"}, 'S');
   if (letters.empty()) {
     letters.assign(model.layers.size(), 'S');
     for (const std::int64_t layer : fields.integers({"attn_layer_indices"}).value_or(std::vector<std::int64_t>{}))
@@ -150,9 +180,35 @@ ModelDescription read_granitemoehybrid(ModelFields& fields) {
     fields.ignore({"num_experts_per_tok"}, "there are no experts");
   }
   model.state_space = read_bamba_mixer(fields, model.hidden);
-  std::string letters = read_types(fields, {"layer_types", "layers_block_type"}, true);
+  std::string letters = read_types(fields, {"layer_types", "layers_block_type"}, 'S');
   if (letters.empty()) letters.assign(model.layers.size(), 'S');
   give_parts(fields, model, letters, "layer_types");
+  return model;
+}
+
+ModelDescription read_qwen3_next(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {5632, 16, 2, 256, 151936});
+  model.family = "qwen3_next";
+  read_gated_experts(fields, model, 512, 10);
+  read_qwen_moe_layers(fields, model);
+  read_qwen_mixers(fields, model);
+  return model;
+}
+
+ModelDescription read_qwen3_5(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {12288, 16, 4, 256, 248320});
+  model.family = "qwen3_5";
+  read_qwen_mixers(fields, model);
+  return model;
+}
+
+ModelDescription read_qwen3_5_moe(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {12288, 16, 2, 256, 248320});
+  model.family = "qwen3_5_moe";
+  model.ffn_hidden = 0;   // no layer has a dense MLP
+  read_gated_experts(fields, model, 256, 8);
+  all_layers_moe(model);
+  read_qwen_mixers(fields, model);
   return model;
 }
 

@@ -18,7 +18,8 @@ void read_qwen_windows(ModelFields& fields, ModelDescription& model) {
     set_windows(model, window, false, [&](std::int64_t i) { return i >= first; });
 }
 
-/// Qwen: which layers have experts.
+}  // namespace
+
 void read_qwen_moe_layers(ModelFields& fields, ModelDescription& model) {
   const std::int64_t step = std::max<std::int64_t>(1, fields.integer({"decoder_sparse_step"}, 1));
   const std::vector<std::int64_t> dense =
@@ -27,8 +28,6 @@ void read_qwen_moe_layers(ModelFields& fields, ModelDescription& model) {
     model.layers[static_cast<std::size_t>(i)].moe =
         std::find(dense.begin(), dense.end(), i) == dense.end() && (i + 1) % step == 0;
 }
-
-}  // namespace
 
 ModelDescription read_llama(ModelFields& fields) {
   ModelDescription model = read_llama_like(fields, {11008, 32, 0, 0, 32000});

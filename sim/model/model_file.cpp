@@ -131,11 +131,22 @@ void read_state_space(ModelFields fields, ModelDescription& model, std::vector<D
   complain_about_unknown_keys(fields, mistakes, "state_space.");
 }
 
+void read_delta_net(ModelFields fields, ModelDescription& model, std::vector<Diagnostic>& mistakes) {
+  if (fields.object().is_null()) return;
+  DeltaNet& mixer = model.delta_net;
+  mixer.value_heads = fields.integer({"value_heads"});
+  mixer.key_heads = fields.integer({"key_heads"}, mixer.value_heads);
+  mixer.key_dim = fields.integer({"key_dim"}, 128);
+  mixer.value_dim = fields.integer({"value_dim"}, 128);
+  mixer.convolution = fields.integer({"convolution"}, 4);
+  complain_about_unknown_keys(fields, mistakes, "delta_net.");
+}
+
 void read_layer_pattern(ModelFields& fields, ModelDescription& model) {
   if (fields.find({"hybrid_pattern"}) == nullptr) return;
   const std::string pattern = fields.word({"hybrid_pattern"}, "T");
   const std::string problem = apply_layer_pattern(pattern, model);
-  if (!problem.empty()) fields.complain("hybrid_pattern", problem, "Write T (attention and MLP or experts), S (a state-space mixer in place of attention), or parts alone: M (state-space), * (attention), - (MLP), E (experts)");
+  if (!problem.empty()) fields.complain("hybrid_pattern", problem, "Write T (attention and MLP or experts), S (a state-space mixer in place of attention), D (a delta-rule mixer), or parts alone: M (state-space), G (delta rule), * (attention), - (MLP), E (experts)");
 }
 
 void read_biases(ModelFields& fields, ModelDescription& model) {
@@ -229,6 +240,7 @@ void restate(ModelFields& fields, ModelDescription& model) {
       fields.integer({"rotary_dim"}, model.position == Position::rotary ? model.head_dim : std::int64_t{0});
   read_biases(fields, model);
   model.fused_qkv = fields.flag({"fused_qkv"}, false);
+  model.attention_gate = fields.flag({"attention_gate"}, false);
   model.attention_sinks = fields.flag({"attention_sinks"}, false);
   model.clamped_activation = fields.flag({"clamped_activation"}, false);
   model.softcapped_logits = fields.flag({"softcapped_logits"}, false);
@@ -256,6 +268,7 @@ ModelDescription read_model(const config::Value& map, const std::string& name) {
   read_windows(nested(fields, "windows"), model, mistakes);
   read_experts(nested(fields, "experts"), model, mistakes);
   read_state_space(nested(fields, "state_space"), model, mistakes);
+  read_delta_net(nested(fields, "delta_net"), model, mistakes);
   read_layer_pattern(fields, model);
   fields.ignore({"source", "aliases", "parameters", "published", "note"}, "documentation");
   complain_about_unknown_keys(fields, mistakes);
@@ -301,6 +314,7 @@ const std::vector<ModelKey>& model_keys() {
       {"rotary_dim", "rotated part of a head; default: all of it"},
       {"biases", "list from qkv, attention_output, mlp, head"},
       {"fused_qkv", "the published code computes queries, keys and values by one product"},
+      {"attention_gate", "attention's output times the sigmoid of a gate as wide, which the query product makes too (Qwen3-Next)"},
       {"attention_sinks", "one learned logit per head"},
       {"clamped_activation", "the operands of the experts' gated activation are clamped first"},
       {"softcapped_logits", "logits go through a scaled tanh before the loss"},
@@ -334,9 +348,15 @@ const std::vector<ModelKey>& model_keys() {
       {"state_space.chunk", "tokens that the scan computes as one block; default: 256"},
       {"state_space.convolution_bias", "the convolution has a bias; default: true"},
       {"state_space.norm", "a gated norm before the output product; default: true"},
+      {"delta_net", "gated delta rules (Gated DeltaNet: Qwen3-Next, Qwen 3.5), which layers have as hybrid_pattern says; default: none"},
+      {"delta_net.value_heads", "heads of the values, each with a state of its own"},
+      {"delta_net.key_heads", "heads of queries and of keys; default: value_heads"},
+      {"delta_net.key_dim", "width of a head's queries and keys; default: 128"},
+      {"delta_net.value_dim", "width of a head's values; default: 128"},
+      {"delta_net.convolution", "taps of the causal convolution; default: 4"},
       {"hybrid_pattern",
-       "a letter per layer, repeated: T attention and MLP or experts, S a state-space mixer in place of attention; of one part alone: M a "
-       "state-space mixer, * attention, - an MLP, E experts; default: T"},
+       "a letter per layer, repeated: T attention and MLP or experts, S a state-space mixer in place of attention, D a delta-rule mixer; of one part "
+       "alone: M a state-space mixer, G a delta-rule mixer, * attention, - an MLP, E experts; default: T"},
       {"latent_attention", "multi-head latent attention (DeepSeek); default: none"},
       {"latent_attention.q_lora_rank", "width that queries are compressed to; default: they are not"},
       {"latent_attention.kv_lora_rank", "width that keys and values are compressed to"},

@@ -69,8 +69,8 @@ std::int64_t attention_matrix_parameters(const ModelDescription& model) {
 std::int64_t attention_parameters(const ModelDescription& model) {
   if (model.latent.present()) return latent_attention_parameters(model);
   const std::int64_t q = model.query_width(), kv = model.kv_width();
-  std::int64_t count = model.hidden * (q + 2 * kv) + q * model.hidden;
-  if (model.qkv_bias) count += q + 2 * kv;
+  std::int64_t count = model.hidden * (model.query_product_width() + 2 * kv) + q * model.hidden;
+  if (model.qkv_bias) count += model.query_product_width() + 2 * kv;
   if (model.attention_output_bias) count += model.hidden;
   if (model.attention_sinks) count += model.heads;
   return count;
@@ -82,6 +82,12 @@ std::int64_t state_space_parameters(const ModelDescription& model) {
   const std::int64_t convolution = mixer.convolved() * (mixer.convolution + (mixer.convolution_bias ? 1 : 0));
   constexpr std::int64_t kPerHead = 3;  // A, D and the bias of the time steps
   return products + convolution + kPerHead * mixer.heads + (mixer.norm ? mixer.inner() : 0);
+}
+
+std::int64_t delta_net_parameters(const ModelDescription& model) {
+  const DeltaNet& mixer = model.delta_net;
+  constexpr std::int64_t kPerHead = 2;  // A and the bias of the decays
+  return model.hidden * (mixer.projected() + mixer.inner()) + mixer.convolved() * mixer.convolution + kPerHead * mixer.value_heads + mixer.value_dim;
 }
 
 std::int64_t mlp_parameters(const ModelDescription& model, std::int64_t ffn_hidden) {
@@ -116,6 +122,7 @@ ParameterCount count_parameters(const ModelDescription& model) {
   for (const Layer& layer : model.layers) {
     if (layer.mixer == Mixer::attention) count.attention += attention_parameters(model);
     if (layer.mixer == Mixer::state_space) count.state_space += state_space_parameters(model);
+    if (layer.mixer == Mixer::delta_net) count.delta_net += delta_net_parameters(model);
     count.norms += layer_norm_parameters(model, layer);
     if (!layer.feed_forward) continue;
     if (layer.moe) {
@@ -127,7 +134,7 @@ ParameterCount count_parameters(const ModelDescription& model) {
     }
   }
 
-  count.total = count.embedding + count.position + count.attention + count.state_space + count.mlp + count.experts +
+  count.total = count.embedding + count.position + count.attention + count.state_space + count.delta_net + count.mlp + count.experts +
                 count.shared_experts + count.router + count.norms + count.head;
   const std::int64_t active_experts =
       count.experts == 0 ? 0 : count.experts / model.experts.experts * model.experts.top_k;

@@ -262,6 +262,7 @@ std::string describe_difference(const ModelDescription& a, const ModelDescriptio
   compare("head_bias", a.head_bias, b.head_bias);
   compare("tied_embeddings", a.tied_embeddings, b.tied_embeddings);
   compare("fused_qkv", a.fused_qkv, b.fused_qkv);
+  compare("attention_gate", a.attention_gate, b.attention_gate);
   compare("attention_sinks", a.attention_sinks, b.attention_sinks);
   compare("clamped_activation", a.clamped_activation, b.clamped_activation);
   compare("softcapped_logits", a.softcapped_logits, b.softcapped_logits);
@@ -276,6 +277,8 @@ std::string describe_difference(const ModelDescription& a, const ModelDescriptio
   compare("pattern", describe_layers(a), describe_layers(b));
   if (!(a.latent == b.latent)) list.emplace_back("latent attention");
   if (!(a.experts == b.experts)) list.emplace_back("experts");
+  if (!(a.state_space == b.state_space)) list.emplace_back("state space");
+  if (!(a.delta_net == b.delta_net)) list.emplace_back("delta rule");
   // A field that this list forgets must not look like agreement.
   ModelDescription same_name = b;
   same_name.name = a.name;

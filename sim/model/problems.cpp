@@ -82,6 +82,24 @@ void check_state_space(const ModelDescription& model, Complaints& complaints) {
     complaints.say("state-space mixers go with one norm before each part of a layer: no parallel_residual, norms_after or learned_scales");
 }
 
+void check_delta_net(const ModelDescription& model, Complaints& complaints) {
+  const bool used = std::any_of(model.layers.begin(), model.layers.end(), [](const Layer& layer) { return layer.mixer == Mixer::delta_net; });
+  const DeltaNet& mixer = model.delta_net;
+  if (!used) {
+    if (mixer.present()) complaints.say("delta_net is given but no layer uses it");
+    return;
+  }
+  if (!mixer.present()) return complaints.say("hybrid_pattern has delta-rule mixers, but delta_net does not say how large they are: give at least delta_net.value_heads");
+  const bool values = complaints.size("delta_net.value_heads", mixer.value_heads);
+  complaints.size("delta_net.key_dim", mixer.key_dim);
+  complaints.size("delta_net.value_dim", mixer.value_dim);
+  complaints.size("delta_net.convolution", mixer.convolution);
+  if (complaints.size("delta_net.key_heads", mixer.key_heads) && values && mixer.value_heads % mixer.key_heads != 0)
+    complaints.say("delta_net.key_heads {} does not divide delta_net.value_heads {} (each serves as many)", mixer.key_heads, mixer.value_heads);
+  if (model.parallel_residual || model.norms_after || model.norms_per_layer == 4 || model.scales.any())
+    complaints.say("delta-rule mixers go with one norm before each part of a layer: no parallel_residual, norms_after or learned_scales");
+}
+
 void check_mlp(const ModelDescription& model, Complaints& complaints) {
   std::int64_t moe_layers = 0, dense_layers = 0;
   for (const Layer& layer : model.layers) (layer.moe ? moe_layers : dense_layers) += layer.feed_forward ? 1 : 0;
@@ -135,6 +153,8 @@ std::vector<std::string> problems_of(const ModelDescription& model) {
   complaints.size("layers", model.layer_count(), kMostLayers);
   check_attention(model, complaints);
   check_state_space(model, complaints);
+  check_delta_net(model, complaints);
+  if (model.attention_gate && model.latent.present()) complaints.say("attention_gate does not go with latent_attention");
   check_mlp(model, complaints);
   if (model.norms_per_layer != 1 && model.norms_per_layer != 2 && model.norms_per_layer != 4)
     complaints.say("norms_per_layer is {} (1, 2 or 4 are known)", model.norms_per_layer);

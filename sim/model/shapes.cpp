@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "sim/core/contract.h"
 
@@ -19,6 +20,15 @@ std::int64_t default_ffn(const Shapes& shapes) {
   const std::int64_t two_thirds = 8 * shapes.hidden / 3;
   return (two_thirds + 255) / 256 * 256;
 }
+
+/// What a letter of a layer pattern stands for, where that has a mixer, or an MLP or experts alone.
+struct LayerLetter {
+  char letter;
+  Mixer mixer;
+  bool feed_forward;
+};
+constexpr std::array<LayerLetter, 8> kLayerLetters{{{'T', Mixer::attention, true}, {'S', Mixer::state_space, true}, {'D', Mixer::delta_net, true}, {'M', Mixer::state_space, false},
+                                                    {'G', Mixer::delta_net, false}, {'*', Mixer::attention, false}, {'-', Mixer::none, true}, {'E', Mixer::none, true}}};
 
 void make_gpt_style(ModelDescription& model, const Shapes& shapes) {
   model.family = "gpt";
@@ -69,17 +79,17 @@ ModelDescription make_from_shapes(const Shapes& shapes) {
 }
 
 std::string apply_layer_pattern(const std::string& pattern, ModelDescription& model) {
-  const std::size_t unknown = pattern.find_first_not_of("TSM*-E");
+  const std::size_t unknown = pattern.find_first_not_of("TSDMG*-E");
   if (pattern.empty()) return "is empty";
   if (unknown != std::string::npos) return fmt::format("\"{}\" has a letter {} that stands for nothing", pattern, pattern[unknown]);
   if (pattern.find('E') != std::string::npos && model.experts.experts == 0) return fmt::format("\"{}\" has layers of experts, but the model has none", pattern);
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     Layer& layer = model.layers[i];
     const char letter = pattern[i % pattern.size()];
-    const bool mixes = letter == 'S' || letter == 'M', attends = letter == 'T' || letter == '*';
-    layer.mixer = mixes ? Mixer::state_space : attends ? Mixer::attention : Mixer::none;
-    layer.feed_forward = letter != 'M' && letter != '*';
-    layer.moe = letter == 'E' || ((letter == 'T' || letter == 'S') && layer.moe);
+    const LayerLetter* known = std::find_if(kLayerLetters.begin(), kLayerLetters.end(), [letter](const LayerLetter& l) { return l.letter == letter; });
+    layer.mixer = known->mixer;
+    layer.feed_forward = known->feed_forward;
+    layer.moe = letter == 'E' || (layer.feed_forward && letter != '-' && layer.moe);
   }
   return "";
 }
@@ -88,8 +98,7 @@ std::string layer_pattern_of(const ModelDescription& model) {
   std::string pattern;
   for (const Layer& layer : model.layers) {
     if (layer.mixer == Mixer::none) pattern += layer.moe ? 'E' : '-';
-    else if (layer.mixer == Mixer::state_space) pattern += layer.feed_forward ? 'S' : 'M';
-    else pattern += layer.feed_forward ? 'T' : '*';
+    else pattern += std::find_if(kLayerLetters.begin(), kLayerLetters.end(), [&layer](const LayerLetter& l) { return l.mixer == layer.mixer && l.feed_forward == layer.feed_forward; })->letter;
   }
   return pattern;
 }

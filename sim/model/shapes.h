@@ -36,8 +36,8 @@ struct Shapes {
 ModelDescription make_from_shapes(const Shapes& shapes);
 
 /// Gives the layers their parts, a letter each, repeated from the start: T (attention, and MLP or experts as the layer has them), S (a state-space
-/// mixer in place of attention), or one part alone: M (state-space mixer), * (attention), - (MLP), E (experts), as Nemotron-H and Megatron write
-/// them. Returns what is wrong with the pattern, "" if nothing; then `model` is unchanged.
+/// mixer in place of attention), D (a delta-rule mixer), or one part alone: M (state-space mixer), G (delta-rule mixer), * (attention), - (MLP),
+/// E (experts), as Nemotron-H and Megatron write them. Returns what is wrong with the pattern, "" if nothing; then `model` is unchanged.
 std::string apply_layer_pattern(const std::string& pattern, ModelDescription& model);
 /// The letters of a model's layers, as apply_layer_pattern reads them.
 std::string layer_pattern_of(const ModelDescription& model);

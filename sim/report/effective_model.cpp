@@ -67,6 +67,17 @@ Value state_space(const model::StateSpace& s) {
   return out.take();
 }
 
+Value delta_net(const model::DeltaNet& d) {
+  Map out;
+  if (!d.present()) return out.take();
+  out.add("key_heads", d.key_heads);
+  out.add("value_heads", d.value_heads);
+  out.add("key_dim", d.key_dim);
+  out.add("value_dim", d.value_dim);
+  out.add("convolution", d.convolution);
+  return out.take();
+}
+
 Value windows(const model::ModelDescription& m) {
   Map out;
   std::string pattern;
@@ -152,6 +163,7 @@ Value effective_model(const model::ModelDescription& m) {
   if (m.position == model::Position::rotary && !m.latent.present()) out.add("rotary_dim", m.rotary_dim);
   out.put("biases", biases(m));
   out.add("fused_qkv", m.fused_qkv);
+  out.add("attention_gate", m.attention_gate);
   out.add("attention_sinks", m.attention_sinks);
   out.add("clamped_activation", m.clamped_activation);
   out.add("softcapped_logits", m.softcapped_logits);
@@ -168,6 +180,7 @@ Value effective_model(const model::ModelDescription& m) {
   put_if_any("windows", windows(m));
   put_if_any("experts", experts(m));
   put_if_any("state_space", state_space(m.state_space));
+  put_if_any("delta_net", delta_net(m.delta_net));
   if (const std::string pattern = shortest_repeated(model::layer_pattern_of(m)); pattern != "T") out.add("hybrid_pattern", pattern);
   return out.take();
 }

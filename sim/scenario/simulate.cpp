@@ -35,8 +35,12 @@ FlopCount count_flops(const Scenario& s, const plan::Plan& plan) {
   // A state-space scan is counted as Megatron counts it: seven operations per channel and value of state (megatron/training/training.py,
   // num_floating_point_operations, mamba_layer_flops).
   const double mixer = h * static_cast<double>(m.state_space.projected() + m.state_space.inner()) + 3.5 * static_cast<double>(m.state_space.inner() * m.state_space.state);
+  // A delta rule as well: four products of a key's and a value's width per head (the same file, linear_self_attn_term), without the convolution.
+  const model::DeltaNet& delta = m.delta_net;
+  const double delta_mixer = h * static_cast<double>(delta.projected() + delta.inner()) + 4 * static_cast<double>(delta.inner() * delta.key_dim);
   for (const model::Layer& layer : m.layers) {
     if (layer.mixer == model::Mixer::attention) products += projections;
+    if (layer.mixer == model::Mixer::delta_net) products += delta_mixer;
     if (layer.mixer == model::Mixer::state_space) products += mixer;
     if (!layer.feed_forward) {
     } else if (layer.moe) {
