@@ -160,6 +160,7 @@ Group make_group(const ClusterDescription& cluster, const GroupShape& shape,
   group.gpus_per_nic = per_gpu > 0 ? 1 / per_gpu : 1;
   int reach = std::min(node.nic.count, std::max(node.nic.count > 0 ? 1 : 0,
                                                 static_cast<int>(std::ceil(per_gpu * shape.ranks_per_node))));
+  if (node.nic.per_communicator > 0) reach = std::min(reach, node.nic.per_communicator);
   group.nics = reach * trays_used;
   group.nic = node.nic.bandwidth.value * 1e-9;
   double wanted = static_cast<double>(reach) * shape.groups_per_node;

@@ -51,6 +51,7 @@ const Fields<NicDesign>& nic_fields() {
            "infiniband, roce, efa, efa-untuned or tcp: latencies of hwmodels/data/collective/nccl.yaml"),
       fraction("efficiency", &NicDesign::efficiency,
                "achieved part of the line rate in large ring collectives", between(0.01, 1)),
+      integer("per_communicator", &NicDesign::per_communicator, "NICs that one communicator's rings go through; 0: all beside its members", non_negative),
       fraction("spine_efficiency", &NicDesign::spine_efficiency,
                "what is left of it where a group's nodes stand under several leaves (static hashing of flows)", between(0.01, 1)),
       source_field<NicDesign>(),

@@ -52,6 +52,7 @@ struct NicDesign {
   BytesPerSecond bandwidth;            // line rate of one, one direction
   std::string network = "infiniband";  // a name under `networks` in hwmodels/data/collective/nccl.yaml
   double efficiency = 0.92;            // achieved fraction of the line rate in large ring collectives
+  int per_communicator = 0;            // through which the rings of one communicator go; 0: all beside its members
   double spine_efficiency = 1;         // what is left of it between leaves: flows hashed onto the same uplink wait for each other
 };
 

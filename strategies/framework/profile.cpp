@@ -204,7 +204,8 @@ const config::Fields<P>& fields() {
       config::boolean("parameter_remainders", &P::parameter_remainders, "of that copy only the 16 bits that the parameters lack (Apex's store_param_remainders)"),
       format("gradient", &P::gradient, "accumulated gradients"),
       format("reduce", &P::reduce, "gradient reduction"),
-      config::boolean("wide_bf16_in_stages", &P::wide_bf16_in_stages, "bf16 training under pipeline stages adds the 16-bit gradients of each micro-batch to whole fp32 ones"),
+      config::boolean("wide_bf16_in_stages", &P::wide_bf16_in_stages, "bf16 training under pipeline stages, or under ZeRO-1 with fp32 gradients asked for, adds the 16-bit gradients of each micro-batch to whole fp32 ones"),
+      format("wide_bf16_reduce", &P::wide_bf16_reduce, "the format in which those are reduced"),
       config::boolean("wide_bf16_gradients", &P::wide_bf16_gradients, "training accumulates and reduces gradients in fp32, but training in fp16 in 16 bits"),
       format("optimizer_state", &P::optimizer_state, "moments"),
       config::boolean("columns_in_backward", &P::columns_in_backward, "fp8: operands of weight gradients are made in backward, of what forward multiplied or of what recomputation makes again"),
@@ -453,8 +454,11 @@ model::KernelKind conversion(const FrameworkProfile& profile, std::int64_t read,
 FrameworkProfile with_choices(FrameworkProfile p, const Strategy& strategy) {
   const Training& training = strategy.training;
   p.dropout = p.dropout && training.phase != StepKind::evaluation;   // model.eval()
-  if (p.wide_bf16_in_stages && training.precision == Precision::bf16 && strategy.parallelism.degrees.pipeline > 1) {
-    p.gradient = p.reduce = DType::fp32;
+  // DeepSpeed v0.12.6 runtime/engine.py, _do_optimizer_sanity_check: BFLOAT16.
+  const bool wide_asked_for = strategy.data_parallel.kind == DataParallelKind::zero1 && strategy.data_parallel.gradient_dtype == DType::fp32 && strategy.memory.offload.optimizer == MemoryTier::device;
+  if (p.wide_bf16_in_stages && training.precision == Precision::bf16 && (strategy.parallelism.degrees.pipeline > 1 || wide_asked_for)) {
+    p.gradient = DType::fp32;
+    p.reduce = p.wide_bf16_reduce;
     p.accumulates_after_backward = true;
   }
   p.gradient = strategy.data_parallel.gradient_dtype.value_or(p.gradient);

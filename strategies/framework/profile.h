@@ -170,7 +170,8 @@ struct FrameworkProfile {
   std::int64_t master_bytes() const { return !master_parameters ? 0 : parameter_remainders ? 2 : 4; }
   DType gradient = DType::fp32;           // accumulated gradient
   DType reduce = DType::fp32;             // gradient reduction on the wire
-  bool wide_bf16_in_stages = false;       // bf16 training under pipeline stages: a micro-batch's 16-bit gradients live until its backward is over, then go into whole fp32 ones, which are reduced (DeepSpeed's BF16_Optimizer)
+  bool wide_bf16_in_stages = false;       // bf16 training under pipeline stages, or under ZeRO-1 with fp32 gradients asked for: a micro-batch's 16-bit gradients live until its backward is over, then go into whole fp32 ones, which are reduced (DeepSpeed's BF16_Optimizer)
+  DType wide_bf16_reduce = DType::fp32;   // format in which those are reduced
   bool wide_bf16_gradients = false;       // training accumulates and reduces gradients in fp32, but training in fp16 in 16 bits (Megatron-LM)
   DType optimizer_state = DType::fp32;
   bool activation_finds_maximum = false;  // SwiGLU and its backward find the maximum of what the next product casts, where its scale is the tensor's own

@@ -62,6 +62,20 @@ TEST(ProfileKeys, OfReceiveBuffers) {
 TEST(ProfileKeys, OfPipelinesAndRowParallelLayers) {
   expect_change(job("nanotron", 1, 2), "asynchronous_row", "false", "true");
   expect_change(job("megatron-deepspeed", 1, 1, 2), "wide_bf16_in_stages", "false", "true");
+  expect_change(job("megatron-deepspeed", 2, 1, 2), "wide_bf16_reduce", "fp32", "bf16");
+}
+
+// ZeRO-1 that is asked for fp32 gradients has them whole, 4 bytes per parameter, beside the 16-bit ones of the micro-batch (DeepSpeed's BF16_Optimizer).
+TEST(ProfileKeys, WideGradientsThatAreAskedFor) {
+  Scenario s = job("megatron-deepspeed", 2);
+  s.strategy.data_parallel.kind = st::DataParallelKind::zero1;
+  const auto gradients = [&](std::optional<DType> asked) {
+    s.strategy.data_parallel.gradient_dtype = asked;
+    const st::FrameworkProfile profile = st::with_choices(st::with_precision(s.profile, s.strategy.training.precision), s.strategy);
+    return test_support::ByteLedger(st::write_plan(s.model, s.strategy, profile, 8), 0).step().setup[static_cast<std::size_t>(plan::Category::gradient)];
+  };
+  EXPECT_EQ(gradients(std::nullopt), 0);
+  EXPECT_EQ(gradients(DType::fp32), 4 * st::parameters_per_class(s.model, s.strategy, s.profile)[0]);
 }
 
 TEST(ProfileKeys, OfExperts) {

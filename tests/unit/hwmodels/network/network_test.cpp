@@ -54,6 +54,19 @@ TEST(Network, GroupsOfANodeShareItsNics) {
   EXPECT_NEAR(time(*half, together) / time(*half, alone), 2, 0.05);
 }
 
+// bigscience-workshop/bigscience experiments/bandwidth, all_reduce_bench-a100-n4.txt and all_reduce_bench-32gb-n4.txt: 4 GB over four nodes have a bus
+// bandwidth of 40.5 and 84.6 Gb/s (Omni-Path through verbs: one and two of a node's four cards). Groups of half a node take a card each.
+TEST(Network, RingsThroughSomeOfTheCards) {
+  const auto bus_of = [](const char* node, GroupShape shape) {
+    auto network = make_network(load_cluster(node, 4));
+    const Bytes bytes{4'000'000'000};
+    return static_cast<double>(bytes.value) * 2 * (shape.ranks - 1) / shape.ranks / to_seconds(network->collective(CollectiveKind::all_reduce, bytes, shape).duration) * 8e-9;
+  };
+  EXPECT_NEAR(bus_of("jean-zay-a100", {32, 4, 8, 1, 1, 1}), 40.5, 0.05 * 40.5);
+  EXPECT_NEAR(bus_of("jean-zay-v100", {16, 4, 4, 1, 1, 1}), 84.6, 0.05 * 84.6);
+  EXPECT_NEAR(bus_of("jean-zay-a100", {16, 4, 4, 2, 1, 1}), 40.5, 0.05 * 40.5);
+}
+
 // Each to the next one round a ring: as long as its slowest hop, which shares the node's cards with the other rings' hops.
 TEST(Network, ShiftEndsWithItsSlowestHop) {
   auto network = make_network(load_cluster("dgx-h100", 2));
