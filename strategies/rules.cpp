@@ -182,6 +182,19 @@ void state_space_rules(const model::ModelDescription& model, const Strategy& s, 
   rules.forbid(s.memory.sequence_chunk > 0, "memory.sequence_chunk", "state-space mixers in chunks of the sequence are not simulated", "Leave the key out");
 }
 
+/// Whose layers mix tokens by a gated delta rule, or whose attention has a gate.
+void delta_net_rules(const model::ModelDescription& model, const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
+  rules.forbid(model.attention_gate && profile.repacks_qkv, "training.framework", "gates of attention's output are not in nanotron's attention", "Use another framework");
+  rules.forbid(model.attention_gate && s.memory.sequence_chunk > 0, "memory.sequence_chunk", "gated attention in chunks of the sequence is not simulated", "Leave the key out");
+  if (!model.delta_net.present()) return;
+  const model::DeltaNet& mixer = model.delta_net;
+  const Degrees& d = s.parallelism.degrees;
+  rules.forbid(mixer.key_heads % d.tensor != 0 || mixer.value_heads % d.tensor != 0, "parallelism.tensor", text(d.tensor) + " does not divide the " + text(mixer.key_heads) + " key heads of the delta-rule mixers", use_divisor(mixer.key_heads, 64));
+  rules.forbid(d.context > 1, "parallelism.context", "delta rules over a context group are not simulated", "Use parallelism.context: 1");
+  rules.forbid(s.training.precision == Precision::fp32 || s.training.precision == Precision::tf32, "training.precision", "delta rules in fp32 are not simulated", "Use bf16");
+  rules.forbid(s.memory.sequence_chunk > 0, "memory.sequence_chunk", "delta-rule mixers in chunks of the sequence are not simulated", "Leave the key out");
+}
+
 /// What a tensor rank holds must be whole.
 void tensor_rules(const model::ModelDescription& model, const Strategy& s, Rules& rules) {
   const Degrees& d = s.parallelism.degrees;
@@ -404,6 +417,7 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   format_rules(model, s, rules);
   context_rules(model, s, profile, rules);
   state_space_rules(model, s, profile, rules);
+  delta_net_rules(model, s, profile, rules);
   if (!within_limits(model, s, profile, rules)) return rules.take();
   batch_rules(s, rules);
   graph_rules(s, rules);

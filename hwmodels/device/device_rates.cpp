@@ -105,6 +105,10 @@ DeviceRates rates_of(const Gpu& gpu, ClockState clock, Pace pace) {
   const double scan_clocks = clock == ClockState::burst ? sm_clocks : std::min(sm_clocks, gpu.sms * gpu.highest_clock_mhz() * 1e6 * r.p.burst_clock * sustained * slowest);
   r.scan_flops = r.p.scan_flops_per_clock * scan_clocks;
   r.scan_decays = r.p.scan_decays_per_clock * scan_clocks;
+  r.delta_flops = r.p.delta_flops_per_clock * scan_clocks;
+  const double one_clock = scan_clocks / std::max(1, gpu.sms);
+  r.delta_chunk = r.p.delta_clocks_per_chunk / one_clock;
+  r.delta_backward_chunk = r.p.delta_backward_clocks_per_chunk / one_clock;
   r.convolved = r.p.convolved_per_clock * scan_clocks;
   r.convolved_backward = r.p.convolved_backward_per_clock * scan_clocks;
   r.gemm_clock = (clock == ClockState::burst ? 1.0 : sustained) * slowest;

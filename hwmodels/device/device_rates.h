@@ -40,6 +40,8 @@ struct DeviceRates {
   double updating = 0;                     // parameters a second of a fused Adam
   double converting = 0;                   // the same of operands and results that are converted one by one
   double scan_flops = 0, scan_decays = 0;  // of state-space scans, per second; 0: no limit
+  double delta_flops = 0;                  // of delta rules, per second; 0: no limit
+  double delta_chunk = 0, delta_backward_chunk = 0;  // seconds from one chunk's state to the next
   double convolved = 0, convolved_backward = 0;  // elements/s of causal convolutions; 0: no limit
   double l2_bytes = 0;                     // the share of the L2 that data survives in
   double highest_clock = 1;                // of the burst clock: less than 1 where clocks are locked

@@ -79,6 +79,9 @@ struct KernelParameters {
   double scan_backward_share = 1;            // of those rates, in backward's kernels
   double convolved_per_clock = 0, convolved_backward_per_clock = 0;   // elements of one SM and clock of causal_conv1d; 0: as fast as memory
   double scan_flops_per_clock = 0, scan_decays_per_clock = 0;
+  // Gated delta rules, likewise: FLOPs of their products; clocks from one chunk's state to the next, forward and backward.
+  double delta_flops_per_clock = 0, delta_backward_share = 1;
+  double delta_clocks_per_chunk = 0, delta_backward_clocks_per_chunk = 0;
   double added_per_clock = 0;                // elements of one SM and clock that scatter_add_ adds by atomics; 0: embedding_backward_fraction says it
   double updated_per_clock = 0;              // parameters of one SM and clock that a fused Adam updates, however narrow they are; 0: no limit
   double permute_fraction = 0, optimizer_fraction = 0, reduction_fraction = 0, memset_fraction = 0;

@@ -22,7 +22,8 @@ double achieved_fraction(const DeviceRates& gpu, const model::KernelSpec& s) {
     case KernelKind::permute: return p.permute_fraction;
     case KernelKind::optimizer: return p.optimizer_fraction;
     case KernelKind::reduction: return p.reduction_fraction;
-    case KernelKind::scan: return p.elementwise_fraction * p.scan_share;
+    case KernelKind::scan:
+    case KernelKind::delta_rule: return p.elementwise_fraction * p.scan_share;
     case KernelKind::memset: return p.memset_fraction;
     default: return p.elementwise_fraction;
   }
@@ -34,6 +35,14 @@ namespace {
 double scan_seconds(const DeviceRates& gpu, const model::KernelSpec& s) {
   const double products = gpu.scan_flops > 0 ? s.flops / gpu.scan_flops : 0, decays = gpu.scan_decays > 0 ? static_cast<double>(s.elements) / gpu.scan_decays : 0;
   return (products + decays) / (s.role == model::GemmRole::forward ? 1 : gpu.p.scan_backward_share);
+}
+
+/// States of chunks that are made one after the other, each by the SMs that have its head: waiting for the one before hides in part in the work of other
+/// heads on the same SM.
+double delta_seconds(const DeviceRates& gpu, const model::KernelSpec& s, double memory) {
+  const bool forward = s.role == model::GemmRole::forward;
+  const double products = gpu.delta_flops > 0 ? s.flops / (gpu.delta_flops * (forward ? 1 : gpu.p.delta_backward_share)) : 0;
+  return std::hypot(std::max(memory, products), static_cast<double>(s.elements) * (forward ? gpu.delta_chunk : gpu.delta_backward_chunk));
 }
 
 double convolution_seconds(const DeviceRates& gpu, const model::KernelSpec& s) {
@@ -67,8 +76,9 @@ CostParts memory_cost(const DeviceRates& gpu, const model::KernelSpec& s) {
   // Elements loaded one by one keep the SMs busy whatever their width; waiting for memory and that hide in one another in part.
   const double one_by_one = s.kind == KernelKind::strided ? gpu.strided : s.kind == KernelKind::converting ? gpu.converting : 0;
   if (one_by_one > 0) c.memory_seconds = std::hypot(c.memory_seconds, static_cast<double>(s.elements) / one_by_one);
-  c.compute_seconds = compute_seconds(gpu, s);
-  c.seconds = (s.kind == KernelKind::scan ? std::max(gpu.p.scan_launch_us, gpu.p.memory_launch_us) : gpu.p.memory_launch_us) * 1e-6 + std::max(c.memory_seconds, c.compute_seconds);
+  c.compute_seconds = s.kind == KernelKind::delta_rule ? delta_seconds(gpu, s, c.memory_seconds) : compute_seconds(gpu, s);
+  const bool by_triton = s.kind == KernelKind::scan || s.kind == KernelKind::delta_rule;
+  c.seconds = (by_triton ? std::max(gpu.p.scan_launch_us, gpu.p.memory_launch_us) : gpu.p.memory_launch_us) * 1e-6 + std::max(c.memory_seconds, c.compute_seconds);
   c.sm_share = c.compute_seconds > c.memory_seconds ? 1 : gpu.p.memory_sm_share;
   return c;
 }

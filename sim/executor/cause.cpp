@@ -7,7 +7,7 @@ std::string_view name_of(Cause c) {
   switch (c) {
     case Cause::gemm: return "matrix products";
     case Cause::attention: return "attention";
-    case Cause::scan: return "state-space scans";
+    case Cause::scan: return "scans and delta rules";
     case Cause::memory_bound: return "memory-bound kernels";
     case Cause::optimizer: return "optimizer";
     case Cause::other_compute: return "other kernels";

@@ -18,7 +18,8 @@ Cause cause_of(const model::KernelSpec& k) {
     case model::KernelKind::native_grouped_gemm: return Cause::gemm;
     case model::KernelKind::attention_forward:
     case model::KernelKind::attention_backward: return Cause::attention;
-    case model::KernelKind::scan: return Cause::scan;
+    case model::KernelKind::scan:
+    case model::KernelKind::delta_rule: return Cause::scan;
     case model::KernelKind::optimizer: return Cause::optimizer;
     default: return Cause::memory_bound;
   }

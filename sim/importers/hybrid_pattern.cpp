@@ -14,7 +14,7 @@ HybridPattern hybrid_pattern(const std::string& text) {
   for (const char c : text.substr(0, end)) {
     if (c == '|') {
       out.chunks.push_back(0);
-    } else if (c == 'M' || c == '*' || c == '-' || c == 'E') {
+    } else if (c == 'M' || c == 'G' || c == '*' || c == '-' || c == 'E') {
       out.letters += c;
       ++out.chunks.back();
     } else if (c != '"' && c != '\'' && c != ' ') {

@@ -49,7 +49,9 @@ class Model {
     read_windows(layers.value_or(1));
     read_experts(layers.value_or(1));
     read_latent_attention();
-    if (hybrid) read_state_space(hidden.value_or(1));
+    if (hybrid && pattern_.find('M') != std::string::npos) read_state_space(hidden.value_or(1));
+    if (pattern_.find('G') != std::string::npos || read_delta_layers(layers.value_or(1))) read_delta_net();
+    if (const auto gated = in_.flag("attention_output_gate")) in_.set("model.attention_gate", *gated ? "true" : "false", "attention_output_gate");
   }
 
  private:
@@ -67,6 +69,7 @@ class Model {
     if (const auto stated = in_.integer("num_layers", config::between(1, 10000)); stated && *stated != layers) in_.complain(name, fmt::format("describes {} layers, but num_layers is {}", layers, *stated));
     in_.set("model.layers", std::to_string(layers), name);
     in_.set("model.hybrid_pattern", pattern.letters, name);
+    pattern_ = pattern.letters;
     if (pattern.predictions > 0) read_predictions(pattern.predictions, name);
     return layers;
   }
@@ -81,6 +84,43 @@ class Model {
     in_.fragment().set("model.state_space.chunk", "128", {in_.root().place().source, 0, 0});
   }
 
+  /// Which layers have a gated delta rule in place of attention: linear_attention_freq is N (every N-th has attention) or a list with 1 for the others.
+  /// Source: megatron/core/models/gpt/experimental_attention_variant_module_specs.py, get_linear_attention_pattern. False: none has.
+  bool read_delta_layers(std::int64_t layers) {
+    constexpr const char* kVariant = "experimental_attention_variant";
+    constexpr const char* kFrequency = "linear_attention_freq";
+    const auto variant = in_.word(kVariant);
+    if (!variant || (*variant != "gdn" && *variant != "gated_delta_net")) return false;
+    in_.use(kVariant, "a gated delta rule in place of attention");
+    const config::Value* v = in_.find(kFrequency);
+    if (v == nullptr) {
+      in_.complain(kVariant, "does not say in which layers", "Add --linear-attention-freq, as Megatron wants");
+      return false;
+    }
+    std::string letters;
+    if (const auto every = v->is_scalar() ? config::parse_integer(v->text()).value : std::nullopt) {
+      for (std::int64_t i = 1; i <= layers; ++i) letters += i % std::max<std::int64_t>(1, *every) == 0 ? 'T' : 'D';
+    } else if (const auto pattern = pattern_of(*v)) {
+      for (const std::int64_t linear : *pattern) letters += linear != 0 ? 'D' : 'T';
+      if (static_cast<std::int64_t>(letters.size()) != layers) in_.complain(kFrequency, fmt::format("describes {} layers, but the model has {}", letters.size(), layers));
+    } else {
+      in_.complain(kFrequency, fmt::format("'{}' is neither a number nor a list of numbers", v->text()), "Write 4, or ([1]*3+[0])*12 in quotes");
+    }
+    if (letters.find('D') == std::string::npos) return false;
+    in_.set("model.hybrid_pattern", letters, kFrequency);
+    return true;
+  }
+
+  /// Defaults: megatron/core/transformer/transformer_config.py (linear_*).
+  void read_delta_net() {
+    const auto of = [&](const char* key, const char* ours, std::int64_t otherwise) { fact(ours, std::to_string(in_.integer(key, positive).value_or(otherwise)), key); };
+    of("linear_num_key_heads", "model.delta_net.key_heads", 16);
+    of("linear_num_value_heads", "model.delta_net.value_heads", 32);
+    of("linear_key_head_dim", "model.delta_net.key_dim", 128);
+    of("linear_value_head_dim", "model.delta_net.value_dim", 128);
+    of("linear_conv_kernel_dim", "model.delta_net.convolution", 4);
+  }
+
   /// The scenario's own model stands above the arguments' sizes, unless it restates some of them in a map.
   bool stated_elsewhere() {
     const config::Value* model = in_.context().scenario.find("model");
@@ -89,7 +129,8 @@ class Model {
                             "max_position_embeddings", "position_embedding_type", "use_rotary_position_embeddings", "rotary_percent", "normalization", "swiglu", "squared_relu", "quick_geglu", "openai_gelu", "add_bias_linear",
                             "disable_bias_linear", "add_qkv_bias", "qk_layernorm", "qk_l2_norm", "untie_embeddings_and_output_weights", "hidden_dropout", "attention_dropout", "mtp_num_layers", "num_experts", "num_moe_experts",
                             "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_layer_freq", "moe_latent_size", "window_size", "window_attn_skip_freq", "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
-                            "gated_linear_unit", "activation_func", "moe_router_num_groups", "moe_router_group_topk", "group_query_attention"})
+                            "experimental_attention_variant", "linear_attention_freq", "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim",
+                            "attention_output_gate", "moe_shared_expert_gate", "gated_linear_unit", "activation_func", "moe_router_num_groups", "moe_router_group_topk", "group_query_attention"})
       if (in_.has(key)) in_.ignore(key, "the scenario states the model");
     return true;
   }
@@ -225,6 +266,7 @@ class Model {
     if (!size({"moe_router_topk"}, "model.experts.top_k", config::between(1, 1 << 20))) in_.assume("model.experts.top_k", "2", "moe_router_topk is 2 unless given");
     size({"moe_ffn_hidden_size"}, "model.experts.ffn_hidden", positive);
     size({"moe_shared_expert_intermediate_size"}, "model.experts.shared_ffn_hidden", positive);
+    if (const auto gated = in_.flag("moe_shared_expert_gate")) in_.set("model.experts.shared_gate", *gated ? "true" : "false", "moe_shared_expert_gate");
     size({"moe_latent_size"}, "model.experts.latent", positive);
     size({"moe_router_num_groups"}, "model.experts.groups", positive);
     size({"moe_router_group_topk"}, "model.experts.groups_per_token", positive);
@@ -370,6 +412,7 @@ class Model {
   Importer& in_;
   const MegatronLayer& layer_;
   std::int64_t head_dim_ = 1;
+  std::string pattern_;   // letters of a hybrid model's layers
 };
 
 }  // namespace

@@ -105,6 +105,7 @@ struct ModelDescription {
   Norm norm = Norm::rms_norm;
   bool norm_bias = false;       // LayerNorm with a bias
   bool norm_weight = true;      // false: norms learn nothing (OLMo 1)
+  bool norm_weight_in_fp32 = false;  // norms multiply by their weight (or one plus it) before they round (Gemma, Qwen3-Next)
   int norms_per_layer = 2;      // 1 (shared, parallel residual), 2, or 4 (Gemma 2/3: before and after)
   bool norms_after = false;     // the two norms follow attention and MLP, nothing comes before them (OLMo 2)
   bool embedding_norm = false;  // LayerNorm after the embedding (BLOOM)

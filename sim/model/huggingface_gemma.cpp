@@ -10,7 +10,7 @@ ModelDescription read_any_gemma(ModelFields& fields, const char* family, const F
   ModelDescription model = read_llama_like(fields, defaults);
   model.family = family;
   model.activation = Activation::gelu_tanh;
-  model.scaled_embedding = true;
+  model.scaled_embedding = model.norm_weight_in_fp32 = true;
   model.qkv_bias = model.attention_output_bias = fields.flag({"attention_bias"}, false);
   fields.refuse_if_set("use_bidirectional_attention",
                        "bidirectional attention is not a decoder's (not supported)");

@@ -60,7 +60,7 @@ StateSpace read_bamba_mixer(ModelFields& fields, std::int64_t hidden) {
 
 /// What Qwen3-Next and Qwen 3.5 share: gated attention in every fourth layer, a quarter of its heads rotated, delta rules in the others.
 void read_qwen_mixers(ModelFields& fields, ModelDescription& model) {
-  model.qk_norm = model.attention_gate = true;
+  model.qk_norm = model.attention_gate = model.norm_weight_in_fp32 = true;
   model.rotary_dim = read_rotary_dim(fields, model, 0.25);
   model.qkv_bias = model.attention_output_bias = fields.flag({"attention_bias"}, false);
   DeltaNet& mixer = model.delta_net;

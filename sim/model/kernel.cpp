@@ -77,6 +77,7 @@ std::string_view name_of(KernelKind kind) {
     case KernelKind::reduction: return "reduction";
     case KernelKind::convolution: return "convolution";
     case KernelKind::scan: return "scan";
+    case KernelKind::delta_rule: return "delta rule";
     case KernelKind::memset: return "memset";
   }
   return "?";

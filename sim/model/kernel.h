@@ -30,6 +30,7 @@ enum class KernelKind : std::uint8_t {
   reduction,          // norms of gradients, sums
   convolution,        // a causal one over a few neighbours along the sequence (causal_conv1d)
   scan,               // chunks of a state-space scan by Triton: products of tiles, and a decay for each pair of tokens (scan_kernels.h)
+  delta_rule,         // chunks of a gated delta rule by Triton: products of tiles; states are made chunk after chunk (delta_kernels.h)
   memset,
 };
 
@@ -50,7 +51,7 @@ enum class AttentionKernel : std::uint8_t {
 ///   products               batch, m, n, k; dtype = operands, output_dtype = C; accumulate: C is also read; staggered: a piece of a product, with the next piece on
 ///                          another stream, whose blocks take the SMs that this one's leave
 ///   attention              batch, heads, kv_heads, query_length, key_length, head_dim, value_head_dim, causal, window; dropout: which scores are kept is drawn in the kernel
-///   everything else        bytes_read, bytes_written (HBM traffic if nothing stays in L2), flops; strided, convolution: elements of the result; converting: of all operands and the result; scan: decays; embedding backward: additions
+///   everything else        bytes_read, bytes_written (HBM traffic if nothing stays in L2), flops; strided, convolution: elements of the result; converting: of all operands and the result; scan: decays; delta_rule: chunks that wait for one another; embedding backward: additions
 ///                          at repeated places, in those of scatter_add_; optimizer: parameters, where it is AdamW in one pass
 struct KernelSpec {
   KernelKind kind = KernelKind::elementwise;

@@ -240,6 +240,7 @@ void restate(ModelFields& fields, ModelDescription& model) {
       fields.integer({"rotary_dim"}, model.position == Position::rotary ? model.head_dim : std::int64_t{0});
   read_biases(fields, model);
   model.fused_qkv = fields.flag({"fused_qkv"}, false);
+  model.norm_weight_in_fp32 = fields.flag({"norm_weight_in_fp32"}, false);
   model.attention_gate = fields.flag({"attention_gate"}, false);
   model.attention_sinks = fields.flag({"attention_sinks"}, false);
   model.clamped_activation = fields.flag({"clamped_activation"}, false);
@@ -302,6 +303,7 @@ const std::vector<ModelKey>& model_keys() {
       {"norm", "layer_norm or rms_norm"},
       {"norm_bias", "norms have a bias"},
       {"norm_weight", "false: norms learn nothing"},
+      {"norm_weight_in_fp32", "norms multiply by their weight, or one plus it, before they round to the stream's format (Gemma, Qwen3-Next)"},
       {"norms_per_layer", "1 (parallel residual), 2 or 4"},
       {"norms_after", "the two norms follow attention and MLP instead of coming before them"},
       {"embedding_norm", "a norm after the embedding"},

@@ -246,6 +246,7 @@ std::string describe_difference(const ModelDescription& a, const ModelDescriptio
   compare("norm", name_of(a.norm), name_of(b.norm));
   compare("norm_bias", a.norm_bias, b.norm_bias);
   compare("norm_weight", a.norm_weight, b.norm_weight);
+  compare("norm_weight_in_fp32", a.norm_weight_in_fp32, b.norm_weight_in_fp32);
   compare("norms_per_layer", a.norms_per_layer, b.norms_per_layer);
   compare("norms_after", a.norms_after, b.norms_after);
   compare("embedding_norm", a.embedding_norm, b.embedding_norm);

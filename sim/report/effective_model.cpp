@@ -142,7 +142,7 @@ Value effective_model(const model::ModelDescription& m) {
   out.add("heads", m.heads);
   out.add("kv_heads", m.kv_heads);
   if (!m.latent.present()) out.add("head_dim", m.head_dim);
-  if (m.ffn_hidden > 0) out.add("ffn_hidden", m.ffn_hidden);
+  out.add("ffn_hidden", m.ffn_hidden);
   out.add("vocab", m.vocab);
   if (m.max_positions > 0) out.add("max_positions", m.max_positions);
   out.add("tied_embeddings", m.tied_embeddings);
@@ -151,6 +151,7 @@ Value effective_model(const model::ModelDescription& m) {
   out.add("norm", name_of(m.norm));
   out.add("norm_bias", m.norm_bias);
   out.add("norm_weight", m.norm_weight);
+  out.add("norm_weight_in_fp32", m.norm_weight_in_fp32);
   out.add("norms_per_layer", m.norms_per_layer);
   out.add("norms_after", m.norms_after);
   out.add("embedding_norm", m.embedding_norm);

@@ -16,6 +16,12 @@ TensorId latent_attention_block(const LowerContext& context, Operators& op, Tape
 /// A state-space mixer in place of attention, with its two products.
 TensorId state_space_block(const LowerContext& context, Operators& op, Tape& tape, TensorId x);
 
+/// A gated delta rule in place of attention, with its products.
+TensorId delta_net_block(const LowerContext& context, Operators& op, Tape& tape, TensorId x);
+
+/// Attention's output of `width` elements per token times the sigmoid of its gate.
+TensorId gated_attention(const LowerContext& context, Operators& op, Tape& tape, TensorId y, TensorId gate, std::int64_t width);
+
 /// A dense MLP of `width` (unsharded), gated or not; names begin with `prefix` ("" or "shared experts ").
 TensorId mlp_block(const LowerContext& context, Operators& op, Tape& tape, TensorId x, std::int64_t width, const std::string& prefix = "");
 

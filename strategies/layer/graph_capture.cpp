@@ -12,7 +12,7 @@ void mark_captured(const LowerContext& c, const model::Layer& layer, Tape& tape)
   const Training& t = c.strategy.training;
   const std::set<std::string> modules(t.cuda_graph_modules.begin(), t.cuda_graph_modules.end());
   const bool all = t.cuda_graph.value_or(false);
-  enum class Part : std::uint8_t { attention, state_space, router, experts, mlp } part = layer.mixer == model::Mixer::state_space ? Part::state_space : Part::attention;
+  enum class Part : std::uint8_t { attention, state_space, router, experts, mlp } part = layer.mixer == model::Mixer::state_space ? Part::state_space : Part::attention;   // a delta rule is Megatron's self_attention
   bool residual_passed = false;
   for (Node& n : tape.nodes) {
     if ((part == Part::attention || part == Part::state_space) && (n.name == "mlp norm" || std::exchange(residual_passed, n.name == kMixerResidual))) part = Part::mlp;

@@ -213,12 +213,15 @@ void Operators::norm_upcasts(Node& node, const std::string& name, std::int64_t e
   node.backward.insert(node.backward.end(), {free(0), free(2)});
 }
 
-/// x.float(), pow, mean, rsqrt, multiply, cast back, times weight: as Hugging Face's RMSNorm modules compute it.
+/// x.float(), pow, mean, rsqrt, multiply, cast back, times weight: as Hugging Face's RMSNorm modules compute it. Gemma's and Qwen3-Next's multiply by
+/// one plus the weight before they cast back.
 void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& name, std::int64_t elements, std::int64_t rows, int w) {
   const std::int64_t wide = elements * 4, narrow = elements * c_.element();
   const bool cast = c_.element() != 4;
   const TensorId x32 = cast ? tape_.tensor(name + " input fp32", wide) : x;
-  const TensorId normalised = tape_.tensor(name + " normalised", narrow);
+  const bool wide_product = cast && w >= 0 && c_.model.norm_weight_in_fp32;
+  const std::int64_t scaled = wide_product ? wide : narrow;
+  const TensorId normalised = tape_.tensor(name + " normalised", scaled);
   const TensorId statistics = tape_.tensor(name + " rsqrt", rows * 4, false);
   node.intermediates = {statistics, normalised};
   if (cast) node.intermediates.push_back(x32);
@@ -228,20 +231,24 @@ void Operators::norm_eager(Node& node, TensorId x, TensorId, const std::string& 
   if (cast) node.forward.push_back(convert("cast", narrow, wide));
   node.forward.insert(node.forward.end(), {alloc(0, wide), kernel("pow", wide, wide), kernel("mean", wide, rows * 4, KernelKind::reduction), free(0),
                                            kernel("rsqrt", rows * 4, rows * 4)});
-  if (cast) node.forward.insert(node.forward.end(), {alloc(1, wide), strided("mul", wide, wide, 4), convert("cast", wide, narrow), free(1)});
+  const Item by_weight = wide_product ? strided("mul weight", wide, wide, 4) : kernel("mul weight", narrow, narrow, KernelKind::strided);
+  if (wide_product) node.forward.insert(node.forward.end(), {strided("mul", wide, wide, 4), alloc(1, wide), by_weight, convert("cast", wide, narrow), free(1)});
+  else if (cast) node.forward.insert(node.forward.end(), {alloc(1, wide), strided("mul", wide, wide, 4), convert("cast", wide, narrow), free(1)});
   else node.forward.push_back(strided("mul", wide, wide, 4));
-  if (w >= 0) node.forward.push_back(kernel("mul weight", narrow, narrow, KernelKind::strided));
+  if (w >= 0 && !wide_product) node.forward.push_back(by_weight);
 
   // d(weight * n): one product per operand, the weight's is summed over rows.
   auto& b = node.backward;
-  b = {alloc(0, narrow), kernel("mul backward", narrow, narrow, KernelKind::strided)};
+  if (wide_product) b = {alloc(2, wide), convert("cast", narrow, wide), {.kind = Item::Kind::release_output_gradients}};
+  const std::size_t product_from = b.size();
+  b.insert(b.end(), {alloc(0, scaled), wide_product ? strided("mul backward", wide, wide, 4) : kernel("mul backward", narrow, narrow, KernelKind::strided)});
   if (trained)
-    b.insert(b.end(), {for_weights(alloc(1, narrow)), for_weights(kernel("mul backward", 2 * narrow, narrow)), weight_gradient(w, kernel("sum rows", narrow, 4096, KernelKind::reduction)), for_weights(free(1))});
-  b.push_back({.kind = Item::Kind::release_output_gradients});
-  b[0].for_input = b[1].for_input = true;
+    b.insert(b.end(), {for_weights(alloc(1, scaled)), for_weights(kernel("mul backward", 2 * scaled, scaled)), weight_gradient(w, kernel("sum rows", scaled, 4096, KernelKind::reduction)), for_weights(free(1))});
+  b.push_back(wide_product ? free(2) : Item{.kind = Item::Kind::release_output_gradients});
+  b[product_from].for_input = b[product_from + 1].for_input = true;
   const std::size_t input_from = b.size();
-  if (cast) b.insert(b.end(), {alloc(2, wide), convert("cast", narrow, wide), free(0)});
-  const int g = cast ? 2 : 0;
+  if (cast && !wide_product) b.insert(b.end(), {alloc(2, wide), convert("cast", narrow, wide), free(0)});
+  const int g = cast && !wide_product ? 2 : 0;
   b.insert(b.end(), {alloc(3, wide), strided("mul backward", wide, wide, 4), alloc(4, wide), kernel("mul backward", 2 * wide, wide), free(g),
                      kernel("sum columns", wide, rows * 4, KernelKind::reduction), free(4)});
   // The mean's gradient is written out for every element; that of x^2 is grad * (2 * x^1), each a kernel.

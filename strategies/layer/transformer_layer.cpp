@@ -198,6 +198,7 @@ void norm_queries_and_keys(const LowerContext& c, Operators& op, TensorId& q, Te
 /// What attention reads: as many tokens of each as the rank has.
 struct QueryKeyValue {
   TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;
+  TensorId gate = kNoTensor;   // of attention's output
 };
 
 std::int64_t query_width(const LowerContext& c) { return c.model.heads * c.model.head_dim; }
@@ -219,6 +220,14 @@ bool gathers_at_once(const LowerContext& c) {
 /// pure. Frozen layers keep nothing that another could read.
 bool reads_gathered(const LowerContext& c) { return c.profile.shares_gathered && c.sequence_parallel && c.tensor > 1 && c.strategy.tuning.kind == TuningKind::full && bits(c.gemm) > 8; }
 
+/// A head's gate lies behind its queries: a tensor of its own wants a copy.
+TensorId own_gate(const LowerContext& c, Operators& op, Tape& tape, TensorId part) {
+  const std::int64_t bytes = c.tokens * query_width(c) / c.tensor * c.element();
+  const TensorId gate = tape.tensor("gate", bytes);
+  tape.nodes.push_back({.name = "copy gate", .inputs = {part}, .outputs = {gate}, .forward = {op.kernel("copy gate", bytes, bytes, model::KernelKind::strided)}, .passed_inputs = 1});
+  return gate;
+}
+
 QueryKeyValue separate_projections(const LowerContext& c, Operators& op, Tape& tape, TensorId x, bool rotates) {
   const auto& m = c.model;
   LowerContext inner = c;
@@ -228,7 +237,13 @@ QueryKeyValue separate_projections(const LowerContext& c, Operators& op, Tape& t
   other.reads_gathered = reads_gathered(c);
   Operators projections(inner, tape), others(other, tape);
   QueryKeyValue h;
-  h.q = projections.linear(x, "q_proj", m.hidden, query_width(c), m.qkv_bias, Operators::Split::column);
+  h.q = projections.linear(x, "q_proj", m.hidden, m.query_product_width(), m.qkv_bias, Operators::Split::column);
+  if (m.attention_gate) {
+    const std::int64_t width = query_width(c) / c.tensor;
+    const auto parts = op.split(h.q, "split gate", {width, width});
+    h.q = parts[0];
+    h.gate = own_gate(c, op, tape, parts[1]);
+  }
   h.k = others.linear(x, "k_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
   h.v = others.linear(x, "v_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
   if (m.qk_norm) norm_queries_and_keys(c, op, h.q, h.k, rotates);
@@ -242,13 +257,19 @@ QueryKeyValue split_and_rotated(const LowerContext& c, Operators& op, Tape& tape
   if (rotates && !rotates_parts(c)) {
     // Rotary embedding makes q, k and v tensors of their own.
     const std::int64_t column = c.tokens / c.tensor * c.element(), query = column * query_width(c), key = column * key_width(c), bytes = query + 2 * key;
-    const QueryKeyValue h{tape.tensor("query", query), tape.tensor("key", key), tape.tensor("value", key)};
-    tape.nodes.push_back({.name = "split and rope", .inputs = {qkv}, .outputs = {h.q, h.k, h.v}, .forward = {op.kernel("rope", bytes, bytes)}, .backward = {op.kernel("rope backward", bytes, bytes)}});
+    QueryKeyValue h{tape.tensor("query", query), tape.tensor("key", key), tape.tensor("value", key)};
+    const std::int64_t all = bytes + (c.model.attention_gate ? query : 0);
+    Node node{.name = "split and rope", .inputs = {qkv}, .outputs = {h.q, h.k, h.v}, .forward = {op.kernel("rope", all, all)}, .backward = {op.kernel("rope backward", all, all)}};
+    if (c.model.attention_gate) node.outputs.push_back(h.gate = tape.tensor("gate", query));
+    tape.nodes.push_back(std::move(node));
     return h;
   }
   const std::int64_t q_width = query_width(c) / c.tensor, kv_width = key_width(c) / c.tensor;
-  const auto parts = op.split(qkv, "split", {q_width, kv_width, kv_width});
+  std::vector<std::int64_t> widths{q_width, kv_width, kv_width};
+  if (c.model.attention_gate) widths.push_back(q_width);
+  const auto parts = op.split(qkv, "split", widths);
   QueryKeyValue h{parts[0], parts[1], parts[2]};
+  if (c.model.attention_gate) h.gate = own_gate(c, op, tape, parts[3]);
   if (!rotates) return h;
   h.q = op.rope(h.q, "query rope", q_width);
   h.k = op.rope(h.k, "key rope", kv_width);
@@ -273,11 +294,14 @@ TensorId attended(const LowerContext& c, Operators& op, Tape& tape, QueryKeyValu
 }
 
 /// The kernel's output is [batch, sequence, heads, dim]. Hugging Face's transpose back needs a contiguous copy before the
-/// projection; so do Megatron's [sequence, batch] activations, except with cuDNN, which writes that layout itself.
+/// projection; so do Megatron's [sequence, batch] activations, except with cuDNN, which writes that layout itself. Where a part of each head is
+/// rotated, by an operator each, torch.cat brings queries into [batch, heads, sequence, dim], and PyTorch's kernel writes what it reads.
 TensorId contiguous(const LowerContext& c, Operators& op, Tape& tape, TensorId out) {
   const bool transposes = c.profile.transformer_engine && c.profile.attention == model::AttentionKernel::flash2 && c.attention == "flash";
   const bool copies_gradient = transposes || c.profile.packs_qkv;   // the kernel wants it in its own order
-  if (!c.profile.repeat_kv && !copies_gradient) return out;
+  const auto& m = c.model;
+  const bool joined = c.profile.rope == Fusion::eager && c.profile.rope_form == RopeForm::rotate_half && m.position == model::Position::rotary && m.rotary_dim < m.head_dim && c.attention == "flash";
+  if (!c.profile.repeat_kv && !copies_gradient && !joined) return out;
   const std::int64_t bytes = c.tokens * query_width(c) / c.tensor * c.element();
   const TensorId copy = tape.tensor("contiguous attention output", bytes);
   Node node{.name = "contiguous", .inputs = {out}, .outputs = {copy}, .forward = {op.kernel("contiguous", bytes, bytes, model::KernelKind::strided)}};
@@ -294,7 +318,7 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
   if (c.strategy.memory.sequence_chunk > 0) return chunked_attention_block(c, op, tape, x, rotates);
   QueryKeyValue h;
   if (c.profile.fused_qkv || m.fused_qkv) {
-    const TensorId qkv = op.linear(x, "qkv", m.hidden, query_width(c) + 2 * key_width(c), m.qkv_bias, Operators::Split::column);
+    const TensorId qkv = op.linear(x, "qkv", m.hidden, m.query_product_width() + 2 * key_width(c), m.qkv_bias, Operators::Split::column);
     if (rotates && !rotates_parts(c) && c.profile.repacks_qkv) return repacked_attention(c, op, tape, qkv, layer);
     h = split_and_rotated(c, op, tape, qkv, rotates);
     if (m.qk_norm) norm_queries_and_keys(c, op, h.q, h.k, rotates && rotates_parts(c));
@@ -309,7 +333,8 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
     h.k = op.cast(h.k, "key", c.tokens * key_width(c) / c.tensor, narrow.activation);
     h.v = op.cast(h.v, "value", c.tokens * key_width(c) / c.tensor, narrow.activation);
   }
-  const TensorId out = contiguous(narrow, inner, tape, attended(narrow, inner, tape, h, layer));
+  TensorId out = contiguous(narrow, inner, tape, attended(narrow, inner, tape, h, layer));
+  if (m.attention_gate) out = gated_attention(narrow, inner, tape, out, h.gate, query_width(c) / c.tensor);
   return inner.linear(out, "o_proj", query_width(c), m.hidden, m.attention_output_bias, Operators::Split::row);
 }
 
@@ -370,7 +395,7 @@ TensorId layer_block(const LowerContext& c, Operators& op, Tape& tape, TensorId 
   TensorId y = x, a = kNoTensor;
   if (layer.mixer != model::Mixer::none) {
     const TensorId normed = before ? op.norm(x, "input norm", rows, m.hidden) : x;
-    a = layer.mixer == model::Mixer::state_space ? state_space_block(c, op, tape, normed) : attention_block(c, op, tape, normed, layer);
+    a = layer.mixer == model::Mixer::state_space ? state_space_block(c, op, tape, normed) : layer.mixer == model::Mixer::delta_net ? delta_net_block(c, op, tape, normed) : attention_block(c, op, tape, normed, layer);
     if (after) a = op.norm(a, "post attention norm", rows, m.hidden);
     if (m.scales.branches) a = scaled_branch(c, op, tape, a, "attention scale");
     y = op.residual(x, a, kMixerResidual);

@@ -43,6 +43,7 @@ TEST_P(HuggingFaceOracle, CountsWhatTransformersCounts) {
                                                     {"position", count.position},
                                                     {"attention", count.attention},
                                                     {"state_space", count.state_space},
+                                                    {"delta_net", count.delta_net},
                                                     {"mlp", count.mlp},
                                                     {"experts", count.experts},
                                                     {"shared_experts", count.shared_experts},

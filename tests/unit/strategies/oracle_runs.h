@@ -50,6 +50,17 @@ inline model::ModelDescription model_of(const nlohmann::json& row) {
     return m;
   }
   if (name == "plain-llama") return llama_like(layers, row["hidden"], row["heads"], row["kv_heads"], row["ffn"], row["vocabulary"]);
+  if (name == "hf-qwen3.5") {
+    model::ModelDescription m = llama_like(layers, 2048, 8, 2, 6144, 32000);
+    m.family = "qwen3_5";
+    m.head_dim = 256;
+    m.rotary_dim = 64;
+    m.qk_norm = m.attention_gate = m.norm_weight_in_fp32 = true;
+    const std::string kinds = row["kinds"];
+    if (kinds.find('D') != kinds.npos) m.delta_net = {.key_heads = 16, .value_heads = 32, .key_dim = 128, .value_dim = 128, .convolution = 4};
+    model::apply_layer_pattern(kinds, m);
+    return m;
+  }
   const bool eight = name.find("8b") != name.npos;
   model::ModelDescription m = eight ? llama_like(layers, 4096, 32, 8, 14336, 128256) : llama_like(layers, 4096, 32, 32, 11008, 32000);
   m.tied_embeddings = row.value("tied", false);

@@ -1,0 +1,99 @@
+// Layers with a gated delta rule, and attention with a gate: what they keep, against Hugging Face's own classes (tests/oracles/torch_delta_live_bytes.py)
+// and by formula; what tensor parallelism divides, which kernels run, and what is refused.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/byte_ledger.h"
+#include "tests/unit/strategies/oracle_runs.h"
+
+namespace rehearse::strategies::delta_net_test {
+namespace {
+
+using test_support::ByteLedger;
+using test_support::StepBytes;
+
+// What forward leaves, and the peaks of forward and of the step, within 1 %.
+TEST(DeltaNet, WithinOnePercentOfPyTorch) {
+  int rows = 0;
+  const nlohmann::json answers = oracle("torch_delta_live_bytes.json");
+  for (const auto& row : answers["qwen"]) {
+    ++rows;
+    const plan::Plan plan = plan_of(row);
+    const StepBytes found = ByteLedger(plan, 0).step();
+    const std::int64_t ids = row["batch"].get<std::int64_t>() * row["sequence"].get<std::int64_t>() * 8;
+    const auto near = [&](const char* name, std::int64_t ours) { EXPECT_NEAR(static_cast<double>(ours) / row[name].get<double>(), 1, 0.01) << name << " of " << row.dump(); };
+    near("parameter_bytes", found.setup[static_cast<std::size_t>(plan::Category::parameter)]);
+    near("after_forward_bytes", found.after_forward - ids);
+    near("forward_peak_bytes", found.forward_peak - ids);
+    near("step_peak_bytes", found.step_peak - ids);
+    near("gradient_bytes", found.before_update[static_cast<std::size_t>(plan::Category::gradient)]);
+    EXPECT_TRUE(found.mistakes.empty()) << found.mistakes.front();
+  }
+  EXPECT_EQ(rows, 9);
+}
+
+constexpr std::int64_t kTokens = 2048, kHidden = 1024, kKeyHeads = 8, kValueHeads = 16, kDim = 128;
+
+model::ModelDescription hybrid(std::int64_t layers, const std::string& pattern) {
+  model::ModelDescription m = model::make_from_shapes({.name = "hybrid", .layers = layers, .hidden = kHidden, .heads = 16, .vocab = 512, .kv_heads = 8, .ffn_hidden = 4096, .gated = true});
+  m.delta_net = {.key_heads = kKeyHeads, .value_heads = kValueHeads, .key_dim = kDim, .value_dim = kDim, .convolution = 4};
+  EXPECT_EQ(model::apply_layer_pattern(pattern, m), "");
+  return m;
+}
+
+Strategy job(int tensor = 1, std::int64_t batch = 1) {
+  Strategy s;
+  s.training.sequence_length = kTokens / batch;
+  s.training.global_batch_size = s.training.micro_batch_size = batch;
+  s.data_parallel.kind = DataParallelKind::none;
+  s.memory.recompute = Recompute::none;
+  s.parallelism.degrees.tensor = tensor;
+  return s;
+}
+
+plan::Plan plan_of(const model::ModelDescription& m, const Strategy& s, const std::string& profile) { return write_plan(m, s, load_profile(profile), s.parallelism.degrees.tensor); }
+
+// Megatron's mixer keeps the layer's input and its norm with statistics; what the convolution reads; queries and keys, one for each head of the values, and
+// their lengths (before they are repeated: of the values' heads here too), values, the gate, decays' sums and step sizes with the gates that both are
+// made of; inverses of chunks' triangles; the rule's output; the gated norm's output and statistics.
+TEST(DeltaNet, KeepsWhatMegatronsOperatorsSave) {
+  const auto peak = [](std::int64_t layers) { return ByteLedger(plan_of(hybrid(layers, "G"), job(), "megatron-core"), 0).step().step_peak; };
+  const std::int64_t keys = kKeyHeads * kDim, values = kValueHeads * kDim, projected = 2 * keys + 2 * values + 2 * kValueHeads;
+  const std::int64_t stream = 2 * 2 * kHidden + 4, convolved = 2 * (2 * keys + values), operands = 2 * (2 * values + 2 * values) + 4 * 2 * kKeyHeads, gates = 4 * kValueHeads + 2 * kValueHeads + 2 * projected;
+  const std::int64_t inside = 2 * 64 * kValueHeads + 2 * values, norm = 2 * values + 4 * kValueHeads;
+  EXPECT_EQ((peak(12) - peak(8)) / 4, kTokens * (stream + convolved + operands + gates + inside + norm));
+}
+
+TEST(DeltaNet, IsDividedOverTensorRanks) {
+  const auto elements = [&](int tensor) { return parameters_per_class(hybrid(4, "D"), job(tensor), load_profile("megatron-core")).front(); };
+  const std::int64_t norms = 4 * (2 * kHidden + kDim) + kHidden;   // of the stream and of a head's values: whole on both
+  EXPECT_EQ(2 * (elements(2) - norms), elements(1) - norms);
+}
+
+// States of all chunks of a sample follow each other, those of several samples do not.
+TEST(DeltaNet, ChunksOfASampleWaitForOneAnother) {
+  const auto chunks = [&](std::int64_t batch) {
+    std::int64_t in_turn = 0;
+    for (const model::KernelSpec& k : plan_of(hybrid(1, "G"), job(1, batch), "huggingface").kernels)
+      if (k.kind == model::KernelKind::delta_rule) in_turn = std::max(in_turn, k.elements);
+    return in_turn;
+  };
+  EXPECT_EQ(chunks(1), kTokens / 64);
+  EXPECT_EQ(chunks(4), kTokens / 64 / 4);
+}
+
+TEST(DeltaNet, WhatCannotBeIsRefused) {
+  const auto keys = [](const Strategy& s, const std::string& profile = "megatron-core") { return keys_refused(hybrid(4, "D"), s, load_profile(profile)); };
+  EXPECT_EQ(keys(job()), "");
+  EXPECT_EQ(keys(job(16)), "parallelism.tensor ");   // 8 heads of keys
+  Strategy context = job();
+  context.parallelism.degrees.context = 2;
+  EXPECT_NE(keys(context).find("parallelism.context"), std::string::npos);
+  Strategy wide = job();
+  wide.training.precision = Precision::fp32;
+  EXPECT_EQ(keys(wide), "training.precision ");
+}
+
+}  // namespace
+}  // namespace rehearse::strategies::delta_net_test
