@@ -35,6 +35,7 @@ void Replicated::setup() {
   if (one_buffer) place_apart(true);
   persistent("parameters", stage_.parameter_bytes(stored_bytes()) - stage_.bytes_on_host, Category::parameter);
   if (keeps_main_gradients()) persistent("gradients", stage_.trainable_bytes(main_bytes()), Category::gradient);
+  if (zeroes_narrow()) persistent("gradients of a micro-batch", stage_.trainable_bytes(gradient_element_bytes()), Category::gradient);
   if (one_buffer) place_apart(false);
   std::int64_t casts = 0;
   for (const Unit& u : stage_.units) casts += u.tape->cast_bytes();
@@ -50,7 +51,7 @@ void Replicated::setup() {
   if (profile().ddp_bucket_copies && stage_.sizes.data > 1 && !reduces_whole()) persistent("gradient bucket views", stage_.trainable_bytes(2), Category::gradient);
   const std::int64_t reduced = stage_.trainable_bytes(reduce_bytes());
   if (reduces_copies() && reduces()) persistent("gradient buckets", reduced, Category::communication);
-  if (zero() && !contiguous() && !lists() && !flattens_at_once() && reduces()) persistent("reduce bucket", std::min(bucket_, reduced) * (overlap_reduce_ ? 2 : 1), Category::communication);
+  if (zero() && !contiguous() && !lists() && !flattens_at_once() && !buckets_at_reduction() && reduces()) persistent("reduce bucket", std::min(bucket_, reduced) * (overlap_reduce_ ? 2 : 1), Category::communication);
   if (profile().dummy_weight_gradients) dummies();
 }
 
@@ -65,6 +66,7 @@ void Replicated::view_gradients() {
 }
 
 WeightGradient Replicated::gradient_mode(bool first) const {
+  if (zeroes_narrow()) return WeightGradient::added_main;
   if (accumulates_later()) return WeightGradient::first;
   if (keeps_main_gradients()) return profile().fused_gradient_accumulation ? WeightGradient::fused_main : WeightGradient::added_main;
   return first || partitions_gradients() ? WeightGradient::first : WeightGradient::accumulate;
@@ -89,8 +91,10 @@ void Replicated::before_forward(std::size_t unit, int micro_batch) {
   cast_weights(stage_.units[unit]);
 }
 
-void Replicated::before_backward(std::size_t, int) {
+void Replicated::before_backward(std::size_t unit, int) {
   if (stage_.sizes.pipeline == 1) make_buckets(overlap_reduce_);
+  if (zeroes_narrow()) zero_narrow(stage_.units[unit]);
+  if (std::exchange(narrow_held_, false)) free_gradients(Phase::backward);
 }
 
 void Replicated::after_backward(std::size_t unit, int, bool first, bool last) {
@@ -186,6 +190,7 @@ void Replicated::end_step() {
     stage_.call("free wide gradients", Phase::optimizer, nullptr, [](plan::BlockWriter& w) { w.free(kWideGradients); });
   else if (!keeps_main_gradients() && !partitions_gradients()) free_gradients();
   if (shards_states() && gathers() && !overlap_gather_) gather_all();
+  if (std::exchange(narrow_held_, false)) free_gradients(Phase::optimizer);   // in truth when the next step's first backward begins
 }
 
 void Replicated::clip_whole() {
@@ -201,6 +206,16 @@ std::int64_t Replicated::own_weights() const {
   for (const Unit& u : stage_.units)
     for (const Weight& weight : u.tape->weights) weights += weight.trainable && !weight.parameter_elsewhere;
   return weights;
+}
+
+/// Source: deepspeedai/DeepSpeed at v0.12.6, runtime/bf16_optimizer.py, clear_lp_grads: param.grad.zero_(), a kernel each.
+void Replicated::zero_narrow(const Unit& unit) {
+  if (unit.tape->trainable_elements() == 0) return;
+  stage_.call("zero gradients of a micro-batch " + std::to_string(unit.tape->trainable_elements()) + pattern_of(unit), Phase::backward, &unit, [&](plan::BlockWriter& w) {
+    for (const Weight& weight : unit.tape->weights)
+      if (weight.trainable && !weight.gradient_elsewhere)
+        w.kernel(builder().kernel({.kind = KernelKind::memset, .bytes_written = weight.elements * gradient_element_bytes(), .name = "zero gradient"}), host());
+  });
 }
 
 void Replicated::accumulate_chunk(std::size_t first) {
@@ -219,9 +234,10 @@ void Replicated::accumulate_chunk(std::size_t first) {
         w.kernel(builder().kernel({.kind = widens || made == main ? KernelKind::elementwise : KernelKind::converting, .bytes_read = (widens ? main : made) + main, .bytes_written = main, .elements = 3 * weight.elements, .name = "gradient accumulate"}), host());
         if (widens) w.free(wide);
       }
-      free_gradients_of(unit, w);
+      if (!zeroes_narrow() && !holds_narrow()) free_gradients_of(unit, w);
     });
   }
+  narrow_held_ = holds_narrow();
 }
 
 /// Transformer Engine keeps one 16-bit dummy gradient per distinct weight shape, experts' of grouped products too, which are a tensor each.
@@ -283,9 +299,23 @@ void Replicated::reduce(Part part, std::int64_t bytes) {
       if (widens) w.alloc(wide, bytes, Category::communication);
       copy_on_stream("flatten bucket");
     }
+    const std::int64_t made = bytes / reduce_bytes() * (keeps_main_gradients() ? main_bytes() : stored_bytes());
+    const bool copies = buckets_at_reduction() && stage_.sizes.sharing(part) > 1 && !(keeps_main_gradients() && made == bytes);
+    const auto copy = [&](const char* name, std::int64_t from, std::int64_t to) {
+      w.kernel(builder().kernel({.kind = from == to ? KernelKind::elementwise : conversion(profile(), from, to), .bytes_read = from, .bytes_written = to, .elements = 2 * bytes / reduce_bytes(), .name = name}), host());
+    };
+    if (copies) {
+      w.alloc(flat, bytes, Category::communication);
+      copy("fill bucket", made, bytes);
+      copy("average bucket", bytes, bytes);
+    }
     if (at_once ? stage_.sizes.data > 1 : stage_.sizes.sharing(part) > 1)
       w.collective(builder().collective({reduction(), at_once ? GroupAxis::data_context : axis_of(part), Bytes{bytes}, "gradient reduction"}),
                    Stream::data_reduce, at_once ? 0 : plan::kAfterCompute | (overlap_reduce_ ? 0 : plan::kComputeWaits), profile().collective_host);
+    if (copies) {
+      copy("take from bucket", bytes, made);
+      w.free(flat);
+    }
     if (at_once) copy_on_stream("unflatten bucket");
     if (widens) w.free(wide);
     if (makes_bucket) w.free(flat);

@@ -17,7 +17,7 @@ class Replicated final : public DataParallelWriter {
   WeightGradient gradient_mode(bool first) const override;
   /// As autograd hands it on: in the format of the parameters (autocast's casts widen it), which is that of the products where those have copies of their own.
   std::int64_t gradient_element_bytes() const override { return keeps_main_gradients() ? (wide_compute() || profile().autocast ? 4 : 2) : stored_bytes(); }
-  std::int64_t main_gradient_element_bytes() const override { return keeps_main_gradients() ? main_bytes() : stored_bytes(); }
+  std::int64_t main_gradient_element_bytes() const override { return keeps_main_gradients() && !zeroes_narrow() ? main_bytes() : stored_bytes(); }
   void begin_step() override;
   void before_forward(std::size_t unit, int micro_batch) override;
   void before_backward(std::size_t, int) override;
@@ -33,7 +33,10 @@ class Replicated final : public DataParallelWriter {
   /// DeepSpeed's stage1.py, until 2021: gradients are exchanged as lists of pieces, after backward.
   bool lists() const { return profile().scatters_gradients && kind_ == DataParallelKind::zero1; }
   /// Gradients are put into a buffer of their own as they are made, and out of it into this rank's partition.
-  bool contiguous() const { return zero() && profile().gradient_buffer > 0 && !keeps_main_gradients() && !lists(); }
+  bool contiguous() const { return zero() && profile().gradient_buffer > 0 && (kind_ == DataParallelKind::zero2 || profile().zero1_gradient_buffer) && !keeps_main_gradients() && !lists(); }
+  /// DeepSpeed's other buckets: made for each reduction, after the last backward, of gradients that are there already (runtime/zero/stage_1_and_2.py,
+  /// buffered_reduce_fallback; of BF16_Optimizer's fp32 ones the copy in the format that is reduced: engine.py, allreduce_bucket).
+  bool buckets_at_reduction() const { return zero() && profile().gradient_buffer > 0 && !contiguous() && !lists() && !reduces_in_backward(); }
   bool shards_states() const { return zero() || kind_ == DataParallelKind::distributed_optimizer; }
   /// Without DDP around the model there are no buckets and nothing overlaps; every rank has the sums of all gradients, whose norm it
   /// takes. Source: nanotron trainer.py, make_ddp, training_step (reduce_scatter=False); optim/clip_grads.py.
@@ -48,6 +51,9 @@ class Replicated final : public DataParallelWriter {
   bool partitions_gradients() const { return kind_ == DataParallelKind::zero2 && !profile().fused_gradient_accumulation; }
   /// The 16-bit gradients of a micro-batch stay until its backward is over (nanotron, FP32GradientAccumulator.backward).
   bool accumulates_later() const { return profile().accumulates_after_backward && keeps_main_gradients() && !profile().fused_gradient_accumulation; }
+  /// Until the next backward begins, which lets them go (BF16_Optimizer, clear_lp_grads), or of the same tensors through all of training.
+  bool holds_narrow() const { return accumulates_later() && profile().widens_before_adding && !zeroes_narrow(); }
+  bool zeroes_narrow() const { return accumulates_later() && profile().zeroes_narrow_gradients; }
   bool begins_chunk(std::size_t unit) const { return unit == 0 || stage_.units[unit - 1].chunk != stage_.units[unit].chunk; }
   /// DDP reduces copies of the gradients unless they are views of the buckets.
   bool reduces_copies() const { return kind_ == DataParallelKind::ddp && !keeps_main_gradients() && !flattens_gradients(); }
@@ -74,6 +80,7 @@ class Replicated final : public DataParallelWriter {
   // Reduction and update (replicated.cpp)
   void clip_whole();
   std::int64_t own_weights() const;
+  void zero_narrow(const Unit& unit);
   void accumulate_chunk(std::size_t first);
   void dummies();
   void check_by_parameter();
@@ -125,7 +132,7 @@ class Replicated final : public DataParallelWriter {
   std::int64_t bucket_ = 0;
   std::array<std::int64_t, 2> pending_{};   // bytes to reduce: dense weights, experts
   bool first_ = true, last_ = true;
-  bool buckets_made_ = false, two_buckets_ = false, partition_made_ = false, new_partition_ = false;
+  bool buckets_made_ = false, narrow_held_ = false, two_buckets_ = false, partition_made_ = false, new_partition_ = false;
   std::uint32_t gather_frame_ = plan::kNoFrame;
   std::array<std::uint32_t, 2> scatter_frames_{plan::kNoFrame, plan::kNoFrame};
 };

@@ -87,6 +87,7 @@ struct FrameworkProfile {
   Fusion norm = Fusion::native;
   Fusion rope = Fusion::eager;
   RopeForm rope_form = RopeForm::rotate_half;   // where it is eager, or complex
+  bool joins_unrotated = true;            // rope_form angles: what of a head does not rotate is joined on, were it empty; false: where there is any (Microsoft's Megatron-DeepSpeed)
   bool rope_by_document = false;          // angles: packed documents are rotated one after the other, the host waiting for their lengths (Megatron-Core from 2026-06-17 to 08-17)
   Fusion activation = Fusion::native;
   std::optional<Fusion> gated_activation;   // of SwiGLU, where it is another
@@ -132,11 +133,13 @@ struct FrameworkProfile {
   bool asynchronous_row = false;          // row-parallel products are autograd functions of their own, which keep their input as it came (nanotron's tp_linear_async_communication)
   bool repacks_qkv = false;               // q, k and v are permuted out of one product, k and v joined and permuted again (nanotron)
   bool packs_qkv = false;                 // q, k and v are reordered from [sequence, batch], joined for the attention kernel, and its output is ordered back (GPT-NeoX)
+  bool orders_by_sample = false;          // flash attention: values are copied out of the fused product; of several samples queries and keys too are brought from [sequence, batch] into [batch, sequence], and the output back (Megatron-LM of 2023)
   bool joint_branches = false;            // parallel residual: attention's bias is added by itself, the sum of both branches is reduced over the tensor group once (GPT-NeoX)
   bool repeat_kv = false;                 // keys and values are copied to all query heads before attention
   bool exchanges_repeated_kv = false;     // repeat_kv, under Ulysses: the copies are made before heads are exchanged, not of what has arrived
   ContextKind context = ContextKind::ring;  // how attention is carried out under context parallelism
   bool dropout = false;                   // trains with dropout masks by default
+  bool scripted_dropout = false;          // bias, dropout and residual add are a TorchScript function, whose backward keeps a mask even where nothing is dropped (Megatron-LM before torch.compile)
   bool grouped_experts = true;            // one grouped product for all experts of a rank; false: a loop over experts
   bool sums_slots_by_index_add = false;   // each token's outputs are summed by index_add_, whose autograd keeps them; else by scatter_add_ or a kernel of its own
   bool default_save_list = false;         // per-operator selective checkpointing keeps what PyTorch's partitioner calls compute-intensive, products with a bias (addmm) among it, and every exchange of tokens
@@ -237,6 +240,7 @@ struct FrameworkProfile {
   bool unscales_gradients = false;        // fp16 without ZeRO: the update begins with fp32 copies of all gradients, which are divided by the loss scale and searched for overflow (Megatron)
   bool flattens_gradients = false;        // without ZeRO, of one replica too: after backward all 16-bit gradients are copied into one tensor, averaged, reduced, waited for and copied back (Megatron's local DDP until 2021, DeepSpeed)
   double gradient_buffer = 0;             // ZeRO-1 and 2: gradients are put together in a buffer of so many reduction buckets, made after the loss (DeepSpeed, contiguous_gradients); 0: in one made at the start
+  bool zero1_gradient_buffer = true;      // so do those of ZeRO-1; false: its buckets are put together when they are reduced, after backward (DeepSpeed 0.4.4 to 0.12)
   OffloadReturn offload_return = OffloadReturn::under_update;   // ZeRO-1 and 2; as Ren et al. 2021 (ZeRO-Offload) have it
   std::int64_t update_tile = std::int64_t{1} << 27;   // elements that are updated before they cross, under OffloadReturn::under_update
   bool checks_by_parameter = false;       // ZeRO-1 and 2: overflow and norm are found parameter by parameter, the host waiting for each (DeepSpeed until 2022); in fp16 without ZeRO overflow alone
@@ -246,6 +250,7 @@ struct FrameworkProfile {
   bool send_sync = true;                  // and after exchanges that only send; false: where something is received (nanotron)
   Duration message_poll{};                // blocking exchanges: how often the host looks whether one of the two messages that announce a tensor has arrived (nanotron of December 2024)
   bool widens_before_adding = false;      // accumulates_after_backward: of each 16-bit gradient an fp32 copy is made, which is added (DeepSpeed); false: added as it is
+  bool zeroes_narrow_gradients = false;   // accumulates_after_backward: the 16-bit gradients stay; they are zeroed before each backward, which adds to them (DeepSpeed 0.12.6 to 0.14.1)
   bool lazy_modules = true;               // kernels are loaded when they are first used (since CUDA 11.7); false: all of a library with it
   bool connects_at_once = false;          // NCCL before 2.22 (2024-06): a communicator connects for all algorithms when it is made
   bool splits_messages = false;           // tensor parallel without sequence parallel: each rank sends its share of a message, which is gathered on arrival

@@ -533,7 +533,7 @@ TensorId Operators::residual(TensorId stream, TensorId branch, const std::string
   const auto bytes_of = [&](TensorId t) { return tape_.tensors[static_cast<std::size_t>(tape_.root(t))].bytes; };
   if (bytes_of(stream) < bytes_of(branch)) std::swap(stream, branch);
   const TensorId y = tape_.tensor(name, wide);
-  if (c_.profile.dropout && c_.model.dropout > 0) {
+  if (c_.profile.dropout && (c_.model.dropout > 0 || c_.profile.scripted_dropout)) {
     const TensorId mask = tape_.tensor(name + " dropout mask", elements, false);
     if (c_.profile.residual == Fusion::fused) {  // bias, dropout and add in one kernel
       tape_.nodes.push_back({.name = name, .inputs = {stream, branch}, .outputs = {y}, .saved = {mask}, .intermediates = {mask},

@@ -33,7 +33,10 @@ Operators::Rotation Operators::rotate_once(std::int64_t bytes, std::int64_t turn
   for (const char* name : {"rope cosines", "rope sines"})
     add(r.forward, {alloc(1, wide), kernel(name, wide, wide), alloc(2, wide), kernel("rope scale", wide, wide), free(1), kernel("rope cast", wide, table), free(2)});
   add(r.forward, {alloc(1, turning), apart("rope mul cos", turning, turning), alloc(2, turning / 2), apart("rope neg", turning / 2, turning / 2), alloc(3, turning), apart("rope cat", turning, turning), free(2),
-                     alloc(2, turning), apart("rope mul sin", turning, turning), free(3), alloc(3, turning), kernel("rope add", 2 * turning, turning), free(1), free(2), kernel("rope cat parts", bytes, bytes), free(3)});
+                     alloc(2, turning), apart("rope mul sin", turning, turning), free(3), alloc(3, turning), kernel("rope add", 2 * turning, turning), free(1), free(2)});
+  const bool joins = c_.profile.joins_unrotated || turning < bytes;
+  if (joins) r.forward.push_back(kernel("rope cat parts", bytes, bytes));
+  r.forward.push_back(free(3));
   if (interleaved) r.forward.push_back(free(0));
 
   add(r.backward, {alloc(0, turning), apart("rope mul sin backward", turning, turning), alloc(1, turning / 2), apart("rope neg backward", turning / 2, turning / 2), alloc(2, turning),
@@ -42,7 +45,8 @@ Operators::Rotation Operators::rotate_once(std::int64_t bytes, std::int64_t turn
     for (int half = 0; half < 2; ++half) add(r.backward, {alloc(2 + half, turning), kernel("rope zero fill", 0, turning, KernelKind::memset), apart("rope select backward", turning / 2, turning / 2)});
     add(r.backward, {kernel("rope gradient add", 2 * turning, turning), free(2), free(3)});
   }
-  add(r.backward, {alloc(0, bytes), kernel("rope zero fill", 0, bytes, KernelKind::memset), kernel("rope gradient add", 2 * bytes, bytes), free(0), free(1)});
+  if (joins) add(r.backward, {alloc(0, bytes), kernel("rope zero fill", 0, bytes, KernelKind::memset), kernel("rope gradient add", 2 * bytes, bytes), free(0)});
+  r.backward.push_back(free(1));
   return r;
 }
 

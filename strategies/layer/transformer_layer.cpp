@@ -184,6 +184,16 @@ TensorId packed(const LowerContext& c, Operators& op, Tape& tape, TensorId x, co
   return y;
 }
 
+/// From [sequence, batch] into [batch, sequence]. Source: NVIDIA/Megatron-LM (2023) and deepspeedai/Megatron-DeepSpeed megatron/model/transformer.py,
+/// ParallelAttention.forward: rearrange(x, 's b ... -> b s ...').contiguous(), which copies what is not one block already.
+TensorId ordered(const LowerContext& c, Operators& op, Tape& tape, TensorId x, const std::string& name, std::int64_t width) {
+  const std::int64_t bytes = c.tokens * width / c.tensor * c.element();
+  const TensorId y = tape.tensor(name + " by sample", bytes);
+  const auto copy = [&](const char* kernel) { return op.kernel(kernel, bytes, bytes, model::KernelKind::strided); };
+  tape.nodes.push_back({.name = "order " + name, .inputs = {x}, .outputs = {y}, .forward = {copy("order by sample")}, .backward = {copy("order by position")}});
+  return y;
+}
+
 /// One norm per head, or one over all heads of the rank: each tensor-parallel rank has its part of that weight, and the few
 /// bytes of statistics that the ranks would add up are left out.
 void norm_queries_and_keys(const LowerContext& c, Operators& op, TensorId& q, TensorId& k, bool rotates) {
@@ -289,6 +299,13 @@ TensorId attended(const LowerContext& c, Operators& op, Tape& tape, QueryKeyValu
     h.k = packed(c, op, tape, h.k, "key", kv_width);
     h.v = packed(c, op, tape, h.v, "value", kv_width);
   }
+  if (c.profile.orders_by_sample && c.attention == "flash") {
+    if (c.batch > 1) {
+      h.q = ordered(c, op, tape, h.q, "query", q_width);
+      h.k = ordered(c, op, tape, h.k, "key", kv_width);
+    }
+    h.v = ordered(c, op, tape, h.v, "value", kv_width);
+  }
   const TensorId out = op.attention(h.q, h.k, h.v, layer);
   return has_prompt(c.strategy.tuning, c.layer) ? op.with_prompt(h.q, out) : out;
 }
@@ -298,7 +315,7 @@ TensorId attended(const LowerContext& c, Operators& op, Tape& tape, QueryKeyValu
 /// rotated, by an operator each, torch.cat brings queries into [batch, heads, sequence, dim], and PyTorch's kernel writes what it reads.
 TensorId contiguous(const LowerContext& c, Operators& op, Tape& tape, TensorId out) {
   const bool transposes = c.profile.transformer_engine && c.profile.attention == model::AttentionKernel::flash2 && c.attention == "flash";
-  const bool copies_gradient = transposes || c.profile.packs_qkv;   // the kernel wants it in its own order
+  const bool copies_gradient = transposes || c.profile.packs_qkv || (c.profile.orders_by_sample && c.attention == "flash" && c.batch > 1);   // the kernel wants it in its own order
   const auto& m = c.model;
   const bool joined = c.profile.rope == Fusion::eager && c.profile.rope_form == RopeForm::rotate_half && m.position == model::Position::rotary && m.rotary_dim < m.head_dim && c.attention == "flash";
   if (!c.profile.repeat_kv && !copies_gradient && !joined) return out;
