@@ -116,6 +116,23 @@ TEST(MeasuredSettings, BloomsJobsAsItsChronicleSays) {
   EXPECT_FALSE(scenario(job).strategy.training.launch_blocking);
 }
 
+// What Megatron-DeepSpeed has of its libraries' releases: DeepSpeed's buffers and 16-bit gradients, the loss of its fork of 2023, TorchScript's fuser.
+TEST(MeasuredSettings, MegatronDeepSpeedByItsLibrariesReleases) {
+  const auto profile = [](const std::string& note) {
+    return scenario({{"framework", "megatron-deepspeed"}, {"model", "llama-2-7b"}, {"ep", ""}, {"tp", "1"}, {"gpu", "a100-80gb-sxm"}, {"gpus_per_node", "8"}, {"n_gpus", "8"}, {"sharding", "zero1"}, {"precision", "bf16"}, {"source", ""}, {"note", note}}).profile;
+  };
+  EXPECT_FALSE(profile("").zero1_gradient_buffer);
+  EXPECT_FALSE(profile("DeepSpeed 0.12.6").zero1_gradient_buffer);
+  EXPECT_TRUE(profile("DeepSpeed 0.13.0").zero1_gradient_buffer);
+  EXPECT_FALSE(profile("DeepSpeed 0.12.5").zeroes_narrow_gradients);
+  EXPECT_TRUE(profile("DeepSpeed 0.12.6").zeroes_narrow_gradients);
+  EXPECT_FALSE(profile("DeepSpeed 0.14.2").zeroes_narrow_gradients);
+  EXPECT_EQ(profile("DeepSpeed 0.6.5").loss, strategies::LossKind::vocab_parallel);
+  EXPECT_EQ(profile("DeepSpeed 0.12.6").loss, strategies::LossKind::sharded);
+  EXPECT_EQ(profile("PyTorch 2.1.0").residual, strategies::Fusion::fused);
+  EXPECT_EQ(profile("PyTorch 2.2.1").residual, strategies::Fusion::native);
+}
+
 // Numbers that are none, or that no integer holds, say nothing.
 TEST(MeasuredSettings, WordsThatOnlyLookLikeSettings) {
   EXPECT_EQ(scenario({{"source", "NeMo 25.07"}, {"note", "capacity factor ..., see text"}}).strategy.experts.capacity_factor, 0);

@@ -78,6 +78,77 @@ TEST(ProfileKeys, WideGradientsThatAreAskedFor) {
   EXPECT_EQ(gradients(DType::fp32), 4 * st::parameters_per_class(s.model, s.strategy, s.profile)[0]);
 }
 
+// What DeepSpeed's releases make of gradients, in bytes: ZeRO-1's buffer, 1 GB for 500,000,000 of 16 bits whatever the model has, stands through the
+// backward or is made where buckets are reduced, after it; the 16-bit gradients of a micro-batch stay, or go when the next backward begins.
+TEST(ProfileKeys, OfDeepSpeedsGradients) {
+  Scenario s = job("deepspeed", 2);
+  s.strategy.data_parallel.kind = st::DataParallelKind::zero1;
+  const auto plan_with = [&](const std::string& keys) {
+    const st::FrameworkProfile chosen = st::with_keys(s.profile, config::parse_document("{" + keys + "}", "key").root);
+    return st::write_plan(s.model, s.strategy, st::with_choices(st::with_precision(chosen, s.strategy.training.precision), s.strategy), 8);
+  };
+  const auto peak = [&](const std::string& keys) { return test_support::ByteLedger(plan_with(keys), 0).step().step_peak; };
+  EXPECT_EQ(peak("zero1_gradient_buffer: true") - peak("zero1_gradient_buffer: false"), 1'000'000'000);
+  const test_support::StepBytes at_once = test_support::ByteLedger(plan_with("zero1_gradient_buffer: false"), 0).step();
+  EXPECT_TRUE(at_once.mistakes.empty());
+  EXPECT_EQ(at_once.setup[static_cast<std::size_t>(plan::Category::communication)], 0);
+
+  s = job("megatron-deepspeed", 2);
+  s.strategy.data_parallel.kind = st::DataParallelKind::zero1;
+  s.strategy.data_parallel.gradient_dtype = DType::fp32;
+  const std::int64_t parameters = st::parameters_per_class(s.model, s.strategy, s.profile)[0];
+  const auto kernels = [](const plan::Plan& plan, const std::string& name) {
+    std::int64_t bytes = 0;
+    for (const plan::Call& call : plan.classes[0].program.step)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing)
+        if (i.op == plan::Opcode::kernel && plan.kernels[i.index].name == name) bytes += plan.kernels[i.index].bytes_written;
+    return bytes;
+  };
+  const plan::Plan held = plan_with("zeroes_narrow_gradients: false"), zeroed = plan_with("zeroes_narrow_gradients: true");
+  const test_support::StepBytes goes = test_support::ByteLedger(held, 0).step(), stays = test_support::ByteLedger(zeroed, 0).step();
+  EXPECT_TRUE(goes.mistakes.empty());
+  EXPECT_TRUE(stays.mistakes.empty());
+  const auto gradient = static_cast<std::size_t>(plan::Category::gradient);
+  EXPECT_EQ(goes.setup[gradient], 4 * parameters);
+  EXPECT_EQ(stays.setup[gradient], 6 * parameters);
+  EXPECT_EQ(goes.before_update[gradient], 6 * parameters);   // let go when the next backward begins
+  EXPECT_EQ(goes.after_step, goes.persistent);
+  EXPECT_EQ(kernels(zeroed, "zero gradient"), 4 * 2 * parameters);   // four micro-batches
+  EXPECT_EQ(kernels(held, "zero gradient"), 0);
+}
+
+// Megatron-LM's layers of 2023: orders of flash attention's operands, TorchScript's masks, rotary embedding by operators.
+TEST(ProfileKeys, OfMegatronsLayersOf2023) {
+  Scenario s = job("megatron-2021", 1);
+  s.model.position = model::Position::rotary;
+  s.strategy.training.attention = "flash";
+  s.strategy.training.global_batch_size = s.strategy.training.micro_batch_size;
+  const auto plan_with = [&](const std::string& keys) {
+    const st::FrameworkProfile chosen = st::with_keys(s.profile, config::parse_document("{" + keys + "}", "key").root);
+    return st::write_plan(s.model, s.strategy, st::with_choices(st::with_precision(chosen, s.strategy.training.precision), s.strategy), 8);
+  };
+  const auto count = [&](const std::string& keys, const std::string& name) {
+    const plan::Plan plan = plan_with(keys);
+    int kernels = 0;
+    for (const plan::Call& call : plan.classes[0].program.step)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing) kernels += i.op == plan::Opcode::kernel && plan.kernels[i.index].name == name;
+    return kernels;
+  };
+  const auto kept = [&](const std::string& keys) { return test_support::ByteLedger(plan_with(keys), 0).step().after_forward; };
+  constexpr int kLayers = 4;
+  for (const int samples : {1, 2}) {   // of one sample only values, which are a part of the fused product, are not one block already
+    s.strategy.training.micro_batch_size = s.strategy.training.global_batch_size = samples;
+    EXPECT_EQ(count("orders_by_sample: true", "order by sample"), kLayers * (samples > 1 ? 3 : 1));
+    EXPECT_EQ(count("orders_by_sample: true", "contiguous"), samples > 1 ? kLayers : 0);
+    EXPECT_EQ(count("orders_by_sample: false", "order by sample"), 0);
+  }
+  // Two masks of a byte per element in each layer, though nothing is dropped.
+  const std::int64_t elements = s.strategy.training.micro_batch_size * s.strategy.training.sequence_length * s.model.hidden;
+  EXPECT_EQ(kept("scripted_dropout: true") - kept("scripted_dropout: false"), kLayers * 2 * elements);
+  EXPECT_EQ(count("joins_unrotated: true", "rope cat parts"), 2 * kLayers);
+  EXPECT_EQ(count("joins_unrotated: false", "rope cat parts"), 0);
+}
+
 TEST(ProfileKeys, OfExperts) {
   Scenario s = job("torchtitan", 1, 1, 1, "dgx-b200", "b200-sxm");
   model::Shapes shapes{.name = "experts", .layers = 2, .hidden = 512, .heads = 8, .vocab = 4096};
