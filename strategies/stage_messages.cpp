@@ -52,7 +52,9 @@ std::uint32_t StageMessages::block_of(const Action& a, int peer, bool batched) {
   if (sends(a.kind)) {
     w.send(spec, stream, plan::kAfterCompute, stage_.profile.collective_host);
     // What was sent is let go: the input's gradient, and the output's storage where the framework knows that nobody reads it.
-    if (!forward || !stage_.keeps_sent()) w.free(slot, Frame::below);
+    const bool keeps = forward && stage_.keeps_sent();
+    if (!keeps || sent < bytes) w.free(slot, Frame::below);
+    if (keeps && sent < bytes) w.alloc(slot, sent, plan::Category::activation, Frame::below);   // the share is a tensor of its own
   } else {
     w.alloc(slot, bytes, plan::Category::activation);
     w.recv(spec, stream, plan::kAfterCompute, stage_.profile.collective_host);

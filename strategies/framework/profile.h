@@ -269,7 +269,7 @@ struct FrameworkProfile {
   bool gathers_through_copies = false;    // sharded updates: each rank's updated share arrives in a buffer of its own, then is copied, weight by weight (nanotron)
   bool parameter_buffer = false;          // Megatron's distributed optimizer: parameters are made one by one, then copied into one buffer
   bool gathers_in_gradients = false;      // Megatron's distributed optimizer before 2024: updated weights are gathered in the gradients' buffer, whose view as weights is made beside a tensor of its size
-  bool keeps_sent_output = false;         // pipeline stages: what was sent on stays until its backward; false: its storage is let go (Megatron)
+  bool keeps_sent_output = false;         // pipeline stages: what was sent on (of a split message the share) stays until its backward; false: its storage is let go (Megatron)
   bool overlap_tensor = false;            // sequence parallel: collectives travel in pieces under the products that need or make them
   bool retains_graph = false;             // a split backward keeps all that was saved until the weight gradients are made
                                           // (torch.distributed.pipelining); false: their operands only (Megatron, DualPipe)

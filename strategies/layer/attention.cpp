@@ -217,6 +217,7 @@ TensorId Operators::attention_unfused(TensorId q, TensorId k, TensorId v, const 
     tape_.nodes.push_back({.name = "attention dropout", .inputs = {probabilities}, .outputs = {dropped}, .saved = {mask}, .intermediates = {mask},
                            .forward = {kernel("dropout", scores_bytes, scores_bytes + scores_elements)},
                            .backward = {kernel("dropout backward", scores_bytes + scores_elements, scores_bytes)}});
+    if (holds_scores()) tape_.nodes.back().holds = {scores};
     probabilities = dropped;
   }
   const TensorId out = tape_.tensor("attention output", c_.tokens * heads * value_dim * e);
@@ -224,6 +225,7 @@ TensorId Operators::attention_unfused(TensorId q, TensorId k, TensorId v, const 
   tape_.nodes.push_back({.name = "attention values", .inputs = {probabilities, v}, .outputs = {out}, .saved = {probabilities, v},
                          .forward = {product("attention values", s, value_dim, s)},
                          .backward = {product("attention probabilities gradient", s, s, value_dim), product("attention value gradient", s, value_dim, s)}});
+  if (holds_scores()) tape_.nodes.back().holds = {scores};
   return c_.profile.masks_by_product ? copied(out, "heads side by side") : out;
 }
 
