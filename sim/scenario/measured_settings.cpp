@@ -29,7 +29,8 @@ const config::Fields<model::ModelDescription>& model_fields() {
       config::boolean("embedding_norm", &M::embedding_norm, "a norm follows the embedding"),
       config::integer("max_positions", &M::max_positions, "rows of a table of positions", config::non_negative),
       config::choice("activation", &M::activation, "of the MLP", {{"gelu_tanh", model::Activation::gelu_tanh, ""}}),
-      config::choice("position", &M::position, "of tokens", {{"alibi", model::Position::alibi, ""}}),
+      config::choice("position", &M::position, "of tokens", {{"alibi", model::Position::alibi, ""}, {"rotary", model::Position::rotary, ""}}),
+      config::integer("rotary_dim", &M::rotary_dim, "of each head, how much rotates", config::non_negative),
   };
   return table;
 }

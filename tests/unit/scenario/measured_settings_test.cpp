@@ -133,6 +133,19 @@ TEST(MeasuredSettings, MegatronDeepSpeedByItsLibrariesReleases) {
   EXPECT_EQ(profile("PyTorch 2.2.1").residual, strategies::Fusion::native);
 }
 
+// FPDT's baselines have the sizes of Llama and the layers of the script that came with them: Megatron's GPT with rotary positions.
+TEST(MeasuredSettings, LayersOfAScriptUnderAnotherModelsName) {
+  Row row{{"framework", "deepspeed"}, {"model", "Llama-3-8B"}, {"layers", "32"}, {"hidden", "4096"}, {"heads", "32"}, {"kv_heads", "8"}, {"ffn_hidden", "14336"}, {"gated_mlp", "y"}, {"ep", ""}, {"tp", "8"},
+          {"gpu", "a100-80gb-sxm"}, {"gpus_per_node", "8"}, {"n_gpus", "8"}, {"source", "deepspeedai/DeepSpeed@edaa722126 blogs/ulysses-offload figure 5"}};
+  const Scenario told = scenario(row);
+  EXPECT_FALSE(told.model.gated_mlp);
+  EXPECT_EQ(told.model.norm, model::Norm::layer_norm);
+  EXPECT_EQ(told.model.position, model::Position::rotary);
+  EXPECT_EQ(told.model.rotary_dim, 32);
+  row["source"] = "somebody's blog";
+  EXPECT_TRUE(scenario(row).model.gated_mlp);
+}
+
 // Numbers that are none, or that no integer holds, say nothing.
 TEST(MeasuredSettings, WordsThatOnlyLookLikeSettings) {
   EXPECT_EQ(scenario({{"source", "NeMo 25.07"}, {"note", "capacity factor ..., see text"}}).strategy.experts.capacity_factor, 0);
