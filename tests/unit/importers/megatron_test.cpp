@@ -559,6 +559,26 @@ TEST(Megatron, HybridModelsStateTheirLayersInLetters) {
   EXPECT_EQ(key(read(common + "--num-layers 4 --mtp-num-layers 1"), "training.multi_token_prediction"), "true");
 }
 
+// Gated delta rules of Qwen3-Next: every so-many-th layer has attention, or a list says which have none. Defaults: megatron/core/transformer/transformer_config.py.
+TEST(Megatron, GatedDeltaRulesInPlaceOfAttention) {
+  const std::string common = "--num-layers 4 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 --global-batch-size 8 --vocab-size 1000 ";
+  const std::string variant = "--experimental-attention-variant gated_delta_net ";
+  const Imported i = read(common + variant + "--linear-attention-freq 4 --linear-num-key-heads 8 --linear-value-head-dim 64 --attention-output-gate");
+  EXPECT_EQ(key(i, "model.hybrid_pattern"), "DDDT");
+  EXPECT_EQ(key(i, "model.delta_net.key_heads"), "8");
+  EXPECT_EQ(key(i, "model.delta_net.value_heads"), "32");
+  EXPECT_EQ(key(i, "model.delta_net.key_dim"), "128");
+  EXPECT_EQ(key(i, "model.delta_net.value_dim"), "64");
+  EXPECT_EQ(key(i, "model.delta_net.convolution"), "4");
+  EXPECT_EQ(key(i, "model.attention_gate"), "true");
+  EXPECT_EQ(key(read(common + variant + "--linear-attention-freq '([1]*1+[0]*3)'"), "model.hybrid_pattern"), "DTTT");
+  EXPECT_EQ(find_dotted(read(common + variant + "--linear-attention-freq 1").keys, "model.hybrid_pattern"), nullptr);   // attention everywhere
+  EXPECT_TRUE(has(refused(common + variant), "does not say in which layers"));
+  EXPECT_TRUE(has(refused(common + variant + "--linear-attention-freq '([1]*3)'"), "describes 3 layers, but the model has 4"));
+  EXPECT_TRUE(has(refused(common + variant + "--linear-attention-freq often"), "neither a number nor a list"));
+  EXPECT_EQ(fate(read(common + "--experimental-attention-variant dsa"), "experimental_attention_variant"), "not simulated");
+}
+
 TEST(Megatron, ExpertsOfEveryLayerOrOfTheLast) {
   const std::string common = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --global-batch-size 8 --vocab-size 1000 --num-experts 8 ";
   EXPECT_EQ(key(read(common + "--moe-router-topk 4 --moe-ffn-hidden-size 32"), "model.experts.top_k"), "4");
