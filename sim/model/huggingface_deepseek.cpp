@@ -1,5 +1,7 @@
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "sim/model/huggingface_families.h"
 
 namespace rehearse::model {
@@ -46,6 +48,15 @@ void read_deepseek_experts(ModelFields& fields, ModelDescription& model, const E
   const std::int64_t every = std::max<std::int64_t>(1, fields.integer({"moe_layer_freq"}, 1));
   for (std::int64_t i = 0; i < model.layer_count(); ++i)
     model.layers[static_cast<std::size_t>(i)].moe = i >= first && i % every == 0;
+  const std::optional<std::vector<std::string>> kinds = fields.words({"mlp_layer_types"});
+  if (!kinds) return;
+  if (kinds->size() != model.layers.size())
+    return fields.complain("mlp_layer_types", fmt::format("has {} entries for {} layers", kinds->size(), model.layers.size()));
+  for (std::size_t i = 0; i < kinds->size(); ++i) {
+    if ((*kinds)[i] != "sparse" && (*kinds)[i] != "dense")
+      return fields.complain("mlp_layer_types", fmt::format("\"{}\" is not supported", (*kinds)[i]), "Supported: sparse, dense");
+    model.layers[i].moe = (*kinds)[i] == "sparse";
+  }
 }
 
 ModelDescription read_deepseek_v2(ModelFields& fields) {
@@ -65,6 +76,24 @@ ModelDescription read_deepseek_v3(ModelFields& fields) {
   defaults.groups_per_token = 4;
   read_deepseek_experts(fields, model, defaults, 1, 3);
   model.mtp_layers = fields.integer({"num_nextn_predict_layers", "num_mtp_layers"}, 0);
+  return model;
+}
+
+/// GLM-4.7-Flash: DeepSeek's attention and experts in GLM's sizes.
+ModelDescription read_glm4_moe_lite(ModelFields& fields) {
+  ModelDescription model = read_deepseek(fields, {10240, 20, 0, 0, 154880}, 768);
+  model.family = "glm4_moe_lite";
+  read_deepseek_experts(fields, model, {64, 4, 1536}, 1, 1);
+  model.mtp_layers = fields.integer({"num_nextn_predict_layers"}, 0);
+  return model;
+}
+
+/// Youtu-LLM: DeepSeek's attention, dense.
+ModelDescription read_youtu(ModelFields& fields) {
+  FamilyDefaults defaults{6144, 16, 0, 0, 128256};
+  defaults.tied = true;
+  ModelDescription model = read_deepseek(fields, defaults, 1536);
+  model.family = "youtu";
   return model;
 }
 

@@ -109,4 +109,13 @@ ModelDescription read_glm4_moe(ModelFields& fields) {
   return model;
 }
 
+/// Solar Open: GLM-4.5's experts in every layer.
+ModelDescription read_solar_open(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {1280, 64, 8, 128, 196608});
+  model.family = "solar_open";
+  model.qkv_bias = fields.flag({"attention_bias"}, false);
+  read_deepseek_experts(fields, model, {128, 8, 1280}, 1, 0);
+  return model;
+}
+
 }  // namespace rehearse::model

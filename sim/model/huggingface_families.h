@@ -62,6 +62,8 @@ ModelDescription read_ernie4_5(ModelFields& fields);
 ModelDescription read_internlm2(ModelFields& fields);
 ModelDescription read_glm(ModelFields& fields);
 ModelDescription read_mistral(ModelFields& fields);
+ModelDescription read_ministral3(ModelFields& fields);
+ModelDescription read_cwm(ModelFields& fields);
 ModelDescription read_qwen2(ModelFields& fields);
 ModelDescription read_qwen3(ModelFields& fields);
 ModelDescription read_qwen2_moe(ModelFields& fields);
@@ -88,6 +90,7 @@ ModelDescription read_minimax_m2(ModelFields& fields);
 ModelDescription read_ernie4_5_moe(ModelFields& fields);
 ModelDescription read_dots1(ModelFields& fields);
 ModelDescription read_glm4_moe(ModelFields& fields);
+ModelDescription read_solar_open(ModelFields& fields);
 // huggingface_hybrid.cpp: state-space and delta-rule mixers beside attention
 ModelDescription read_nemotron_h(ModelFields& fields);
 ModelDescription read_bamba(ModelFields& fields);
@@ -102,6 +105,8 @@ ModelDescription read_gemma3(ModelFields& fields);
 // huggingface_deepseek.cpp: large mixtures of experts with rules of their own
 ModelDescription read_deepseek_v2(ModelFields& fields);
 ModelDescription read_deepseek_v3(ModelFields& fields);
+ModelDescription read_glm4_moe_lite(ModelFields& fields);
+ModelDescription read_youtu(ModelFields& fields);
 ModelDescription read_llama4(ModelFields& fields);
 // huggingface_gpt.cpp: LayerNorm and two-matrix MLPs, each with its own field names
 ModelDescription read_gpt2(ModelFields& fields);

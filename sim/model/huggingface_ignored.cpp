@@ -48,6 +48,7 @@ constexpr auto kIgnored = std::to_array<Ignored>({
     {"cache_implementation", kGeneration},
     {"prefix", kGeneration},
     {"initializer_range", kInitialisation},
+    {"embedding_initializer_range", kInitialisation},
     {"rescale_prenorm_residual", kInitialisation},
     {"time_step_min", kInitialisation},
     {"time_step_max", kInitialisation},

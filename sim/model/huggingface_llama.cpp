@@ -121,6 +121,24 @@ ModelDescription read_mistral(ModelFields& fields) {
   return model;
 }
 
+/// Ministral 3 and what is built like it. Its queries are multiplied by a number that grows with the position, a kernel that is not simulated.
+ModelDescription read_ministral3(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {14336, 32, 8, 128, 131072});
+  model.family = "ministral3";
+  set_windows(model, fields.integer_or_zero("sliding_window", 0), false, [](std::int64_t) { return true; });
+  return model;
+}
+
+/// Code World Model: one layer of four sees everything, the first among them.
+ModelDescription read_cwm(ModelFields& fields) {
+  ModelDescription model = read_llama_like(fields, {21504, 48, 8, 128, 128256});
+  model.family = "cwm";
+  model.mlp_bias = fields.flag({"mlp_bias"}, false);
+  const std::int64_t window = fields.integer_or_zero("sliding_window", 8192);
+  if (!read_layer_types(fields, model, window)) set_windows(model, window, false, [](std::int64_t i) { return i % 4 != 0; });
+  return model;
+}
+
 ModelDescription read_qwen2(ModelFields& fields) {
   ModelDescription model = read_llama_like(fields, {22016, 32, 0, 0, 151936});
   model.family = "qwen2";
