@@ -146,6 +146,15 @@ TEST(MeasuredSettings, LayersOfAScriptUnderAnotherModelsName) {
   EXPECT_TRUE(scenario(row).model.gated_mlp);
 }
 
+TEST(MeasuredSettings, LastLayersThatStayIn16Bits) {
+  const auto last = [](const std::string& precision, const std::string& note) {
+    return scenario({{"framework", "torchtitan"}, {"model", "llama-3-8b"}, {"ep", ""}, {"tp", "1"}, {"gpu", "b200-sxm"}, {"gpus_per_node", "8"}, {"n_gpus", "8"}, {"sharding", "fsdp"}, {"precision", precision}, {"source", ""}, {"note", note}}).strategy.training.last_layers_16bit;
+  };
+  EXPECT_EQ(last("nvfp4", "NVFP4 of torchao, its last 5 of the 32 layers (27-31) and the output layer in bf16; a repeat"), 5);
+  EXPECT_EQ(last("nvfp4", "its last 5 of the 32 layers are dense; in bf16"), 0);
+  EXPECT_EQ(last("bf16", "its last 5 of the 32 layers in bf16"), 0);
+}
+
 // Numbers that are none, or that no integer holds, say nothing.
 TEST(MeasuredSettings, WordsThatOnlyLookLikeSettings) {
   EXPECT_EQ(scenario({{"source", "NeMo 25.07"}, {"note", "capacity factor ..., see text"}}).strategy.experts.capacity_factor, 0);
