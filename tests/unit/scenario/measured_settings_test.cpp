@@ -146,6 +146,19 @@ TEST(MeasuredSettings, LayersOfAScriptUnderAnotherModelsName) {
   EXPECT_TRUE(scenario(row).model.gated_mlp);
 }
 
+TEST(MeasuredSettings, ShardsOfFp32UnderALoopOfOnesOwn) {
+  const auto profile = [](const std::string& compiled, const std::string& note) {
+    return scenario({{"framework", "hf"}, {"model", "qwen2.5-14b"}, {"ep", ""}, {"tp", "1"}, {"gpus_per_node", "8"}, {"n_gpus", "8"}, {"sharding", "fsdp2"}, {"torch_compile", compiled}, {"task", "sft"}, {"source", ""}, {"note", note}}).profile;
+  };
+  for (const std::string compiled : {"y", "n"}) {
+    const strategies::FrameworkProfile wide = profile(compiled, "own loop over transformers' model; fp32 parameters in shards, computed in bf16, gradients reduced in fp32");
+    EXPECT_EQ(wide.stored_parameter, DType::fp32);
+    EXPECT_EQ(wide.optimizer_state, DType::fp32);
+    EXPECT_FALSE(wide.autocast);
+    EXPECT_EQ(profile(compiled, "").stored_parameter, DType::bf16);
+  }
+}
+
 TEST(MeasuredSettings, LastLayersThatStayIn16Bits) {
   const auto last = [](const std::string& precision, const std::string& note) {
     return scenario({{"framework", "torchtitan"}, {"model", "llama-3-8b"}, {"ep", ""}, {"tp", "1"}, {"gpu", "b200-sxm"}, {"gpus_per_node", "8"}, {"n_gpus", "8"}, {"sharding", "fsdp"}, {"precision", precision}, {"source", ""}, {"note", note}}).strategy.training.last_layers_16bit;
