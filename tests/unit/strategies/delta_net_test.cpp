@@ -5,11 +5,17 @@
 #include <cmath>
 
 #include "tests/support/byte_ledger.h"
+#include "tests/unit/strategies/hybrid_jobs.h"
 #include "tests/unit/strategies/oracle_runs.h"
 
 namespace rehearse::strategies::delta_net_test {
 namespace {
 
+using hybrid_jobs::hybrid_of;
+using hybrid_jobs::hybrid_plan;
+using hybrid_jobs::job;
+using hybrid_jobs::kHidden;
+using hybrid_jobs::kTokens;
 using test_support::ByteLedger;
 using test_support::StepBytes;
 
@@ -33,32 +39,17 @@ TEST(DeltaNet, WithinOnePercentOfPyTorch) {
   EXPECT_EQ(rows, 9);
 }
 
-constexpr std::int64_t kTokens = 2048, kHidden = 1024, kKeyHeads = 8, kValueHeads = 16, kDim = 128;
+constexpr std::int64_t kKeyHeads = 8, kValueHeads = 16, kDim = 128;
 
 model::ModelDescription hybrid(std::int64_t layers, const std::string& pattern) {
-  model::ModelDescription m = model::make_from_shapes({.name = "hybrid", .layers = layers, .hidden = kHidden, .heads = 16, .vocab = 512, .kv_heads = 8, .ffn_hidden = 4096, .gated = true});
-  m.delta_net = {.key_heads = kKeyHeads, .value_heads = kValueHeads, .key_dim = kDim, .value_dim = kDim, .convolution = 4};
-  EXPECT_EQ(model::apply_layer_pattern(pattern, m), "");
-  return m;
+  return hybrid_of(layers, pattern, [](model::ModelDescription& m) { m.delta_net = {.key_heads = kKeyHeads, .value_heads = kValueHeads, .key_dim = kDim, .value_dim = kDim, .convolution = 4}; });
 }
-
-Strategy job(int tensor = 1, std::int64_t batch = 1) {
-  Strategy s;
-  s.training.sequence_length = kTokens / batch;
-  s.training.global_batch_size = s.training.micro_batch_size = batch;
-  s.data_parallel.kind = DataParallelKind::none;
-  s.memory.recompute = Recompute::none;
-  s.parallelism.degrees.tensor = tensor;
-  return s;
-}
-
-plan::Plan plan_of(const model::ModelDescription& m, const Strategy& s, const std::string& profile) { return write_plan(m, s, load_profile(profile), s.parallelism.degrees.tensor); }
 
 // Megatron's mixer keeps the layer's input and its norm with statistics; what the convolution reads; queries and keys, one for each head of the values, and
 // their lengths (before they are repeated: of the values' heads here too), values, the gate, decays' sums and step sizes with the gates that both are
 // made of; inverses of chunks' triangles; the rule's output; the gated norm's output and statistics.
 TEST(DeltaNet, KeepsWhatMegatronsOperatorsSave) {
-  const auto peak = [](std::int64_t layers) { return ByteLedger(plan_of(hybrid(layers, "G"), job(), "megatron-core"), 0).step().step_peak; };
+  const auto peak = [](std::int64_t layers) { return ByteLedger(hybrid_plan(hybrid(layers, "G"), job(), "megatron-core"), 0).step().step_peak; };
   const std::int64_t keys = kKeyHeads * kDim, values = kValueHeads * kDim, projected = 2 * keys + 2 * values + 2 * kValueHeads;
   const std::int64_t stream = 2 * 2 * kHidden + 4, convolved = 2 * (2 * keys + values), operands = 2 * (2 * values + 2 * values) + 4 * 2 * kKeyHeads, gates = 4 * kValueHeads + 2 * kValueHeads + 2 * projected;
   const std::int64_t inside = 2 * 64 * kValueHeads + 2 * values, norm = 2 * values + 4 * kValueHeads;
@@ -75,7 +66,7 @@ TEST(DeltaNet, IsDividedOverTensorRanks) {
 TEST(DeltaNet, ChunksOfASampleWaitForOneAnother) {
   const auto chunks = [&](std::int64_t batch) {
     std::int64_t in_turn = 0;
-    for (const model::KernelSpec& k : plan_of(hybrid(1, "G"), job(1, batch), "huggingface").kernels)
+    for (const model::KernelSpec& k : hybrid_plan(hybrid(1, "G"), job(1, batch), "huggingface").kernels)
       if (k.kind == model::KernelKind::delta_rule) in_turn = std::max(in_turn, k.elements);
     return in_turn;
   };

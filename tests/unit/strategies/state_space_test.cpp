@@ -8,35 +8,26 @@
 #include "sim/model/shapes.h"
 #include "strategies/plan_writer.h"
 #include "tests/support/byte_ledger.h"
+#include "tests/unit/strategies/hybrid_jobs.h"
 
 namespace rehearse::strategies::state_space_test {
 namespace {
 
+using hybrid_jobs::hybrid_of;
+using hybrid_jobs::hybrid_plan;
+using hybrid_jobs::job;
+using hybrid_jobs::kHidden;
+using hybrid_jobs::kTokens;
 using test_support::ByteLedger;
 
-constexpr std::int64_t kTokens = 2048, kHidden = 1024, kInner = 2048, kGroups = 8, kState = 128, kHeads = 32;
+constexpr std::int64_t kInner = 2048, kGroups = 8, kState = 128, kHeads = 32;
 
 model::ModelDescription hybrid(std::int64_t layers, const std::string& pattern) {
-  model::ModelDescription m = model::make_from_shapes({.name = "hybrid", .layers = layers, .hidden = kHidden, .heads = 16, .vocab = 512, .kv_heads = 8, .ffn_hidden = 4096, .gated = true});
-  m.state_space = {.heads = kHeads, .head_dim = kInner / kHeads, .groups = kGroups, .state = kState, .convolution = 4, .chunk = 128};
-  EXPECT_EQ(model::apply_layer_pattern(pattern, m), "");
-  return m;
+  return hybrid_of(layers, pattern, [](model::ModelDescription& m) { m.state_space = {.heads = kHeads, .head_dim = kInner / kHeads, .groups = kGroups, .state = kState, .convolution = 4, .chunk = 128}; });
 }
-
-Strategy job(int tensor = 1, std::int64_t batch = 1) {
-  Strategy s;
-  s.training.sequence_length = kTokens / batch;
-  s.training.global_batch_size = s.training.micro_batch_size = batch;
-  s.data_parallel.kind = DataParallelKind::none;
-  s.memory.recompute = Recompute::none;
-  s.parallelism.degrees.tensor = tensor;
-  return s;
-}
-
-plan::Plan plan_of(const model::ModelDescription& m, const Strategy& s, const std::string& profile) { return write_plan(m, s, load_profile(profile), s.parallelism.degrees.tensor); }
 
 std::int64_t kept_per_layer(const std::string& pattern, const Strategy& s, const std::string& profile) {
-  const auto peak = [&](std::int64_t layers) { return ByteLedger(plan_of(hybrid(layers, pattern), s, profile), 0).step().step_peak; };
+  const auto peak = [&](std::int64_t layers) { return ByteLedger(hybrid_plan(hybrid(layers, pattern), s, profile), 0).step().step_peak; };
   return (peak(12) - peak(8)) / 4;
 }
 
@@ -59,7 +50,7 @@ TEST(StateSpaceLayer, IsDividedOverTensorRanks) {
   const auto elements = [&](int tensor) { return parameters_per_class(hybrid(4, "M"), job(tensor), load_profile("megatron-core")).front(); };
   // Norms of the stream are whole on both.
   EXPECT_EQ(2 * elements(2) - elements(1), 4 * kHidden + kHidden);
-  const plan::Plan one = plan_of(hybrid(4, "M"), job(), "megatron-core"), two = plan_of(hybrid(4, "M"), job(2), "megatron-core");
+  const plan::Plan one = hybrid_plan(hybrid(4, "M"), job(), "megatron-core"), two = hybrid_plan(hybrid(4, "M"), job(2), "megatron-core");
   const auto flops = [](const plan::Plan& plan) {
     const auto k = std::find_if(plan.kernels.begin(), plan.kernels.end(), [](const model::KernelSpec& s) { return s.name == "scan output"; });
     return k->flops;
@@ -76,7 +67,7 @@ int count(const plan::Plan& plan, const std::string& name) {
 
 // Backward makes all but the output again. A part alone has one norm and one residual.
 TEST(StateSpaceLayer, RunsItsKernels) {
-  const plan::Plan plan = plan_of(hybrid(4, "M-*S"), job(), "megatron-core");
+  const plan::Plan plan = hybrid_plan(hybrid(4, "M-*S"), job(), "megatron-core");
   EXPECT_EQ(count(plan, "scan output"), 2);
   EXPECT_EQ(count(plan, "scan states"), 4);
   EXPECT_EQ(count(plan, "scan convolution"), 4);
@@ -147,7 +138,7 @@ TEST(StateSpaceLayer, IsCapturedByName) {
   Strategy s = job();
   const auto host = [&](std::vector<std::string> modules) {
     s.training.cuda_graph_modules = std::move(modules);
-    const plan::Plan plan = plan_of(hybrid(4, "M"), s, "megatron-core");
+    const plan::Plan plan = hybrid_plan(hybrid(4, "M"), s, "megatron-core");
     Duration sum{};
     for (const plan::Call& call : plan.classes[0].program.step)
       for (const plan::Instruction& i : plan.blocks[call.block].timing)
