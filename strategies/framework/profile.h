@@ -250,7 +250,7 @@ struct FrameworkProfile {
   bool send_sync = true;                  // and after exchanges that only send; false: where something is received (nanotron)
   Duration message_poll{};                // blocking exchanges: how often the host looks whether one of the two messages that announce a tensor has arrived (nanotron of December 2024)
   bool widens_before_adding = false;      // accumulates_after_backward: of each 16-bit gradient an fp32 copy is made, which is added (DeepSpeed); false: added as it is
-  bool zeroes_narrow_gradients = false;   // accumulates_after_backward: the 16-bit gradients stay; they are zeroed before each backward, which adds to them (DeepSpeed 0.12.6 to 0.14.1)
+  bool zeroes_narrow_gradients = false;   // accumulates_after_backward: the 16-bit gradients stay; they are zeroed before each backward, which adds to them (DeepSpeed 0.12.6 to 0.14.1, 0.16.5 on)
   bool lazy_modules = true;               // kernels are loaded when they are first used (since CUDA 11.7); false: all of a library with it
   bool connects_at_once = false;          // NCCL before 2.22 (2024-06): a communicator connects for all algorithms when it is made
   bool splits_messages = false;           // tensor parallel without sequence parallel: each rank sends its share of a message, which is gathered on arrival

@@ -127,6 +127,8 @@ TEST(MeasuredSettings, MegatronDeepSpeedByItsLibrariesReleases) {
   EXPECT_FALSE(profile("DeepSpeed 0.12.5").zeroes_narrow_gradients);
   EXPECT_TRUE(profile("DeepSpeed 0.12.6").zeroes_narrow_gradients);
   EXPECT_FALSE(profile("DeepSpeed 0.14.2").zeroes_narrow_gradients);
+  EXPECT_FALSE(profile("DeepSpeed 0.16.4").zeroes_narrow_gradients);
+  EXPECT_TRUE(profile("DeepSpeed 0.16.5").zeroes_narrow_gradients);
   EXPECT_EQ(profile("DeepSpeed 0.6.5").loss, strategies::LossKind::vocab_parallel);
   EXPECT_EQ(profile("DeepSpeed 0.12.6").loss, strategies::LossKind::sharded);
   EXPECT_EQ(profile("PyTorch 2.1.0").residual, strategies::Fusion::fused);
