@@ -299,23 +299,11 @@ void Replicated::reduce(Part part, std::int64_t bytes) {
       if (widens) w.alloc(wide, bytes, Category::communication);
       copy_on_stream("flatten bucket");
     }
-    const std::int64_t made = bytes / reduce_bytes() * (keeps_main_gradients() ? main_bytes() : stored_bytes());
-    const bool copies = buckets_at_reduction() && stage_.sizes.sharing(part) > 1 && !(keeps_main_gradients() && made == bytes);
-    const auto copy = [&](const char* name, std::int64_t from, std::int64_t to) {
-      w.kernel(builder().kernel({.kind = from == to ? KernelKind::elementwise : conversion(profile(), from, to), .bytes_read = from, .bytes_written = to, .elements = 2 * bytes / reduce_bytes(), .name = name}), host());
-    };
-    if (copies) {
-      w.alloc(flat, bytes, Category::communication);
-      copy("fill bucket", made, bytes);
-      copy("average bucket", bytes, bytes);
-    }
+    if (buckets_at_reduction()) fill_bucket(w, part, bytes);
     if (at_once ? stage_.sizes.data > 1 : stage_.sizes.sharing(part) > 1)
       w.collective(builder().collective({reduction(), at_once ? GroupAxis::data_context : axis_of(part), Bytes{bytes}, "gradient reduction"}),
                    Stream::data_reduce, at_once ? 0 : plan::kAfterCompute | (overlap_reduce_ ? 0 : plan::kComputeWaits), profile().collective_host);
-    if (copies) {
-      copy("take from bucket", bytes, made);
-      w.free(flat);
-    }
+    if (buckets_at_reduction()) empty_bucket(w, part, bytes);
     if (at_once) copy_on_stream("unflatten bucket");
     if (widens) w.free(wide);
     if (makes_bucket) w.free(flat);

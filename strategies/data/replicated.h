@@ -110,6 +110,10 @@ class Replicated final : public DataParallelWriter {
   void view_gradients();
   void make_buckets(bool two);
   void release_buckets();
+  std::int64_t bucket_source(Part part, std::int64_t bytes) const;
+  void copy_bucket(plan::BlockWriter& w, const char* name, std::int64_t elements, std::int64_t from, std::int64_t to);
+  void fill_bucket(plan::BlockWriter& w, Part part, std::int64_t bytes);
+  void empty_bucket(plan::BlockWriter& w, Part part, std::int64_t bytes);
   void make_partition(bool first);
   bool widens_partition() const;
   void update_widened();

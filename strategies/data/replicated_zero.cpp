@@ -93,6 +93,32 @@ void Replicated::release_buckets() {
   new_partition_ = false;
 }
 
+/// Bytes of the gradients that a bucket made for its reduction is filled with; 0: they are reduced where they are.
+std::int64_t Replicated::bucket_source(Part part, std::int64_t bytes) const {
+  const std::int64_t made = bytes / reduce_bytes() * (keeps_main_gradients() ? main_bytes() : stored_bytes());
+  return stage_.sizes.sharing(part) > 1 && !(keeps_main_gradients() && made == bytes) ? made : 0;
+}
+
+void Replicated::copy_bucket(plan::BlockWriter& w, const char* name, std::int64_t elements, std::int64_t from, std::int64_t to) {
+  w.kernel(builder().kernel({.kind = from == to ? KernelKind::elementwise : conversion(profile(), from, to), .bytes_read = from, .bytes_written = to, .elements = 2 * elements, .name = name}), host());
+}
+
+/// Source: DeepSpeed v0.12.6 runtime/zero/stage_1_and_2.py, allreduce_and_copy, and runtime/engine.py, allreduce_bucket: flatten or cast, average.
+void Replicated::fill_bucket(plan::BlockWriter& w, Part part, std::int64_t bytes) {
+  const std::int64_t made = bucket_source(part, bytes);
+  if (made == 0) return;
+  w.alloc(kBucket, bytes, Category::communication);
+  copy_bucket(w, "fill bucket", bytes / reduce_bytes(), made, bytes);
+  copy_bucket(w, "average bucket", bytes / reduce_bytes(), bytes, bytes);
+}
+
+void Replicated::empty_bucket(plan::BlockWriter& w, Part part, std::int64_t bytes) {
+  const std::int64_t made = bucket_source(part, bytes);
+  if (made == 0) return;
+  copy_bucket(w, "take from bucket", bytes / reduce_bytes(), bytes, made);
+  w.free(kBucket);
+}
+
 /// This rank's part of the 16-bit gradients, one tensor: there from a micro-batch's first gradient on, until the update.
 void Replicated::make_partition(bool first) {
   const std::int64_t bytes = part_of(my_share(), false).gradients;
