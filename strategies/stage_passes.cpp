@@ -140,6 +140,7 @@ void StagePasses::begin_unit(std::size_t u, int chunk, int micro_batch, Pass pas
   else if (pass != Pass::weight_gradients) graphs_.backward_of_unit_begins(u, micro_batch);
   if (pass == Pass::forward) data_.before_forward(u, micro_batch);
   else if (pass != Pass::weight_gradients) data_.before_backward(u, micro_batch);
+  if (pass == Pass::backward || pass == Pass::weight_gradients) data_.before_weight_gradients(u);
   if (weights_on_host_.holds(u) && (pass == Pass::forward || (stage_.runs_backward(u) && !keeps_fetched(u)))) weights_on_host_.fetch(u, phase_of(pass), micro_batch);
 }
 

@@ -46,6 +46,8 @@ class DataParallelWriter {
   virtual void before_forward(std::size_t unit, int micro_batch) { (void)unit, (void)micro_batch; }
   virtual void after_forward(std::size_t unit, int micro_batch) { (void)unit, (void)micro_batch; }
   virtual void before_backward(std::size_t unit, int micro_batch) { (void)unit, (void)micro_batch; }
+  /// Of a unit whose backward, or the part of it that makes weight gradients, begins.
+  virtual void before_weight_gradients(std::size_t unit) { (void)unit; }
   /// Where backward is split: the parameters are not needed any more, the weight gradients are still to come.
   virtual void after_input_gradients(std::size_t unit, int micro_batch) { (void)unit, (void)micro_batch; }
   /// All gradients of the unit are made. `last`: the last micro-batch of the step for this unit's chunk.

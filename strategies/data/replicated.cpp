@@ -91,8 +91,11 @@ void Replicated::before_forward(std::size_t unit, int micro_batch) {
   cast_weights(stage_.units[unit]);
 }
 
-void Replicated::before_backward(std::size_t unit, int) {
+void Replicated::before_backward(std::size_t, int) {
   if (stage_.sizes.pipeline == 1) make_buckets(overlap_reduce_);
+}
+
+void Replicated::before_weight_gradients(std::size_t unit) {
   if (zeroes_narrow()) zero_narrow(stage_.units[unit]);
   if (std::exchange(narrow_held_, false)) free_gradients(Phase::backward);
 }

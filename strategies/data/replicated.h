@@ -21,6 +21,7 @@ class Replicated final : public DataParallelWriter {
   void begin_step() override;
   void before_forward(std::size_t unit, int micro_batch) override;
   void before_backward(std::size_t, int) override;
+  void before_weight_gradients(std::size_t unit) override;
   void after_backward(std::size_t unit, int, bool first, bool last) override;
   /// Under pipeline stages a model chunk has buckets of its own: what is left goes when its last backward is over.
   void end_chunk(std::size_t, std::size_t) override;
@@ -51,8 +52,9 @@ class Replicated final : public DataParallelWriter {
   bool partitions_gradients() const { return kind_ == DataParallelKind::zero2 && !profile().fused_gradient_accumulation; }
   /// The 16-bit gradients of a micro-batch stay until its backward is over (nanotron, FP32GradientAccumulator.backward).
   bool accumulates_later() const { return profile().accumulates_after_backward && keeps_main_gradients() && !profile().fused_gradient_accumulation; }
-  /// Until the next backward begins, which lets them go (BF16_Optimizer, clear_lp_grads), or of the same tensors through all of training.
+  /// They stay until the next backward begins, which lets them go (DeepSpeed's BF16_Optimizer, clear_lp_grads).
   bool holds_narrow() const { return accumulates_later() && profile().widens_before_adding && !zeroes_narrow(); }
+  /// They stay for good; each backward zeroes them and adds to them.
   bool zeroes_narrow() const { return accumulates_later() && profile().zeroes_narrow_gradients; }
   bool begins_chunk(std::size_t unit) const { return unit == 0 || stage_.units[unit - 1].chunk != stage_.units[unit].chunk; }
   /// DDP reduces copies of the gradients unless they are views of the buckets.

@@ -11,11 +11,7 @@
 namespace rehearse::strategies::delta_net_test {
 namespace {
 
-using hybrid_jobs::hybrid_of;
-using hybrid_jobs::hybrid_plan;
-using hybrid_jobs::job;
-using hybrid_jobs::kHidden;
-using hybrid_jobs::kTokens;
+using namespace hybrid_jobs;
 using test_support::ByteLedger;
 using test_support::StepBytes;
 

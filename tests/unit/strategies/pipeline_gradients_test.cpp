@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "strategies/plan_writer.h"
+#include "tests/support/byte_ledger.h"
 #include "tests/unit/strategies/oracle_runs.h"
 
 namespace rehearse::strategies::pipeline_gradients_test {
@@ -217,6 +218,20 @@ TEST(DeepSpeedUnderPipeline, WideCopiesOfGradientsComeAndGo) {
   EXPECT_EQ(widened(), kMicroBatches * parameters_per_class(model, s, profile())[0]);
   s.training.precision = Precision::fp16;
   EXPECT_EQ(widened(), 0);
+}
+
+// They stay until the next ones are made, whatever the schedule: where backward is split, those that come with the weight gradients.
+TEST(DeepSpeedUnderPipeline, HeldGradientsGoBeforeTheNextOnes) {
+  const model::ModelDescription model = llama_like(8, 256, 8, 4, 512, 1000);
+  for (const std::string schedule : {"1f1b", "gpipe", "zb-h1", "zb-h2", "dualpipe"})
+    for (const bool zeroed : {false, true}) {
+      const Strategy s = pipelined(DataParallelKind::zero1, schedule, 1);
+      FrameworkProfile profile = with_choices(with_precision(load_profile("megatron-deepspeed"), s.training.precision), s);
+      profile.zeroes_narrow_gradients = zeroed;
+      const test_support::StepBytes step = test_support::ByteLedger(write_plan(model, s, profile, 8), 0).step();
+      EXPECT_TRUE(step.mistakes.empty()) << schedule << ": " << step.mistakes.front();
+      EXPECT_EQ(step.after_step, step.persistent) << schedule;
+    }
 }
 
 }  // namespace

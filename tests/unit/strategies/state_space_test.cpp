@@ -13,11 +13,7 @@
 namespace rehearse::strategies::state_space_test {
 namespace {
 
-using hybrid_jobs::hybrid_of;
-using hybrid_jobs::hybrid_plan;
-using hybrid_jobs::job;
-using hybrid_jobs::kHidden;
-using hybrid_jobs::kTokens;
+using namespace hybrid_jobs;
 using test_support::ByteLedger;
 
 constexpr std::int64_t kInner = 2048, kGroups = 8, kState = 128, kHeads = 32;
