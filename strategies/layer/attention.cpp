@@ -148,7 +148,7 @@ std::vector<Item> Operators::causal_mask() const {
 TensorId Operators::softmax(TensorId scores, std::int64_t elements) {
   const std::int64_t narrow = elements * c_.element(), wide = elements * 4;
   const TensorId probabilities = tape_.tensor("softmax", narrow);
-  if (c_.profile.activation == Fusion::fused && !c_.profile.softmax_in_fp32) {
+  if (fuses_softmax()) {
     std::vector<Item> forward = c_.profile.transformer_engine ? causal_mask() : std::vector<Item>{};
     forward.push_back(kernel("scale mask softmax", narrow, narrow, KernelKind::softmax));
     tape_.nodes.push_back({.name = "softmax", .inputs = {scores}, .outputs = {probabilities}, .saved = {probabilities},
@@ -217,7 +217,7 @@ TensorId Operators::attention_unfused(TensorId q, TensorId k, TensorId v, const 
     tape_.nodes.push_back({.name = "attention dropout", .inputs = {probabilities}, .outputs = {dropped}, .saved = {mask}, .intermediates = {mask},
                            .forward = {kernel("dropout", scores_bytes, scores_bytes + scores_elements)},
                            .backward = {kernel("dropout backward", scores_bytes + scores_elements, scores_bytes)}});
-    if (holds_scores()) tape_.nodes.back().holds = {scores};
+    if (fuses_softmax()) tape_.nodes.back().holds = {scores};
     probabilities = dropped;
   }
   const TensorId out = tape_.tensor("attention output", c_.tokens * heads * value_dim * e);
@@ -225,7 +225,7 @@ TensorId Operators::attention_unfused(TensorId q, TensorId k, TensorId v, const 
   tape_.nodes.push_back({.name = "attention values", .inputs = {probabilities, v}, .outputs = {out}, .saved = {probabilities, v},
                          .forward = {product("attention values", s, value_dim, s)},
                          .backward = {product("attention probabilities gradient", s, s, value_dim), product("attention value gradient", s, value_dim, s)}});
-  if (holds_scores()) tape_.nodes.back().holds = {scores};
+  if (fuses_softmax()) tape_.nodes.back().holds = {scores};
   return c_.profile.masks_by_product ? copied(out, "heads side by side") : out;
 }
 

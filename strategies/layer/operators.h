@@ -80,9 +80,9 @@ class Operators {
   /// Pointwise row normalisation of `rows` x `width`, with a weight if it is `learned`. `rotated`: the kernel goes on to rotate what it has
   /// normalised. Returns the normalised tensor.
   TensorId norm(TensorId x, const std::string& name, std::int64_t rows, std::int64_t width, bool replicated = true, bool learned = true, bool rotated = false);
-  /// Unfused attention whose forward has the scores in a variable (matmul_result) until it returns: what the fused softmax makes of them is another
-  /// tensor. Source: Megatron-LM (2021) megatron/model/transformer.py, ParallelAttention.forward.
-  bool holds_scores() const { return c_.profile.activation == Fusion::fused && !c_.profile.softmax_in_fp32; }
+  /// Unfused attention with Megatron's kernel for scale, mask and softmax, whose result is another tensor: a variable of the module's forward
+  /// (matmul_result) has the scores until it returns. Source: Megatron-LM (2021) megatron/model/transformer.py, ParallelAttention.forward.
+  bool fuses_softmax() const { return c_.profile.activation == Fusion::fused && !c_.profile.softmax_in_fp32; }
   /// Norms of queries and keys are one kernel with the rotation that follows: TorchInductor's, of norms within a head.
   bool rotates_what_it_normalises() const;
 

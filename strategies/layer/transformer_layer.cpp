@@ -353,7 +353,7 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
   TensorId out = contiguous(narrow, inner, tape, attended(narrow, inner, tape, h, layer));
   if (m.attention_gate) out = gated_attention(narrow, inner, tape, out, h.gate, query_width(c) / c.tensor);
   const TensorId projected = inner.linear(out, "o_proj", query_width(c), m.hidden, m.attention_output_bias, Operators::Split::row);
-  if (c.attention == "unfused" && op.holds_scores()) tape.nodes.back().holds.push_back(x);   // layernorm_output, a variable of the layer meanwhile
+  if (c.attention == "unfused" && op.fuses_softmax()) tape.nodes.back().holds.push_back(x);   // layernorm_output, a variable of the layer meanwhile
   return projected;
 }
 
