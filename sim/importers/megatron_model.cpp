@@ -99,7 +99,8 @@ class Model {
     }
     std::string letters;
     if (const auto every = v->is_scalar() ? config::parse_integer(v->text()).value : std::nullopt) {
-      for (std::int64_t i = 1; i <= layers; ++i) letters += i % std::max<std::int64_t>(1, *every) == 0 ? 'T' : 'D';
+      if (*every < 1) in_.complain(kFrequency, fmt::format("{} is not positive", *every), "Write 4 for attention in every fourth layer");
+      for (std::int64_t i = 1; *every > 0 && i <= layers; ++i) letters += i % *every == 0 ? 'T' : 'D';
     } else if (const auto pattern = pattern_of(*v)) {
       for (const std::int64_t linear : *pattern) letters += linear != 0 ? 'D' : 'T';
       if (static_cast<std::int64_t>(letters.size()) != layers) in_.complain(kFrequency, fmt::format("describes {} layers, but the model has {}", letters.size(), layers));

@@ -575,6 +575,7 @@ TEST(Megatron, GatedDeltaRulesInPlaceOfAttention) {
   EXPECT_EQ(find_dotted(read(common + variant + "--linear-attention-freq 1").keys, "model.hybrid_pattern"), nullptr);   // attention everywhere
   EXPECT_TRUE(has(refused(common + variant), "does not say in which layers"));
   EXPECT_TRUE(has(refused(common + variant + "--linear-attention-freq '([1]*3)'"), "describes 3 layers, but the model has 4"));
+  EXPECT_TRUE(has(refused(common + variant + "--linear-attention-freq 0"), "0 is not positive"));
   EXPECT_TRUE(has(refused(common + variant + "--linear-attention-freq often"), "neither a number nor a list"));
   EXPECT_EQ(fate(read(common + "--experimental-attention-variant dsa"), "experimental_attention_variant"), "not simulated");
 }
