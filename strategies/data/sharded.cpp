@@ -21,14 +21,14 @@ class Sharded final : public ShardedWriter {
     whole_states_ = kind_ == DataParallelKind::fsdp1;
     copies_out_ = kind_ == DataParallelKind::fsdp2;
     skips_sync_ = !defers_ && profile().accumulates_unsharded && !offloads_optimizer();
-    has_root_ = profile().root_unit && kind_ == DataParallelKind::fsdp1 && stage.sizes.pipeline == 1 && stage.units.size() > 1;
+    has_root_ = profile().root_unit && stage.sizes.pipeline == 1 && stage.units.size() > 1;
   }
 
   void setup() override {
     const std::int64_t shards = parameter_shards();
     const Offload& o = stage_.strategy.memory.offload;
     persistent("quantisation states", whole_states(), Category::parameter);
-    if (has_root_) wrap();
+    if (has_root_ && kind_ == DataParallelKind::fsdp1) wrap();
     else if (!offloads_parameters()) persistent("parameter shards", shards, Category::parameter);
     if (offloads_parameters()) (o.parameters == MemoryTier::nvme ? stage_.rank_class.host.nvme : o.pinned ? stage_.rank_class.host.pinned : stage_.rank_class.host.pageable) += shards;
     keep_states(part_of(my_share(), false));
@@ -63,7 +63,8 @@ class Sharded final : public ShardedWriter {
     // Explicit prefetch, in backward order: one ahead.
     if (unit > 0 && stage_.units[unit - 1].chunk == stage_.units[unit].chunk && !entered_anew(stage_.units[unit - 1])) gather(unit - 1);
   }
-  /// Under FULL_SHARD too the root unit stays after forward (PyTorch _runtime_utils.py, _post_forward_reshard: `not state._is_root`).
+  /// Under FULL_SHARD too the root unit stays after forward. Source: PyTorch torch/distributed/fsdp/_runtime_utils.py, _post_forward_reshard
+  /// (`not state._is_root`); _fully_shard/_fsdp_state.py, _lazy_init (the root's reshard_after_forward is False unless asked for).
   void after_forward(std::size_t unit, int micro_batch) override {
     if (!of_root(unit)) ShardedWriter::after_forward(unit, micro_batch);
   }

@@ -239,7 +239,7 @@ const config::Fields<P>& fields() {
       config::boolean("checkpoints_in_units", &P::checkpoints_in_units, "FSDP1: checkpoints are inside units; false: around them"),
       config::boolean("narrows_activation_input", &P::narrows_activation_input, "a fused activation saves its input in 8 bits"),
       config::boolean("remakes_from_narrow", &P::remakes_from_narrow, "narrows_activation_input: a fused activation is made again of its input in 8 bits"),
-      config::boolean("root_unit", &P::root_unit, "FSDP1: embedding, final norm and output layer are one unit, gathered from the start of a micro-batch to its end"),
+      config::boolean("root_unit", &P::root_unit, "FSDP: embedding, final norm and output layer are one unit, gathered from the start of a micro-batch to its end"),
       config::boolean("wraps_adapters", &P::wraps_adapters, "FSDP1: adapters are units of their own; false: what is frozen beside them is reduced as zeros"),
       config::boolean("upcasts_unquantised", &P::upcasts_unquantised, "4-bit weights: what stays 16 bit becomes fp32"),
       config::boolean("narrows_tables", &P::narrows_tables, "upcasts_unquantised: embedding and output layer go back to 16 bit"),

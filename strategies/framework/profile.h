@@ -210,7 +210,7 @@ struct FrameworkProfile {
   bool checkpoints_in_units = false;      // FSDP1: checkpoints are inside its units (apply_activation_checkpointing after wrapping); false: around them, whose forward then runs again
   bool narrows_activation_input = false;  // fused activations save their input in 8 bits (Megatron's activation_func_fp8_input_store)
   bool remakes_from_narrow = false;       // narrows_activation_input: where a fused activation is made again, it is of its input in 8 bits, and nothing else of it is kept; false: of the input as it was (Megatron)
-  bool root_unit = false;                 // FSDP1: what no wrapped module holds (embedding, final norm, output layer) is one unit, there from a micro-batch's start to its end
+  bool root_unit = false;                 // FSDP: what no wrapped module holds (embedding, final norm, output layer) is one unit, there from a micro-batch's start to its end
   bool wraps_adapters = false;            // FSDP1: adapters are units of their own, so that frozen weights have no gradient (PEFT's wrapping policy)
   bool upcasts_unquantised = false;       // 4-bit weights: what stays 16 bit becomes fp32 (prepare_model_for_kbit_training)
   bool narrows_tables = false;            // and embedding and output layer go back to 16 bit (TRL, peft_module_casting_to_bf16)
