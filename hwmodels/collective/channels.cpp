@@ -63,6 +63,17 @@ ChannelGraph search_rings(const Group& group) {
   return best;
 }
 
+ChannelGraph search_trees(const Group& group) {
+  ChannelGraph graph = search_rings(group);
+  if (group.nodes != 2) return graph;
+  const std::span<const double> list = speeds(group);
+  double intra = graph.speed_inter;
+  for (auto speed = list.rbegin(); speed != list.rend() && intra < 2 * graph.speed_inter; ++speed)
+    if (*speed > intra && *speed * graph.channels <= inside_limit(group) + 1e-9) intra = *speed;
+  graph.speed_intra = intra;
+  return graph;
+}
+
 ChannelGraph search_nvls(const Group& group) {
   // Racks have more heads than the list has slow speeds for.
   ChannelGraph graph{group.local, group.link / group.local, 0};

@@ -16,6 +16,9 @@ struct ChannelGraph {
 /// Rings and trees. Source: NVIDIA/nccl 2.30 src/graph/search.cc: per-channel speeds are tried from high to
 /// low and the largest total wins.
 ChannelGraph search_rings(const Group& group);
+/// Trees: as rings, but over two nodes each NIC carries the data once where the chain inside a node carries it twice, so the search goes on to
+/// speeds up to twice as high inside. Source: ncclTopoCompute, "increase bwIntra for trees (2 nodes or collnet)".
+ChannelGraph search_trees(const Group& group);
 /// NVLS: one channel ("head") per member of a node.
 ChannelGraph search_nvls(const Group& group);
 

@@ -20,15 +20,14 @@ class Tree final : public CollectiveAlgorithm {
   }
 
   double tuner_bandwidth(const Group& group, CollectiveKind, Protocol protocol) const override {
-    ChannelGraph graph = search_rings(group);
-    int channels = executed_ring_channels(group);
+    ChannelGraph graph = search_trees(group);
     double bus = graph.channels * (group.nodes <= 2 ? graph.speed_intra : graph.speed_inter);
     if (protocol == Protocol::simple)
-      bus = std::min(0.92 * bus, channels * tuning::tree_simple_per_channel(group));
+      bus = std::min(0.92 * bus, graph.channels * tuning::tree_simple_per_channel(group));
     if (protocol == Protocol::ll) bus = std::min(bus / 3.8, tuning::ll_max_bandwidth(group));
     if (protocol == Protocol::ll128)
       bus = std::min(bus * (group.nodes == 1 ? 7.0 / 9.0 : 120.0 / 128.0),
-                     channels * tuning::tree_ll128_per_channel(group));
+                     graph.channels * tuning::tree_ll128_per_channel(group));
     return 0.5 * bus;
   }
 

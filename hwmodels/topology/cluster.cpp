@@ -48,7 +48,7 @@ const Fields<NicDesign>& nic_fields() {
       integer("count", &NicDesign::count, "NICs for GPU traffic in one node", non_negative),
       rate("bandwidth", &NicDesign::bandwidth, "line rate of one NIC, one direction", non_negative),
       text("network", &NicDesign::network,
-           "infiniband, roce, efa, efa-untuned or tcp: latencies of hwmodels/data/collective/nccl.yaml"),
+           "infiniband, roce, slingshot, efa, efa-untuned or tcp: latencies of hwmodels/data/collective/nccl.yaml"),
       fraction("efficiency", &NicDesign::efficiency,
                "achieved part of the line rate in large ring collectives", between(0.01, 1)),
       integer("per_communicator", &NicDesign::per_communicator, "NICs that one communicator's rings go through; 0: all beside its members", non_negative),

@@ -34,6 +34,7 @@ class RowScenario {
     choose_setup();
     const bool command = profile_ == "megatron-core" && !arguments_.entries().empty();
     if (command && is_whole_command(arguments_)) {
+      if (const auto words = integer(row_, "vocab")) arguments_ = with_vocabulary(arguments_, *words);
       choose_degrees();
       choose_ranks();
     } else {

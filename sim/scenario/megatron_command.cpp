@@ -155,6 +155,12 @@ config::Value completed_command(const config::Value& command, const Scenario& co
   return c.take();
 }
 
+config::Value with_vocabulary(const config::Value& command, std::int64_t words) {
+  Command c(command);
+  if (!c.states({"padded_vocab_size", "tokenizer_type", "tokenizer_model", "merge_file"})) c.add("vocab_size", words);
+  return c.take();
+}
+
 std::int64_t steps_of_command(const std::string& arguments) {
   constexpr std::string_view kKey = "\"train-iters\":";
   const std::size_t at = arguments.find(kKey);

@@ -19,6 +19,9 @@ bool is_whole_command(const config::Value& command);
 /// The command with arguments for what the scenario of a table's columns holds and it does not state. Arguments of neither keep Megatron's defaults.
 config::Value completed_command(const config::Value& command, const Scenario& columns);
 
+/// The command with a vocabulary of so many words, where it says nothing of its own: neither a size nor a tokenizer.
+config::Value with_vocabulary(const config::Value& command, std::int64_t words);
+
 /// Steps that the command says it trains for (--train-iters); 0: it does not say.
 std::int64_t steps_of_command(const std::string& arguments);
 

@@ -43,6 +43,20 @@ TEST(Channels, MatchTheSearchOnReferenceSystems) {
   }
 }
 
+// Over two nodes each card carries an all-reduce's data once on a tree and 2(n-1)/n times on a ring: trees go on to higher speeds inside, as far as NVLink
+// has them. Measured: 123 GB/s of bus bandwidth over four 25 GB/s cards of Alps' nodes (nccl_published.csv), 183 over eight of a DGX A100 (Echo).
+TEST(Channels, TreesOverTwoNodesAreFasterInside) {
+  const Group alps = group_on("gh200-4", 2, 4);
+  EXPECT_EQ(search_trees(alps).channels, search_rings(alps).channels);
+  EXPECT_DOUBLE_EQ(search_trees(alps).speed_intra, 48);
+  EXPECT_DOUBLE_EQ(search_trees(alps).speed_inter, 24);
+  const Group four = group_on("gh200-4", 4, 4);
+  EXPECT_DOUBLE_EQ(search_trees(four).speed_intra, search_rings(four).speed_intra);
+  EXPECT_EQ(choose(alps, CollectiveKind::all_reduce, 134217728, {}).algorithm->id(), Algorithm::tree);
+  EXPECT_EQ(choose(four, CollectiveKind::all_reduce, 134217728, {}).algorithm->id(), Algorithm::ring);
+  EXPECT_EQ(choose(group_on("dgx-a100", 2, 8), CollectiveKind::all_reduce, 8e9, {}).algorithm->id(), Algorithm::ring);
+}
+
 // Measured on H200 (stas00/ml-engineering, NCCL 2.27.7): LL ring up to 1 MiB, NVLS from 2 MiB.
 TEST(Choice, HopperSwitchesFromLlRingToNvls) {
   Group group = group_on("dgx-h200", 1, 8);

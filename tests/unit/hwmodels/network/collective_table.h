@@ -75,6 +75,7 @@ inline std::pair<std::string, std::string> machine_of(const std::string& gpu, co
   }
   if (gpu == "H200-SXM-141GB") return {"dgx-h200", "h200-sxm"};
   if (gpu == "B200" || gpu == "B200-SXM") return {has(inter, "EFA") ? "p6-b200" : "dgx-b200", "b200-sxm"};
+  if (gpu == "GH200") return {"gh200-4", "gh200-96gb"};
   if (gpu == "B300") return {"dgx-b300", "b300-sxm"};
   if (gpu == "GB200") return {"gb200-nvl72-8nic", "gb200-nvl72"};
   if (gpu == "GB200 NVL72") return {"gb200-nvl72", "gb200-nvl72"};
