@@ -143,6 +143,8 @@ void deferred_head_rules(const model::ModelDescription& model, const Strategy& s
   rules.forbid(s.parallelism.degrees.pipeline == 1, key, "without pipeline stages there is no wait that the gradients could fill", "Leave the key out");
   rules.forbid(!model.final_norm, key, "a model without a last norm has an output layer that reads what the stage before it lets go", "Leave the key out");
   rules.forbid(!profile.fused_gradient_accumulation, key, "the gradients are made in the kept ones, which this job does not", "Set training.fused_gradient_accumulation: true, or leave the key out");
+  rules.forbid(profile.retains_graph, key, "under torch.distributed.pipelining a half of backward keeps the whole graph, the layers' outputs too, which gradients at the end of all passes would hold",
+               "Use a framework of Megatron's, or leave the key out");
   rules.forbid(!s.pipeline.schedule.starts_with("1f1b") && !s.pipeline.schedule.starts_with("interleaved-1f1b") && s.pipeline.schedule != "gpipe", key, "'" + s.pipeline.schedule + "' decides itself when weight gradients are made",
                "Use 1f1b or interleaved-1f1b, or leave the key out");
 }
@@ -435,7 +437,7 @@ std::vector<Diagnostic> problems_of(const model::ModelDescription& model, const 
   narrow_product_rules(model, s, profile, rules);
   rules.forbid(t.precision == Precision::fp8_rowwise && profile.transformer_engine, "training.precision", "Transformer Engine's fp8 has no scales per row", "Use fp8 or mxfp8, or framework torchtitan or torchtitan-compile");
   data_parallel_rules(s, profile, gpus_per_node, rules);
-  for (Diagnostic& problem : tuning_problems(model, s, profile)) rules.add(std::move(problem));
+  for (Diagnostic& problem : tuning_problems(model, s, profile, rules.empty())) rules.add(std::move(problem));
   if (s.memory.device_map.active() && rules.empty())
     for (Diagnostic& problem : device_map_problems(model, s, profile)) rules.add(std::move(problem));
   rules.forbid(s.backend != Backend::nccl && d.pipeline > 1, "cluster.backend", "Gloo and MPI send host tensors only (torch.distributed, table of backends): stages on GPUs cannot exchange activations", "Use nccl");

@@ -101,7 +101,7 @@ void StagePasses::run_unit(std::size_t u, int chunk, int micro_batch, Pass pass)
     deferred_.push_back({u, chunk, micro_batch});
     pass = Pass::input_gradients;
   }
-  begin_unit(u, chunk, micro_batch, pass);
+  begin_unit(u, micro_batch, pass);
   plan::Call call = unit_call(u, chunk, micro_batch, pass);
   if (data_.hooks_above() >= 0) {
     run_hooked(call, u, micro_batch, pass);
@@ -134,8 +134,7 @@ void StagePasses::run_hooked(plan::Call call, std::size_t u, int micro_batch, Pa
   }
 }
 
-void StagePasses::begin_unit(std::size_t u, int chunk, int micro_batch, Pass pass) {
-  if (stage_.units[u].checkpoint && (pass == Pass::backward || pass == Pass::input_gradients)) free_sent(u, chunk, micro_batch);
+void StagePasses::begin_unit(std::size_t u, int micro_batch, Pass pass) {
   if (pass == Pass::forward) graphs_.forward_begins(u, micro_batch);
   else if (pass != Pass::weight_gradients) graphs_.backward_of_unit_begins(u, micro_batch);
   if (pass == Pass::forward) data_.before_forward(u, micro_batch);
@@ -152,7 +151,7 @@ void StagePasses::end_unit(std::size_t u, int chunk, int micro_batch, Pass pass)
   if (pass != Pass::backward && pass != Pass::weight_gradients) return;
   const bool checkpoint = stage_.units[u].checkpoint;
   if (inputs_.active() && checkpoint) inputs_.done();
-  if (!checkpoint) free_sent(u, chunk, micro_batch);
+  free_sent(u, chunk, micro_batch);
   release(u, chunk, micro_batch);
   graphs_.backward_of_unit_is_over(u, micro_batch);
   if (u == chunks_[chunk].first) graphs_.backward_is_over(chunk, micro_batch);
@@ -252,7 +251,7 @@ StagePasses::Steps StagePasses::steps(std::size_t u, int chunk, int micro_batch,
     const std::uint32_t id = parts[k];
     const bool opens = k == 0, closes = k + 1 == parts.size();
     out.emplace_back([this, chunk, micro_batch, pass, u, id, opens, closes] {
-      if (opens) begin_unit(u, chunk, micro_batch, pass);
+      if (opens) begin_unit(u, micro_batch, pass);
       plan::Call call = unit_call(u, chunk, micro_batch, pass);
       call.block = id;
       stage_.append(call);
@@ -318,8 +317,7 @@ void StagePasses::release(std::size_t u, int chunk, int micro_batch) {
   if (u == c.first && c.neighbours.previous >= 0) frames_.below.drop(micro_batch, static_cast<std::size_t>(chunk));
 }
 
-/// Lets go of what a chunk's last unit sent on. One that runs again writes its output anew, to the same place: its first
-/// output goes before (PyTorch holds both while that unit's backward runs).
+/// Lets go of what a chunk's last unit sent on, once its backward is over.
 void StagePasses::free_sent(std::size_t u, int chunk, int micro_batch) {
   const StageChunk& c = chunks_[chunk];
   if (!stage_.keeps_sent() || u + 1 != c.last || c.neighbours.next_chunk >= 0 || c.neighbours.next < 0) return;

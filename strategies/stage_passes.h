@@ -52,7 +52,7 @@ class StagePasses {
   void run_unit(std::size_t unit, int chunk, int micro_batch, Pass pass);
   void run_hooked(plan::Call call, std::size_t unit, int micro_batch, Pass pass);
   std::vector<ModuleUse> module_uses();
-  void begin_unit(std::size_t unit, int chunk, int micro_batch, Pass pass);
+  void begin_unit(std::size_t unit, int micro_batch, Pass pass);
   void end_unit(std::size_t unit, int chunk, int micro_batch, Pass pass);
   void count(int chunk, Pass pass);
   /// Parts of a pass, each up to a place where compute would wait for communication.

@@ -18,13 +18,16 @@ class LinearLayer {
       : c_(context), tape_(tape), op_(context, tape), x_(x), name_(name), in_(in), out_(out), bias_(bias), split_(split) {}
   /// Adds the layer's node to the tape. Returns its output.
   TensorId write();
+  /// Temporaries from this number on are free for what others put around the product in its node.
+  static constexpr int kFirstFree = 18;
 
  private:
   /// Numbers of the node's temporaries; casts share one where they do not live at the same time.
   enum Temporary : int {
-    gathered_input = 0, partial_output = 1, gathered_gradient = 2, partial_input_gradient = 3, whole_weight = 5,
+    gathered_input = 0, partial_output = 1, gathered_gradient = 2, partial_input_gradient = 3,
     cast_input = 6, cast_gradient = 6, cast_weight = 7, transposed_weight = 7, transposed_gradient = 8, cast_weight_columns = 9,
     cast_gradient_columns = 10, transposed_input = 11, cast_input_columns = 12, transposed_narrow_weight = 13, unordered = 14,
+    whole_weight = 15,   // and the two after it, kFirstFree - 1 the last
   };
   /// What runs beside the products of a layer whose operands have fewer than 16 bits, in the order of forward and backward.
   struct Casts {

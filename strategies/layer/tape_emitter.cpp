@@ -188,8 +188,8 @@ void TapeEmitter::allocate(TensorId t, Category category) {
   if (state.live) return;
   const TapeTensor& info = tape_.tensors[static_cast<std::size_t>(root)];
   if (state.slot == kUnassigned) state.slot = new_slot(info.name);
-  // Made again while the layer above may still keep the first, for its weight gradients or otherwise.
-  if (backward_ && (split() || options_.above_retains) && state.slot == kOutputSlot) state.slot = new_slot(info.name + " again");
+  // Made again while somebody may still keep the first: the layer above, for its weight gradients or otherwise, or who sent it to the next stage.
+  if (backward_ && (split() || options_.above_retains || profile_.keeps_sent_output) && state.slot == kOutputSlot) state.slot = new_slot(info.name + " again");
   state.frame = Frame::own;
   state.live = true;
   out_->alloc(state.slot, info.bytes, category);

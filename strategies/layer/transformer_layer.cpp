@@ -6,6 +6,7 @@
 
 #include "strategies/layer/blocks.h"
 #include "strategies/layer/graph_capture.h"
+#include "strategies/layer/linear_layer.h"
 
 namespace rehearse::strategies {
 namespace {
@@ -146,7 +147,7 @@ TensorId repacked_attention(const LowerContext& c, Operators& op, Tape& tape, Te
   sequence_lengths(c, op, tape.nodes.back());
   const bool reorders = c.batch > 1, keeps_copy = reorders && !c.profile.asynchronous_row;
   const auto reorder = [&](const char* name) { return op.kernel(name, one, one, model::KernelKind::strided); };
-  constexpr int kReordered = 6;   // temporaries before it are the product's
+  constexpr int kReordered = LinearLayer::kFirstFree;
   if (reorders) {
     std::vector<Item>& b = tape.nodes.back().backward;
     b.insert(b.begin(), {Operators::alloc(kReordered, one), reorder("order gradients by sample"), {.kind = Item::Kind::release_output_gradients}});

@@ -110,7 +110,7 @@ std::vector<Diagnostic> selector_problems(const model::ModelDescription& model, 
   return out;
 }
 
-std::vector<Diagnostic> tuning_problems(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile) {
+std::vector<Diagnostic> tuning_problems(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, bool all_else_holds) {
   const Tuning& t = strategy.tuning;
   std::vector<Diagnostic> out;
   auto complain = [&](const char* key, std::string problem, std::string fix) { out.push_back({{}, key, std::move(problem), std::move(fix), ""}); };
@@ -130,7 +130,7 @@ std::vector<Diagnostic> tuning_problems(const model::ModelDescription& model, co
   if (t.four_bit() && t.format == FourBit::gptq && t.prompts()) complain("tuning.format", "LLaMA-Adapter is LitGPT's, whose 4-bit weights are bitsandbytes'", "Use nf4, or kind qlora");
   if (t.four_bit() && profile.fused_gradient_accumulation)
     complain("tuning.kind", "the framework profile '" + profile.name + "' has no 4-bit weights", "Use lora, or framework huggingface, litgpt or deepspeed");
-  if (!out.empty()) return out;
+  if (!out.empty() || !all_else_holds) return out;
 
   out = selector_problems(model, strategy, profile, "tuning.trainable", t.trainable);
   const Inventory inventory = take_inventory(model, strategy, profile);

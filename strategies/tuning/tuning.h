@@ -70,7 +70,8 @@ std::string tuning_signature(const Tuning& tuning, int layer);
 /// Selectors under `key` that are not written as such, or name what this model has not, with what it has.
 std::vector<Diagnostic> selector_problems(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, const char* key, const std::vector<std::string>& texts);
 
-/// Why this tuning cannot be, in the user's keys and words.
-std::vector<Diagnostic> tuning_problems(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile);
+/// Why this tuning cannot be, in the user's keys and words. `all_else_holds`: the strategy has no other mistake; what is in the model's layers is looked
+/// at only then, since there are none of a strategy with mistakes.
+std::vector<Diagnostic> tuning_problems(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, bool all_else_holds = true);
 
 }  // namespace rehearse::strategies

@@ -29,17 +29,21 @@ std::map<std::int64_t, int> hooks_of(const Result& r) {
   return found;
 }
 
-// FSDP1: 32 layers and the root, which holds embedding, norm and head. FSDP2: embedding and head are units of their own. Each has a forward and a backward.
+// 32 layers and the root, which holds embedding, norm and head; where the framework shards those by themselves, two units more than layers. Each has a
+// forward and a backward.
 TEST(FsdpHooks, TakeTheHostOncePerUnitAndPass) {
   for (const char* kind : {"fsdp1", "fsdp2"}) {
-    const Scenario s = job(kind);
-    ASSERT_GT(s.profile.unit_host, Duration{});
-    ASSERT_NE(s.profile.unit_host, s.profile.unit_backward_host);
-    const std::map<std::int64_t, int> found = hooks_of(simulate(s));
-    EXPECT_EQ(found.size(), 2U) << kind;
-    const int units = found.at(s.profile.unit_host.count());
-    EXPECT_EQ(units, s.strategy.data_parallel.kind == strategies::DataParallelKind::fsdp1 ? 33 : 34) << kind;
-    EXPECT_EQ(found.at(s.profile.unit_backward_host.count()), units) << kind;
+    for (const bool root : {true, false}) {
+      Scenario s = job(kind);
+      s.profile.root_unit = root;
+      ASSERT_GT(s.profile.unit_host, Duration{});
+      ASSERT_NE(s.profile.unit_host, s.profile.unit_backward_host);
+      const std::map<std::int64_t, int> found = hooks_of(simulate(s));
+      EXPECT_EQ(found.size(), 2U) << kind;
+      const int units = found.at(s.profile.unit_host.count());
+      EXPECT_EQ(units, root ? 33 : 34) << kind;
+      EXPECT_EQ(found.at(s.profile.unit_backward_host.count()), units) << kind;
+    }
   }
   EXPECT_TRUE(hooks_of(simulate(job("ddp"))).empty());
 }

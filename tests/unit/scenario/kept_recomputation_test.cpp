@@ -91,30 +91,33 @@ TEST(KeptRecomputation, WorksUnderPipelines) {
   }
 }
 
-// FSDP1's root holds embedding, final norm and output layer: one gather of each per micro-batch, there to the end of backward.
+// FSDP's root holds embedding, final norm and output layer: one gather of each per micro-batch, there to the end of backward.
 TEST(RootUnit, StaysFromBeginningToEnd) {
   const model::ModelDescription model = small_llama(6);
-  st::Strategy s = small_job(8, 1, 2);
-  s.data_parallel.kind = st::DataParallelKind::fsdp1;
-  st::FrameworkProfile profile = st::load_profile("plain");
-  const auto gathered = [&] {
-    const plan::Plan plan = st::write_plan(model, s, profile, 8);
-    std::int64_t bytes = 0;
-    for (const plan::Call& call : plan.classes[0].program.step)
-      if (call.phase == plan::Phase::parameter_gather)
-        for (const plan::Instruction& i : plan.blocks[call.block].timing)
-          if (i.op == plan::Opcode::collective) bytes += plan.collectives[i.index].bytes.value;
-    return bytes;
-  };
-  constexpr std::int64_t kTable = 4096 * 512 * 2;
-  const std::int64_t apart = gathered();
-  const StepBytes before = bytes_of(model, s, profile);
-  profile.root_unit = true;
-  EXPECT_EQ(apart - gathered(), 2 * kTable);   // the embedding's table, once more for backward, twice
-  const StepBytes after = bytes_of(model, s, profile);
-  EXPECT_EQ(after.persistent, before.persistent);
-  // After forward: the embedding's table too.
-  EXPECT_EQ(after.after_forward - before.after_forward, kTable);
+  for (const st::DataParallelKind kind : {st::DataParallelKind::fsdp1, st::DataParallelKind::fsdp2}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    st::Strategy s = small_job(8, 1, 2);
+    s.data_parallel.kind = kind;
+    st::FrameworkProfile profile = st::load_profile("plain");
+    const auto gathered = [&] {
+      const plan::Plan plan = st::write_plan(model, s, profile, 8);
+      std::int64_t bytes = 0;
+      for (const plan::Call& call : plan.classes[0].program.step)
+        if (call.phase == plan::Phase::parameter_gather)
+          for (const plan::Instruction& i : plan.blocks[call.block].timing)
+            if (i.op == plan::Opcode::collective) bytes += plan.collectives[i.index].bytes.value;
+      return bytes;
+    };
+    constexpr std::int64_t kTable = 4096 * 512 * 2;
+    const std::int64_t apart = gathered();
+    const StepBytes before = bytes_of(model, s, profile);
+    profile.root_unit = true;
+    EXPECT_EQ(apart - gathered(), 2 * kTable);   // the embedding's table, once more for backward, twice
+    const StepBytes after = bytes_of(model, s, profile);
+    EXPECT_EQ(after.persistent, before.persistent);
+    // After forward: the embedding's table too.
+    EXPECT_EQ(after.after_forward - before.after_forward, kTable);
+  }
 }
 
 // Wrapping: parameters of a unit, the flat copy of them and this rank's shard are there at once. The root's are the most here.
