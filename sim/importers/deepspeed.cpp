@@ -71,12 +71,23 @@ class DeepSpeed {
     }
     for (const std::string& key : {bf16, fp16})
       if (is_auto(key)) in_.use(key, "auto: training.precision of the scenario");
+    if (precision_ == "bf16") read_narrow_states();
     read_reduced_format();
     for (const char* key : {"data_types.param_dtype", "data_types.buffer_dtype"})
       if (const auto type = in_.word(key)) {
         if (our_format(*type) == precision_) in_.use(key, "the format of training.precision");
         else in_.refuse(key, "a number format of its own for parameters or buffers");
       }
+  }
+
+  /// Source: runtime/zero/stage3.py and stage_1_and_2.py (0.18.3 on): master weights and gradients in bf16, and with them, where asked for, moments.
+  void read_narrow_states() {
+    constexpr const char *kMaster = "bf16.bf16_master_weights_and_grads", *kMoments = "bf16.bf16_optimizer_states";
+    if (in_.flag(kMaster).value_or(false)) {
+      in_.set("profile.master_parameter", "bf16", kMaster);
+      if (!in_.has("data_types.grad_accum_dtype") && !in_.stated("data_parallel.gradient_dtype")) in_.set("data_parallel.gradient_dtype", "bf16", kMaster);
+    }
+    if (in_.flag(kMoments).value_or(false)) in_.set("training.optimizer_state_dtype", "bf16", kMoments);
   }
 
   /// Under sequence parallelism gradients are reduced in a format of its own, fp32 unless given. Source: runtime/engine.py, _configure_distributed_model.

@@ -135,7 +135,6 @@ constexpr Unsimulated kUnsimulated[] = {
     {"zero_optimization.offload_optimizer.super_offload", "false", "SuperOffload"},
     {"zero_optimization.zenflow*", "", "ZenFlow"},
     {"fp16.fp16_master_weights_and_grads", "false", "16-bit master weights"},
-    {"bf16.bf16_master_weights_and_grads", "false", "16-bit master weights"},
     {"bf16.bf16_optimizer_states", "false", "16-bit optimizer states"},
     {"amp.enabled", "false|auto", "Apex mixed precision"},
     {"use_data_before_expert_parallelism", "false", "another order of experts and replicas"},

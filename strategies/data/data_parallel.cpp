@@ -93,7 +93,7 @@ DataParallelWriter::Share DataParallelWriter::share(bool sharded, std::int64_t g
     mine.gradients += usual * gradient + wide * 4;
     mine.states += divided(own_states(part)) + usual * state_bytes() + wide * moments() * 4;
     mine.later += divided(own_states(part)) + (usual * bits(profile().optimizer_state) / 8 + wide * 4) * moments();
-    mine.master = mine.master || (profile().master_bytes() == 4 && usual > 0);
+    mine.master = mine.master || (profile().updates_master() && usual > 0);
   }
   return mine;
 }

@@ -72,7 +72,7 @@ void DataParallelWriter::update_weights(const Unit& u, std::int64_t gradient, pl
     const std::int64_t stored = w.elements * (w.wide_bytes > 0 ? w.wide_bytes : stored_bytes()), gradients = w.elements * (w.wide_bytes > 0 ? 4 : gradient);
     const std::int64_t copy = w.wide_bytes == 0 ? profile().master_bytes() * w.elements : 0;
     const std::int64_t states = copy + strategies::state_bytes(w, optimizer, w.wide_bytes > 0 ? 4 : bits(profile().optimizer_state) / 8);
-    block.kernel(builder().kernel({.kind = KernelKind::optimizer, .dtype = DType::fp32, .bytes_read = traffic(gradients + states + (copy == 4 * w.elements ? 0 : stored)), .bytes_written = traffic(states + stored),
+    block.kernel(builder().kernel({.kind = KernelKind::optimizer, .dtype = DType::fp32, .bytes_read = traffic(gradients + states + (copy > 0 && profile().updates_master() ? 0 : stored)), .bytes_written = traffic(states + stored),
                                    .elements = optimizer == Optimizer::adamw && passes == 1.0 ? w.elements : 0, .flops = 12.0 * static_cast<double>(w.elements), .name = "optimizer step"}),
                  host());
   }

@@ -48,7 +48,7 @@ void Zero3::setup() {
   persistent("persistent parameters", kept, Category::parameter);
   persistent("second partition", seconds, Category::parameter);
   // Whatever the model has, the bucket has its full size (stage3.py, _setup_for_real_optimizer).
-  persistent("reduce bucket", bucket_ * parameter_bytes_, Category::communication);
+  persistent("reduce bucket", bucket_ * bucket_element_bytes(), Category::communication);
   if (!offloads_optimizer()) persistent("gradient partition", my_share().gradients, Category::gradient);
 }
 

@@ -43,6 +43,8 @@ class Zero3 final : public ShardedWriter {
   void end_evaluation() override;
 
  private:
+  /// Of the bucket that gradients are put into.
+  std::int64_t bucket_element_bytes() const { return profile().bucket_in_reduce_format ? reduce_bytes_ : parameter_bytes_; }
   enum class State : std::uint8_t { away, in_flight, available };
   enum ParameterSlot : std::uint32_t { kGatheredValues, kSecond, kSecondMade };
   struct Parameter {

@@ -27,7 +27,7 @@ void Zero3::into_bucket(std::size_t unit, int weight, const Weight& w) {
     b.record(Stream::compute, kMade);
     b.wait(Stream::data_reduce, kMade);
     if (!fits) return;
-    elementwise(b, "copy to bucket", bytes, bytes, Stream::data_reduce);
+    elementwise(b, "copy to bucket", bytes, w.elements * bucket_element_bytes(), Stream::data_reduce);
     b.free(slot, Frame::unit);
   });
   if (!fits) waiting_.push_back({unit, weight});
@@ -71,8 +71,8 @@ void Zero3::reductions_issued() {
 void Zero3::reduce_bucket(Part part, bool first, bool last) {
   const std::int64_t elements = elements_[part == Part::experts];
   if (elements == 0) return;
-  const bool one = gradients_ == 1 && elements % stage_.sizes.sharing(part) == 0 && reduce_bytes_ == parameter_bytes_;
-  const std::int64_t bytes = elements * reduce_bytes_, made = elements * parameter_bytes_, shard = divided(elements, part) * stored_bytes();
+  const bool one = gradients_ == 1 && elements % stage_.sizes.sharing(part) == 0 && reduce_bytes_ == bucket_element_bytes();
+  const std::int64_t bytes = elements * reduce_bytes_, made = elements * bucket_element_bytes(), shard = divided(elements, part) * stored_bytes();
   const std::string name = std::string(part == Part::experts ? "reduce experts' bucket " : "reduce bucket ") + std::to_string(elements) + (profile().list_part_host > Duration{} ? " of " + std::to_string(gradients_) : "") + (one ? " alone" : "") + (first ? " first" : "") + (last ? " last" : "") + to_disk_text(shard / stored_bytes(), last);
   append(name, Phase::gradient_reduction, stage_.persistent, plan::kNoFrame, [&](plan::BlockWriter& w) {
     w.host(profile().reduction_host);

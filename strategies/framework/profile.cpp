@@ -102,7 +102,8 @@ config::Field<P> fusion(const char* name, Member P::*member, const char* doc) {
                                             {"compiled", Fusion::compiled, "TorchInductor; pointwise results are made again in backward where no matrix product reads them"}});
 }
 
-config::Field<P> format(const char* name, DType P::*member, const char* doc) {
+template <class Member>   // DType, or an optional one
+config::Field<P> format(const char* name, Member P::*member, const char* doc) {
   return config::choice(name, member, doc, {{"fp32", DType::fp32, ""}, {"fp16", DType::fp16, ""}, {"bf16", DType::bf16, ""}});
 }
 
@@ -204,9 +205,11 @@ const config::Fields<P>& fields() {
       config::boolean("compiled", &P::compiled, "torch.compile on each layer"),
       format("stored_parameter", &P::stored_parameter, "what modules hold"),
       config::boolean("master_parameters", &P::master_parameters, "fp32 copy beside 16-bit parameters"),
+      format("master_parameter", &P::master_parameter, "format of that copy"),
       config::boolean("parameter_remainders", &P::parameter_remainders, "of that copy only the 16 bits that the parameters lack (Apex's store_param_remainders)"),
       format("gradient", &P::gradient, "accumulated gradients"),
       format("reduce", &P::reduce, "gradient reduction"),
+      format("context_reduce", &P::context_reduce, "the same under context parallelism, where it is another"),
       config::boolean("wide_bf16_in_stages", &P::wide_bf16_in_stages, "bf16 training under pipeline stages, or under ZeRO-1 with fp32 gradients asked for, adds the 16-bit gradients of each micro-batch to whole fp32 ones"),
       format("wide_bf16_reduce", &P::wide_bf16_reduce, "the format in which those are reduced"),
       config::boolean("wide_bf16_gradients", &P::wide_bf16_gradients, "training accumulates and reduces gradients in fp32, but training in fp16 in 16 bits"),
@@ -245,6 +248,7 @@ const config::Fields<P>& fields() {
       config::boolean("narrows_tables", &P::narrows_tables, "upcasts_unquantised: embedding and output layer go back to 16 bit"),
       config::integer("bucket_elements", &P::bucket_elements, "gradient bucket; 0: one bucket", config::non_negative),
       config::integer("bucket_elements_per_rank", &P::bucket_elements_per_rank, "buckets have at least this times the data-parallel degree", config::non_negative),
+      config::boolean("bucket_in_reduce_format", &P::bucket_in_reduce_format, "ZeRO-3: the bucket has the format in which gradients are reduced"),
       config::boolean("bucket_by_layer", &P::bucket_by_layer, "distributed optimizer: a bucket is a layer, under pipeline stages a chunk, whatever its size"),
       config::bytes("replica_bucket", &P::replica_bucket, "sharded parameters: shards whose gradients are summed over replicas in one go; 0: a unit's", config::non_negative),
       config::boolean("overlap_gradient_reduce", &P::overlap_gradient_reduce, "reduction runs under backward"),
@@ -468,7 +472,10 @@ FrameworkProfile with_choices(FrameworkProfile p, const Strategy& strategy) {
   }
   p.gradient = strategy.data_parallel.gradient_dtype.value_or(p.gradient);
   p.optimizer_state = training.optimizer_state_dtype.value_or(p.optimizer_state);
-  if (strategy.parallelism.degrees.context > 1) p.loss = p.context_loss.value_or(p.loss);
+  if (strategy.parallelism.degrees.context > 1) {
+    p.loss = p.context_loss.value_or(p.loss);
+    p.reduce = p.context_reduce.value_or(p.reduce);
+  }
   p.loss = training.cross_entropy.value_or(p.loss);
   p.overlap_tensor = strategy.parallelism.overlap_tensor.value_or(p.overlap_tensor);
   p.expandable_segments = strategy.memory.expandable_segments.value_or(p.expandable_segments);

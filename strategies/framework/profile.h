@@ -168,11 +168,15 @@ struct FrameworkProfile {
   // Number formats
   DType stored_parameter = DType::bf16;   // what the module holds (fp32 under autocast / FSDP)
   bool master_parameters = true;          // fp32 copy beside 16-bit parameters
-  bool parameter_remainders = false;      // of that copy only the 16 bits that the parameters lack
+  DType master_parameter = DType::fp32;   // format of that copy; bf16: DeepSpeed's bf16_master_weights_and_grads
+  bool parameter_remainders = false;      // of a copy in fp32 only the 16 bits that the parameters lack
   /// Bytes per element that the optimizer keeps of the parameters themselves.
-  std::int64_t master_bytes() const { return !master_parameters ? 0 : parameter_remainders ? 2 : 4; }
+  std::int64_t master_bytes() const { return !master_parameters ? 0 : parameter_remainders ? 2 : bits(master_parameter) / 8; }
+  /// An update reads them and not the parameters themselves.
+  bool updates_master() const { return master_parameters && !parameter_remainders; }
   DType gradient = DType::fp32;           // accumulated gradient
   DType reduce = DType::fp32;             // gradient reduction on the wire
+  std::optional<DType> context_reduce;    // the same under context parallelism, where it is another (DeepSpeed's seq_parallel_communication_data_type)
   bool wide_bf16_in_stages = false;       // bf16 training under pipeline stages, or under ZeRO-1 with fp32 gradients asked for: a micro-batch's 16-bit gradients live until its backward is over, then go into whole fp32 ones, which are reduced (DeepSpeed's BF16_Optimizer)
   DType wide_bf16_reduce = DType::fp32;   // format in which those are reduced
   bool wide_bf16_gradients = false;       // training accumulates and reduces gradients in fp32, but training in fp16 in 16 bits (Megatron-LM)
@@ -218,6 +222,7 @@ struct FrameworkProfile {
   // Data parallelism and step
   std::int64_t bucket_elements = 0;       // gradient bucket in elements (0: one bucket)
   std::int64_t bucket_elements_per_rank = 0;    // where larger: this times the data-parallel degree (Megatron)
+  bool bucket_in_reduce_format = false;   // ZeRO-3: the bucket has the format in which gradients are reduced (DeepSpeed from 0.17.2 on); false: their own
   bool bucket_by_layer = false;           // distributed optimizer: a bucket is a layer, under pipeline stages a chunk; what is in no layer goes with the first one (NeMo under Apex's Adam)
   Bytes replica_bucket{};                 // sharded parameters: gradients are summed over replicas once so many bytes of shards are there; 0: unit by unit
   bool overlap_gradient_reduce = true;
