@@ -20,6 +20,20 @@ std::string shown_file(const std::string& file) {
   return relative.begin() != relative.end() && *relative.begin() != ".." ? relative.generic_string() : file;
 }
 
+/// Seconds by cause. A rank that comes to a step before others, and is no later than they at its end, has waited for longer than ranks wait in a row of
+/// steps: what is beyond the step goes.
+std::array<double, executor::kCauses> within_step(const executor::ClassTiming& timing, double step) {
+  std::array<double, executor::kCauses> seconds{};
+  double beyond = -step;
+  for (std::size_t k = 0; k < seconds.size(); ++k) beyond += seconds[k] = to_seconds(Duration{timing.time[k]});
+  for (const executor::Cause waiting : {executor::Cause::idle, executor::Cause::bubble, executor::Cause::pipeline_message}) {
+    double& waited = seconds[static_cast<std::size_t>(waiting)];
+    const double cut = std::clamp(beyond, 0.0, waited);
+    waited -= cut, beyond -= cut;
+  }
+  return seconds;
+}
+
 }  // namespace
 
 Utilisation utilisation_of(const Result& r) {
@@ -29,7 +43,7 @@ Utilisation utilisation_of(const Result& r) {
   u.hardware_flops_per_second = r.flops.hardware / r.step_time;
   u.mfu = u.model_flops_per_second / r.peak_flops_per_gpu;
   u.mfu_full = r.flops.model_full / r.step_time / r.peak_flops_per_gpu;
-  u.hfu = u.hardware_flops_per_second / r.peak_flops_per_gpu;
+  u.hfu = r.flops.hardware_at_peak / r.step_time / r.peak_flops_per_gpu;
   return u;
 }
 
@@ -38,9 +52,12 @@ StepAccount account_of(const Result& r) {
   if (r.classes.empty()) return a;
   double ranks = 0;
   for (const auto& c : r.classes) ranks += c.ranks;
-  for (std::size_t k = 0; k < a.mean.size(); ++k) {
-    a.critical[k] = to_seconds(Duration{r.classes[r.critical_class].timing.time[k]});
-    for (const auto& c : r.classes) a.mean[k] += to_seconds(Duration{c.timing.time[k]}) * c.ranks / ranks;
+  for (std::size_t i = 0; i < r.classes.size(); ++i) {
+    const auto time = within_step(r.classes[i].timing, r.step_time);
+    for (std::size_t k = 0; k < a.mean.size(); ++k) {
+      if (i == r.critical_class) a.critical[k] = time[k];
+      a.mean[k] += time[k] * r.classes[i].ranks / ranks;
+    }
   }
   return a;
 }

@@ -70,7 +70,7 @@ std::string speed(const Scenario& s, const Result& r) {
   text += item("model FLOP/s per GPU", si_text(u.model_flops_per_second, "FLOPS"), "of " + si_text(r.peak_flops_per_gpu, "FLOPS") + ", the dense peak used below");
   text += item("MFU, causal", percent_text(u.mfu), mfu_formula(s));
   text += item("MFU, PaLM", percent_text(u.mfu_full), "the same with the whole attention square, as most logs have");
-  text += item("HFU", percent_text(u.hfu), "what GEMM and attention kernels execute, recomputation too");
+  text += item("HFU", percent_text(u.hfu), "what products, attention, scans execute, recomputed too");
   return text;
 }
 

@@ -19,60 +19,6 @@ namespace {
 
 namespace st = strategies;
 
-/// Matrix-product operations of one token's forward pass, and of its attention with all or half of the score square.
-FlopCount count_flops(const Scenario& s, const plan::Plan& plan) {
-  FlopCount count;
-  const auto& m = s.model;
-  const double tokens = static_cast<double>(s.strategy.training.global_batch_size) * static_cast<double>(s.strategy.training.sequence_length);
-  const double sequence = static_cast<double>(s.strategy.training.sequence_length);
-  const std::int64_t attended = s.strategy.training.attended_length();
-  const double h = static_cast<double>(m.hidden);
-  double products = h * static_cast<double>(m.vocab), full = 0, causal = 0;
-  const double matrices = m.gated_mlp ? 3 : 2;
-  const std::int64_t value_dim = m.latent.present() ? m.latent.v_head_dim : m.head_dim;
-  const double scores = static_cast<double>(m.query_width() + m.heads * value_dim);   // q k^T and its product with v
-  const auto projections = static_cast<double>(model::attention_matrix_parameters(m));
-  // A state-space scan is counted as Megatron counts it: seven operations per channel and value of state (megatron/training/training.py,
-  // num_floating_point_operations, mamba_layer_flops).
-  const double mixer = h * static_cast<double>(m.state_space.projected() + m.state_space.inner()) + 3.5 * static_cast<double>(m.state_space.inner() * m.state_space.state);
-  // A delta rule as well: four products of a key's and a value's width per head (the same file, linear_self_attn_term), without the convolution.
-  const model::DeltaNet& delta = m.delta_net;
-  const double delta_mixer = h * static_cast<double>(delta.projected() + delta.inner()) + 4 * static_cast<double>(delta.inner() * delta.key_dim);
-  for (const model::Layer& layer : m.layers) {
-    if (layer.mixer == model::Mixer::attention) products += projections;
-    if (layer.mixer == model::Mixer::delta_net) products += delta_mixer;
-    if (layer.mixer == model::Mixer::state_space) products += mixer;
-    if (!layer.feed_forward) {
-    } else if (layer.moe) {
-      const double latent = static_cast<double>(m.experts.latent), inside = latent > 0 ? latent : h;
-      products += h * (static_cast<double>(m.experts.experts) + static_cast<double>(m.experts.shared_ffn_hidden) * matrices + 2 * latent);
-      products += inside * static_cast<double>(m.experts.top_k * m.experts.ffn_hidden) * matrices;
-    } else {
-      products += h * static_cast<double>(m.ffn_hidden) * matrices;
-    }
-    if (layer.mixer != model::Mixer::attention) continue;
-    full += scores * sequence;
-    causal += scores * model::attention_area(attended, attended, true, layer.window) / static_cast<double>(attended);
-  }
-  const double passes = s.strategy.training.phase == st::StepKind::evaluation ? 1 : 3;
-  count.model_full = passes * 2 * (products + full) * tokens;
-  count.model_causal = passes * 2 * (products + causal) * tokens;
-  std::vector<double> by_block;
-  for (const plan::Block& b : plan.blocks) {
-    double sum = 0;
-    for (const plan::Instruction& i : b.timing)
-      if (i.op == plan::Opcode::kernel) {
-        const model::KernelSpec& k = plan.kernels[i.index];
-        const bool counted = model::is_product(k.kind) || k.kind == model::KernelKind::attention_forward || k.kind == model::KernelKind::attention_backward;
-        if (counted) sum += model::flops_of(k).value;
-      }
-    by_block.push_back(sum);
-  }
-  for (const plan::RankClass& c : plan.classes)
-    for (const plan::Call& call : c.program.step) count.hardware += by_block[call.block] * c.ranks;
-  return count;
-}
-
 /// The clock counts 106 days in picoseconds. Two steps are run, in which stages may wait for each other in turn and work that
 /// contends takes longer than alone: this leaves room for five times.
 constexpr double kLongestStep = 10 * 86400.0;  // seconds
@@ -356,10 +302,6 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
     result.classes[i].parameters = parameters[static_cast<std::size_t>(layout.coordinates_of(result.plan.classes[i].representative).pipeline)];
   }
   result.flops = count_flops(s, result.plan);
-  const double gpus = static_cast<double>(s.gpus());
-  result.flops.model_causal /= gpus;
-  result.flops.model_full /= gpus;
-  result.flops.hardware /= gpus;
   result.peak_flops_per_gpu = s.cluster.gpu.peak.at(product_format(s.strategy.training.precision)).value;
 
   const bool progress = options.memory && executor::records_streams(result.plan);

@@ -7,6 +7,7 @@
 #include "sim/executor/memory.h"
 #include "sim/executor/memory_cache.h"
 #include "sim/executor/timing.h"
+#include "sim/scenario/flops.h"
 #include "sim/scenario/scenario.h"
 
 namespace rehearse::scenario {
@@ -21,13 +22,6 @@ struct ClassResult {
   Bytes unified;                           // the same: what of unified memory has room there
   bool needs_more = false;                 // more than the simulated allocator's addresses: memory is a lower bound
   Bytes peak_device() const { return memory.peak_reserved + context + communicators + misc + unified; }
-};
-
-/// How operations are counted: facts/accounting in the report's legend.
-struct FlopCount {
-  double model_causal = 0;    // per step, all ranks: forward + 2 x backward, attention over the causal half
-  double model_full = 0;      // the same with the whole attention square (PaLM)
-  double hardware = 0;        // what the kernels execute, recomputation included
 };
 
 /// Bytes that one node's ranks keep in host memory and on NVMe.
