@@ -65,6 +65,7 @@ Largest largest_model(const Case& job, const std::function<void(int)>& progress)
     if (progress) progress(++asked);
     const std::int64_t hidden = 128 * n, mlp = (8 * hidden / 3 + 255) / 256 * 256;
     std::vector<std::string> settings{fmt::format("model={{layers: {}, hidden: {}, heads: {}, ffn_hidden: {}, vocab: {}}}", n, hidden, n, mlp, s.model.vocab)};
+    if (d.expert > 1) settings.emplace_back("parallelism.expert=1");   // the models that are tried have no experts
     const auto answer = job.ask(settings, &why);
     if (!answer) return std::nullopt;
     return Sized{n, fmt::format("{} layers, hidden {}", n, hidden), 0, std::move(settings), *answer};

@@ -29,7 +29,8 @@ void check_length(const Scenario& s, const plan::Plan& plan, const executor::Cos
   for (std::size_t i = 0; i < plan.classes.size(); ++i) longest = std::max(longest, executor::serial_seconds(plan, costs, i));
   longest *= s.strategy.parallelism.degrees.pipeline;
   if (longest < kLongestStep) return;
-  throw ConfigError(Diagnostic{{s.file, 0, 0}, "training", fmt::format("one step is {} of work for a pipeline, more than {:.0f} days cannot be simulated", std::isfinite(longest) ? fmt::format("{:.3g} days", longest / 86400) : "an endless time", kLongestStep / 86400),
+  throw ConfigError(Diagnostic{{s.file, 0, 0}, "training", fmt::format("one step is {} of work{}, more than {:.0f} days cannot be simulated", std::isfinite(longest) ? fmt::format("{:.3g} days", longest / 86400) : "an endless time",
+                                                                         s.strategy.parallelism.degrees.pipeline > 1 ? " for a pipeline" : "", kLongestStep / 86400),
                                "Use more or faster GPUs, a shorter sequence or a smaller global_batch_size", ""});
 }
 

@@ -388,6 +388,14 @@ TEST(Largest, BetterTechniquesTrainLargerModels) {
   EXPECT_GT(sharded, 4 * plain);
 }
 
+// The models that are tried are dense: degrees that only experts have are left out.
+TEST(Largest, OfAJobWithExpertsIsDense) {
+  const Largest l = largest_model(job("model: mixtral-8x7b\ncluster: {node: dgx-h100}\ntraining: {sequence_length: 4096, global_batch_size: 8, framework: huggingface}\nparallelism: {expert: 8}\ndata_parallel: {kind: fsdp2}\n"));
+  ASSERT_TRUE(l.largest.has_value()) << l.refusal;
+  const std::vector<std::string>& settings = l.tried[*l.largest].settings;
+  EXPECT_NE(std::find(settings.begin(), settings.end(), "parallelism.expert=1"), settings.end());
+}
+
 // The user's notes, B.13: about 7, 20 and 70 B parameters, and hundreds of billions. States alone are 16 bytes per parameter on one
 // GPU; 4.25 in the update of ZeRO-2 over 8, whose shard of the gradients is widened for it; with the optimizer on the CPU, 18 bytes of
 // host memory end it: fp32 parameters, moments and gradients, and 16-bit sums of gradients.
