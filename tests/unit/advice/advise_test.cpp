@@ -390,7 +390,8 @@ TEST(Largest, BetterTechniquesTrainLargerModels) {
 
 // The models that are tried are dense: degrees that only experts have are left out.
 TEST(Largest, OfAJobWithExpertsIsDense) {
-  const Largest l = largest_model(job("model: mixtral-8x7b\ncluster: {node: dgx-h100}\ntraining: {sequence_length: 4096, global_batch_size: 8, framework: huggingface}\nparallelism: {expert: 8}\ndata_parallel: {kind: fsdp2}\n"));
+  const std::string text = "model: mixtral-8x7b\ncluster: {node: dgx-h100}\ntraining: {sequence_length: 4096, global_batch_size: 8, framework: huggingface}\nparallelism: {expert: 8}\ndata_parallel: {kind: fsdp2}\n";
+  const Largest l = largest_model({config::parse_document(text, "job.yaml").root, "job.yaml"});
   ASSERT_TRUE(l.largest.has_value()) << l.refusal;
   const std::vector<std::string>& settings = l.tried[*l.largest].settings;
   EXPECT_NE(std::find(settings.begin(), settings.end(), "parallelism.expert=1"), settings.end());
