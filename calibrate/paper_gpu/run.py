@@ -47,7 +47,7 @@ def library():
         unfinished = folder / f".{os.getpid()}.so"
         subprocess.run(["g++", "-std=c++20", "-O2", "-shared", "-fPIC", *flags, f"-I{HERE.parent.parent}", *map(str, sources[: len(list(HERE.glob("*.cpp")))]), "-ldl", "-o", str(unfinished)], check=True)
         unfinished.rename(target)
-        for name in ("libcuda.so", "libcuda.so.1"):  # Triton links its launchers to the first, PyTorch loads the second
+        for name in ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"):  # Triton links its launchers to the first, PyTorch loads the others
             (folder / name).unlink(missing_ok=True)
             (folder / name).symlink_to(target.name)
     return folder

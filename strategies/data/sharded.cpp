@@ -67,6 +67,7 @@ class Sharded final : public ShardedWriter {
   /// (`not state._is_root`); _fully_shard/_fsdp_state.py, _lazy_init (the root's reshard_after_forward is False unless asked for).
   void after_forward(std::size_t unit, int micro_batch) override {
     if (!of_root(unit)) ShardedWriter::after_forward(unit, micro_batch);
+    let_copied_out_go(unit);
   }
   void after_input_gradients(std::size_t unit, int) override {
     if (!defers_ && !of_root(unit)) release(unit, Phase::backward);
@@ -130,6 +131,8 @@ class Sharded final : public ShardedWriter {
   static constexpr std::uint32_t kLeaving = Stage::kPersistentSlots - 14, kLeft = Stage::kPersistentSlots - 15;   // gradient shard on its way down
   static constexpr int kScaleOperators = 4;   // torchao's amax_to_scale: to fp64, clamp, divide, to fp32
   static constexpr std::uint32_t kReduceInput = Stage::kPersistentSlots - 4;  // one reduce-scatter input in flight
+  static constexpr std::uint32_t kCastShard = Stage::kPersistentSlots - 38;
+  static constexpr std::uint32_t kCopiedOut = Stage::kPersistentSlots - 37;   // what the last unit of forward gathered
 
   /// Reduced gradient shards go down at once and are not kept.
   bool gradients_leave() const { return offloads_optimizer() && stage_.strategy.memory.offload.ratio == 1; }
@@ -211,7 +214,6 @@ class Sharded final : public ShardedWriter {
       const std::int64_t dense = gathered_bytes(u, Part::dense), experts = gathered_bytes(u, Part::experts);
       const std::int64_t shard = divided(dense, Part::dense) + divided(experts, Part::experts), narrow = divided(u.tape->narrow_elements(), Part::dense);
       const std::int64_t wide_stored = (shard - narrow) / parameter_bytes_ * stored_bytes();
-      w.alloc(extra(u, kGathered), bytes, Category::communication, Frame::unit, Stream::data_gather);
       if (offloads_parameters()) {  // the shard comes up first
         const Offload& o = stage_.strategy.memory.offload;
         const std::uint32_t there = Stage::kPersistentSlots - 9;
@@ -224,10 +226,17 @@ class Sharded final : public ShardedWriter {
       }
       for (const Weight& weight : u.tape->weights)
         if (gathered_narrow(weight)) cast_shard(weight, w);
-      // copy-in casts the rest of the local shard into the all-gather input
-      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = wide_stored + narrow, .bytes_written = shard, .name = "gather copy-in"}), host(), Stream::data_gather);
+      // FSDP2 casts the local shard into a flat tensor of its own before it copies it in (_fsdp_collectives.py, _get_param_all_gather_inputs).
+      const bool casts = copies_out_ && stored_bytes() != parameter_bytes_ && shard > narrow;
+      if (casts) {
+        w.alloc(kCastShard, shard - narrow, Category::communication, Frame::own, Stream::data_gather);
+        w.kernel(builder().kernel({.kind = KernelKind::converting, .bytes_read = wide_stored, .bytes_written = shard - narrow, .elements = (shard - narrow) / parameter_bytes_, .name = "cast shard"}), host(), Stream::data_gather);
+      }
+      w.alloc(extra(u, kGathered), bytes, Category::communication, Frame::unit, Stream::data_gather);
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = casts ? shard : wide_stored + narrow, .bytes_written = shard, .name = "gather copy-in"}), host(), Stream::data_gather);
       if (offloads_parameters()) w.free(extra(u, kFetched), Frame::unit);
       over_groups(w, CollectiveKind::all_gather, {dense, experts}, "parameter gather", Stream::data_gather, 0);
+      if (casts) w.free(kCastShard);
       w.record(Stream::data_gather, extra(u, kEvent), Frame::unit);
     });
   }
@@ -270,19 +279,28 @@ class Sharded final : public ShardedWriter {
     });
   }
 
+  /// FSDP2 lets go of what it gathered in forward when the next unit's is copied out, so that a copy and the next gather overlap: two of them are there.
+  /// Source: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, wait_for_unshard (AllGatherState); the last one goes with the root's forward
+  /// (_fsdp_state.py, _post_forward). What pipeline stages gather ahead (unshard(async_op=True)) goes at once.
   void wait_gather(std::size_t index, Phase phase) {
     const Unit& u = stage_.units[index];
     const std::int64_t bytes = gathered_bytes(u);
     if (bytes == 0 || kept_[index]) return;
     kept_[index] = defers_ || !reshard_ || of_root(index) || index + 1 == stage_.units.size();
-    stage_.call(key("use gathered", u), phase, &u, [&](plan::BlockWriter& w) {
+    const bool holds = phase == Phase::forward && copies_out_ && !defers_;
+    stage_.call(key(holds ? "use gathered and hold it" : "use gathered", u), phase, &u, [&](plan::BlockWriter& w) {
       w.wait(Stream::compute, extra(u, kEvent), Frame::unit);
-      if (copies_out_) {
-        w.alloc(extra(u, kUnsharded), bytes, Category::parameter, Frame::unit);
-        w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "gather copy-out"}), host());
-        w.free(extra(u, kGathered), Frame::unit);
-      }
+      if (!copies_out_) return;
+      if (holds) w.free(kCopiedOut);
+      w.alloc(extra(u, kUnsharded), bytes, Category::parameter, Frame::unit);
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "gather copy-out"}), host());
+      if (holds) w.move(kCopiedOut, extra(u, kGathered), Frame::unit);
+      else w.free(extra(u, kGathered), Frame::unit);
     });
+  }
+  void let_copied_out_go(std::size_t unit) {
+    if (!copies_out_ || defers_ || unit + 1 != stage_.units.size()) return;
+    stage_.call("let the last gathered go", Phase::forward, nullptr, [](plan::BlockWriter& w) { w.free(kCopiedOut); });
   }
 
   /// FSDP2 keeps the sum of whole gradients in the format of their reduction.
