@@ -101,6 +101,7 @@ struct FrameworkProfile {
   bool sdpa_attention = false;            // fused attention is PyTorch's scaled_dot_product_attention; false: flash-attn's, or another library's
   bool untuned_products = false;          // aiter_attention: on AMD's GPUs products are as hipBLASLt's heuristics choose them, nobody searched (Primus without PRIMUS_HIPBLASLT_TUNING)
   bool triton_backward = false;           // sdpa_attention: that one's backward is Triton's on AMD's GPUs (AOTriton before 0.11, PyTorch before 2.9)
+  bool sinks_rescale = false;             // attention sinks: the kernel's output is scaled by operators, by the sigmoid of its sums less the sinks; false: in the kernel
   bool flex_for_sinks = false;            // attention with sinks (GPT-OSS) is FlexAttention, which gives the sums that they are part of
   int cudnn_attention_from = 0;           // compute capability from which cuDNN's attention is preferred; 0: never
   model::AttentionKernel cudnn_attention = model::AttentionKernel::cudnn;  // which cuDNN: 9.4 to 9.12, or later
@@ -159,6 +160,7 @@ struct FrameworkProfile {
   bool mask_products = false;             // tokens reach their slots, and outputs their tokens, by products with one-hot masks (GShard's einsums)
   bool masks_by_sample = false;           // such a mask is of one sample's tokens and slots, not of all of the micro-batch
   bool dispatcher_keeps_weights = false;  // DeepEP: an object of the layer keeps the router's weights, and with them the graph that made them, until its next forward
+  bool wide_router = false;               // experts: the router's product is of fp32 copies of its operands
   bool fused_index_map = true;            // DeepEP: a token's list of experts becomes a map of tokens and experts in one kernel; false: by operators, which the host waits for
   Dispatcher dispatcher = Dispatcher::all_to_all;
   bool overlap_shared_experts = false;    // shared experts run while tokens travel

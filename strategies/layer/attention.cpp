@@ -58,7 +58,29 @@ TensorId Operators::attention(TensorId q, TensorId k, TensorId v, const Attentio
   sinks(node);
   if (c_.profile.attention_output_bits > 0) pack_attention_output(node, out);
   tape_.nodes.push_back(std::move(node));
-  return out;
+  return c_.profile.sinks_rescale && c_.model.attention_sinks ? rescaled_for_sinks(out, lse, s) : out;
+}
+
+/// The sigmoid of the kernel's log-sum-exp less the head's sink, times its output; a scale per token and head. Source: torchtitan
+/// models/gpt_oss/model.py, apply_attention_sink_rescale.
+TensorId Operators::rescaled_for_sinks(TensorId out, TensorId lse, const AttentionShape& s) {
+  const std::int64_t scales = s.batch * s.length * s.heads, bytes = scales * s.value_dim * c_.element();
+  const bool compiled = c_.profile.activation == Fusion::compiled;
+  const TensorId rescaled = tape_.tensor("attention output rescaled", bytes);
+  Node node{.name = "sinks rescale", .inputs = {out}, .outputs = {rescaled}, .saved = {out, lse}};
+  if (compiled) {
+    node.forward = {kernel("sinks rescale", bytes + scales * 4, bytes)};
+    node.backward = {kernel("sinks rescale backward", 2 * bytes + scales * 4, bytes + scales * 4, KernelKind::reduction)};
+  } else {
+    const TensorId sigmoid = tape_.tensor("sinks scale", scales * 4, false), scale = tape_.tensor("sinks scale in 16 bits", scales * c_.element(), false);
+    node.saved.insert(node.saved.end(), {sigmoid, scale});
+    node.intermediates = {sigmoid, scale};
+    node.forward = {strided("less sinks", scales * 4, scales * 4, 4), kernel("sigmoid", scales * 4, scales * 4), convert("cast", scales * 4, scales * c_.element()), strided("sinks rescale", bytes + scales * c_.element(), bytes, c_.element())};
+    node.backward = {strided("sinks rescale backward", bytes + scales * c_.element(), bytes, c_.element()), workspace(0, bytes), kernel("mul backward", 2 * bytes, bytes), kernel("sum over heads' width", bytes, scales * c_.element(), KernelKind::reduction), free(0),
+                     convert("cast", scales * c_.element(), scales * 4), kernel("sigmoid backward", 2 * scales * 4, scales * 4)};
+  }
+  tape_.nodes.push_back(std::move(node));
+  return rescaled;
 }
 
 /// Transformer Engine's FusedAttention with fp8_dpa. mxfp8: each of queries, keys, values and the output's gradient is quantised along both

@@ -20,6 +20,10 @@ constexpr std::int64_t kScalar = 8;
 TensorId ExpertLayer::route(TensorId x) {
   LowerContext wide = c_;   // never in 8 bit
   wide.gemm = c_.activation;
+  if (c_.profile.wide_router && bits(c_.activation) < 32) {
+    wide.activation = wide.gemm = DType::fp32;
+    x = op_.cast(x, "router input", load_.rows * c_.model.hidden, DType::fp32);
+  }
   const TensorId logits = Operators(wide, tape_).linear(x, "router", c_.model.hidden, moe_.experts, moe_.router_bias, Operators::Split::none);
   const std::int64_t scores = load_.rows * moe_.experts * 4, chosen = load_.rows * moe_.top_k;
   const TensorId all = tape_.tensor("router scores", scores, false), map = tape_.tensor("routing map", load_.rows * moe_.experts, false);

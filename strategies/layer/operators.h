@@ -121,6 +121,7 @@ class Operators {
   void narrow_attention(Node& node, const AttentionShape& shape);
   void sinks(Node& node);
   void pack_attention_output(Node& node, TensorId out);
+  TensorId rescaled_for_sinks(TensorId out, TensorId lse, const AttentionShape& s);
   TensorId activation(TensorId gate_up, TensorId up, std::int64_t width, const std::string& prefix = "");
   TensorId residual(TensorId stream, TensorId branch, const std::string& name);
   /// The same elements in another format.
