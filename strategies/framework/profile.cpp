@@ -152,6 +152,7 @@ const config::Fields<P>& fields() {
       config::boolean("spelled_layer_norm", &P::spelled_layer_norm, "LayerNorm is written out in operators: mean, var, difference, quotient, product and sum"),
       config::boolean("norm_upcasts", &P::norm_upcasts, "norms read an fp32 copy of their input; copy and norm are made again in backward"),
       config::boolean("fused_qkv", &P::fused_qkv, "one product for query, key and value"),
+      config::boolean("copies_fused_qkv", &P::copies_fused_qkv, "queries, keys and values of one product are copied out of it"),
       config::boolean("fused_gate_up", &P::fused_gate_up, "one product for gate and up"),
       config::boolean("whole_embedding", &P::whole_embedding, "tensor parallel: every rank has the whole table of words; false: its part of the vocabulary"),
       config::boolean("whole_head_without_sequence", &P::whole_head_without_sequence, "tensor parallel without sequence parallelism: every rank has the whole output layer; false: its part of the vocabulary"),

@@ -117,6 +117,7 @@ struct FrameworkProfile {
   bool spelled_layer_norm = false;        // LayerNorm is written out in operators, in the stream's own format: mean, var, difference, quotient, product and sum
   bool norm_upcasts = false;              // norms read an fp32 copy of their input; copy and norm are made again in backward (InternEvo)
   bool fused_qkv = true, fused_gate_up = true;
+  bool copies_fused_qkv = false;          // queries, keys and values of one product are copied out of it
   bool whole_embedding = false;           // tensor parallel: every rank has the whole table of words, and looks all of them up; false: its part of the vocabulary
   bool whole_head_without_sequence = false;  // tensor parallel, not sequence parallel: every rank has the whole output layer and computes all logits (KempnerForge's stages)
   bool one_hot_embedding = false;         // tokens are looked up by a product with the table, and its gradient is one (MaxText, use_iota_embed)

@@ -67,6 +67,14 @@ void apply_selective(const LowerContext& c, Tape& tape) {
       n.cached = (n.name == "attention" && !weights_only && !projections) || (keeps_exchanges && n.cached) || (product && (every_second ? listed() : !left_out));
       n.discard_output = false;
     }
+    // A part that torch.compile made by itself is one call, inductor_compiled_code, of which all outputs are kept: of FlexAttention what its
+    // backward reads too, its operands.
+    const bool compiled_attention = every_second && c.profile.default_save_list && !c.profile.compiled && c.profile.attention == model::AttentionKernel::flex;
+    const auto attention = std::find_if(tape.nodes.begin(), tape.nodes.end(), [](const Node& n) { return n.name == "attention"; });
+    if (compiled_attention && attention != tape.nodes.end())
+      for (Node& n : tape.nodes)
+        for (TensorId operand : attention->inputs)
+          if (std::find(n.outputs.begin(), n.outputs.end(), operand) != n.outputs.end()) n.cached = true;
     tape.regions = 1;
     return;
   }
@@ -218,7 +226,7 @@ std::int64_t key_width(const LowerContext& c) { return c.model.kv_heads * c.mode
 /// Of a fused projection, queries and keys are rotated after it has been split; else one kernel splits and rotates.
 bool rotates_parts(const LowerContext& c) {
   const bool by_operators = c.profile.rope == Fusion::eager && c.profile.rope_form == RopeForm::angles;
-  return c.profile.value_is_view || c.profile.packs_qkv || !c.profile.fused_qkv || by_operators;
+  return c.profile.value_is_view || c.profile.packs_qkv || !c.profile.fused_qkv || by_operators || c.profile.copies_fused_qkv;
 }
 
 /// What products read is gathered for all of them at once, unless it travels under them. Blocks with scales of their own are not known to.
@@ -231,12 +239,12 @@ bool gathers_at_once(const LowerContext& c) {
 /// pure. Frozen layers keep nothing that another could read.
 bool reads_gathered(const LowerContext& c) { return c.profile.shares_gathered && c.sequence_parallel && c.tensor > 1 && c.strategy.tuning.kind == TuningKind::full && bits(c.gemm) > 8; }
 
-/// A head's gate lies behind its queries: a tensor of its own wants a copy.
-TensorId own_gate(const LowerContext& c, Operators& op, Tape& tape, TensorId part) {
-  const std::int64_t bytes = c.tokens * query_width(c) / c.tensor * c.element();
-  const TensorId gate = tape.tensor("gate", bytes);
-  tape.nodes.push_back({.name = "copy gate", .inputs = {part}, .outputs = {gate}, .forward = {op.kernel("copy gate", bytes, bytes, model::KernelKind::strided)}, .passed_inputs = 1});
-  return gate;
+/// A part of what a product gave, copied into a tensor of its own: a head's gate lies behind its queries.
+TensorId own_tensor(const LowerContext& c, const Operators& op, Tape& tape, TensorId part, const std::string& name, std::int64_t width) {
+  const std::int64_t bytes = c.tokens * width / c.tensor * c.element();
+  const TensorId copy = tape.tensor(name, bytes);
+  tape.nodes.push_back({.name = "copy " + name, .inputs = {part}, .outputs = {copy}, .forward = {op.kernel("copy " + name, bytes, bytes, model::KernelKind::strided)}, .passed_inputs = 1});
+  return copy;
 }
 
 QueryKeyValue separate_projections(const LowerContext& c, Operators& op, Tape& tape, TensorId x, bool rotates) {
@@ -253,7 +261,7 @@ QueryKeyValue separate_projections(const LowerContext& c, Operators& op, Tape& t
     const std::int64_t width = query_width(c) / c.tensor;
     const auto parts = op.split(h.q, "split gate", {width, width});
     h.q = parts[0];
-    h.gate = own_gate(c, op, tape, parts[1]);
+    h.gate = own_tensor(c, op, tape, parts[1], "gate", query_width(c));
   }
   h.k = others.linear(x, "k_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
   h.v = others.linear(x, "v_proj", m.hidden, key_width(c), m.qkv_bias, Operators::Split::column);
@@ -280,7 +288,16 @@ QueryKeyValue split_and_rotated(const LowerContext& c, Operators& op, Tape& tape
   if (c.model.attention_gate) widths.push_back(q_width);
   const auto parts = op.split(qkv, "split", widths);
   QueryKeyValue h{parts[0], parts[1], parts[2]};
-  if (c.model.attention_gate) h.gate = own_gate(c, op, tape, parts[3]);
+  if (c.model.attention_gate) h.gate = own_tensor(c, op, tape, parts[3], "gate", query_width(c));
+  if (c.profile.copies_fused_qkv) {
+    // What is rotated next reads the product itself where one kernel makes both.
+    if (!rotates || c.profile.rope == Fusion::eager) {
+      h.q = own_tensor(c, op, tape, h.q, "query", query_width(c));
+      h.k = own_tensor(c, op, tape, h.k, "key", key_width(c));
+    }
+    h.v = own_tensor(c, op, tape, h.v, "value", key_width(c));
+    if (c.model.qk_norm) norm_queries_and_keys(c, op, h.q, h.k, rotates);
+  }
   if (!rotates) return h;
   h.q = op.rope(h.q, "query rope", q_width);
   h.k = op.rope(h.k, "key rope", kv_width);
@@ -336,10 +353,13 @@ TensorId attention_block(const LowerContext& c, Operators& op, Tape& tape, Tenso
   if (c.strategy.memory.sequence_chunk > 0) return chunked_attention_block(c, op, tape, x, rotates);
   QueryKeyValue h;
   if (c.profile.fused_qkv || m.fused_qkv) {
-    const TensorId qkv = op.linear(x, "qkv", m.hidden, m.query_product_width() + 2 * key_width(c), m.qkv_bias, Operators::Split::column);
+    LowerContext whole = c;
+    whole.gathered = gathers_at_once(c);
+    if (whole.gathered) x = op.gather_sequence(x, "attention", m.hidden);
+    const TensorId qkv = Operators(whole, tape).linear(x, "qkv", m.hidden, m.query_product_width() + 2 * key_width(c), m.qkv_bias, Operators::Split::column);
     if (rotates && !rotates_parts(c) && c.profile.repacks_qkv) return repacked_attention(c, op, tape, qkv, layer);
     h = split_and_rotated(c, op, tape, qkv, rotates);
-    if (m.qk_norm) norm_queries_and_keys(c, op, h.q, h.k, rotates && rotates_parts(c));
+    if (m.qk_norm && !c.profile.copies_fused_qkv) norm_queries_and_keys(c, op, h.q, h.k, rotates && rotates_parts(c));
   } else {
     h = separate_projections(c, op, tape, x, rotates);
   }
