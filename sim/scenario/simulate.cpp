@@ -267,7 +267,7 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   const bool not_deterministic = profile.deterministic_attention && capability >= 100 && profile.dropout && s.model.attention_dropout > 0;
   const bool amd = hwmodels::is_cdna(s.cluster.gpu.architecture);
   if (!amd && profile.cudnn_attention_from > 0 && capability >= profile.cudnn_attention_from && !not_deterministic) profile.attention = profile.cudnn_attention;
-  if (!amd && profile.flex_for_sinks && s.model.attention_sinks && capability >= 80) profile.attention = model::AttentionKernel::flex;
+  if (!amd && capability >= 80 && profile.flex_attention == (s.model.attention_sinks ? st::FlexUse::with_sinks : st::FlexUse::without_sinks)) profile.attention = model::AttentionKernel::flex;
   profile.attention = s.strategy.training.attention_kernel.value_or(profile.attention);
   // PyTorch's attention on AMD's GPUs is made of Triton's kernels (AOTriton), from 0.11 on (pytorch/pytorch pull request 161754) with AITER's assembly
   // backward; flash-attn's of Composable Kernel's; Transformer Engine takes AITER's.

@@ -281,17 +281,18 @@ class Sharded final : public ShardedWriter {
 
   /// FSDP2 lets go of what it gathered in forward when the next unit's is copied out, so that a copy and the next gather overlap: two of them are there.
   /// Source: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, wait_for_unshard (AllGatherState); the last one goes with the root's forward
-  /// (_fsdp_state.py, _post_forward). What pipeline stages gather ahead (unshard(async_op=True)) goes at once.
+  /// (_fsdp_state.py, _post_forward), before the loss where the output layer is called by it. What pipeline stages gather ahead (unshard(async_op=True)) goes at once.
   void wait_gather(std::size_t index, Phase phase) {
     const Unit& u = stage_.units[index];
     const std::int64_t bytes = gathered_bytes(u);
     if (bytes == 0 || kept_[index]) return;
     kept_[index] = defers_ || !reshard_ || of_root(index) || index + 1 == stage_.units.size();
-    const bool holds = phase == Phase::forward && copies_out_ && !defers_;
+    const bool in_forward = phase == Phase::forward && copies_out_ && !defers_, loss_calls = index + 1 == stage_.units.size() && profile().loss == LossKind::chunked_linear;
+    const bool holds = in_forward && !loss_calls;
     stage_.call(key(holds ? "use gathered and hold it" : "use gathered", u), phase, &u, [&](plan::BlockWriter& w) {
       w.wait(Stream::compute, extra(u, kEvent), Frame::unit);
       if (!copies_out_) return;
-      if (holds) w.free(kCopiedOut);
+      if (in_forward) w.free(kCopiedOut);
       w.alloc(extra(u, kUnsharded), bytes, Category::parameter, Frame::unit);
       w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "gather copy-out"}), host());
       if (holds) w.move(kCopiedOut, extra(u, kGathered), Frame::unit);

@@ -36,6 +36,9 @@ inline bool is_native(Fusion f) { return f == Fusion::eager || f == Fusion::nati
 /// TorchInductor makes no kernels of complex numbers: under torch.compile their product is a kernel apart, the copies are part of others.
 enum class RopeForm : std::uint8_t { rotate_half, angles, gathered, pairs, matrices, widened, complex };
 
+/// Whose attention is PyTorch's FlexAttention: models with attention sinks (GPT-OSS), of which it gives the sums, or all others.
+enum class FlexUse : std::uint8_t { never, with_sinks, without_sinks };
+
 /// How parameters that the CPU has updated get back to the GPU under ZeRO-1 and 2 (DeepSpeed's runtime/zero/stage_1_and_2.py, step).
 enum class OffloadReturn : std::uint8_t {
   narrow,        // cast by the CPU into a buffer that is pinned where the rest is (from May 2025, 17c8be070)
@@ -102,7 +105,7 @@ struct FrameworkProfile {
   bool untuned_products = false;          // aiter_attention: on AMD's GPUs products are as hipBLASLt's heuristics choose them, nobody searched (Primus without PRIMUS_HIPBLASLT_TUNING)
   bool triton_backward = false;           // sdpa_attention: that one's backward is Triton's on AMD's GPUs (AOTriton before 0.11, PyTorch before 2.9)
   bool sinks_rescale = false;             // attention sinks: the kernel's output is scaled by operators, by the sigmoid of its sums less the sinks; false: in the kernel
-  bool flex_for_sinks = false;            // attention with sinks (GPT-OSS) is FlexAttention, which gives the sums that they are part of
+  FlexUse flex_attention = FlexUse::never;   // on GPUs from Ampere on
   int cudnn_attention_from = 0;           // compute capability from which cuDNN's attention is preferred; 0: never
   model::AttentionKernel cudnn_attention = model::AttentionKernel::cudnn;  // which cuDNN: 9.4 to 9.12, or later
   bool masked_attention = false;          // fused attention gets the causal mask as a tensor and computes all scores (PyTorch's memory-efficient kernel; FlashAttention takes no tensor)
