@@ -235,14 +235,22 @@ DataParallelWriter::UnitTensors DataParallelWriter::tensors_of(std::vector<std::
   return {std::move(bytes), stage_.frames.acquire(slots)};   // before any frame of the step, which come back
 }
 
-void DataParallelWriter::make(const std::string& name, const UnitTensors& tensors, const Unit& unit, Phase phase) {
+void DataParallelWriter::make(const std::string& name, const UnitTensors& tensors, const Unit& unit, Phase phase, Category category) {
+  of_unit("make " + name, tensors, unit, phase, [&](plan::BlockWriter& w, std::int64_t bytes) { w.alloc(w.new_slot("optimizer state"), bytes, category); });
+}
+
+void DataParallelWriter::let_go(const std::string& name, const UnitTensors& tensors, const Unit& unit, Phase phase) {
+  of_unit("let go of " + name, tensors, unit, phase, [](plan::BlockWriter& w, std::int64_t) { w.free(w.new_slot("")); });
+}
+
+void DataParallelWriter::of_unit(const std::string& what, const UnitTensors& tensors, const Unit& unit, Phase phase, const std::function<void(plan::BlockWriter&, std::int64_t bytes)>& done) {
   if (tensors.bytes.empty()) return;
   const auto index = static_cast<std::size_t>(&unit - stage_.units.data());
   std::uint32_t frame = tensors.frame;
   for (std::size_t u = 0; u < index; ++u) frame += static_cast<std::uint32_t>(tensors.bytes[u].size());
   const auto alike = std::find(tensors.bytes.begin(), tensors.bytes.end(), tensors.bytes[index]) - tensors.bytes.begin();   // units with the same tensors share a block
-  const std::uint32_t block = stage_.block("make " + name + " " + std::to_string(alike), [&](plan::BlockWriter& w) {
-    for (const std::int64_t bytes : tensors.bytes[index]) w.alloc(w.new_slot("optimizer state"), bytes, Category::optimizer);
+  const std::uint32_t block = stage_.block(what + " " + std::to_string(alike), [&](plan::BlockWriter& w) {
+    for (const std::int64_t bytes : tensors.bytes[index]) done(w, bytes);
   });
   if (block == plan::kNoFrame) return;
   plan::Call call{.block = block, .phase = phase, .layer = static_cast<std::int16_t>(unit.layer), .first_step_only = phase != Phase::setup};

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <array>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -174,6 +175,14 @@ class DataParallelWriter {
   bool evaluates() const { return stage_.evaluates(); }
   std::int64_t stored_bytes() const { return bits(stage_.profile.stored_parameter) / 8; }
   void persistent(const std::string& name, std::int64_t bytes, plan::Category category);
+  /// Tensors of each unit, and the frame they lie in, one unit after the other.
+  struct UnitTensors {
+    std::vector<std::vector<std::int64_t>> bytes;
+    std::uint32_t frame = 0;
+  };
+  UnitTensors tensors_of(std::vector<std::vector<std::int64_t>> bytes);
+  void make(const std::string& name, const UnitTensors& tensors, const Unit& unit, plan::Phase phase, plan::Category category = plan::Category::optimizer);
+  void let_go(const std::string& name, const UnitTensors& tensors, const Unit& unit, plan::Phase phase);
   plan::PlanBuilder& builder() { return stage_.builder; }
   const FrameworkProfile& profile() const { return stage_.profile; }
   Duration host() const { return stage_.profile.kernel_host; }
@@ -187,17 +196,11 @@ class DataParallelWriter {
     std::int64_t owners = 1;     // among which its states are dealt out
   };
   using PartsOfWeights = std::vector<std::vector<PartOfWeight>>;   // by unit
-  /// Tensors of each unit, and the frame they lie in, one unit after the other.
-  struct UnitTensors {
-    std::vector<std::vector<std::int64_t>> bytes;
-    std::uint32_t frame = 0;
-  };
   bool cuts_buffer() const;
   PartsOfWeights own_parts(const Share& mine) const;
   std::vector<std::vector<std::int64_t>> late_states(const PartsOfWeights& parts) const;
   std::vector<std::vector<std::int64_t>> master_copies(const PartsOfWeights& parts) const;
-  UnitTensors tensors_of(std::vector<std::vector<std::int64_t>> bytes);
-  void make(const std::string& name, const UnitTensors& tensors, const Unit& unit, plan::Phase phase);
+  void of_unit(const std::string& what, const UnitTensors& tensors, const Unit& unit, plan::Phase phase, const std::function<void(plan::BlockWriter&, std::int64_t bytes)>& done);
   std::vector<std::int64_t> sizes_of(const Unit& unit) const;
   UnitTensors states_;   // that the first step makes
 };

@@ -33,7 +33,18 @@ Replicated::Replicated(Stage& stage) : DataParallelWriter(stage), kind_(stage.st
 void Replicated::setup() {
   const bool one_buffer = profile().parameter_buffer && kind_ == DataParallelKind::distributed_optimizer;
   if (one_buffer) place_apart(true);
+  // What was loaded is copied into one tensor: places of a weight each are left to the allocator.
+  UnitTensors loaded;
+  if (zero() && profile().flattens_on_device && stage_.strategy.tuning.kind == TuningKind::full && stage_.bytes_on_host == 0) {
+    std::vector<std::vector<std::int64_t>> bytes(stage_.units.size());
+    for (std::size_t u = 0; u < bytes.size(); ++u)
+      for (const Weight& weight : stage_.units[u].tape->weights)
+        if (!weight.parameter_elsewhere) bytes[u].push_back(weight.elements * stored_bytes());
+    loaded = tensors_of(std::move(bytes));
+  }
+  for (const Unit& u : stage_.units) make("loaded parameters", loaded, u, Phase::setup, Category::parameter);
   persistent("parameters", stage_.parameter_bytes(stored_bytes()) - stage_.bytes_on_host, Category::parameter);
+  for (const Unit& u : stage_.units) let_go("loaded parameters", loaded, u, Phase::setup);
   if (keeps_main_gradients()) persistent("gradients", stage_.trainable_bytes(main_bytes()), Category::gradient);
   if (zeroes_narrow()) persistent("gradients of a micro-batch", stage_.trainable_bytes(gradient_element_bytes()), Category::gradient);
   if (one_buffer) place_apart(false);

@@ -115,6 +115,7 @@ struct FrameworkProfile {
   bool scripted_gelu = false;             // the MLP's gelu is scripted Python without a backward of its own: a kernel per operation, six tensors are kept beside its input (Megatron-LM until 2020)
   bool masks_by_product = false;          // unfused: heads are copied out of q, k and v; scores are multiplied with the mask, and a large number is taken off elsewhere (Megatron-LM until 2020)
   bool wide_residual = false;             // fused norm and residual: the residual stream is fp32; each branch is dropped out, added to it and the sum normalised in one kernel (flash-attn's dropout_add_layer_norm, residual_in_fp32)
+  bool gradients_in_place = false;        // fused kernels write gradients over what they read: a norm's and rotary embedding's over the result's, SwiGLU's over gate and up
   bool norm_sums_weights = false;         // a norm's backward kernel sums the weight's gradient too (Triton's: flash-attn's, Liger's)
   bool fused_dense = false;               // bias gradients, and the gelu of an MLP without gate, are made inside products (cuBLASLt's epilogues: Apex's and flash-attn's fused dense)
   bool spelled_layer_norm = false;        // LayerNorm is written out in operators, in the stream's own format: mean, var, difference, quotient, product and sum
@@ -228,6 +229,7 @@ struct FrameworkProfile {
   // Data parallelism and step
   std::int64_t bucket_elements = 0;       // gradient bucket in elements (0: one bucket)
   std::int64_t bucket_elements_per_rank = 0;    // where larger: this times the data-parallel degree (Megatron)
+  bool flattens_on_device = false;        // ZeRO-1 and 2: parameters are copied into one tensor on the GPU (DeepSpeed from 0.18.7 on), not on the host
   bool bucket_in_reduce_format = false;   // ZeRO-3: the bucket has the format in which gradients are reduced (DeepSpeed from 0.17.2 on); false: their own
   bool bucket_by_layer = false;           // distributed optimizer: a bucket is a layer, under pipeline stages a chunk; what is in no layer goes with the first one (NeMo under Apex's Adam)
   Bytes replica_bucket{};                 // sharded parameters: gradients are summed over replicas once so many bytes of shards are there; 0: unit by unit

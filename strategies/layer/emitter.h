@@ -106,6 +106,7 @@ class TapeEmitter {
   void release(std::vector<int>& gradients);
   std::int64_t gradient_bytes(TensorId t) const;
   int take_over(TensorId t);
+  void write_over(TensorId t);
   void add_kernel(std::int64_t bytes);
   void give_gradient(TensorId t, int storage);
   void produce_input_gradients(const Node& node);

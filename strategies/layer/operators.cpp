@@ -175,6 +175,7 @@ TensorId Operators::norm(TensorId x, const std::string& name, std::int64_t rows,
     if (trained) node.backward.push_back(weight_gradient(w, kernel(name + " weight gradient", again, width * 4, KernelKind::reduction)));
     if (c_.profile.norm_upcasts) norm_upcasts(node, name, elements);
     if (c_.profile.norm == Fusion::fused) launch_from_python(node);
+    node.gradient_in_place = c_.profile.norm == Fusion::fused && c_.profile.gradients_in_place && sum == bytes && !rotated && !c_.profile.norm_upcasts;
   }
   tape_.nodes.push_back(std::move(node));
   return y;
@@ -363,6 +364,7 @@ TensorId Operators::rope(TensorId x, const std::string& name, std::int64_t width
     node.forward = {kernel(name, normalised, bytes)};
     node.backward = {kernel(name + " backward", bytes, normalised)};
     if (c_.profile.rope == Fusion::fused) launch_from_python(node, 2);   // queries and keys at once
+    node.gradient_in_place = c_.profile.rope == Fusion::fused && c_.profile.gradients_in_place;
   }
   tape_.nodes.push_back(std::move(node));
   return y;
@@ -521,6 +523,7 @@ TensorId Operators::activation(TensorId gate_or_fused, TensorId up, std::int64_t
     node.backward = {alloc(0, 2 * bytes), kernel("activation input cast back", elements, 2 * bytes), kernel("swiglu backward", 3 * bytes, 2 * bytes), free(0)};
   }
   if (c_.activation_fusion() == Fusion::fused) launch_from_python(node);
+  node.gradients_over_saved = c_.activation_fusion() == Fusion::fused && c_.profile.gradients_in_place && node.saved == inputs;
   tape_.nodes.push_back(std::move(node));
   return y;
 }

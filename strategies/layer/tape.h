@@ -103,6 +103,7 @@ struct Node {
   std::vector<Item> forward, backward;
   int passed_inputs = 0;              // leading inputs whose gradient is the output's gradient itself (residual add)
   bool gradient_in_place = false;     // the input gradient is written over the output gradient or a saved buffer
+  bool gradients_over_saved = false;  // the gradient of each input that nobody else reads any more is written over that input
   int region = -1;                    // checkpoint region; -1: none
   bool cached = false;                // inside a region: its output is kept, not recomputed (selective policies)
   bool discard_output = false;        // outputs are dropped after use and recomputed on demand in backward

@@ -75,8 +75,10 @@ void TapeEmitter::run_backward(const Node& it, std::vector<int>& output_gradient
   const std::size_t sharing = it.gradient_in_place ? it.inputs.size() : static_cast<std::size_t>(it.passed_inputs);
   const bool shares = sharing > 0;
   const bool explicit_produce = std::any_of(it.backward.begin(), it.backward.end(), [](const Item& i) { return i.kind == Item::Kind::produce_input_gradients; });
-  if (sharing < it.inputs.size() && !explicit_produce) produce_input_gradients(it);
+  if (sharing < it.inputs.size() && !explicit_produce && !it.gradients_over_saved) produce_input_gradients(it);
   const int shared = is_loss ? (shares ? take_over(it.inputs.front()) : -1) : output_gradients.front();
+  if (it.gradients_over_saved)
+    for (TensorId t : it.inputs) write_over(t);
   items(it.backward, &it, &output_gradients, left);
   for (std::size_t i = 0; i < sharing; ++i) {
     if (!graph_.wants_gradient(it.inputs[i])) continue;

@@ -37,6 +37,16 @@ int TapeEmitter::take_over(TensorId t) {
   return static_cast<int>(storages_.size()) - 1;
 }
 
+/// The gradient of a saved input takes the place of that input, unless somebody else still reads it.
+void TapeEmitter::write_over(TensorId t) {
+  if (!graph_.wants_gradient(t)) return;
+  const Tensor& state = tensor(t);
+  const TensorId root = tape_.gradient_root(t);
+  const bool owned = state.live && state.uses == 0 && state.saved == 1 && (tape_.input == kNoTensor || tape_.root(t) != tape_.root(tape_.input));
+  const bool whole = gradient_bytes(t) == tape_.tensors[static_cast<std::size_t>(tape_.root(t))].bytes;
+  made_.emplace_back(root, owned && whole ? take_over(t) : new_gradient(tape_.tensors[static_cast<std::size_t>(root)].name + " gradient", gradient_bytes(t)));
+}
+
 /// TorchInductor makes the sum inside the kernel that needs it, mostly a norm's backward, which then reads one gradient more
 /// (tests/oracles/torch_compiled_layer.py: the sums of all projections' gradients lie in the norms' kernels). So do kernels that add and
 /// normalise in one (Operators::norm).
