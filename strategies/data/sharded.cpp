@@ -230,7 +230,7 @@ class Sharded final : public ShardedWriter {
       const bool casts = copies_out_ && stored_bytes() != parameter_bytes_ && shard > narrow;
       if (casts) {
         w.alloc(kCastShard, shard - narrow, Category::communication, Frame::own, Stream::data_gather);
-        w.kernel(builder().kernel({.kind = KernelKind::converting, .bytes_read = wide_stored, .bytes_written = shard - narrow, .elements = (shard - narrow) / parameter_bytes_, .name = "cast shard"}), host(), Stream::data_gather);
+        w.kernel(builder().kernel({.kind = KernelKind::converting, .bytes_read = wide_stored, .bytes_written = shard - narrow, .elements = (shard - narrow) / parameter_bytes_, .name = "cast shards"}), host(), Stream::data_gather);
       }
       w.alloc(extra(u, kGathered), bytes, Category::communication, Frame::unit, Stream::data_gather);
       w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = casts ? shard : wide_stored + narrow, .bytes_written = shard, .name = "gather copy-in"}), host(), Stream::data_gather);

@@ -15,8 +15,11 @@ expect 1 run tight.yaml; prints "Cheapest change that fits: "; narrow out
 # What is short may be the host's memory, not the GPUs'.
 expect 0 max-model job.yaml -q --set training.framework=deepspeed --set data_parallel.kind=zero3 --set memory.offload.optimizer=cpu --set memory.offload.parameters=cpu --set training.sequence_length=128 --set memory.recompute=full
 prints "host is full"; narrow out
-# Where not even the smallest can be simulated, the reason is told: the models have no experts.
-expect 1 max-model job.yaml -q --set model=mixtral-8x7b --set parallelism.expert=8; prints "can be simulated: parallelism.expert"; narrow out
+# Where not even the smallest can be simulated, the reason is told: widths of the models that are tried are powers of two.
+expect 1 max-model job.yaml -q --set 'model={layers: 4, hidden: 1280, heads: 10, kv_heads: 5, ffn_hidden: 2800, vocab: 32000}' --set cluster.gpus_per_node=5 --set parallelism.tensor=5 --set training.global_batch_size=5
+prints "can be simulated: parallelism.tensor"; narrow out
+# Instead of a model with experts dense ones are tried.
+expect 0 max-model job.yaml -q --set model=mixtral-8x7b --set parallelism.expert=8; prints "parallelism.expert=1"
 # The largest is printed as a command line, and runs.
 expect 0 max-batch job.yaml -q; prints "To run the largest:"; prints "global batch"
 # Offload only where nothing else fits: what that came to, and what would fit otherwise, is told; the command runs.

@@ -497,7 +497,7 @@ TEST(FrameworkKernels, AttentionOnAmdIsTheFrameworksOwn) {
   EXPECT_EQ(attention("torchtitan", "mi300x", true), model::AttentionKernel::aotriton);   // before AOTriton 0.11
   EXPECT_EQ(attention("nanotron", "mi300x"), model::AttentionKernel::composable);
   EXPECT_EQ(attention("torchtitan-2025", "h100-sxm"), model::AttentionKernel::flash2);
-  EXPECT_EQ(attention("torchtitan", "h100-sxm"), model::AttentionKernel::cudnn);
+  EXPECT_EQ(attention("torchtitan", "h100-sxm"), model::AttentionKernel::flex);
   EXPECT_EQ(attention("megatron-core", "mi300x"), model::AttentionKernel::flash2);
 }
 

@@ -93,6 +93,7 @@ Scenario two_ranks(std::int64_t samples) {
   s.strategy.parallelism.degrees.tensor = 2;
   s.strategy.parallelism.sequence_parallel = true;
   s.profile = strategies::load_profile("torchtitan-compile");
+  s.profile.fused_qkv = s.profile.copies_fused_qkv = false;
   s.cluster = hwmodels::load_cluster("dgx-h100", 1, "rail-fat-tree", "");
   s.cluster.gpus_per_node = 2;
   return s;
@@ -120,6 +121,10 @@ TEST(GatheredInput, IsGatheredOnceForAllProductsOfABlock) {
   EXPECT_EQ(count(s, "q_proj gather input") + count(s, "k_proj gather input") + count(s, "up_proj gather input"), 0);
   EXPECT_EQ(count(s, "scatter input gradient"), 2);
   EXPECT_EQ(count(s, "q_proj scatter gradient"), 0);
+  s.profile.fused_qkv = true;
+  EXPECT_EQ(count(s, "attention gather input"), 1);
+  EXPECT_EQ(count(s, "qkv gather input"), 0);
+  s.profile.fused_qkv = false;
   s.profile.gathers_by_block = false;
   EXPECT_EQ(count(s, "attention gather input"), 0);
   EXPECT_EQ(count(s, "q_proj gather input"), 2);   // again for the weight's gradient

@@ -15,7 +15,7 @@ using scenario::small_llama;
 std::int64_t traffic_of(const std::string& linear, Precision precision) {
   Strategy s = small_job(1);
   s.training.precision = precision;
-  const FrameworkProfile profile = with_precision(load_profile("torchtitan"), precision);
+  const FrameworkProfile profile = with_precision(load_profile("torchtitan-2025"), precision);
   const plan::Plan plan = write_plan(small_llama(1), s, profile, 1);
   std::int64_t bytes = 0;
   for (const plan::Call& call : plan.classes[0].program.step)

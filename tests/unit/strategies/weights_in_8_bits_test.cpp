@@ -159,7 +159,7 @@ Gathers gathers(NarrowGather how, Precision precision = Precision::fp8) {
   s.data_parallel.kind = DataParallelKind::fsdp2;
   s.data_parallel.fp8_gather = how;
   s.training.precision = precision;
-  const plan::Plan plan = write_plan(small_llama(2), s, with_precision(load_profile("torchtitan"), precision), 8);
+  const plan::Plan plan = write_plan(small_llama(2), s, with_precision(load_profile("torchtitan-2025"), precision), 8);
   Gathers out;
   for (const plan::Call& call : plan.classes[0].program.step)
     for (const plan::Instruction& i : plan.blocks[call.block].timing) {
