@@ -374,6 +374,10 @@ class Torchtitan {
     if (compile == std::string_view("compile.enable") && in_.has("training.compile")) in_.ignore("training.compile", "an early name of compile.enable, which is given too");
     if (in_.has(compile)) in_.set("training.framework", framework, compile);
     else in_.assume("training.framework", framework, "the file is torchtitan's; compile is off unless given");
+    if (const auto stops = in_.flag("activation_checkpoint.early_stop")) {
+      if (on) in_.use("activation_checkpoint.early_stop", "of what is compiled nothing runs that nobody reads");
+      else in_.set("profile.early_stop_recompute", *stops ? "true" : "false", "activation_checkpoint.early_stop");
+    }
     if (in_.flag("training.enable_cpu_offload").value_or(false)) {
       in_.set("memory.offload.parameters", "cpu", "training.enable_cpu_offload");
       in_.set("memory.offload.optimizer", "cpu", "training.enable_cpu_offload");

@@ -54,7 +54,6 @@ constexpr Ignored kIgnored[] = {
     {"experimental.*", "modules of the user's own"},
     {"activation_checkpoint.preserve_rng_state", "a copy of the random state"},
     {"activation_checkpoint.determinism_check", "a check"},
-    {"activation_checkpoint.early_stop", "the end of a recomputed layer"},
     {"activation_checkpoint.debug", kLogging},
     {"activation_checkpoint.visualize_memory_budget_pareto", kLogging},
     {"activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns", "the router's small products"},

@@ -160,6 +160,19 @@ TEST(TorchtitanToml, SelectiveByLayersIsFullEveryNthLayer) {
   EXPECT_EQ(key(toml(text), "memory.recompute_every"), "2");
 }
 
+TEST(TorchtitanToml, WhereARecomputationEndsIsRead) {
+  const auto with = [](const std::string& value, bool compiled) {
+    std::string text = kToml;
+    text.insert(text.find("[activation_checkpoint]") + std::string("[activation_checkpoint]").size(), "\nearly_stop = " + value);
+    if (!compiled) text.replace(text.find("enable = true", text.find("[compile]")), 13, "enable = false");
+    return toml(text);
+  };
+  EXPECT_EQ(key(with("true", false), "profile.early_stop_recompute"), "true");
+  EXPECT_EQ(key(with("false", false), "profile.early_stop_recompute"), "false");
+  EXPECT_EQ(key(with("true", true), "profile.early_stop_recompute"), "-");   // of what is compiled nothing runs that nobody reads
+  EXPECT_EQ(fate(with("true", true), "activation_checkpoint.early_stop"), "used");
+}
+
 TEST(TorchtitanToml, HybridShardingAndReplicas) {
   std::string text = kToml;
   text.replace(text.find("replicate_degree = 1"), 20, "replicate_degree = 2");
