@@ -70,7 +70,7 @@ class Sharded final : public ShardedWriter {
     let_copied_out_go(unit);
   }
   void after_input_gradients(std::size_t unit, int) override {
-    if (!defers_ && !of_root(unit)) release(unit, Phase::backward);
+    if (!defers_ && !of_root(unit) && !loss_calls(unit)) release(unit, Phase::backward);
   }
   void after_backward(std::size_t unit, int, bool first, bool last) override {
     if (of_root(unit)) {  // its gradients are there when the embedding's are
@@ -81,14 +81,18 @@ class Sharded final : public ShardedWriter {
   }
   void finish(std::size_t unit, bool first, bool last) {
     if (defers_) return accumulate(unit, first);
-    release(unit, Phase::backward);
+    if (!loss_calls(unit)) release(unit, Phase::backward);
     if (skips_sync_ && !(first && last)) {
       accumulate(unit, first);
       if (last) reduce(unit, true);
-      return;
+    } else {
+      reduce(unit, first);
     }
-    reduce(unit, first);
+    release(unit, Phase::backward);
   }
+  /// An output layer that the loss calls piece by piece: what it gathered stays until the loss is done with the last one's gradients.
+  /// Source: torchtitan components/loss.py, ChunkedLossWrapper (set_reshard_after_backward(False), reshard()).
+  bool loss_calls(std::size_t unit) const { return unit + 1 == stage_.units.size() && profile().loss == LossKind::chunked_linear; }
   /// Under torch.distributed.pipelining every backward runs with set_requires_gradient_sync(False) and
   /// set_reshard_after_backward(False); after a chunk's last one its groups reshard and reduce, one after the other, and
   /// the compute stream waits for them. Source: PyTorch 2.13, pipelining/stage.py, backward_maybe_with_nosync.
@@ -287,8 +291,7 @@ class Sharded final : public ShardedWriter {
     const std::int64_t bytes = gathered_bytes(u);
     if (bytes == 0 || kept_[index]) return;
     kept_[index] = defers_ || !reshard_ || of_root(index) || index + 1 == stage_.units.size();
-    const bool in_forward = phase == Phase::forward && copies_out_ && !defers_, loss_calls = index + 1 == stage_.units.size() && profile().loss == LossKind::chunked_linear;
-    const bool holds = in_forward && !loss_calls;
+    const bool in_forward = phase == Phase::forward && copies_out_ && !defers_, holds = in_forward && !loss_calls(index);
     stage_.call(key(holds ? "use gathered and hold it" : "use gathered", u), phase, &u, [&](plan::BlockWriter& w) {
       w.wait(Stream::compute, extra(u, kEvent), Frame::unit);
       if (!copies_out_) return;
