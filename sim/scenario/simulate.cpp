@@ -284,6 +284,10 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   if (const auto& m = s.communication.measured; m && s.cluster.nodes > 1) profile.proxies_always_stall = m->all_gather_world > 0 && m->all_gather_world < m->all_gather_node / 2;
   hwmodels::CommunicationOptions communication = s.communication;
   communication.connects_at_once = profile.connects_at_once;
+  // DeepSpeed flattens on the host where what is left of the GPU's memory would not hold the copy (runtime/zero/stage_1_and_2.py, flatten_on_accelerator).
+  const auto parameters = st::parameters_per_class(s.model, s.strategy, s.profile);
+  const std::int64_t loaded = *std::max_element(parameters.begin(), parameters.end()) * bits(profile.stored_parameter) / 8;
+  if (Bytes{2 * loaded} > s.cluster.gpu.memory - hwmodels::device_overheads(s.cluster.gpu).context) profile.flattens_on_device = false;
   const auto network = hwmodels::make_network(s.cluster, communication);
   if (profile.proxy_stall > Duration{}) profile.ring_step_wait = network->ring_step_wait();
   for (Duration* d : st::issue_times(profile))
@@ -296,7 +300,6 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   const hwmodels::KernelModel kernels = kernel_model_of(s, options.ablation);
   result.classes.resize(result.plan.classes.size());
   const st::Layout layout(s.strategy.parallelism.degrees, s.strategy.parallelism.order);
-  const auto parameters = st::parameters_per_class(s.model, s.strategy, s.profile);
   for (std::size_t i = 0; i < result.classes.size(); ++i) {
     result.classes[i].name = result.plan.classes[i].name;
     result.classes[i].ranks = result.plan.classes[i].ranks;

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/config/document.h"
-#include "sim/core/resources.h"
 #include "sim/scenario/simulate.h"
+#include "tests/support/source_dir.h"
 
 namespace rehearse::scenario::paper_memory_oracle_test {
 namespace {
