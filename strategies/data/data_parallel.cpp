@@ -236,7 +236,7 @@ DataParallelWriter::UnitTensors DataParallelWriter::tensors_of(std::vector<std::
 }
 
 void DataParallelWriter::make(const std::string& name, const UnitTensors& tensors, const Unit& unit, Phase phase, Category category) {
-  of_unit("make " + name, tensors, unit, phase, [&](plan::BlockWriter& w, std::int64_t bytes) { w.alloc(w.new_slot("optimizer state"), bytes, category); });
+  of_unit("make " + name, tensors, unit, phase, [&](plan::BlockWriter& w, std::int64_t bytes) { w.alloc(w.new_slot(category == Category::optimizer ? "optimizer state" : "parameter"), bytes, category); });
 }
 
 void DataParallelWriter::let_go(const std::string& name, const UnitTensors& tensors, const Unit& unit, Phase phase) {

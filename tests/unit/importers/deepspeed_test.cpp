@@ -50,6 +50,16 @@ TEST(DeepSpeed, ReadsWhatDecidesTimeAndMemory) {
   EXPECT_TRUE(i.report.not_understood.empty());
 }
 
+TEST(DeepSpeed, MasterWeightsGradientsAndMomentsMayBeNarrow) {
+  const auto with = [](const char* precision) { return read(std::string("{\"train_batch_size\": 64, \"zero_optimization\": {\"stage\": 3}, ") + precision + "}"); };
+  const Imported i = with("\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true, \"bf16_optimizer_states\": true}");
+  EXPECT_EQ(key(i, "profile.master_parameter"), "bf16");
+  EXPECT_EQ(key(i, "data_parallel.gradient_dtype"), "bf16");
+  EXPECT_EQ(key(i, "training.optimizer_state_dtype"), "bf16");
+  EXPECT_TRUE(i.unsimulated.empty());
+  EXPECT_EQ(key(with("\"bf16\": {\"enabled\": true}"), "profile.master_parameter"), "-");
+}
+
 TEST(DeepSpeed, EveryKeyOfTheFileStandsInTheReportOnce) {
   expect_complete(read(kLarge), parse_deepspeed(kLarge, "ds.json"));
 }
