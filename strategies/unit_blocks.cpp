@@ -13,7 +13,8 @@ constexpr int kModelModules = 2;
 
 }  // namespace
 
-UnitBlocks::UnitBlocks(Stage& stage, const DataParallelWriter& data) : stage_(stage), data_(data), taking_turns_(stage.profile), variants_(stage.units.size()) {
+UnitBlocks::UnitBlocks(Stage& stage, const DataParallelWriter& data)
+    : stage_(stage), data_(data), launching_(with_layer_host(stage.profile, stage.strategy)), taking_turns_(launching_), variants_(stage.units.size()) {
   // Threads of one process hold Python's lock in turn; backward is launched by autograd's threads, which need no lock.
   taking_turns_.kernel_host *= stage.sizes.data;
   for (Duration FrameworkProfile::*host : {&FrameworkProfile::layer_host, &FrameworkProfile::checkpoint_host, &FrameworkProfile::recompute_host, &FrameworkProfile::reentrant_host}) taking_turns_.*host *= stage.sizes.data;
@@ -103,7 +104,7 @@ TapeBlocks UnitBlocks::emit_unit(const Unit& u, const Variant& variant) {
   options.output_gradient_asked = tape.input == kNoTensor && stage_.profile.input_require_gradients && stage_.strategy.memory.recompute != Recompute::none;
   options.modules_around = kModelModules + (stage_.strategy.tuning.low_rank() ? 1 : 0);   // PeftModel and LoraModel, which calls the model with its head past its hooks
   options.gather_again = data_.gather_again(u);
-  return emit(tape, options, u.in_parallel ? taking_turns_ : stage_.profile, stage_.builder);
+  return emit(tape, options, u.in_parallel ? taking_turns_ : launching_, stage_.builder);
 }
 
 }  // namespace rehearse::strategies

@@ -55,6 +55,7 @@ class UnitBlocks {
 
   Stage& stage_;
   const DataParallelWriter& data_;
+  FrameworkProfile launching_;             // the stage's, with what its layers cost the host
   FrameworkProfile taking_turns_;          // launches of one of several threads
   std::vector<std::size_t> first_alike_;   // by unit: the first one that the same blocks serve
   std::vector<Variants> variants_;         // by such a unit

@@ -18,7 +18,7 @@ std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const S
   unused(dp.bucket && !bucketed && dp.kind != Kind::one_process, "data_parallel.bucket", sharded ? "parameters that are sharded are reduced layer by layer" : "nothing is reduced");
   // What is so anyway is no wish that goes unheard.
   unused(dp.overlap_gradient_reduce && dp.kind == Kind::none, "data_parallel.overlap_gradient_reduce", "nothing is reduced");
-  unused(dp.overlap_gradient_reduce == false && sharded, "data_parallel.overlap_gradient_reduce", "parameters that are sharded are reduced under backward");
+  unused(dp.overlap_gradient_reduce == false && sharded && dp.kind != Kind::zero3, "data_parallel.overlap_gradient_reduce", "parameters that are sharded are reduced under backward");
   unused(dp.overlap_parameter_gather == true && !states_sharded && !sharded, "data_parallel.overlap_parameter_gather", "no parameters are gathered after the update");
   unused(dp.overlap_parameter_gather == false && sharded, "data_parallel.overlap_parameter_gather", "parameters that are sharded are gathered layer by layer");
   unused(dp.reshard_after_forward && !sharded, "data_parallel.reshard_after_forward", "parameters are not sharded");

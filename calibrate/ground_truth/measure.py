@@ -130,7 +130,7 @@ def row_of(case, answer, gpu, number, machine="single GPU"):
     else:
         words += [f"transformers {answer.get('transformers', '')}: its Llama in a loop of ours", "sdpa"]
     if case["framework"] == "deepspeed":
-        words += ["with pin_memory" if case["pin_memory"] else "without pin_memory", "buckets of 2e8, overlap_comm, gradient clipping 1.0"]
+        words += ["with pin_memory" if case["pin_memory"] else "without pin_memory", f"DeepSpeed {answer.get('deepspeed', '')}, buckets of 2e8, overlap_comm, gradient clipping 1.0"]
     else:
         words.append("no gradient clipping")
     if case["float8"] != "no":

@@ -175,7 +175,8 @@ Value data_parallel_section(const scenario::Scenario& s) {
   out.add("kind", word_of(d.kind));
   const bool one_process = d.kind == st::DataParallelKind::one_process;   // its gradients wait for each other, whatever the framework's habit
   if (one_process) out.add("gather", std::string_view(d.gather == st::Gathered::loss ? "loss" : "logits"));
-  out.add("overlap_gradient_reduce", !one_process && d.overlap_gradient_reduce.value_or(s.profile.overlap_gradient_reduce));
+  const bool habit = d.kind == st::DataParallelKind::zero3 || s.profile.overlap_gradient_reduce;   // overlap_comm is on for stage 3 unless a job says otherwise
+  out.add("overlap_gradient_reduce", !one_process && d.overlap_gradient_reduce.value_or(habit));
   out.add("overlap_parameter_gather", d.overlap_parameter_gather.value_or(s.profile.overlap_parameter_gather));
   if (d.bucket) out.add("bucket", config::to_text(*d.bucket));
   out.add("reshard_after_forward", d.reshard_after_forward.value_or(s.strategy.parallelism.degrees.pipeline == 1));

@@ -165,7 +165,7 @@ const config::Fields<st::DataParallel>& data_parallel_fields() {
   static const config::Fields<T> table{
       from_catalog("kind", &T::kind, "what data-parallel ranks keep and exchange; default: ddp where there are several, else none", st::data_parallel_kinds()),
       config::choice("gather", &T::gather, "data-parallel: what the first GPU gathers from the others", {{"logits", st::Gathered::logits, "the model's outputs; it has the loss alone"}, {"loss", st::Gathered::loss, "the loss that each GPU has made"}}),
-      config::boolean("overlap_gradient_reduce", &T::overlap_gradient_reduce, "gradients are reduced under backward; default: the framework's habit"),
+      config::boolean("overlap_gradient_reduce", &T::overlap_gradient_reduce, "gradients are reduced under backward; zero3: parameters are fetched under compute too (DeepSpeed's overlap_comm); default: the framework's habit, zero3: true"),
       config::boolean("overlap_parameter_gather", &T::overlap_parameter_gather, "parameters are gathered under the next forward"),
       config::bytes("bucket", &T::bucket, "gradient bucket, as sent", at_least(1024)),
       config::boolean("reshard_after_forward", &T::reshard_after_forward, "FSDP: parameters are dropped after forward (ZeRO-3) or kept (ZeRO-2 like); default: dropped, but kept under pipeline stages"),

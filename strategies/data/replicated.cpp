@@ -103,7 +103,7 @@ void Replicated::before_forward(std::size_t unit, int micro_batch) {
 }
 
 void Replicated::before_backward(std::size_t, int) {
-  if (stage_.sizes.pipeline == 1) make_buckets(overlap_reduce_);
+  if (stage_.sizes.pipeline == 1 && !profile().buckets_late) make_buckets(overlap_reduce_);
 }
 
 void Replicated::before_weight_gradients(std::size_t unit) {
@@ -113,6 +113,7 @@ void Replicated::before_weight_gradients(std::size_t unit) {
 
 void Replicated::after_backward(std::size_t unit, int, bool first, bool last) {
   if (stage_.strategy.memory.optimizer_in_backward) return update_in_backward(stage_.units[unit], stored_bytes());
+  if (stage_.sizes.pipeline == 1 && profile().buckets_late) make_buckets(overlap_reduce_);
   if (partitions_gradients()) into_bucket(stage_.units[unit], first);
   if (accumulates_later() && begins_chunk(unit)) accumulate_chunk(unit);
   first_ = first, last_ = last;
@@ -294,11 +295,21 @@ CollectiveKind Replicated::reduction() const {
   return kind_ == DataParallelKind::zero2 && profile().reduces_to_owner ? CollectiveKind::reduce : CollectiveKind::all_reduce;
 }
 
+/// Where a bucket has pieces of several owners, they are flattened into one tensor that is all-reduced, and each takes its own back. What is of one owner alone is
+/// one tensor already. Source: DeepSpeed runtime/zero/stage_1_and_2.py, average_tensor, allreduce_bucket, since 2afa1c7f2 (2023-11, 0.12.5).
+bool Replicated::flattens_bucket(Part part, std::int64_t bytes) {
+  const std::int64_t all = stage_.trainable_bytes(reduce_bytes(), part), owned = (all + stage_.sizes.sharing(part) - 1) / stage_.sizes.sharing(part);
+  std::int64_t& begin = reduced_[part == Part::experts];
+  const std::int64_t from = begin, to = from + bytes;
+  begin = all > 0 ? to % all : 0;
+  return contiguous() && !profile().reduces_to_owner && stage_.sizes.sharing(part) > 1 && owned > 0 && (to - 1) / owned > from / owned;
+}
+
 void Replicated::reduce(Part part, std::int64_t bytes) {
   if (bytes <= 0) return;
   const bool scatter = kind_ == DataParallelKind::distributed_optimizer && !reduces_whole(), experts = part == Part::experts;
-  const bool first = first_ || kind_ != DataParallelKind::zero2;
-  stage_.call((experts ? "reduce expert gradients " : "reduce gradients ") + std::to_string(bytes) + (copies_under_backward() && first ? " first" : "") + (copies_under_backward() && last_ ? " last" : ""), Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
+  const bool first = first_ || kind_ != DataParallelKind::zero2, flattens = flattens_bucket(part, bytes);
+  stage_.call((experts ? "reduce expert gradients " : "reduce gradients ") + std::to_string(bytes) + (flattens ? " flattened" : "") + (copies_under_backward() && first ? " first" : "") + (copies_under_backward() && last_ ? " last" : ""), Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
     if (reduces_copies()) w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "copy to bucket"}), host());
     const bool at_once = profile().reduces_over_all && !scatter && !experts;  // over shards and replicas
     auto copy_on_stream = [&](const char* name) {
@@ -314,10 +325,26 @@ void Replicated::reduce(Part part, std::int64_t bytes) {
       copy_on_stream("flatten bucket");
     }
     if (buckets_at_reduction()) fill_bucket(w, part, bytes);
+    if (zero() && overlap_reduce_) behind_buckets(w);
+    const Stream pieces = overlap_reduce_ ? Stream::data_reduce : Stream::compute;
+    const auto copy_pieces = [&](const char* name, std::int64_t copied) {
+      w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = copied, .bytes_written = copied, .name = name}), host(), pieces);
+    };
+    if (flattens) {
+      w.record(Stream::compute, Stage::kPersistentSlots - 6);
+      w.wait(pieces, Stage::kPersistentSlots - 6);
+      copy_pieces("average bucket", bytes);
+      if (partitions_gradients()) w.alloc(flat, bytes, Category::communication, plan::Frame::own, pieces);   // ZeRO-1's gradients become views of the bucket first, and make room
+      copy_pieces("flatten bucket", bytes);
+    }
     if (at_once ? stage_.sizes.data > 1 : stage_.sizes.sharing(part) > 1)
       w.collective(builder().collective({reduction(), at_once ? GroupAxis::data_context : axis_of(part), Bytes{bytes}, "gradient reduction"}),
                    Stream::data_reduce, at_once ? 0 : plan::kAfterCompute | (overlap_reduce_ ? 0 : plan::kComputeWaits), profile().collective_host);
     if (buckets_at_reduction()) empty_bucket(w, part, bytes);
+    if (flattens) {
+      copy_pieces("own pieces back", bytes / stage_.sizes.sharing(part));
+      if (partitions_gradients()) w.free(flat);
+    }
     if (at_once) copy_on_stream("unflatten bucket");
     if (widens) w.free(wide);
     if (makes_bucket) w.free(flat);
@@ -328,7 +355,23 @@ void Replicated::reduce(Part part, std::int64_t bytes) {
                    Stream::data_replicate, plan::kAfterCompute, profile().collective_host);
     }
     if (copies_under_backward()) hand_down(w, part, bytes / reduce_bytes(), first);
+    if (zero() && overlap_reduce_ && profile().bucket_wait == BucketWait::own) compute_waits_for_buckets(w);
   });
+}
+
+/// With overlap_comm, a bucket that is full waits for the one before it. Source: DeepSpeed runtime/zero/stage_1_and_2.py, average_tensor: torch.cuda.synchronize
+/// until 97deaaec5 (2023-01-09, 0.8.0), since a41729f6a (2024-06-10, 0.14.3) current_stream().wait_stream(reduction_stream).
+void Replicated::behind_buckets(plan::BlockWriter& w) {
+  if (profile().synchronises_buckets) w.host_sync();
+  if (profile().bucket_wait != BucketWait::none) compute_waits_for_buckets(w);
+}
+
+void Replicated::compute_waits_for_buckets(plan::BlockWriter& w) {
+  constexpr std::uint32_t kBucket = Stage::kPersistentSlots - 40;
+  for (const Stream stream : {Stream::data_reduce, Stream::data_replicate, Stream::to_host}) {   // copies down are on the stream of reductions there
+    w.record(stream, kBucket);
+    w.wait(Stream::compute, kBucket);
+  }
 }
 
 /// ZeRO-1 and 2 cut the flat parameters into as many pieces as there are ranks, one after the other, so a reduced bucket belongs to one rank or

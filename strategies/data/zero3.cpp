@@ -23,8 +23,8 @@ Zero3::Zero3(Stage& stage) : ShardedWriter(stage, stage.profile.reduce) {
   if (bucket_ <= 0) bucket_ = 500'000'000;
   events_ = plan::Frame::below;
   second_ = stage.sizes.secondary;
+  overlaps_ = dp.overlap_gradient_reduce.value_or(true);
   quantises_weights_ = dp.quantized_weights;
-  saves_weights_ = !dp.memory_efficient_linear;
   quantises_gradients_ = dp.quantized_gradients && stage.sizes.inside < stage.sizes.shard;   // inside one node DeepSpeed reduces as ever
 }
 

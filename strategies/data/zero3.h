@@ -52,8 +52,8 @@ class Zero3 final : public ShardedWriter {
     std::int64_t elements = 0, bytes = 0;
     std::int64_t tensors = 1;         // that it stands for, each gathered by itself
     std::uint32_t frame = 0;          // its gathered values; hpZ: its second shard too
-    std::uint32_t saved_frame = 0;    // values that it has let go and autograd has saved, where linear layers are PyTorch's
-    bool multiplied = false;          // by a linear layer
+    std::uint32_t saved_frame = 0;    // values that it has let go and autograd has saved
+    bool graph_saves = false;         // what it is multiplied by saves its values, not itself (graph_saves)
     bool saved = false;
     bool persistent = false;          // small: gathered once a step
     bool gathers = true;              // false: this rank has all of it
@@ -89,6 +89,7 @@ class Zero3 final : public ShardedWriter {
   // Parameters (zero3_parameters.cpp)
   std::size_t index_of(std::size_t unit, int weight) const;
   void list_parameters();
+  bool graph_saves(const Weight& weight) const;
   void reset();
   void prefetch();
   void fetch(const std::vector<std::size_t>& wanted);
@@ -106,6 +107,8 @@ class Zero3 final : public ShardedWriter {
   void make_second(Parameter& p, plan::Phase phase);
   void drop_seconds();
   void gather_persistent();
+  /// Whose memory a tensor comes from.
+  plan::Stream pool_of(plan::Stream stream) const { return overlaps_ ? stream : plan::Stream::compute; }
   std::uint32_t handle_slots() const { return quantises_weights_ ? kQuantisedHandleSlots : kHandleSlots; }
   std::int64_t second_bytes(const Parameter& p) const { return (p.bytes + second_ - 1) / second_; }
   bool quantises(const Handle& handle) const { return quantises_weights_ && parameters_[handle.parameters.front()].gathers; }
@@ -149,11 +152,12 @@ class Zero3 final : public ShardedWriter {
   static constexpr std::size_t kMostOngoing = 2;   // __max_ongoing_fetch_events
   static constexpr int kMostReductions = 2;        // max_param_reduce_events
   static constexpr std::uint32_t kReduced = Stage::kPersistentSlots - 28;   // events of the latest reductions
+  static constexpr std::uint32_t kCopiedDown = Stage::kPersistentSlots - 39;
   static constexpr std::uint32_t kMade = Stage::kPersistentSlots - 16, kInterleaved = Stage::kPersistentSlots - 17, kTogether = Stage::kPersistentSlots - 18, kWide = Stage::kPersistentSlots - 19;
 
   std::int64_t prefetch_ = 0, most_live_ = 0, reuse_distance_ = 0, persistence_ = 0, bucket_ = 0, sub_group_ = 0;   // elements
   std::int64_t second_ = 1;                                                   // ranks of a second partition (hpZ); 1: there is none
-  bool saves_weights_ = false;                                                // PyTorch's linear layers
+  bool overlaps_ = true;                                                      // overlap_comm; false: streams of fetches and reductions are compute's own
   bool quantises_weights_ = false;                                            // qwZ
   bool quantises_gradients_ = false;                                          // qgZ
   std::vector<Parameter> parameters_;

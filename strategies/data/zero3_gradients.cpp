@@ -64,7 +64,14 @@ void Zero3::hold_host() {
 
 void Zero3::reductions_issued() {
   const std::uint32_t event = kReduced + static_cast<std::uint32_t>(reductions_++ % (kMostReductions + 1));
-  append("reduction issued " + std::to_string(event), Phase::gradient_reduction, stage_.persistent, plan::kNoFrame, [&](plan::BlockWriter& w) { w.record(Stream::data_reduce, event); });
+  append("reduction issued " + std::to_string(event), Phase::gradient_reduction, stage_.persistent, plan::kNoFrame, [&](plan::BlockWriter& w) {
+    w.record(Stream::data_reduce, event);
+    if (overlaps_) return;
+    w.wait(Stream::compute, event);   // stage3.py, reduce_and_partition_stream: compute's own without overlap_comm
+    if (!offloads_optimizer()) return;
+    w.record(Stream::to_host, kCopiedDown);
+    w.wait(Stream::compute, kCopiedDown);
+  });
 }
 
 /// reduce_scatter_coalesced: several gradients are interleaved by rank first.
@@ -77,7 +84,7 @@ void Zero3::reduce_bucket(Part part, bool first, bool last) {
   append(name, Phase::gradient_reduction, stage_.persistent, plan::kNoFrame, [&](plan::BlockWriter& w) {
     w.host(profile().reduction_host);
     if (!one) {
-      w.alloc(kInterleaved, bytes, Category::communication, Frame::own, Stream::data_reduce);
+      w.alloc(kInterleaved, bytes, Category::communication, Frame::own, pool_of(Stream::data_reduce));
       elementwise(w, "interleave gradients", made, bytes, Stream::data_reduce);
     }
     elementwise(w, "average gradients", bytes, bytes, Stream::data_reduce);
@@ -140,7 +147,7 @@ void Zero3::reduce_alone(plan::BlockWriter& w, const Tensor& t) {
   const std::int64_t bytes = t.elements * reduce_bytes_;
   const bool pads = t.elements % stage_.sizes.shard != 0;
   if (pads) {
-    w.alloc(kInterleaved, bytes, Category::communication, Frame::own, Stream::data_reduce);
+    w.alloc(kInterleaved, bytes, Category::communication, Frame::own, pool_of(Stream::data_reduce));
     elementwise(w, "interleave gradients", bytes, bytes, Stream::data_reduce);
   }
   elementwise(w, "average gradients", bytes, bytes, Stream::data_reduce);
@@ -156,7 +163,7 @@ void Zero3::reduce_quantised(plan::BlockWriter& w, const Tensor& t) {
   const std::int64_t inside = stage_.sizes.inside, nodes = stage_.sizes.shard / inside;
   const std::int64_t columns = std::max<std::int64_t>(1, t.columns), rows = t.elements / columns;
   const std::int64_t groups = std::max({rows, columns, static_cast<std::int64_t>(stage_.sizes.shard)}), packed = t.elements / 2 + 4 * groups, part = t.elements / inside, reduced = part / 2 + 4 * (groups / inside);
-  const auto buffer = [&](std::uint32_t slot, std::int64_t bytes) { w.alloc(slot, bytes, Category::communication, Frame::own, Stream::data_reduce); };
+  const auto buffer = [&](std::uint32_t slot, std::int64_t bytes) { w.alloc(slot, bytes, Category::communication, Frame::own, pool_of(Stream::data_reduce)); };
   const auto exchange = [&](GroupAxis axis, std::int64_t elements, std::int64_t scales, const char* name) {
     for (const std::int64_t bytes : {elements, scales}) w.collective(builder().collective({CollectiveKind::all_to_all, axis, Bytes{bytes}, name}), Stream::data_reduce, 0, profile().collective_host);
   };

@@ -26,6 +26,14 @@ std::size_t Zero3::index_of(std::size_t unit, int weight) const {
   return w.parameter_elsewhere ? index_.at({0, 0}) : index_.at({unit, weight});   // tied: the table is the first unit's
 }
 
+/// DeepSpeed's own linear layer saves the parameter itself, whose values are let go (runtime/zero/linear.py). A view of it stands in the graph of
+/// PyTorch's linear layer, and of transformers' grouped products of experts (integrations/moe.py, weight.transpose(-2, -1)), and keeps the gathered values.
+bool Zero3::graph_saves(const Weight& weight) const {
+  const bool own_linear = stage_.strategy.data_parallel.memory_efficient_linear;
+  const bool grouped = weight.experts > 1 && profile().grouped_experts && profile().native_grouped && second_ == 1;
+  return weight.matrix && (grouped || !own_linear);
+}
+
 void Zero3::list_parameters() {
   for (std::size_t u = 0; u < stage_.units.size(); ++u) {
     const std::vector<Weight>& weights = stage_.units[u].tape->weights;
@@ -41,8 +49,8 @@ void Zero3::list_parameters() {
       p.trainable = weights[w].trainable;
       p.state = p.persistent ? State::available : State::away;
       p.frame = stage_.frames.acquire(second_ > 1 ? kSecondMade + 1 : 1);
-      p.multiplied = weights[w].matrix;
-      if (saves_weights_) p.saved_frame = stage_.frames.acquire(1);
+      p.graph_saves = graph_saves(weights[w]);
+      if (p.graph_saves) p.saved_frame = stage_.frames.acquire(1);
       // Of what no step changes the second partition stays as it was made; of the rest it goes with the step.
       p.has_second = second_ > 1 && !p.persistent && (!p.trainable || evaluates());
       index_.emplace(std::pair{u, static_cast<int>(w)}, parameters_.size());
@@ -98,7 +106,7 @@ void Zero3::end_module(const ModuleUse& use, bool recorded, bool releases) {
       std::erase(going, p);
       passed += parameters_[p].elements;
     }
-  for (const std::size_t p : going) let_go(p, Phase::forward, recorded && saves_weights_ && parameters_[p].multiplied && !parameters_[p].saved);
+  for (const std::size_t p : going) let_go(p, Phase::forward, recorded && parameters_[p].graph_saves && !parameters_[p].saved);
 }
 
 void Zero3::free_saved(Parameter& p) {
@@ -165,7 +173,8 @@ void Zero3::synchronise() {
   stage_.call("synchronise at fetch", Phase::parameter_gather, nullptr, [](plan::BlockWriter& w) { w.host_sync(); });
 }
 
-/// all_gather_coalesced: one parameter arrives where it will lie, several in a flat buffer first.
+/// all_gather_coalesced: one parameter arrives where it will lie, several in a flat buffer first. Without overlap_comm all of it is put on compute's stream
+/// (parameter_offload.py, default_stream): gathers, which NCCL does on its own, begin behind what compute has been given; copies from the host hold compute up.
 void Zero3::submit(const Handle& handle, Part part) {
   const bool one = handle.parameters.size() == 1, gathers = parameters_[handle.parameters.front()].gathers;
   const std::int64_t bytes = handle.bytes, shard = handle.second ? (bytes + second_ - 1) / second_ : divided(bytes, part);
@@ -174,17 +183,22 @@ void Zero3::submit(const Handle& handle, Part part) {
   const std::string name = std::string(one ? "fetch parameter " : "fetch parameters ") + (handle.second ? "from second partition " : "") + (part == Part::experts ? "of experts " : "") + std::to_string(bytes) + (tensors > 1 ? " in " + std::to_string(tensors) : "") + (handle.on_disk > 0 ? " disk " + std::to_string(handle.on_disk) : "");
   append(name, Phase::parameter_gather, one && !quantises(handle) ? parameters_[handle.parameters.front()].frame : handle.frame, handle.frame, [&](plan::BlockWriter& w) {
     w.host((one ? tensors : 1) * profile().gather_host + tensors * profile().gathered_parameter_host);
-    if (gathers && !quantises(handle)) w.alloc(0, bytes, one ? Category::parameter : Category::communication, Frame::own, Stream::data_gather);
+    if (!overlaps_) {
+      w.record(Stream::compute, kFetchedEvent, Frame::unit);
+      w.wait(Stream::data_gather, kFetchedEvent, Frame::unit);
+    }
+    if (gathers && !quantises(handle)) w.alloc(0, bytes, one ? Category::parameter : Category::communication, Frame::own, pool_of(Stream::data_gather));
     if (offloads_parameters()) {  // the shard comes up first
       const std::int64_t size = shard / parameter_bytes_ * stored_bytes();
       const std::int64_t disk = handle.on_disk == bytes ? size : std::llround(static_cast<double>(size) * static_cast<double>(handle.on_disk) / static_cast<double>(bytes));
-      w.alloc(kFetched, size, Category::communication, Frame::unit, Stream::data_gather);
+      w.alloc(kFetched, size, Category::communication, Frame::unit, pool_of(Stream::data_gather));
       w.record(Stream::data_gather, kFetchedEvent, Frame::unit);  // its bytes were the last gather's
       w.wait(Stream::to_device, kFetchedEvent, Frame::unit);
       for (const auto& [part_of_it, from_disk] : {std::pair{size - disk, false}, {disk, true}})
         if (part_of_it > 0) w.copy(builder().copy({plan::CopySpec::Direction::host_to_device, true, Bytes{part_of_it}, from_disk}), Stream::to_device, 0, host());
       w.record(Stream::to_device, kFetchedEvent, Frame::unit);
       w.wait(Stream::data_gather, kFetchedEvent, Frame::unit);
+      if (!overlaps_) w.wait(Stream::compute, kFetchedEvent, Frame::unit);
       w.free(kFetched, Frame::unit);
     }
     if (quantises(handle)) {
@@ -223,9 +237,9 @@ void Zero3::gather_quantised(plan::BlockWriter& w, const Handle& handle, Part pa
   const bool one = handle.parameters.size() == 1, casts = stage_.strategy.training.precision != Precision::fp16;
   const std::int64_t own = std::max<std::int64_t>(1, handle.elements * shard / std::max<std::int64_t>(1, handle.bytes)), ranks = std::max<std::int64_t>(1, (handle.elements + own - 1) / own);
   const std::int64_t scales = scale_bytes(own) * ranks;
-  w.alloc(kFlat, handle.elements, Category::communication, Frame::unit, Stream::data_gather);
-  w.alloc(kScales, scales, Category::communication, Frame::unit, Stream::data_gather);
-  w.alloc(kQuantisedShard, own + scale_bytes(own), Category::communication, Frame::unit, Stream::data_gather);
+  w.alloc(kFlat, handle.elements, Category::communication, Frame::unit, pool_of(Stream::data_gather));
+  w.alloc(kScales, scales, Category::communication, Frame::unit, pool_of(Stream::data_gather));
+  w.alloc(kQuantisedShard, own + scale_bytes(own), Category::communication, Frame::unit, pool_of(Stream::data_gather));
   if (!one) elementwise(w, "gather copy-in", shard, shard, Stream::data_gather);
   if (casts) elementwise(w, "cast to fp16", shard, 2 * own, Stream::data_gather);
   elementwise(w, "quantise weights", 2 * own, own + scale_bytes(own), Stream::data_gather);
@@ -244,7 +258,7 @@ void Zero3::arrive(std::size_t index) {
   const bool one = handle.parameters.size() == 1, quantised = quantises(handle);
   // What was quantised is fp16 first: for several parameters in one buffer, or where the parameter has another format.
   const bool wide = quantised && (!one || stage_.strategy.training.precision != Precision::fp16);
-  if (wide) append("dequantised parameters " + std::to_string(handle.elements), Phase::parameter_gather, handle.frame, plan::kNoFrame, [&](plan::BlockWriter& w) { w.alloc(kWideFlat, 2 * handle.elements, Category::communication, Frame::own, Stream::data_gather); });
+  if (wide) append("dequantised parameters " + std::to_string(handle.elements), Phase::parameter_gather, handle.frame, plan::kNoFrame, [&](plan::BlockWriter& w) { w.alloc(kWideFlat, 2 * handle.elements, Category::communication, Frame::own, pool_of(Stream::data_gather)); });
   for (const std::size_t i : handle.parameters) {
     Parameter& p = parameters_[i];
     p.state = State::available;
@@ -252,7 +266,7 @@ void Zero3::arrive(std::size_t index) {
     const Duration parts = one ? Duration{} : profile().gathered_part_host * (handle.ranks * p.tensors);
     append("gathered parameter " + std::to_string(p.bytes) + (parts > Duration{} ? " of " + std::to_string(handle.ranks * p.tensors) + " parts" : ""), Phase::parameter_gather, p.frame, plan::kNoFrame, [&](plan::BlockWriter& w) {
       w.host(parts);
-      w.alloc(kGatheredValues, p.bytes, Category::parameter, Frame::own, Stream::data_gather);
+      w.alloc(kGatheredValues, p.bytes, Category::parameter, Frame::own, pool_of(Stream::data_gather));
     });
   }
   if (!one || quantised)

@@ -275,6 +275,10 @@ const config::Fields<P>& fields() {
       config::boolean("unscales_gradients", &P::unscales_gradients, "fp16 without ZeRO: the update begins with fp32 copies of gradients, which are divided by the loss scale and searched for overflow"),
       config::boolean("flattens_gradients", &P::flattens_gradients, "without ZeRO: after backward all 16-bit gradients are copied into one tensor, averaged, reduced and copied back, of one replica too"),
       config::number("gradient_buffer", &P::gradient_buffer, "ZeRO-1 and 2: the buffer that gradients are put together in from the loss on, in reduction buckets; 0: made at the start", config::non_negative),
+      config::boolean("synchronises_buckets", &P::synchronises_buckets, "ZeRO-1 and 2 under backward: the host waits for the device before each bucket"),
+      config::choice("bucket_wait", &P::bucket_wait, "ZeRO-1 and 2 under backward: for what compute waits as a bucket goes",
+                     {{"none", BucketWait::none, "nothing"}, {"earlier", BucketWait::earlier, "the reductions before it"}, {"own", BucketWait::own, "its own reduction too"}}),
+      config::boolean("buckets_late", &P::buckets_late, "gradient_buffer is made with the first gradient, not after the loss"),
       config::boolean("zero1_gradient_buffer", &P::zero1_gradient_buffer, "gradient_buffer is ZeRO-1's too; false: its buckets are put together when they are reduced"),
       config::choice("offload_return", &P::offload_return, "offloaded optimizer under ZeRO-1 and 2: how updated parameters get back to the GPU", offload_returns()),
       config::integer("update_tile", &P::update_tile, "under-update: elements that are updated before they cross", config::positive),
@@ -321,6 +325,11 @@ const config::Fields<P>& fields() {
       config::duration("checkpoint_host", &P::checkpoint_host, "host time of a checkpoint that is not reentrant, per layer of forward", kOfCall),
       config::duration("recompute_host", &P::recompute_host, "the same per recomputed layer, beyond a forward", kOfCall),
       config::duration("reentrant_host", &P::reentrant_host, "host time of a reentrant checkpoint per recomputed layer, beyond a forward", kOfCall),
+      config::duration("tensor_host", &P::tensor_host, "host time per layer under tensor parallelism, beyond its launches", kOfCall),
+      config::duration("tensor_backward_host", &P::tensor_backward_host, "the same of backward", kOfCall),
+      config::duration("tensor_recompute_host", &P::tensor_recompute_host, "the same of a recomputed forward, beyond a forward's", kOfCall),
+      config::duration("operator_checkpoint_host", &P::operator_checkpoint_host, "host time per layer of forward whose checkpoint decides operator by operator", kOfCall),
+      config::duration("operator_recompute_host", &P::operator_recompute_host, "the same where the layer is recomputed, beyond recompute_host", kOfCall),
       config::duration("adapter_host", &P::adapter_host, "host time of a low-rank adapter's forward, beyond its kernels", kOfCall),
       config::duration("unpack_host", &P::unpack_host, "host time of making a GPTQ weight 16 bits, beyond its kernels", kOfCall),
       config::duration("gradient_host", &P::gradient_host, "host time of ZeRO-2's hook per trained parameter of a layer, of backward", kOfCall),
@@ -455,6 +464,7 @@ FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes t
 
 std::vector<Duration*> issue_times(FrameworkProfile& p) {
   return {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host, &p.checkpoint_host, &p.recompute_host, &p.reentrant_host,
+          &p.tensor_host, &p.tensor_backward_host, &p.tensor_recompute_host, &p.operator_checkpoint_host, &p.operator_recompute_host,
           &p.submodule_host, &p.submodule_backward_host, &p.unit_host, &p.unit_backward_host, &p.gather_host, &p.gathered_parameter_host, &p.gathered_part_host, &p.gradient_part_host, &p.bucket_host, &p.reduction_host, &p.gradient_host, &p.adapter_host, &p.unpack_host, &p.expert_host, &p.expert_backward_host, &p.exchange_host, &p.exchange_backward_host, &p.region_host,
           &p.grouped_host, &p.grouped_backward_host, &p.grouped_low_host, &p.grouped_low_backward_host, &p.triton_host, &p.scan_host, &p.scan_exchange_host, &p.scan_exchange_backward_host, &p.collection_host,
           &p.fused_operator_host, &p.fused_operator_backward_host, &p.norm_host, &p.update_host};
@@ -500,6 +510,20 @@ FrameworkProfile with_choices(FrameworkProfile p, const Strategy& strategy) {
   // Shards are of rows alone (Megatron-FSDP's keep_fp8_transpose_cache is off unless set).
   if (p.fp8_parameters && strategy.data_parallel.kind == DataParallelKind::megatron_fsdp) p.keeps_transposed_weights = false;
   if (training.transformer_engine && !*training.transformer_engine) p.transformer_engine = p.fp8_parameters = p.dummy_weight_gradients = false;
+  return p;
+}
+
+FrameworkProfile with_layer_host(FrameworkProfile p, const Strategy& strategy) {
+  if (strategy.parallelism.degrees.tensor > 1) {
+    p.layer_host += p.tensor_host;
+    p.layer_backward_host += p.tensor_backward_host;
+    p.recompute_host += p.tensor_recompute_host;
+  }
+  const std::vector<std::string>& modules = strategy.memory.recompute_modules.empty() ? p.selective_modules : strategy.memory.recompute_modules;
+  if (strategy.memory.recompute == Recompute::selective && std::find(modules.begin(), modules.end(), "operators") != modules.end() && p.operator_checkpoint_host > Duration{}) {
+    p.region_host = p.layer_host + p.recompute_host + p.operator_recompute_host;
+    p.layer_host += p.operator_checkpoint_host;
+  }
   return p;
 }
 

@@ -39,6 +39,13 @@ enum class RopeForm : std::uint8_t { rotate_half, angles, gathered, pairs, matri
 /// Whose attention is PyTorch's FlexAttention: models with attention sinks (GPT-OSS), of which it gives the sums, or all others.
 enum class FlexUse : std::uint8_t { never, with_sinks, without_sinks };
 
+/// For what compute waits as a bucket of gradients goes, under ZeRO-1 and 2 whose reductions run under backward.
+enum class BucketWait : std::uint8_t {
+  none,     // DeepSpeed until 0.14.2
+  earlier,  // the reductions before it: 0.14.3 on (a41729f6a)
+  own,      // its own too, so that nothing runs under it: 0.17.5 to 0.18.4 (f897b6739, 15ad92b45)
+};
+
 /// How parameters that the CPU has updated get back to the GPU under ZeRO-1 and 2 (DeepSpeed's runtime/zero/stage_1_and_2.py, step).
 enum class OffloadReturn : std::uint8_t {
   narrow,        // cast by the CPU into a buffer that is pinned where the rest is (from May 2025, 17c8be070)
@@ -253,9 +260,12 @@ struct FrameworkProfile {
   bool unscales_gradients = false;        // fp16 without ZeRO: the update begins with fp32 copies of all gradients, which are divided by the loss scale and searched for overflow (Megatron)
   bool flattens_gradients = false;        // without ZeRO, of one replica too: after backward all 16-bit gradients are copied into one tensor, averaged, reduced, waited for and copied back (Megatron's local DDP until 2021, DeepSpeed)
   double gradient_buffer = 0;             // ZeRO-1 and 2: gradients are put together in a buffer of so many reduction buckets, made after the loss (DeepSpeed, contiguous_gradients); 0: in one made at the start
+  bool buckets_late = false;              // that buffer is made with the first gradient, after the output layer's backward (DeepSpeed from 0.18.3 on); false: after the loss
   bool zero1_gradient_buffer = true;      // so do those of ZeRO-1; false: its buckets are put together when they are reduced, after backward (DeepSpeed 0.4.4 to 0.12)
   OffloadReturn offload_return = OffloadReturn::under_update;   // ZeRO-1 and 2; as Ren et al. 2021 (ZeRO-Offload) have it
   std::int64_t update_tile = std::int64_t{1} << 27;   // elements that are updated before they cross, under OffloadReturn::under_update
+  bool synchronises_buckets = false;      // ZeRO-1 and 2 under backward: the host waits for the device before each bucket is reduced (DeepSpeed until 0.7)
+  BucketWait bucket_wait = BucketWait::none;
   bool checks_by_parameter = false;       // ZeRO-1 and 2: overflow and norm are found parameter by parameter, the host waiting for each (DeepSpeed until 2022); in fp16 without ZeRO overflow alone
   bool gradient_norm_sync = true;         // the host reads the norm before the optimizer step
   bool overlap_messages = true;           // messages of Megatron's interleaved schedule travel under the passes
@@ -297,6 +307,11 @@ struct FrameworkProfile {
   /// Per recomputed layer, beyond its passes. Other checkpoints than reentrant ones pack what is saved through Python hooks, in forward
   /// (checkpoint_host) and again while it is made anew (recompute_host); reentrant ones run an autograd engine within backward (reentrant_host).
   Duration checkpoint_host{}, recompute_host{}, reentrant_host{};
+  /// Per layer under tensor parallelism, beyond its launches, where its operators go through DTensor's dispatch: forward, backward, and what a
+  /// recomputed forward takes more than the first. Part of layer_host and the like once a strategy is known (with_layer_host).
+  Duration tensor_host{}, tensor_backward_host{}, tensor_recompute_host{};
+  /// Per layer whose checkpoint decides operator by operator what it keeps (a Python dispatch mode): forward, and again where it is recomputed.
+  Duration operator_checkpoint_host{}, operator_recompute_host{};
   Duration list_part_host{};              // ZeRO-3: per rank of a gather or reduce-scatter, where those take lists of tensors, one per rank (a copy is launched for each besides); 0: they take whole tensors
   Duration submodule_host{}, submodule_backward_host{};   // ZeRO-3's hooks, per module of a layer: its parameters are fetched, released, their gradients shared out
   /// ZeRO-3, beyond launches: per all-gather, per parameter in it (its release included), per gradient that enters the bucket, per reduction of a bucket.
@@ -392,5 +407,9 @@ model::KernelKind conversion(const FrameworkProfile& profile, std::int64_t read,
 /// The profile with what the user changed in it: training.cross_entropy, fused_gradient_accumulation, transformer_engine;
 /// data_parallel.gradient_dtype.
 FrameworkProfile with_choices(FrameworkProfile profile, const Strategy& strategy);
+
+/// What a layer costs the host under that strategy's tensor parallelism and checkpoints: layer_host, layer_backward_host, recompute_host and
+/// region_host with what tensor_host, operator_checkpoint_host and their like add.
+FrameworkProfile with_layer_host(FrameworkProfile profile, const Strategy& strategy);
 
 }  // namespace rehearse::strategies

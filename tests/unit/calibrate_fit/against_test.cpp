@@ -41,7 +41,7 @@ std::vector<LoggedRun> runs(double kernel, double layer, double noise, unsigned 
 }
 
 TEST(Against, OneFrameworkConstantIsFoundWithinItsError) {
-  const std::vector<LoggedRun> logged = runs(18, 150, 0.01, 1);  // torchtitan's own layer_host is 150 us
+  const std::vector<LoggedRun> logged = runs(18, 370, 0.01, 1);  // torchtitan's own layer_host is 370 us
   const AgainstFit fit = fit_against(logged, {FrameworkConstant::kernel});
   ASSERT_TRUE(fit.refusals.empty()) << fit.refusals.front();
   EXPECT_NEAR(fit.parameters[0].value, 18, 0.5);

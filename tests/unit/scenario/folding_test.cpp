@@ -88,7 +88,7 @@ constexpr const char* kUneven = "parallelism: {expert: 8}\nexperts: {dispatcher:
 // Skew 0 is the balanced job to the bit, on one class; with skew the rank that holds the popular experts computes longest and
 // keeps most, and the step is as long as it makes it.
 TEST(Routing, SkewMakesRanksDifferInTimeAndMemory) {
-  const auto with = [](const std::string& routing) { return simulate(scenario_of({"", ("parallelism: {expert: 8}\nexperts: {dispatcher: all-to-all" + routing + "}\ndata_parallel: {kind: zero1}").c_str(), kMixture})); };
+  const auto with = [](const std::string& routing) { return simulate(scenario_of({"", ("parallelism: {expert: 8}\nexperts: {dispatcher: all-to-all" + routing + "}\ndata_parallel: {kind: zero1}").c_str(), kMixture, "torchtitan-compile"})); };
   const Result balanced = with(""), zero = with(", routing: {distribution: zipf, skew: 0, seed: 5}"), uneven = with(", routing: {distribution: zipf, skew: 1, seed: 3}");
   EXPECT_EQ(balanced.step_time, zero.step_time);
   ASSERT_EQ(zero.classes.size(), 1U);

@@ -191,8 +191,8 @@ TEST(MeasuredMemory, EightBitInputsAreKeptAsTheyWere) {
 }
 
 // PyTorch's own count, on an H200, of what training steps had allocated (torch.cuda.memory_stats): plain modules under autocast, in 16 and in 32 bits, with
-// recomputation and adapters, transformers' Llama, DeepSpeed, FSDP2, compiled blocks. Those that are known to differ have a wider bound: DeepSpeed 0.19.8
-// makes its bucket later, FSDP2 and compiled blocks keep a little else, torchao's inputs are in 8 bits.
+// recomputation and adapters, transformers' Llama, DeepSpeed, FSDP2, compiled blocks. Those that are known to differ have a wider bound:
+// FSDP2 and compiled blocks keep a little else, torchao's inputs are in 8 bits.
 TEST(MeasuredMemory, IsWhatPyTorchCountedOnAnH200) {
   int exact = 0;
   for (const MeasuredRun& run : read_measured_runs((source_dir() / "tests/accuracy/runs/h200_vm.csv").string())) {
@@ -200,11 +200,11 @@ TEST(MeasuredMemory, IsWhatPyTorchCountedOnAnH200) {
     const Result r = simulate(*run.scenario, {.time = false});
     const bool float8 = run.scenario->strategy.training.precision == strategies::Precision::fp8 || run.scenario->strategy.training.precision == strategies::Precision::fp8_rowwise;
     const DataParallelKind kind = run.scenario->strategy.data_parallel.kind;
-    const double most = float8 ? 0.05 : kind == DataParallelKind::zero2 ? 0.035 : kind == DataParallelKind::fsdp2 || run.scenario->profile.compiled ? 0.02 : 0.004;
+    const double most = float8 ? 0.05 : kind == DataParallelKind::fsdp2 || run.scenario->profile.compiled ? 0.02 : 0.004;
     exact += most < 0.01;
     EXPECT_NEAR(static_cast<double>(r.classes[0].memory.peak_allocated.value) / (1 << 30) / *run.peak_mem_gib, 1, most) << run.row_id;
   }
-  EXPECT_GE(exact, 9);
+  EXPECT_GE(exact, 12);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Memory of training steps against PyTorch's own allocator: real runs of Hugging Face's Llama over the GPU on paper
-// (tests/oracles/paper_training_memory.py), twelve shapes. Nothing of the simulator was made from these numbers.
+// Memory of training steps against PyTorch's own allocator: real programs over the GPU on paper (tests/oracles/paper_*_memory.py):
+// Hugging Face's Llama in twelve shapes, torchtitan's trainer, DeepSpeed's engine.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -55,6 +55,30 @@ TEST(PaperMemoryOracle, TorchtitansTrainer) {
     EXPECT_LT(std::abs(allocated), model == "llama-3-8b" && recompute != "none" ? 0.0005 : 0.02) << c.dump();
     EXPECT_LT(std::abs(reserved), 0.045) << c.dump();
   }
+}
+
+// DeepSpeed around transformers' models, one of eight ranks (tests/oracles/paper_deepspeed_memory.py). Not all there: ZeRO-1's gradients become views of the bucket
+// one by one, and what is prefetched when experts' backward begins is a parameter more.
+TEST(PaperMemoryOracle, DeepSpeedsEngine) {
+  std::ifstream file(source_dir() / "tests/oracles/data/paper_deepspeed_memory.json");
+  const nlohmann::json cases = nlohmann::json::parse(file).at("cases");
+  ASSERT_GE(cases.size(), 10U);
+  double sum = 0;
+  for (const nlohmann::json& c : cases) {
+    const bool dense = c.at("model").get<std::string>() == "dense";
+    const std::string layers = std::to_string(c.at("layers").get<int>()), recompute = c.at("recompute").get<std::string>();
+    const std::string shape = dense ? "hidden: 4096, heads: 32, kv_heads: 32, ffn_hidden: 11008, vocab: 32000, tied_embeddings: false"
+                                    : "family: qwen3_moe, hidden: 2048, heads: 32, kv_heads: 4, head_dim: 128, ffn_hidden: 6144, vocab: 151936, qk_norm: true, tied_embeddings: false, experts: {count: 128, top_k: 8, ffn_hidden: 768}";
+    const std::string job = "model: {name: m, style: llama, layers: " + layers + ", " + shape + "}\ncluster: {node: dgx-h100}\ntraining: {sequence_length: " + std::to_string(c.at("sequence_length").get<int>()) +
+                            ", global_batch_size: 8, micro_batch_size: 1, precision: bf16, optimizer: adamw, framework: deepspeed, attention: flash}\ndata_parallel: {kind: zero" + std::to_string(c.at("stage").get<int>()) +
+                            ", overlap_gradient_reduce: " + (c.at("overlap_comm").get<bool>() ? "true" : "false") + "}\nmemory: {recompute: " + recompute + "}\n";
+    const auto memory = simulate(read_scenario(config::parse_document(job, "paper.yaml").root, "paper.yaml")).classes.front().memory;
+    const double allocated = static_cast<double>(memory.peak_allocated.value) / c.at("allocated").get<double>() - 1, reserved = static_cast<double>(memory.peak_reserved.value) / c.at("reserved").get<double>() - 1;
+    EXPECT_LT(std::abs(allocated), dense && recompute == "full" ? 0.001 : 0.06) << c.dump();
+    EXPECT_LT(std::abs(reserved), recompute == "full" ? 0.02 : 0.12) << c.dump();
+    sum += std::abs(allocated);
+  }
+  EXPECT_LT(sum / static_cast<double>(cases.size()), 0.03);
 }
 
 }  // namespace
