@@ -123,8 +123,8 @@ std::string node_of(const config::CsvRow& row, const std::string& gpu) {
 }
 
 void apply_network(const config::CsvRow& row, hwmodels::ClusterDescription& cluster, std::vector<std::string>& notes) {
-  // "400 Gbps", "1600 Gbps RoCE per node", "8x ConnectX-7 400 Gbps"; not "8x400 Gb", nor "400 Gb/s per GPU".
-  static const std::regex kRate(R"((^|[^0-9x.])([0-9]{1,4}) ?Gbps)"), kCards(R"((^|[^0-9])([0-9]{1,2})x [A-Za-z][^;,]*[^0-9;,]([0-9]{1,4}) ?Gbps)");
+  // "400 Gbps", "1600 Gbps RoCE per node", "8x ConnectX-7 400 Gbps", "25 Gb/s Ethernet"; not "8x400 Gb", nor "400 Gb/s per GPU".
+  static const std::regex kRate(R"((^|[^0-9x.])([0-9]{1,4}) ?(Gbps|Gb(it)?/s Ethernet))"), kCards(R"((^|[^0-9])([0-9]{1,2})x [A-Za-z][^;,]*[^0-9;,]([0-9]{1,4}) ?Gbps)");
   const std::string net = cell(row, "interconnect");
   std::smatch found;
   hwmodels::NicDesign& nic = cluster.node.nic;

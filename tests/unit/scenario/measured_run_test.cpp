@@ -295,6 +295,7 @@ TEST(MeasuredRun, ARatePerNodeTakesThePlaceOfTheDesigns) {
   EXPECT_DOUBLE_EQ(rate("800 Gbps per node"), 800);
   EXPECT_DOUBLE_EQ(rate("NVSwitch + 1600 Gbps RoCE per node"), 1600);
   EXPECT_DOUBLE_EQ(rate("2x ConnectX-7 InfiniBand 400 Gbps per node"), 800);   // of each card
+  EXPECT_DOUBLE_EQ(rate("AWS g5.4xlarge: 25 Gb/s Ethernet at most"), 25);
   EXPECT_DOUBLE_EQ(rate("8x400 Gb NDR IB"), 3200);
   EXPECT_DOUBLE_EQ(rate("400 Gbps per GPU"), 3200);
 }
@@ -765,6 +766,34 @@ TEST(MeasuredRun, ZeroRunsAreWhatTheirScriptsSay) {
   const Scenario old = scenario({{"framework", "megatron-lm"}, {"gpu", "v100-32gb-sxm2"}, {"precision", "fp16"}});
   EXPECT_EQ(old.model.dropout, 0.1);
   EXPECT_EQ(old.model.attention_dropout, 0.1);
+}
+
+// What DeepSpeed's configuration overlaps stands in the note; what its releases make of that is the profile's.
+TEST(MeasuredRun, ReadsWhatDeepSpeedOverlaps) {
+  const auto of = [](const char* stage, const char* note) { return scenario({{"framework", "deepspeed"}, {"sharding", stage}, {"note", note}}); };
+  const auto overlaps = [&](const char* stage, const char* note) { return of(stage, note).strategy.data_parallel.overlap_gradient_reduce; };
+  EXPECT_EQ(overlaps("zero2", "ZeRO-2 with overlap_comm, buckets of 2e8"), true);
+  EXPECT_EQ(overlaps("zero2", "overlap_comm false, buckets of 2e8"), std::nullopt);
+  EXPECT_EQ(overlaps("zero2", "no overlap_comm"), std::nullopt);
+  EXPECT_EQ(overlaps("zero3", "overlap_comm false, prefetch 0"), false);
+  EXPECT_EQ(of("zero3", "overlap_comm false, prefetch 0").strategy.data_parallel.prefetch_bucket, 0);
+  EXPECT_EQ(overlaps("zero3", "overlap_comm"), std::nullopt);
+  const auto waits = [&](const char* release) { return of("zero2", (std::string("DeepSpeed ") + release + ", overlap_comm").c_str()).profile.bucket_wait; };
+  EXPECT_EQ(waits("0.14.2"), strategies::BucketWait::none);
+  EXPECT_EQ(waits("0.14.3"), strategies::BucketWait::earlier);
+  EXPECT_EQ(waits("0.18.4"), strategies::BucketWait::own);
+  EXPECT_EQ(waits("0.19.2"), strategies::BucketWait::earlier);
+  EXPECT_TRUE(of("zero2", "DeepSpeed 0.7.2").profile.synchronises_buckets);
+  EXPECT_FALSE(of("zero2", "DeepSpeed 0.8.0").profile.synchronises_buckets);
+  EXPECT_TRUE(of("zero2", "DeepSpeed 0.18.3").profile.buckets_late);
+  EXPECT_FALSE(of("zero2", "DeepSpeed 0.18.2").profile.buckets_late);
+}
+
+// ms-swift 4.0 to 4.3 did not hand on that gradients are to be reduced in fp32.
+TEST(MeasuredRun, SwiftsMegatronReducedIn16Bits) {
+  const auto gradient = [](const char* note) { return scenario({{"framework", "megatron-lm"}, {"note", note}}).profile.gradient; };
+  EXPECT_EQ(gradient("megatron sft of ms-swift 4.1.2"), DType::bf16);
+  EXPECT_EQ(gradient("megatron sft of ms-swift 4.4.0"), DType::fp32);
 }
 
 TEST(MeasuredRun, TheSxm3CardIsInADgx2) {
