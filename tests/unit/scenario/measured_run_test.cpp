@@ -789,6 +789,12 @@ TEST(MeasuredRun, ReadsWhatDeepSpeedOverlaps) {
   EXPECT_FALSE(of("zero2", "DeepSpeed 0.18.2").profile.buckets_late);
 }
 
+TEST(MeasuredRun, AutocastOverFp32WeightsIsReadOfPlainLoops) {
+  const auto stored = [](const char* sharding, const char* note) { return scenario({{"framework", "plain"}, {"sharding", sharding}, {"note", note}}).profile.stored_parameter; };
+  EXPECT_EQ(stored("none", "DDP with native AMP (fp32 weights, autocast to fp16, GradScaler)"), DType::fp32);
+  EXPECT_EQ(stored("none", "weights in 16 bits"), DType::bf16);
+}
+
 // ms-swift 4.0 to 4.3 did not hand on that gradients are to be reduced in fp32.
 TEST(MeasuredRun, SwiftsMegatronReducedIn16Bits) {
   const auto gradient = [](const char* note) { return scenario({{"framework", "megatron-lm"}, {"note", note}}).profile.gradient; };
