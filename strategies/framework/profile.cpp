@@ -144,6 +144,7 @@ const config::Fields<P>& fields() {
       config::boolean("masked_attention", &P::masked_attention, "fused attention gets the causal mask as a tensor, and computes all scores"),
       config::boolean("attention_fused", &P::attention_fused, "false: scores in memory"),
       config::boolean("softmax_in_fp32", &P::softmax_in_fp32, "attention_fused false: scale, mask and softmax are operators of their own on an fp32 copy of the scores"),
+      config::boolean("clamps_scores", &P::clamps_scores, "eager attention keeps masked scores, of which it takes none below the least number, and softmax of fp16 is in fp32"),
       config::boolean("memory_buffer", &P::memory_buffer, "unfused scores, and tokens that experts gather, are written into a buffer that grows to the largest and stays"),
       config::boolean("scripted_gelu", &P::scripted_gelu, "the MLP's gelu is a script that is not fused, of which autograd keeps six tensors beside its input"),
       config::boolean("masks_by_product", &P::masks_by_product, "attention_fused false: heads are copied, scores are multiplied with the mask and a large number is taken off"),

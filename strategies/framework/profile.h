@@ -118,6 +118,7 @@ struct FrameworkProfile {
   bool masked_attention = false;          // fused attention gets the causal mask as a tensor and computes all scores (PyTorch's memory-efficient kernel; FlashAttention takes no tensor)
   bool attention_fused = true;            // false: scores in memory (2021 Megatron)
   bool softmax_in_fp32 = false;           // unfused: scale, mask and softmax are operators of their own on an fp32 copy of the scores (Megatron's --no-masked-softmax-fusion)
+  bool clamps_scores = false;             // eager attention: the maximum of the masked scores and the least number is kept, and softmax of fp16 is in fp32 (transformers' OPT until it took a common attention)
   bool memory_buffer = false;             // unfused scores, and tokens that experts gather, are written into a buffer that grows to the largest and stays (Megatron's GlobalMemoryBuffer)
   bool scripted_gelu = false;             // the MLP's gelu is scripted Python without a backward of its own: a kernel per operation, six tensors are kept beside its input (Megatron-LM until 2020)
   bool masks_by_product = false;          // unfused: heads are copied out of q, k and v; scores are multiplied with the mask, and a large number is taken off elsewhere (Megatron-LM until 2020)

@@ -165,6 +165,14 @@ std::vector<Item> Operators::causal_mask() const {
           alloc(7, 8 * n), kernel("mask difference", 16 * n, 8 * n), free(4), free(6), alloc(8, n), kernel("mask not", 8 * n, n), free(7), free(8), free(2), free(1), free(0)};
 }
 
+/// The maximum of scores and a number. Source: PyTorch tools/autograd/derivatives.yaml, maximum: where(self == other, grad / 2, grad), then masked_fill(self < other).
+TensorId Operators::clamp(TensorId scores, std::int64_t bytes) {
+  const TensorId clamped = tape_.tensor("scores clamped", bytes);
+  tape_.nodes.push_back({.name = "scores clamp", .inputs = {scores}, .outputs = {clamped}, .saved = {scores}, .forward = {kernel("scores clamp", bytes, bytes)},
+                         .backward = {kernel("scores equal", bytes, bytes / 2), kernel("half gradient", bytes, bytes), kernel("where equal", 2 * bytes, bytes), kernel("scores less", bytes, bytes / 2), kernel("fill where less", bytes, bytes)}});
+  return clamped;
+}
+
 /// Scale, mask and softmax of `elements` scores: one kernel that works in place, or an operator each. Modules with rotary
 /// positions (Hugging Face's Llama and its relatives) and autocast take it in fp32 and keep the fp32 result beside the 16-bit one.
 TensorId Operators::softmax(TensorId scores, std::int64_t elements) {
@@ -191,10 +199,15 @@ TensorId Operators::softmax(TensorId scores, std::int64_t elements) {
     tape_.nodes.push_back({.name = "scores less mask", .inputs = {kept}, .outputs = {masked}, .forward = {kernel("scores less mask", narrow, narrow, KernelKind::strided)}, .passed_inputs = 1});
     scaled = masked;
   }
-  const bool in_fp32 = c_.element() != 4 && (c_.profile.softmax_in_fp32 || c_.profile.autocast || c_.model.position == model::Position::rotary);
-  const TensorId in = in_fp32 ? tape_.tensor("scores fp32", wide) : scaled, out = in_fp32 ? tape_.tensor("softmax fp32", wide) : probabilities;
+  const bool clamps = c_.profile.clamps_scores, fp16 = c_.strategy.training.precision == Precision::fp16;
+  const bool in_fp32 = c_.element() != 4 && (c_.profile.softmax_in_fp32 || c_.profile.autocast || (clamps && fp16) || c_.model.position == model::Position::rotary);
+  TensorId in = in_fp32 ? tape_.tensor("scores fp32", wide) : scaled;
+  const TensorId out = in_fp32 ? tape_.tensor("softmax fp32", wide) : probabilities;
   const std::int64_t bytes = in_fp32 ? wide : narrow;
+  // torch.max(scores + mask, least): its backward looks at the scores again. Under autocast the mask, and so the sum, is fp32; otherwise softmax reads 16 bits.
+  if (clamps && !c_.profile.autocast) scaled = clamp(scaled, narrow);
   if (in_fp32) pointwise("scores cast", scaled, in, narrow, wide);
+  if (clamps && c_.profile.autocast) in = clamp(in, in_fp32 ? wide : narrow);
   tape_.nodes.push_back({.name = "softmax", .inputs = {in}, .outputs = {out}, .saved = {out}, .forward = {kernel("softmax", bytes, bytes, KernelKind::softmax)},
                          .backward = {kernel("softmax backward", 2 * bytes, bytes, KernelKind::softmax)}});
   if (in_fp32) {
