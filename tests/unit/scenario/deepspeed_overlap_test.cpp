@@ -51,9 +51,9 @@ TEST(DeepSpeedOverlap, GraphsOfGroupedProductsKeepGatheredExperts) {
     return run(model, std::string("data_parallel: {kind: zero3, bucket: 20 MB, prefetch_bucket: 0, max_live_parameters: 0, max_reuse_distance: 0") + keys + "}\nmemory: {recompute: " + recompute + "}\n").classes.front().memory.peak_allocated.value;
   };
   const std::int64_t shards = (peak(6, "full", "") - peak(4, "full", "")) / 2, kept = (peak(6, "none", "") - peak(4, "none", "")) / 2;
-  EXPECT_LT(shards, 1.2 * 16 * kExperts / 2 / 8);   // 16 bytes a parameter over eight ranks
+  EXPECT_LT(shards, 12 * kExperts / 10);   // 16 bytes a parameter over eight ranks
   EXPECT_GT(kept, shards + kExperts);
-  EXPECT_LT(kept, shards + 1.4 * kExperts);         // and activations
+  EXPECT_LT(kept, shards + 14 * kExperts / 10);         // and activations
   EXPECT_GT(peak(4, "none", ", memory_efficient_linear: false"), peak(4, "none", ""));   // attention's linear layers as well
 }
 

@@ -14,6 +14,20 @@
 namespace rehearse::scenario::paper_memory_oracle_test {
 namespace {
 
+nlohmann::json cases_of(const std::string& oracle) {
+  std::ifstream file(source_dir() / ("tests/oracles/data/" + oracle + ".json"));
+  return nlohmann::json::parse(file).at("cases");
+}
+
+/// By how much a job's peaks are off the allocator's own: 0.01 is one hundredth too much.
+struct Off {
+  double allocated = 0, reserved = 0;
+};
+Off off(const std::string& job, const nlohmann::json& c) {
+  const auto memory = simulate(read_scenario(config::parse_document(job, "paper.yaml").root, "paper.yaml")).classes.front().memory;
+  return {static_cast<double>(memory.peak_allocated.value) / c.at("allocated").get<double>() - 1, static_cast<double>(memory.peak_reserved.value) / c.at("reserved").get<double>() - 1};
+}
+
 std::string text(const nlohmann::json& c) {
   const auto number = [&](const char* key) { return std::to_string(c.at(key).get<int>()); };
   return "model: {name: m, style: llama, layers: " + number("layers") + ", hidden: " + number("hidden") + ", heads: " + number("heads") + ", kv_heads: " + number("kv_heads") +
@@ -23,14 +37,11 @@ std::string text(const nlohmann::json& c) {
 }
 
 TEST(PaperMemoryOracle, AllocatedAndReservedAreThoseOfPyTorchsAllocator) {
-  std::ifstream file(source_dir() / "tests/oracles/data/paper_training_memory.json");
-  const nlohmann::json cases = nlohmann::json::parse(file).at("cases");
+  const nlohmann::json cases = cases_of("paper_training_memory");
   ASSERT_GE(cases.size(), 12U);
   double sum = 0;
   for (const nlohmann::json& c : cases) {
-    const Result r = simulate(read_scenario(config::parse_document(text(c), "paper.yaml").root, "paper.yaml"));
-    const auto& memory = r.classes.front().memory;
-    const double allocated = static_cast<double>(memory.peak_allocated.value) / c.at("allocated").get<double>() - 1, reserved = static_cast<double>(memory.peak_reserved.value) / c.at("reserved").get<double>() - 1;
+    const auto [allocated, reserved] = off(text(c), c);
     EXPECT_LT(std::abs(allocated), 0.0025) << c.dump();
     EXPECT_LT(std::abs(reserved), 0.045) << c.dump();   // one segment more or less: the largest here are 8 % of all
     sum += std::abs(reserved);
@@ -40,8 +51,7 @@ TEST(PaperMemoryOracle, AllocatedAndReservedAreThoseOfPyTorchsAllocator) {
 
 // The same of torchtitan's own trainer, by FSDP2 over eight ranks (tests/oracles/paper_torchtitan_memory.py). What checkpoints keep of dense layers is exact.
 TEST(PaperMemoryOracle, TorchtitansTrainer) {
-  std::ifstream file(source_dir() / "tests/oracles/data/paper_torchtitan_memory.json");
-  const nlohmann::json cases = nlohmann::json::parse(file).at("cases");
+  const nlohmann::json cases = cases_of("paper_torchtitan_memory");
   ASSERT_GE(cases.size(), 5U);
   const std::map<std::string, std::string> presets{{"llama3_8b", "llama-3-8b"}, {"qwen3_30b_a3b", "qwen3-30b-a3b"}, {"gpt_oss_20b", "gpt-oss-20b"}};
   for (const nlohmann::json& c : cases) {
@@ -49,9 +59,7 @@ TEST(PaperMemoryOracle, TorchtitansTrainer) {
     const std::string recompute = c.at("recompute").get<std::string>(), model = presets.at(c.at("model").get<std::string>());
     const std::string job = "model: " + model + "\ncluster: {node: dgx-b200}\ntraining: {sequence_length: 8192, global_batch_size: " + std::to_string(8 * samples) + ", micro_batch_size: " + std::to_string(samples) +
                             ", framework: torchtitan}\ndata_parallel: {kind: fsdp2}\nmemory: {recompute: " + recompute + "}\n";
-    const Result r = simulate(read_scenario(config::parse_document(job, "paper.yaml").root, "paper.yaml"));
-    const auto& memory = r.classes.front().memory;
-    const double allocated = static_cast<double>(memory.peak_allocated.value) / c.at("allocated").get<double>() - 1, reserved = static_cast<double>(memory.peak_reserved.value) / c.at("reserved").get<double>() - 1;
+    const auto [allocated, reserved] = off(job, c);
     EXPECT_LT(std::abs(allocated), model == "llama-3-8b" && recompute != "none" ? 0.0005 : 0.02) << c.dump();
     EXPECT_LT(std::abs(reserved), 0.045) << c.dump();
   }
@@ -60,8 +68,7 @@ TEST(PaperMemoryOracle, TorchtitansTrainer) {
 // DeepSpeed around transformers' models, one of eight ranks (tests/oracles/paper_deepspeed_memory.py). Not all there: ZeRO-1's gradients become views of the bucket
 // one by one, and what is prefetched when experts' backward begins is a parameter more.
 TEST(PaperMemoryOracle, DeepSpeedsEngine) {
-  std::ifstream file(source_dir() / "tests/oracles/data/paper_deepspeed_memory.json");
-  const nlohmann::json cases = nlohmann::json::parse(file).at("cases");
+  const nlohmann::json cases = cases_of("paper_deepspeed_memory");
   ASSERT_GE(cases.size(), 10U);
   double sum = 0;
   for (const nlohmann::json& c : cases) {
@@ -72,8 +79,7 @@ TEST(PaperMemoryOracle, DeepSpeedsEngine) {
     const std::string job = "model: {name: m, style: llama, layers: " + layers + ", " + shape + "}\ncluster: {node: dgx-h100}\ntraining: {sequence_length: " + std::to_string(c.at("sequence_length").get<int>()) +
                             ", global_batch_size: 8, micro_batch_size: 1, precision: bf16, optimizer: adamw, framework: deepspeed, attention: flash}\ndata_parallel: {kind: zero" + std::to_string(c.at("stage").get<int>()) +
                             ", overlap_gradient_reduce: " + (c.at("overlap_comm").get<bool>() ? "true" : "false") + "}\nmemory: {recompute: " + recompute + "}\n";
-    const auto memory = simulate(read_scenario(config::parse_document(job, "paper.yaml").root, "paper.yaml")).classes.front().memory;
-    const double allocated = static_cast<double>(memory.peak_allocated.value) / c.at("allocated").get<double>() - 1, reserved = static_cast<double>(memory.peak_reserved.value) / c.at("reserved").get<double>() - 1;
+    const auto [allocated, reserved] = off(job, c);
     EXPECT_LT(std::abs(allocated), dense && recompute == "full" ? 0.001 : 0.06) << c.dump();
     EXPECT_LT(std::abs(reserved), recompute == "full" ? 0.02 : 0.12) << c.dump();
     sum += std::abs(allocated);
