@@ -126,13 +126,20 @@ void DataParallelWriter::sum_copies(const Share& mine) {
   });
 }
 
-void DataParallelWriter::clip(const Share& mine, bool sharded) {
+void DataParallelWriter::clip(const Share& mine, bool sharded, std::int64_t largest_double) {
   const std::int64_t bytes = mine.gradients;
   if (!stage_.strategy.training.clip_gradients || (bytes == 0 && stage_.sizes.pipeline == 1)) return;  // a frozen stage, or the loss alone, takes part in the sum
-  const std::string key = "clip gradients " + std::to_string(bytes) + (sharded ? " sharded" : "");
+  const std::string key = "clip gradients " + std::to_string(bytes) + (sharded ? " sharded" : "") + (largest_double > 0 ? " in doubles" : "");
   stage_.call(key, Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
     if (profile().norm_host > Duration{}) w.host(profile().norm_host * own_parameters(sharded));
-    w.kernel(builder().kernel({.kind = KernelKind::reduction, .dtype = DType::fp32, .bytes_read = bytes, .bytes_written = 4096, .name = "gradient norm"}), host());
+    const std::int64_t read = largest_double > 0 ? mine.elements * 8 : bytes;
+    constexpr std::uint32_t doubles = Stage::kPersistentSlots - 20;
+    if (largest_double > 0) {
+      w.alloc(doubles, largest_double * 8, Category::temporary);
+      w.kernel(builder().kernel({.kind = KernelKind::converting, .dtype = DType::fp32, .bytes_read = bytes, .bytes_written = read, .elements = 2 * mine.elements, .name = "widen gradients to fp64"}), host());
+    }
+    w.kernel(builder().kernel({.kind = KernelKind::reduction, .dtype = DType::fp32, .bytes_read = read, .bytes_written = 4096, .name = "gradient norm"}), host());
+    if (largest_double > 0) w.free(doubles);
     const int both = plan::kAfterCompute | plan::kComputeWaits;
     auto sum = [&](GroupAxis axis) {
       w.collective(builder().collective({CollectiveKind::all_reduce, axis, Bytes{4}, "gradient norm"}), plan::Stream::data_reduce, both, profile().collective_host);

@@ -83,7 +83,8 @@ class DataParallelWriter {
   /// Where the pipeline holds the model twice: sums the local gradients over both copies of each stage, in place.
   void sum_copies(const Share& mine);
   /// Gradient norm over the local gradients and its clipping: kernels, scalar all-reduces, host synchronisation.
-  void clip(const Share& mine, bool sharded);
+  /// `largest_double`: elements of the largest gradient that is copied to fp64 for its norm; 0: they are read as they are.
+  void clip(const Share& mine, bool sharded, std::int64_t largest_double = 0);
   /// The norm of the stages so far comes from the stage before and goes on to the one after; nobody waits for all. What is
   /// sent back in the next warm-up to check it, and the step that is taken back if it was too large, are left out.
   /// Source: arXiv 2401.10241, section 4 (optimizer post-validation).

@@ -181,7 +181,7 @@ void Replicated::end_step() {
     updated.gradients = stage_.trainable_bytes(4);
   }
   if (reduces_whole()) clip_whole();
-  else clip(updated, shards_states());
+  else clip(updated, shards_states(), norm_in_doubles() ? std::min(largest_weight(), updated.elements) : 0);
   if (offloads_optimizer()) {
     const Share host_part = part_of(my_share(), true);
     if (!copies_under_backward())
@@ -296,19 +296,21 @@ CollectiveKind Replicated::reduction() const {
 }
 
 /// Where a bucket has pieces of several owners, they are flattened into one tensor that is all-reduced, and each takes its own back. What is of one owner alone is
-/// one tensor already. Source: DeepSpeed runtime/zero/stage_1_and_2.py, average_tensor, allreduce_bucket, since 2afa1c7f2 (2023-11, 0.12.5).
-bool Replicated::flattens_bucket(Part part, std::int64_t bytes) {
-  const std::int64_t all = stage_.trainable_bytes(reduce_bytes(), part), owned = (all + stage_.sizes.sharing(part) - 1) / stage_.sizes.sharing(part);
-  std::int64_t& begin = reduced_[part == Part::experts];
-  const std::int64_t from = begin, to = from + bytes;
-  begin = all > 0 ? to % all : 0;
-  return contiguous() && !profile().reduces_to_owner && stage_.sizes.sharing(part) > 1 && owned > 0 && (to - 1) / owned > from / owned;
+/// one tensor already. `from`: bytes of this micro-batch that went before. Source: DeepSpeed runtime/zero/stage_1_and_2.py, average_tensor, allreduce_bucket, since
+/// 2afa1c7f2 (2023-11, 0.12.4).
+bool Replicated::flattens_bucket(Part part, std::int64_t from, std::int64_t bytes) const {
+  const std::int64_t ranks = stage_.sizes.sharing(part);
+  if (!contiguous() || profile().reduces_to_owner || ranks == 1) return false;
+  const std::int64_t owned = (stage_.trainable_bytes(reduce_bytes(), part) + ranks - 1) / ranks;
+  return owned > 0 && (from + bytes - 1) / owned > from / owned;
 }
 
 void Replicated::reduce(Part part, std::int64_t bytes) {
   if (bytes <= 0) return;
   const bool scatter = kind_ == DataParallelKind::distributed_optimizer && !reduces_whole(), experts = part == Part::experts;
-  const bool first = first_ || kind_ != DataParallelKind::zero2, flattens = flattens_bucket(part, bytes);
+  std::int64_t& gone = reduced_[experts];
+  const bool first = first_ || kind_ != DataParallelKind::zero2, flattens = flattens_bucket(part, gone, bytes);
+  gone += bytes;
   stage_.call((experts ? "reduce expert gradients " : "reduce gradients ") + std::to_string(bytes) + (flattens ? " flattened" : "") + (copies_under_backward() && first ? " first" : "") + (copies_under_backward() && last_ ? " last" : ""), Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
     if (reduces_copies()) w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = bytes, .bytes_written = bytes, .name = "copy to bucket"}), host());
     const bool at_once = profile().reduces_over_all && !scatter && !experts;  // over shards and replicas
@@ -392,6 +394,9 @@ void Replicated::reduce_pending() {
   for (const Part part : kParts)
     for (std::int64_t& left = pending(part); left > 0; left -= std::min(left, most)) reduce(part, std::min(left, most));
 }
+
+/// Source: DeepSpeed runtime/zero/stage_1_and_2.py, get_grad_norm_direct: g.data.double(); offloaded gradients are looked at as they go down (hand_down).
+bool Replicated::norm_in_doubles() const { return contiguous() && widens_partition() && !profile().checks_by_parameter; }
 
 /// All 16-bit gradients as one tensor: flattened, averaged, summed, waited for, copied back.
 /// Source: Megatron-LM 8aa4619f2b (2021-03), megatron/model/distributed.py, allreduce_params; DeepSpeed 7d4d742bf (2020-11), runtime/engine.py,

@@ -88,7 +88,8 @@ class Replicated final : public DataParallelWriter {
   void check_by_parameter();
   CollectiveKind reduction() const;
   void reduce(Part part, std::int64_t bytes);
-  bool flattens_bucket(Part part, std::int64_t bytes);
+  bool norm_in_doubles() const;
+  bool flattens_bucket(Part part, std::int64_t from, std::int64_t bytes) const;
   void hand_down(plan::BlockWriter& w, Part part, std::int64_t elements, bool first);
   void behind_buckets(plan::BlockWriter& w);
   static void compute_waits_for_buckets(plan::BlockWriter& w);
@@ -121,7 +122,6 @@ class Replicated final : public DataParallelWriter {
   void empty_bucket(plan::BlockWriter& w, Part part, std::int64_t bytes);
   void make_partition(bool first);
   bool widens_partition() const;
-  void norm_in_doubles(std::int64_t elements);
   void update_widened();
   void scatter_lists();
   void into_bucket(const Unit& u, bool first);
@@ -141,7 +141,7 @@ class Replicated final : public DataParallelWriter {
   DType reduce_dtype_ = DType::fp32;
   std::int64_t bucket_ = 0;
   std::array<std::int64_t, 2> pending_{};   // bytes to reduce: dense weights, experts
-  std::array<std::int64_t, 2> reduced_{};   // of all gradients, from the last layer on
+  std::array<std::int64_t, 2> reduced_{};   // of this micro-batch's, from the last layer on
   bool first_ = true, last_ = true;
   bool buckets_made_ = false, narrow_held_ = false, two_buckets_ = false, partition_made_ = false, new_partition_ = false;
   std::uint32_t gather_frame_ = plan::kNoFrame;

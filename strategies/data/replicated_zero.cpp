@@ -82,6 +82,7 @@ void Replicated::make_buckets(bool two) {
 void Replicated::release_buckets() {
   if (!buckets_made_) return;
   buckets_made_ = false;
+  reduced_ = {};
   const std::int64_t bytes = new_partition_ ? part_of(my_share(), false).gradients : 0;
   stage_.call(std::string("release gradient buffers") + (two_buckets_ ? " two" : "") + (new_partition_ ? " add" : ""), Phase::gradient_reduction, nullptr, [&](plan::BlockWriter& w) {
     if (two_buckets_) w.free(kOtherBucket);
@@ -134,25 +135,12 @@ bool Replicated::widens_partition() const {
   return profile().widens_gradients && zero() && !keeps_main_gradients() && stored_bytes() == 2 && profile().master_parameters && !offloads_optimizer() && !stage_.strategy.memory.paged_optimizer && my_share().gradients > 0;
 }
 
-/// The norm is found gradient by gradient, each copied to fp64. Source: DeepSpeed runtime/zero/stage_1_and_2.py, get_grad_norm_direct: g.data.double().
-void Replicated::norm_in_doubles(std::int64_t elements) {
-  const std::int64_t largest = std::min(largest_weight(), elements), narrow = elements * stored_bytes(), wide = elements * 8;
-  stage_.call("norm in doubles " + std::to_string(elements), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
-    constexpr std::uint32_t doubles = Stage::kPersistentSlots - 20;
-    w.alloc(doubles, largest * 8, Category::temporary);
-    w.kernel(builder().kernel({.kind = KernelKind::converting, .dtype = DType::fp32, .bytes_read = narrow, .bytes_written = wide, .elements = 2 * elements, .name = "widen gradients to fp64"}), host());
-    w.kernel(builder().kernel({.kind = KernelKind::reduction, .dtype = DType::fp32, .bytes_read = wide, .bytes_written = 8, .name = "norm of gradients"}), host());
-    w.free(doubles);
-  });
-}
-
 void Replicated::update_widened() {
   Share mine = my_share();
   const std::int64_t narrow = mine.gradients, wide = mine.elements * 4;
   if (!partition_made_ && !lists()) make_partition(true);   // ZeRO-1: copied as buckets are reduced (copy_grads_in_partition)
   if (!partitions_gradients()) free_gradients();
   const bool made = std::exchange(partition_made_, false);
-  if (contiguous() && !profile().checks_by_parameter && stage_.strategy.training.clip_gradients) norm_in_doubles(mine.elements);
   stage_.call(std::string("widen partition ") + std::to_string(wide) + (made ? " made" : ""), Phase::optimizer, nullptr, [&](plan::BlockWriter& w) {
     w.alloc(kFlat, narrow, Category::gradient);
     w.kernel(builder().kernel({.kind = KernelKind::elementwise, .bytes_read = narrow, .bytes_written = narrow, .name = "join gradients"}), host());

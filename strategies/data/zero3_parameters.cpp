@@ -30,7 +30,7 @@ std::size_t Zero3::index_of(std::size_t unit, int weight) const {
 /// PyTorch's linear layer, and of transformers' grouped products of experts (integrations/moe.py, weight.transpose(-2, -1)), and keeps the gathered values.
 bool Zero3::graph_saves(const Weight& weight) const {
   const bool own_linear = stage_.strategy.data_parallel.memory_efficient_linear;
-  const bool grouped = weight.experts > 1 && profile().grouped_experts && profile().native_grouped && second_ == 1;
+  const bool grouped = weight.experts > 1 && weight.packed_bytes < 0 && profile().grouped_experts && profile().native_grouped && second_ == 1;
   return weight.matrix && (grouped || !own_linear);
 }
 

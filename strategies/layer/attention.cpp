@@ -166,10 +166,10 @@ std::vector<Item> Operators::causal_mask() const {
 }
 
 /// The maximum of scores and a number. Source: PyTorch tools/autograd/derivatives.yaml, maximum: where(self == other, grad / 2, grad), then masked_fill(self < other).
-TensorId Operators::clamp(TensorId scores, std::int64_t bytes) {
+TensorId Operators::clamp(TensorId scores, std::int64_t elements, std::int64_t bytes) {
   const TensorId clamped = tape_.tensor("scores clamped", bytes);
   tape_.nodes.push_back({.name = "scores clamp", .inputs = {scores}, .outputs = {clamped}, .saved = {scores}, .forward = {kernel("scores clamp", bytes, bytes)},
-                         .backward = {kernel("scores equal", bytes, bytes / 2), kernel("half gradient", bytes, bytes), kernel("where equal", 2 * bytes, bytes), kernel("scores less", bytes, bytes / 2), kernel("fill where less", bytes, bytes)}});
+                         .backward = {kernel("scores equal", bytes, elements), kernel("half gradient", bytes, bytes), kernel("where equal", 2 * bytes, bytes), kernel("scores less", bytes, elements), kernel("fill where less", bytes, bytes)}});
   return clamped;
 }
 
@@ -205,9 +205,9 @@ TensorId Operators::softmax(TensorId scores, std::int64_t elements) {
   const TensorId out = in_fp32 ? tape_.tensor("softmax fp32", wide) : probabilities;
   const std::int64_t bytes = in_fp32 ? wide : narrow;
   // torch.max(scores + mask, least): its backward looks at the scores again. Under autocast the mask, and so the sum, is fp32; otherwise softmax reads 16 bits.
-  if (clamps && !c_.profile.autocast) scaled = clamp(scaled, narrow);
+  if (clamps && !c_.profile.autocast) scaled = clamp(scaled, elements, narrow);
   if (in_fp32) pointwise("scores cast", scaled, in, narrow, wide);
-  if (clamps && c_.profile.autocast) in = clamp(in, in_fp32 ? wide : narrow);
+  if (clamps && c_.profile.autocast) in = clamp(in, elements, bytes);
   tape_.nodes.push_back({.name = "softmax", .inputs = {in}, .outputs = {out}, .saved = {out}, .forward = {kernel("softmax", bytes, bytes, KernelKind::softmax)},
                          .backward = {kernel("softmax backward", 2 * bytes, bytes, KernelKind::softmax)}});
   if (in_fp32) {

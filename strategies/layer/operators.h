@@ -198,7 +198,7 @@ class Operators {
   TensorId swiglu_native(TensorId gate, TensorId up, std::int64_t width, const std::string& prefix);
   TensorId gelu_scripted(TensorId x, std::int64_t width);
   std::vector<Item> causal_mask() const;
-  TensorId clamp(TensorId scores, std::int64_t bytes);
+  TensorId clamp(TensorId scores, std::int64_t elements, std::int64_t bytes);
   TensorId softmax(TensorId scores, std::int64_t elements);
   TensorId attention_unfused(TensorId q, TensorId k, TensorId v, const model::Layer& layer);
 

@@ -787,6 +787,25 @@ TEST(MeasuredRun, ReadsWhatDeepSpeedOverlaps) {
   EXPECT_FALSE(of("zero2", "DeepSpeed 0.8.0").profile.synchronises_buckets);
   EXPECT_TRUE(of("zero2", "DeepSpeed 0.18.3").profile.buckets_late);
   EXPECT_FALSE(of("zero2", "DeepSpeed 0.18.2").profile.buckets_late);
+  EXPECT_TRUE(of("zero2", "DeepSpeed 0.12.3").profile.reduces_to_owner);
+  EXPECT_FALSE(of("zero2", "DeepSpeed 0.12.4").profile.reduces_to_owner);
+}
+
+// Until August 2026 torchtitan's tensor parallelism went through DTensor, whatever else its releases changed.
+TEST(MeasuredRun, TorchtitanBeforeSpmdTypesPaysForDTensor) {
+  const auto host = [](const char* date) { return scenario({{"framework", "torchtitan"}, {"source", std::string("pytorch/torchtitan benchmarks/run.md (") + date + ")"}}).profile; };
+  const strategies::FrameworkProfile dtensor = strategies::load_profile("torchtitan-2025"), today = strategies::load_profile("torchtitan"), may = host("2026-05-20"), september = host("2026-09-01");
+  EXPECT_EQ(may.name, "torchtitan");
+  EXPECT_EQ(may.tensor_host, dtensor.tensor_host);
+  EXPECT_EQ(may.tensor_backward_host, dtensor.tensor_backward_host);
+  EXPECT_EQ(may.tensor_recompute_host, dtensor.tensor_recompute_host);
+  EXPECT_EQ(september.tensor_host, today.tensor_host);
+}
+
+TEST(MeasuredRun, OptsAttentionIsThatOfItsRelease) {
+  const auto clamps = [](const char* release) { return scenario({{"framework", "hf"}, {"model", "OPT-1.3B"}, {"attention", "eager"}, {"note", std::string("transformers ") + release}}).profile.clamps_scores; };
+  EXPECT_TRUE(clamps("4.48.3"));
+  EXPECT_FALSE(clamps("4.49.0"));
 }
 
 TEST(MeasuredRun, AutocastOverFp32WeightsIsReadOfPlainLoops) {
