@@ -21,17 +21,6 @@
 namespace rehearse::strategies {
 namespace {
 
-PipelineShape shape_of(const Strategy& strategy) {
-  PipelineShape shape;
-  shape.stages = strategy.parallelism.degrees.pipeline;
-  shape.micro_batches = static_cast<int>(strategy.micro_batches() / strategy.pipeline.accumulation_steps);
-  shape.chunks = strategy.pipeline.virtual_stages;
-  shape.times = strategy.pipeline.times;
-  shape.overlap_messages = strategy.pipeline.overlap_messages.value_or(true);
-  shape.overlap_expert_messages = strategy.experts.overlap_exchange;
-  return shape;
-}
-
 GroupSizes sizes_of(const Degrees& d) {
   GroupSizes sizes;
   sizes.tensor = d.tensor;
@@ -177,8 +166,22 @@ ChunkNeighbours neighbours_of(const PipelineProgram& program, int rank, int chun
 
 }  // namespace
 
+PipelineShape pipeline_shape(const Strategy& strategy) {
+  const Pipeline& p = strategy.pipeline;
+  PipelineShape shape;
+  shape.stages = strategy.parallelism.degrees.pipeline;
+  shape.micro_batches = static_cast<int>(strategy.micro_batches() / p.accumulation_steps);
+  shape.chunks = p.virtual_stages;
+  shape.times = p.times;
+  shape.group_size = p.group_size;
+  shape.overlap_messages = p.overlap_messages.value_or(true);
+  shape.overlap_warmup_flush = p.overlap_warmup_flush;
+  shape.overlap_expert_messages = strategy.experts.overlap_exchange;
+  return shape;
+}
+
 PipelineProgram schedule_of(const Strategy& strategy) {
-  const PipelineShape shape = shape_of(strategy);
+  const PipelineShape shape = pipeline_shape(strategy);
   if (shape.stages == 1 && !shape.overlap_expert_messages) {
     // One stage: micro-batches one after the other.
     PipelineProgram program = empty_looped("none", shape, 1);

@@ -27,6 +27,8 @@ plan::Plan write_plan(const model::ModelDescription& model, const Strategy& stra
 /// Parameters of each rank class after tensor and pipeline splitting, for reports: index = rank class.
 std::vector<std::int64_t> parameters_per_class(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile);
 
+/// What a schedule is made for.
+PipelineShape pipeline_shape(const Strategy& strategy);
 /// The schedule that write_plan follows.
 PipelineProgram schedule_of(const Strategy& strategy);
 

@@ -68,12 +68,8 @@ std::optional<PipelineProgram> checked_schedule(const Strategy& s, Rules& rules)
   const bool other_chunks = schedule->fixed_chunks > 0 && s.pipeline.virtual_stages > 1 && s.pipeline.virtual_stages != schedule->fixed_chunks;
   rules.forbid(other_chunks, "pipeline.virtual_stages", "'" + s.pipeline.schedule + "' has " + text(schedule->fixed_chunks) + (schedule->fixed_chunks == 1 ? " model chunk" : " model chunks") + " per rank",
                "Leave the key out, or use an interleaved schedule");
-  PipelineShape shape;
-  shape.stages = stages;
-  shape.micro_batches = micro_batches;
-  shape.chunks = s.pipeline.virtual_stages;
-  shape.overlap_messages = s.pipeline.overlap_messages.value_or(true);
-  shape.overlap_expert_messages = s.experts.overlap_exchange;
+  const PipelineShape shape = pipeline_shape(s);
+  rules.forbid(shape.overlap_warmup_flush && !shape.overlap_messages, "pipeline.overlap_warmup_flush", "messages of the warm-up and the flush travel under the passes only where the others do", "Set pipeline.overlap_messages: true");
   const std::vector<std::string> problems = schedule->problems(shape);
   for (const std::string& p : problems) rules.forbid(true, "pipeline.schedule", p, "");
   if (other_chunks || !problems.empty()) return std::nullopt;
@@ -400,6 +396,14 @@ void data_parallel_rules(const Strategy& s, const FrameworkProfile& profile, int
   rules.forbid(kind == DataParallelKind::none && d.data > 1, "data_parallel.kind", "none cannot keep " + text(d.data) + " replicas equal", "Use ddp, or parallelism.data 1");
   rules.forbid(shards_parameters(kind) && profile.fused_gradient_accumulation, "data_parallel.kind", "the framework profile '" + profile.name + "' accumulates into whole gradients, which sharded parameters do not have",
                "Use distributed-optimizer or megatron-fsdp, or another framework");
+  if (s.data_parallel.gather_under_update) {
+    // Source: megatron/training/arguments.py, overlap_param_gather_with_optimizer_step.
+    const char* key = "data_parallel.gather_under_update";
+    rules.forbid(kind != DataParallelKind::distributed_optimizer, key, "only the distributed optimizer gathers a chunk's parameters after its update", "Use data_parallel.kind distributed-optimizer, or leave the key out");
+    rules.forbid(d.pipeline == 1 || s.pipeline.virtual_stages == 1, key, "each rank holds one model chunk, so none is updated under the gather of another", "Use an interleaved schedule (pipeline.virtual_stages), or leave the key out");
+    rules.forbid(!s.data_parallel.overlap_parameter_gather.value_or(profile.overlap_parameter_gather), key, "parameters are gathered after the update", "Set data_parallel.overlap_parameter_gather: true, or leave the key out");
+    rules.forbid(s.memory.offload.optimizer != MemoryTier::device || s.memory.paged_optimizer, key, "states that are not on the GPU are updated together", "Leave the key out");
+  }
   for (Diagnostic& problem : zero_problems(s, gpus_per_node)) rules.add(std::move(problem));
   megatron_fsdp_rules(s, profile, rules);
   narrow_gather_rules(s, profile, rules);

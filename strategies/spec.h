@@ -101,6 +101,7 @@ struct DataParallel {
   std::optional<Bytes> bucket;                   // gradient bucket as sent; unset: the framework's default
   std::optional<bool> reshard_after_forward;      // FSDP: ZeRO-3 (true) or ZeRO-2 like (false); unset: true without pipeline stages (torchtitan)
   NarrowGather fp8_gather = NarrowGather::none;
+  bool gather_under_update = false;               // distributed optimizer: the first model chunk is updated first, and gathered while the others are
   bool double_buffer = false;                     // Megatron-FSDP: gathered layers, and gradients under reduction, lie in two lasting buffers each
   bool registered_buffers = false;                // what is gathered and scattered lies in buffers that NCCL knows, whose kernels then hold fewer SMs
   std::optional<DType> parameter_dtype;           // mixed-precision policy; unset: from `precision` and the profile
@@ -127,6 +128,8 @@ struct Pipeline {
   std::string table, table_file;                  // schedule "table": the text and where it was read
   PassTimes times;                                // of this job, where the schedule is searched for with them
   std::optional<bool> overlap_messages;           // of Megatron's interleaved schedule, under the passes; unset: they do
+  bool overlap_warmup_flush = false;              // those of its warm-up and flush too
+  int group_size = 0;                             // micro-batches that go through a chunk before the next one's turn (interleaved); 0: as many as stages
   std::optional<std::int64_t> deferred_head_gradients;  // micro-batches whose weight gradient of the output layer waits for the end of all backward passes; 0: all
   bool post_validation = false;                   // the optimizer does not wait for the norm of all stages (zero bubble)
 };
@@ -139,6 +142,9 @@ struct Offload {
   MemoryTier parameters = MemoryTier::device;       // shards of parameters between uses (ZeRO-3, FSDP)
   MemoryTier activations = MemoryTier::device;      // what layers keep for backward: recomputed ones their input
   int activation_layers = 0;              // of each chunk of layers that are not recomputed, from the first on; 0: all
+  std::vector<std::string> modules;       // whose saved tensors wait in host memory, module by module (layer/offload_groups.h)
+  std::int64_t least_elements = 1 << 20;  // modules: smaller tensors stay
+  std::optional<int> in_flight;           // modules: copies of one module that compute does not wait for; unset: all
   bool pinned = true;                     // host buffers are page-locked
   bool pipelined = false;                 // nvme: reading and writing overlap with the update
   double ratio = 1;                       // share of the optimizer that is offloaded (Twin-Flow)

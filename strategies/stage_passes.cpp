@@ -31,7 +31,7 @@ Phase phase_of(Pass pass) { return pass == Pass::forward ? Phase::forward : pass
 }  // namespace
 
 StagePasses::StagePasses(Stage& stage, const StageChunks& chunks, DataParallelWriter& data, StageFrames& frames, StageMessages& messages, std::int64_t input_bytes)
-    : stage_(stage), chunks_(chunks), data_(data), frames_(frames), messages_(messages), blocks_(stage, data), graphs_(stage, chunks, blocks_, frames), inputs_(stage), saved_(stage), weights_on_host_(stage), input_bytes_(input_bytes), done_(chunks.chunks.size()), slots_(stage.units.size()) {
+    : stage_(stage), chunks_(chunks), data_(data), frames_(frames), messages_(messages), blocks_(stage, data), graphs_(stage, chunks, blocks_, frames), inputs_(stage), saved_(stage), modules_(stage), weights_on_host_(stage), input_bytes_(input_bytes), done_(chunks.chunks.size()), slots_(stage.units.size()) {
   weights_on_host_.place();
 }
 
@@ -105,6 +105,8 @@ void StagePasses::run_unit(std::size_t u, int chunk, int micro_batch, Pass pass)
   plan::Call call = unit_call(u, chunk, micro_batch, pass);
   if (data_.hooks_above() >= 0) {
     run_hooked(call, u, micro_batch, pass);
+  } else if (modules_.active() && !blocks_.offloaded(u, micro_batch).empty()) {
+    run_in_groups(call, u, chunk, micro_batch, pass);
   } else {
     call.block = block_of(u, chunk, micro_batch, pass);
     stage_.append(call);
@@ -132,6 +134,37 @@ void StagePasses::run_hooked(plan::Call call, std::size_t u, int micro_batch, Pa
     if (!point.gradients.empty()) data_.gradients_made(u, point.gradients, micro_batch);
     if (!point.weights.empty()) data_.end_module({u, point.weights}, point.recorded, point.releases);
   }
+}
+
+/// A unit's pass, with copies of what its modules have saved, group by group.
+void StagePasses::run_in_groups(plan::Call call, std::size_t u, int chunk, int micro_batch, Pass pass) {
+  const bool first = done(chunk).weight_gradients == 0, away = pass == Pass::backward || leaves(u, chunk, micro_batch);
+  const std::vector<OffloadPoint>& points = blocks_.offload_points(u, pass, micro_batch, first);
+  const std::vector<std::uint32_t>& parts = blocks_.offload_parts(u, pass, micro_batch, first);
+  const ModuleOffload::Place place = offload_place(u, chunk, micro_batch, pass);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    call.block = parts[i];
+    if (call.block != plan::kNoFrame) stage_.append(call);
+    if (i == points.size() || !away) continue;
+    if (points[i].kind == OffloadPoint::Kind::leaves) modules_.leave(place, points[i].group);
+    else if (points[i].kind == OffloadPoint::Kind::begins) modules_.begin(place, points[i].group);
+    else modules_.end(place);
+  }
+}
+
+ModuleOffload::Place StagePasses::offload_place(std::size_t u, int chunk, int micro_batch, Pass pass) {
+  return {{chunk, micro_batch}, u, unit_call(u, chunk, micro_batch, pass), block_of(u, chunk, micro_batch, Pass::forward), blocks_.slots(u, chunks_[chunk]), &blocks_.offloaded(u, micro_batch)};
+}
+
+/// The last layer's groups stay where its backward comes next: on the model's last stage, unless prediction layers come behind it there, and elsewhere
+/// of the micro-batch whose backward is the step's first. Source: fine_grained_activation_offload.py, should_bulk_offload, post_warmup_callback.
+bool StagePasses::leaves(std::size_t u, int chunk, int micro_batch) {
+  const StageChunk& c = chunks_[chunk];
+  for (std::size_t later = u + 1; later < c.last; ++later)
+    if (!blocks_.offloaded(later, micro_batch).empty()) return true;
+  const bool last_stage = c.neighbours.next < 0 && c.neighbours.next_chunk < 0;
+  if (last_stage) return stage_.strategy.training.multi_token_prediction;
+  return micro_batch > 0 || chunk + 1 < static_cast<int>(chunks_.chunks.size());
 }
 
 void StagePasses::begin_unit(std::size_t u, int micro_batch, Pass pass) {
@@ -251,10 +284,16 @@ StagePasses::Steps StagePasses::steps(std::size_t u, int chunk, int micro_batch,
     const std::uint32_t id = parts[k];
     const bool opens = k == 0, closes = k + 1 == parts.size();
     out.emplace_back([this, chunk, micro_batch, pass, u, id, opens, closes] {
+      // Passes in turn offload by layers: their parts end at exchanges of tokens, not at modules.
+      const std::size_t groups = modules_.active() && (opens || closes) ? blocks_.offloaded(u, micro_batch).size() : 0;
       if (opens) begin_unit(u, micro_batch, pass);
+      for (std::size_t g = groups; opens && pass == Pass::backward && g-- > 0;) modules_.begin(offload_place(u, chunk, micro_batch, pass), g);
       plan::Call call = unit_call(u, chunk, micro_batch, pass);
       call.block = id;
       stage_.append(call);
+      for (std::size_t g = 0; closes && g < groups; ++g)
+        if (pass == Pass::backward) modules_.end(offload_place(u, chunk, micro_batch, pass));
+        else if (leaves(u, chunk, micro_batch)) modules_.leave(offload_place(u, chunk, micro_batch, pass), g);
       if (closes) end_unit(u, chunk, micro_batch, pass);
     });
   }
@@ -301,7 +340,7 @@ std::uint32_t StagePasses::frame_of(std::size_t u, int chunk, int micro_batch) {
   const StageChunk& c = chunks_[chunk];
   const auto slots = [&] {
     std::uint32_t& known = slots_[u];
-    if (known == 0) known = blocks_.slots(u, c) + (inputs_.active() ? ActivationOffload::kOffloadSlots : saved_.active() ? SavedOffload::kSlots : 0);
+    if (known == 0) known = blocks_.slots(u, c) + (inputs_.active() ? ActivationOffload::kOffloadSlots : saved_.active() ? SavedOffload::kSlots : modules_.active() ? ModuleOffload::kSlots : 0);
     return known;
   };
   return frames_.units.of(micro_batch, u, slots, [&] { return (u > c.first || !c.neighbours.begins() ? 2 : 1) + graphs_.users(u); });

@@ -10,6 +10,7 @@
 #include "strategies/kept_graphs.h"
 #include "strategies/memory/activation_offload.h"
 #include "strategies/memory/device_map.h"
+#include "strategies/memory/module_offload.h"
 #include "strategies/memory/saved_offload.h"
 #include "strategies/stage_messages.h"
 #include "strategies/unit_blocks.h"
@@ -51,6 +52,9 @@ class StagePasses {
   void run(int chunk, int micro_batch, Pass pass);
   void run_unit(std::size_t unit, int chunk, int micro_batch, Pass pass);
   void run_hooked(plan::Call call, std::size_t unit, int micro_batch, Pass pass);
+  void run_in_groups(plan::Call call, std::size_t unit, int chunk, int micro_batch, Pass pass);
+  ModuleOffload::Place offload_place(std::size_t unit, int chunk, int micro_batch, Pass pass);
+  bool leaves(std::size_t unit, int chunk, int micro_batch);
   std::vector<ModuleUse> module_uses();
   void begin_unit(std::size_t unit, int micro_batch, Pass pass);
   void end_unit(std::size_t unit, int chunk, int micro_batch, Pass pass);
@@ -87,6 +91,7 @@ class StagePasses {
   KeptGraphs graphs_;
   ActivationOffload inputs_;
   SavedOffload saved_;
+  ModuleOffload modules_;
   DeviceMapWriter weights_on_host_;
   std::int64_t input_bytes_;
   std::vector<Done> done_;            // by chunk

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sim/core/contract.h"
 #include "strategies/block_segments.h"
 
 namespace rehearse::strategies {
@@ -47,6 +48,21 @@ const std::vector<std::uint32_t>& UnitBlocks::hooked_parts(std::size_t unit, Pas
   if (it != parts_.end()) return it->second;
   std::vector<plan::Cut> places;
   for (const HookPoint& point : hooks(unit, pass, micro_batch)) places.push_back(point.at);
+  return parts_.emplace(block, parts_of(stage_.builder, block, places)).first->second;
+}
+
+const std::vector<OffloadPoint>& UnitBlocks::offload_points(std::size_t unit, Pass pass, int micro_batch, bool first) {
+  EXPECTS(pass == Pass::forward || pass == Pass::backward, "a backward in two halves brings nothing back by modules");
+  const TapeBlocks& b = blocks(unit, {data_.gradient_mode(pass == Pass::forward || first), SplitBackward::none, stage_.units[unit].draw_of(micro_batch)});
+  return pass == Pass::forward ? b.forward_offloads : b.backward_offloads;
+}
+
+const std::vector<std::uint32_t>& UnitBlocks::offload_parts(std::size_t unit, Pass pass, int micro_batch, bool first) {
+  const std::uint32_t block = block_of(unit, pass, micro_batch, first);
+  auto it = parts_.find(block);
+  if (it != parts_.end()) return it->second;
+  std::vector<plan::Cut> places;
+  for (const OffloadPoint& point : offload_points(unit, pass, micro_batch, first)) places.push_back(point.at);
   return parts_.emplace(block, parts_of(stage_.builder, block, places)).first->second;
 }
 
@@ -104,6 +120,7 @@ TapeBlocks UnitBlocks::emit_unit(const Unit& u, const Variant& variant) {
   options.output_gradient_asked = tape.input == kNoTensor && stage_.profile.input_require_gradients && stage_.strategy.memory.recompute != Recompute::none;
   options.modules_around = kModelModules + (stage_.strategy.tuning.low_rank() ? 1 : 0);   // PeftModel and LoraModel, which calls the model with its head past its hooks
   options.gather_again = data_.gather_again(u);
+  options.least_offloaded = 2 * stage_.strategy.memory.offload.least_elements;   // of 16 bits, as most are
   return emit(tape, options, u.in_parallel ? taking_turns_ : launching_, stage_.builder);
 }
 

@@ -29,6 +29,10 @@ class UnitBlocks {
   /// Where modules have hooks in a pass, and the parts between them (plan::kNoFrame: empty).
   const std::vector<HookPoint>& hooks(std::size_t unit, Pass pass, int micro_batch) { return pass == Pass::forward ? whole(unit, micro_batch).forward_hooks : whole(unit, micro_batch).backward_hooks; }
   const std::vector<std::uint32_t>& hooked_parts(std::size_t unit, Pass pass, int micro_batch);
+  /// Of what waits in host memory by modules: the groups, where a pass meets them, and the parts of the block between these places.
+  const std::vector<OffloadedGroup>& offloaded(std::size_t unit, int micro_batch) { return whole(unit, micro_batch).offloaded; }
+  const std::vector<OffloadPoint>& offload_points(std::size_t unit, Pass pass, int micro_batch, bool first);
+  const std::vector<std::uint32_t>& offload_parts(std::size_t unit, Pass pass, int micro_batch, bool first);
   /// Slots of the unit's frame, in all variants that its chunk's passes may use.
   std::uint32_t slots(std::size_t unit, const StageChunk& chunk);
 
@@ -60,7 +64,7 @@ class UnitBlocks {
   std::vector<std::size_t> first_alike_;   // by unit: the first one that the same blocks serve
   std::vector<Variants> variants_;         // by such a unit
   std::map<std::uint32_t, std::vector<std::uint32_t>> segments_;   // of blocks that overlap
-  std::map<std::uint32_t, std::vector<std::uint32_t>> parts_;      // of blocks with hooks
+  std::map<std::uint32_t, std::vector<std::uint32_t>> parts_;      // of blocks with hooks, or with groups that are offloaded
 };
 
 }  // namespace rehearse::strategies

@@ -23,6 +23,7 @@ std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const S
   unused(dp.overlap_parameter_gather == false && sharded, "data_parallel.overlap_parameter_gather", "parameters that are sharded are gathered layer by layer");
   unused(dp.reshard_after_forward && !sharded, "data_parallel.reshard_after_forward", "parameters are not sharded");
   unused(dp.parameter_dtype && !sharded, "data_parallel.parameter_dtype", "no parameters are gathered before their use");
+  unused(dp.gather_under_update && d.data * d.context == 1, "data_parallel.gather_under_update", "there is one data-parallel rank");
   unused(dp.double_buffer && dp.kind != Kind::megatron_fsdp, "data_parallel.double_buffer", "only megatron-fsdp has double buffers");
   unused(dp.registered_buffers && dp.kind != Kind::megatron_fsdp && dp.kind != Kind::distributed_optimizer, "data_parallel.registered_buffers", "only distributed-optimizer and megatron-fsdp gather from and scatter into registered buffers");
   unused(dp.gradient_dtype && sharded && dp.kind != Kind::megatron_fsdp, "data_parallel.gradient_dtype", "shards of gradients have the format of the parameters' shards");
@@ -38,6 +39,9 @@ std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const S
   unused(d.pipeline == 1 && p.schedule != "1f1b", p.schedule == "table" ? "pipeline.table" : "pipeline.schedule", "there is one stage");
   unused(p.virtual_stages > 1 && p.schedule == "table", "pipeline.virtual_stages", "the table says which stages a rank has");
   unused(p.post_validation && d.pipeline == 1, "pipeline.post_validation", "there is one stage");
+  const bool interleaves = d.pipeline > 1 && p.schedule == "interleaved-1f1b";
+  for (const auto& [is, key] : {std::pair{p.overlap_warmup_flush, "pipeline.overlap_warmup_flush"}, {p.group_size > 0, "pipeline.group_size"}})
+    unused(is && !interleaves, key, d.pipeline == 1 ? "there is one stage" : "only the schedule interleaved-1f1b has a choice");
   unused(p.overlap_messages && (d.pipeline == 1 || p.schedule != "interleaved-1f1b"), "pipeline.overlap_messages", d.pipeline == 1 ? "there is one stage" : "only the schedule interleaved-1f1b has a choice");
 
   const bool experts = std::any_of(model.layers.begin(), model.layers.end(), [](const model::Layer& l) { return l.moe; });
@@ -65,6 +69,8 @@ std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const S
   unused(m.tiled_mlp_num_shards > 0 && !m.tiled_mlp, "memory.tiled_mlp_num_shards", "memory.tiled_mlp is off");
   unused(!m.recompute_modules.empty() && m.recompute != Recompute::selective, "memory.recompute_modules", "memory.recompute is not selective");
   const bool away = o.optimizer != MemoryTier::device || o.parameters != MemoryTier::device || o.activations != MemoryTier::device;
+  unused(o.in_flight && o.modules.empty(), "memory.offload.in_flight", "memory.offload.modules names none");
+  unused(o.least_elements != Offload{}.least_elements && o.modules.empty(), "memory.offload.least_elements", "memory.offload.modules names none");
   unused(o.activation_layers > 0 && o.activations == MemoryTier::device, "memory.offload.activation_layers", "memory.offload.activations is none");
   unused(o.activation_layers > 0 && o.activations != MemoryTier::device && m.recompute == Recompute::full, "memory.offload.activation_layers", "memory.recompute is full: every recomputed layer's input goes");
   unused(!o.pinned && !away, "memory.offload.pinned", "nothing is offloaded");

@@ -109,9 +109,9 @@ std::string join_surrogates(std::string text) {
   return out;
 }
 
-Value parse(const std::shared_ptr<const SourceText>& source, const std::string& root_path, bool located) {
+Value parse(const std::shared_ptr<const SourceText>& source, const std::string& root_path, bool located, Dialect dialect) {
   refuse_tabs(source);
-  TreeBuilder builder(source, root_path, located);
+  TreeBuilder builder(source, root_path, located, dialect);
   try {
     std::istringstream stream(source->text());
     YAML::Parser parser(stream);
@@ -132,7 +132,7 @@ Document load_document(const std::filesystem::path& path) {
   return parse_document(read_text_file(path, kMaxDocumentBytes), path.string());
 }
 
-Document parse_document(std::string text, const std::string& file_name) {
+Document parse_document(std::string text, const std::string& file_name, Dialect dialect) {
   if (text.size() > kMaxDocumentBytes)
     throw ConfigError(Diagnostic{{file_name, 0, 0},
                                  "",
@@ -141,14 +141,14 @@ Document parse_document(std::string text, const std::string& file_name) {
                                  ""});
   text = join_surrogates(checked_utf8(std::move(text), file_name));
   const auto source = std::make_shared<const SourceText>(file_name, std::move(text));
-  Value root = parse(source, "", true);
+  Value root = parse(source, "", true, dialect);
   if (root.is_null()) root = Value::null({source, 0, 0}, "");
   return {root, file_name};
 }
 
 Value parse_fragment(std::string text, const std::string& origin, const std::string& path) {
   const auto source = std::make_shared<const SourceText>(origin, checked_utf8(std::move(text), origin));
-  Value value = parse(source, path, false);
+  Value value = parse(source, path, false, Dialect::strict);
   return value.place().source ? value : Value::null({source, 0, 0}, path);
 }
 

@@ -28,8 +28,12 @@ struct Document {
 /// bombs. JSON is read as the YAML it nearly is, with NaN and Infinity as plain words.
 Document load_document(const std::filesystem::path& path);
 
+/// What a file's own reader makes of keys that are given twice, and of merge keys: `strict` refuses both; PyYAML takes the
+/// last of a key's values, and puts under `<<` what has no value yet.
+enum class Dialect : unsigned char { strict, pyyaml };
+
 /// As load_document, from memory. `file_name` is what messages call it.
-Document parse_document(std::string text, const std::string& file_name);
+Document parse_document(std::string text, const std::string& file_name, Dialect dialect = Dialect::strict);
 
 /// A value without lines, e.g. from a command line: its place is `origin` alone, its key starts with `path`.
 Value parse_fragment(std::string text, const std::string& origin, const std::string& path);

@@ -12,8 +12,8 @@ namespace {
 constexpr std::size_t kMaxDiagnostics = 100;
 }
 
-TreeBuilder::TreeBuilder(std::shared_ptr<const SourceText> source, std::string root_path, bool located)
-    : source_(std::move(source)), root_path_(std::move(root_path)), located_(located) {}
+TreeBuilder::TreeBuilder(std::shared_ptr<const SourceText> source, std::string root_path, bool located, Dialect dialect)
+    : source_(std::move(source)), root_path_(std::move(root_path)), located_(located), dialect_(dialect) {}
 
 Place TreeBuilder::place(const YAML::Mark& mark) {
   if (!located_ || mark.is_null()) return {source_, 0, 0};
@@ -129,21 +129,26 @@ void TreeBuilder::take_key(const std::string& key, bool quoted, const Place& at,
   top.key_place = at;
   top.key_position = position;
   top.refused = true;
+  top.repeats = false;
+  top.merges = key == "<<" && !quoted && dialect_ == Dialect::pyyaml;
   if (key.size() > kMaxKeyBytes)
     stop(at, top.path, fmt::format("a key of {} bytes (the limit is {})", key.size(), kMaxKeyBytes),
          "Is a quote missing?");
   if (key.empty()) {
     complain(at, top.path, "an empty key", "Write a name before ':'");
+  } else if (top.merges) {
+    top.refused = false;
   } else if (key == "<<" && !quoted) {
     complain(at, child_path(top.path, key), "merge keys are not supported (YAML dropped them in version 1.2)",
              "Write the keys out, or put the shared ones into a file and name it with extends");
-  } else if (const auto [it, fresh] = top.key_lines.emplace(key, at.line); !fresh) {
+  } else if (const auto [it, fresh] = top.key_lines.emplace(key, at.line); !fresh && dialect_ == Dialect::strict) {
     complain(
         at, child_path(top.path, key),
         located_ ? fmt::format("duplicate key (first on line {})", it->second) : std::string("duplicate key"),
         "Keep one of them");
   } else {
     top.refused = false;
+    top.repeats = !fresh;
   }
 }
 
@@ -157,8 +162,27 @@ void TreeBuilder::take(Value value) {
     top.items.push_back(std::move(value));
     return;
   }
-  if (!top.refused) top.entries.push_back({std::move(*top.key), std::move(top.key_place), std::move(value)});
+  if (top.merges) {
+    merge(top, value);
+  } else if (!top.refused) {
+    const auto known = top.repeats ? std::find_if(top.entries.begin(), top.entries.end(), [&](const Value::Entry& e) { return e.key == *top.key; }) : top.entries.end();
+    Value::Entry entry{std::move(*top.key), std::move(top.key_place), std::move(value)};
+    if (known == top.entries.end()) top.entries.push_back(std::move(entry));
+    else *known = std::move(entry);
+  }
   top.key.reset();
+}
+
+/// Of several maps the first counts that has a key.
+void TreeBuilder::merge(Frame& into, const Value& from) {
+  if (from.kind() == Value::Kind::list) {
+    for (const Value& one : from.items()) merge(into, one);
+    return;
+  }
+  if (from.kind() != Value::Kind::map) return complain(into.key_place, into.path, "a merge key without a map", "Name a map, or a list of maps, behind <<");
+  for (const Value::Entry& e : from.entries())
+    if (into.merged_keys.insert(e.key).second)
+      into.merged.push_back({e.key, e.key_place, copy(e.value, e.value.place(), child_path(into.path, e.key))});
 }
 
 void TreeBuilder::OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) {
@@ -262,6 +286,8 @@ void TreeBuilder::OnMapStart(const YAML::Mark& mark, const std::string& tag, YAM
 void TreeBuilder::close() {
   Frame top = std::move(frames_.back());
   frames_.pop_back();
+  for (Value::Entry& e : top.merged)
+    if (!top.key_lines.contains(e.key)) top.entries.push_back(std::move(e));
   Value value = top.kind == Value::Kind::list
                     ? Value::list(std::move(top.items), std::move(top.place), std::move(top.path))
                     : Value::map(std::move(top.entries), std::move(top.place), std::move(top.path));

@@ -8,8 +8,10 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
+#include "sim/config/document.h"
 #include "sim/config/value.h"
 
 namespace rehearse::config {
@@ -20,7 +22,7 @@ struct BuildStopped {};
 class TreeBuilder final : public YAML::EventHandler {
  public:
   /// `located` false: values know only the source's name, not lines.
-  TreeBuilder(std::shared_ptr<const SourceText> source, std::string root_path, bool located);
+  TreeBuilder(std::shared_ptr<const SourceText> source, std::string root_path, bool located, Dialect dialect);
 
   const Value& root() const { return root_; }
   std::vector<Diagnostic>& diagnostics() { return diagnostics_; }
@@ -56,11 +58,16 @@ class TreeBuilder final : public YAML::EventHandler {
     Place key_place = {};
     int key_position = -1;  // in bytes; -1 for an alias
     bool refused = false;
+    bool repeats = false;                         // it has a value already
+    bool merges = false;                          // it is `<<`
+    std::vector<Value::Entry> merged = {};        // what that brought
+    std::unordered_set<std::string> merged_keys = {};
   };
 
   void open(Value::Kind kind, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor);
   void close();
   void take(Value value);
+  void merge(Frame& into, const Value& from);
   void take_key(const std::string& key, bool quoted, const Place& at, int position);
   bool expects_key() const;
   bool key_has_colon() const;
@@ -76,6 +83,7 @@ class TreeBuilder final : public YAML::EventHandler {
   std::shared_ptr<const SourceText> source_;
   std::string root_path_;
   bool located_;
+  Dialect dialect_;
   Value root_;
   int documents_ = 0;
   std::vector<Frame> frames_;

@@ -302,7 +302,7 @@ class Accelerate {
 
 config::Value parse_accelerate(const std::string& text, const std::string& file_name, const ShellVariables& given) {
   refuse_variables(file_name, given);
-  return config::parse_document(text, file_name).root;
+  return config::parse_document(text, file_name, config::Dialect::pyyaml).root;
 }
 
 bool is_accelerate(const config::Value& root, const std::string&) { return root.find("distributed_type") != nullptr || (root.find("compute_environment") != nullptr && root.find("mixed_precision") != nullptr); }

@@ -266,6 +266,7 @@ class Megatron {
     if (in_.flag("distribute_saved_activations").value_or(false)) in_.set("memory.partition_activations", "true", "distribute_saved_activations");
     read_modules(granularity);
     read_activation_offload();
+    read_module_offload();
   }
 
   /// Transformer Engine's offloading of the first layers' activations. Newer releases have the number of layers alone switch it on.
@@ -278,6 +279,33 @@ class Megatron {
     if (!in_.flag("cpu_offloading_activations").value_or(true) || in_.flag("no_cpu_offloading_activations").value_or(false)) return in_.use("cpu_offloading_num_layers", "nothing is offloaded");
     in_.set("memory.offload.activations", "cpu", asked ? "cpu_offloading" : "cpu_offloading_num_layers");
     in_.set("memory.offload.activation_layers", std::to_string(*layers), "cpu_offloading_num_layers");
+  }
+
+  /// Offloading by modules. Balance between stages, and of the groups a fraction, are not simulated.
+  void read_module_offload() {
+    constexpr const char *kOn = "fine_grained_activation_offloading", *kModules = "offload_modules";
+    const bool on = in_.flag(kOn).value_or(false);
+    const config::Value* v = in_.find(kModules);
+    for (const auto& [key, usual] : {std::pair{"delta_offload_bytes_across_pp_ranks", 0.0}, {"activation_offload_fraction", 1.0}})
+      if (const auto stated = in_.number(key); stated && on && *stated != usual) in_.refuse(key, "offloading by modules other than whole");
+      else if (stated) in_.use(key, on ? "the default" : "nothing is offloaded by modules");
+    for (const auto& [key, ours] : {std::pair{"min_offloaded_tensor_size", "memory.offload.least_elements"}, {"fine_grained_offloading_max_inflight_offloads", "memory.offload.in_flight"}})
+      if (const auto stated = in_.integer(key, config::non_negative); stated && on) in_.set(ours, std::to_string(*stated), key);
+      else if (stated) in_.use(key, "nothing is offloaded by modules");
+    if (in_.flag("delay_offload_until_cuda_graph")) in_.ignore("delay_offload_until_cuda_graph", "when copies are launched beside a graph, not how long they take");
+    if (!on) {
+      if (v != nullptr) in_.use(kModules, "nothing is offloaded by modules");
+      return;
+    }
+    std::string text = v == nullptr ? "" : v->text();
+    if (v != nullptr)
+      for (const config::Value& item : v->items()) text += " " + item.text();
+    const std::vector<std::string> modules = module_names(text);
+    if (modules.empty()) return in_.complain(kOn, "no modules are given", "Give offload_modules");
+    for (const std::string& m : modules)
+      if (m == "gdp_qkv") return in_.refuse(kModules, "offloading " + m);
+    in_.set_list("memory.offload.modules", modules, kModules);
+    in_.use(kOn, "offload_modules says what");
   }
 
   void read_modules(const std::string& granularity) {
@@ -348,7 +376,7 @@ config::Value parse_megatron(const std::string& text, const std::string& file_na
   }
   refuse_variables(file_name, given);
   if (has_argument_dump(text)) return parse_argument_dump(text, file_name);
-  return flat_arguments(json ? parse_commented_json(text, file_name) : config::parse_document(text, file_name).root);
+  return flat_arguments(json ? parse_commented_json(text, file_name) : config::parse_document(text, file_name, config::Dialect::pyyaml).root);
 }
 
 bool is_megatron(const config::Value& root, const std::string&) {

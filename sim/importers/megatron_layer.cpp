@@ -13,7 +13,7 @@ std::vector<std::string> module_names(const std::string& text) {
   bool capital = false;
   for (const char c : text + " ") {
     const bool large = c >= 'A' && c <= 'Z';
-    if (large || (c >= 'a' && c <= 'z') || c == '_') {
+    if (large || (c >= 'a' && c <= 'z') || c == '_' || (c >= '0' && c <= '9' && !name.empty())) {
       name += c;
       capital |= large;
     } else if (!name.empty()) {

@@ -55,7 +55,7 @@ class Model {
   }
 
  private:
-  /// How many layers a hybrid model has. num_layers, where it is given too, is as many.
+  /// How many layers a hybrid model has.
   std::optional<std::int64_t> read_hybrid_pattern() {
     const char* name = in_.has("hybrid_layer_pattern") ? "hybrid_layer_pattern" : "hybrid_override_pattern";
     const auto text = in_.word(name);
@@ -66,7 +66,8 @@ class Model {
       return std::max<std::int64_t>(1, static_cast<std::int64_t>(pattern.letters.size()));   // num_layers is not what is missing
     }
     const auto layers = static_cast<std::int64_t>(pattern.letters.size());
-    if (const auto stated = in_.integer("num_layers", config::between(1, 10000)); stated && *stated != layers) in_.complain(name, fmt::format("describes {} layers, but num_layers is {}", layers, *stated));
+    // Source: megatron/training/arguments.py: the pattern "always overrides --num-layers when both are present".
+    if (const auto stated = in_.integer("num_layers", config::between(1, 10000)); stated && *stated != layers) in_.ignore("num_layers", fmt::format("{} has {} layers, which count", name, layers));
     in_.set("model.layers", std::to_string(layers), name);
     in_.set("model.hybrid_pattern", pattern.letters, name);
     pattern_ = pattern.letters;
@@ -236,6 +237,7 @@ class Model {
     if (const auto stated = in_.integer("mtp_num_layers", config::between(0, 100)); stated && *stated != layers) in_.complain(key, fmt::format("has {} prediction layers, but mtp_num_layers is {}", layers, *stated));
     in_.set("model.mtp_layers", std::to_string(layers), key);
     in_.set("training.multi_token_prediction", "true", key);
+    fact("model.mtp_repeated", in_.flag("mtp_use_repeated_layer").value_or(false) ? "true" : "false", "mtp_use_repeated_layer");
   }
 
   void read_positions(std::int64_t, std::int64_t) {

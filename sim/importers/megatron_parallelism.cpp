@@ -57,7 +57,7 @@ void read_group_size(Importer& in, std::int64_t stages, std::int64_t chunks) {
     if (!size) continue;
     if (stages == 1 || chunks == 1) in.use(name, "no interleaved schedule");
     else if (*size == stages) in.use(name, "as many as there are stages: the default");
-    else in.refuse(name, fmt::format("micro-batches in groups of {} on {} stages", *size, stages));
+    else in.set("pipeline.group_size", std::to_string(*size), name);
   }
 }
 
@@ -153,6 +153,11 @@ void read_stages(Importer& in, std::int64_t stages) {
       const bool overlaps = *on != std::string_view(name).starts_with("no_");
       if (interleaves) in.set("pipeline.overlap_messages", overlaps ? "true" : "false", name);
       else in.use(name, "matters to interleaved schedules of three stages and more only");
+    }
+  for (const char* name : {"overlap_p2p_comm_warmup_flush", "overlap_p2p_communication_warmup_flush"})
+    if (const auto on = in.flag(name)) {
+      if (*on && stages > 1 && chunks > 1) in.set("pipeline.overlap_warmup_flush", "true", name);
+      else in.use(name, *on ? "no interleaved schedule" : "the default");
     }
   if (stages > 1 && chunks > 1) {
     in.set("pipeline.virtual_stages", std::to_string(chunks), by);
@@ -331,7 +336,7 @@ void read_megatron_parallelism(Importer& in) {
   } else if (distributed) in.set("data_parallel.kind", "distributed-optimizer", "use_distributed_optimizer");
   else in.assume("data_parallel.kind", "ddp", "use_distributed_optimizer is not set");
   read_buffers(in, fsdp, distributed && !muon);
-  for (const auto& [name, ours] : {std::pair{"overlap_grad_reduce", "data_parallel.overlap_gradient_reduce"}, {"overlap_param_gather", "data_parallel.overlap_parameter_gather"}})
+  for (const auto& [name, ours] : {std::pair{"overlap_grad_reduce", "data_parallel.overlap_gradient_reduce"}, {"overlap_param_gather", "data_parallel.overlap_parameter_gather"}, {"overlap_param_gather_with_optimizer_step", "data_parallel.gather_under_update"}})
     if (const auto on = in.flag(name)) in.set(ours, *on ? "true" : "false", name);
   read_first_data_parallelism(in);
   read_blocking_all_reduce(in, tensor);

@@ -236,8 +236,8 @@ std::vector<std::string> describe(const ModelDescription& model) {
   if (count.active != count.total)
     lines.push_back(fmt::format("  {:<16}{:>18}  {}", "active", count.active, human_count(count.active)));
   if (count.mtp > 0)
-    lines.push_back(fmt::format("  {:<16}{:>18}  {} multi-token-prediction layers, beyond the total", "mtp",
-                                count.mtp, model.mtp_layers));
+    lines.push_back(fmt::format("  {:<16}{:>18}  {} multi-token-prediction layers{}, beyond the total", "mtp",
+                                count.mtp, model.mtp_layers, model.mtp_repeated ? " with the same weights" : ""));
   return lines;
 }
 

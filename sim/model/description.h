@@ -132,6 +132,7 @@ struct ModelDescription {
   StateSpace state_space;
   DeltaNet delta_net;
   std::int64_t mtp_layers = 0;  // multi-token-prediction layers (DeepSeek-V3), beyond `layers`
+  bool mtp_repeated = false;    // which are one layer, run again for each further token
   std::vector<Layer> layers;    // one entry per transformer layer
 
   std::int64_t layer_count() const { return static_cast<std::int64_t>(layers.size()); }

@@ -249,6 +249,7 @@ void restate(ModelFields& fields, ModelDescription& model) {
   model.scaled_embedding = fields.flag({"scaled_embedding"}, false);
   model.embedding_width = fields.integer({"embedding_width"}, 0);
   model.mtp_layers = fields.integer({"mtp_layers"}, 0);
+  model.mtp_repeated = fields.flag({"mtp_repeated"}, false);
   model.dropout = fields.number({"dropout"}, 0);
   model.attention_dropout = fields.number({"attention_dropout"}, 0);
 }
@@ -366,6 +367,7 @@ const std::vector<ModelKey>& model_keys() {
       {"latent_attention.qk_rope_head_dim", "part of a head with rotary positions"},
       {"latent_attention.v_head_dim", "width of a head's values"},
       {"mtp_layers", "multi-token-prediction layers beyond `layers`"},
+      {"mtp_repeated", "the multi-token-prediction layers are one, run again for each further token (Megatron's --mtp-use-repeated-layer)"},
       {"dropout", "residual dropout probability"},
       {"attention_dropout", "attention dropout probability"},
   };

@@ -145,7 +145,7 @@ ParameterCount count_parameters(const ModelDescription& model) {
     // on each, and a norm of its own before the shared head. Source: DeepSeek-V3 report, section 2.2.
     const std::int64_t mlp = prediction_layer(model).moe ? moe.routed + moe.shared + moe.router
                                                      : mlp_parameters(model, model.ffn_hidden);
-    count.mtp = model.mtp_layers * (attention_parameters(model) + layer_norm_parameters(model, prediction_layer(model)) + mlp +
+    count.mtp = (model.mtp_repeated ? 1 : model.mtp_layers) * (attention_parameters(model) + layer_norm_parameters(model, prediction_layer(model)) + mlp +
                                     2 * h * h + 3 * norm_parameters(model, h));
   }
   return count;

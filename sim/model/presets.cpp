@@ -274,6 +274,7 @@ std::string describe_difference(const ModelDescription& a, const ModelDescriptio
   compare("dropout", a.dropout, b.dropout);
   compare("attention_dropout", a.attention_dropout, b.attention_dropout);
   compare("mtp_layers", a.mtp_layers, b.mtp_layers);
+  compare("mtp_repeated", a.mtp_repeated, b.mtp_repeated);
   compare("layers", a.layer_count(), b.layer_count());
   compare("pattern", describe_layers(a), describe_layers(b));
   if (!(a.latent == b.latent)) list.emplace_back("latent attention");

@@ -169,6 +169,7 @@ std::vector<std::string> problems_of(const ModelDescription& model) {
     complaints.size("max_positions", model.max_positions, 100 * kLargestWidth);
   complaints.not_negative("embedding_width", model.embedding_width);
   complaints.not_negative("mtp_layers", model.mtp_layers, 100);
+  if (model.mtp_repeated && model.mtp_layers == 0) complaints.say("mtp_repeated without mtp_layers");
   for (const Layer& layer : model.layers)
     if (layer.window < 0) {
       complaints.say("a layer's window is {} (0 = full attention, else at least 1 token)", layer.window);

@@ -181,6 +181,7 @@ Value data_parallel_section(const scenario::Scenario& s) {
   if (d.bucket) out.add("bucket", config::to_text(*d.bucket));
   out.add("reshard_after_forward", d.reshard_after_forward.value_or(s.strategy.parallelism.degrees.pipeline == 1));
   if (d.fp8_gather != st::NarrowGather::none) out.add("fp8_gather", std::string_view(d.fp8_gather == st::NarrowGather::scaled_ahead ? "scaled-ahead" : "scaled-by-weight"));
+  if (d.gather_under_update) out.add("gather_under_update", true);
   if (d.double_buffer) out.add("double_buffer", true);
   if (d.registered_buffers) out.add("registered_buffers", true);
   out.add_if("prefetch_bucket", d.prefetch_bucket);
@@ -203,6 +204,8 @@ Value pipeline_section(const st::Pipeline& p) {
   if (p.table_file.empty()) out.add("schedule", p.schedule);
   if (!p.table_file.empty()) out.add("table", p.table_file);
   out.add("overlap_messages", p.overlap_messages.value_or(true));
+  if (p.overlap_warmup_flush) out.add("overlap_warmup_flush", true);
+  if (p.group_size > 0) out.add("group_size", p.group_size);
   out.add("post_validation", p.post_validation);
   out.add("virtual_stages", p.virtual_stages);
   if (p.accumulation_steps > 1) out.add("accumulation_steps", p.accumulation_steps);
@@ -254,6 +257,11 @@ Value offload_section(const st::Offload& o) {
   out.add("parameters", kPlaces[static_cast<std::size_t>(o.parameters)]);
   out.add("activations", kPlaces[static_cast<std::size_t>(o.activations)]);
   if (o.activation_layers > 0) out.add("activation_layers", o.activation_layers);
+  if (!o.modules.empty()) {
+    out.add_list("modules", o.modules);
+    out.add("least_elements", o.least_elements);
+    out.add_if("in_flight", o.in_flight);
+  }
   out.add("pinned", o.pinned);
   out.add("pipelined", o.pipelined);
   out.add("ratio", o.ratio);

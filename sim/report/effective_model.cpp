@@ -172,6 +172,7 @@ Value effective_model(const model::ModelDescription& m) {
   out.add("scaled_embedding", m.scaled_embedding);
   out.add("embedding_width", m.embedding_width);
   out.add("mtp_layers", m.mtp_layers);
+  if (m.mtp_repeated) out.add("mtp_repeated", true);
   out.add("dropout", m.dropout);
   out.add("attention_dropout", m.attention_dropout);
   const auto put_if_any = [&](const char* key, Value value) {

@@ -285,9 +285,10 @@ std::vector<std::int64_t> DataParallelWriter::sizes_of(const Unit& unit) const {
   return sizes;
 }
 
-void DataParallelWriter::update(const Share& mine) {
+void DataParallelWriter::update(const Share& mine, const std::function<bool(const Unit&)>& made) {
   if (mine.elements == 0) return;
-  for (const Unit& u : stage_.units) make_states(u);
+  for (const Unit& u : stage_.units)
+    if (!made || made(u)) make_states(u);
   const std::int64_t parts = profile().sums_muon_updates ? 1 : owners(), elements = mine.elements / parts;
   const std::int64_t read = mine.gradients / parts + mine.states + (mine.master ? 0 : mine.stored / parts);
   const std::int64_t written = mine.states + mine.stored / parts;

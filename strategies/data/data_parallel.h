@@ -89,7 +89,8 @@ class DataParallelWriter {
   /// sent back in the next warm-up to check it, and the step that is taken back if it was too large, are left out.
   /// Source: arXiv 2401.10241, section 4 (optimizer post-validation).
   void pass_norm_on(plan::BlockWriter& w);
-  void update(const Share& mine);
+  /// `made`: units whose states are made, if the first step does that; unset: all.
+  void update(const Share& mine, const std::function<bool(const Unit&)>& made = {});
   /// Allocates a share's optimizer states, but for those that the first step makes.
   void keep_states(const Share& mine);
   /// Torch's optimizers make their states in their first step, weight by weight, where activations have been
@@ -129,6 +130,8 @@ class DataParallelWriter {
   // The optimizer on the host (optimizer_offload.cpp)
   bool offloads_parameters() const { return stage_.strategy.memory.offload.parameters != MemoryTier::device; }
   bool offloads_optimizer() const { return stage_.strategy.memory.offload.optimizer != MemoryTier::device; }
+  /// So much of all that a share has; the remainder of it.
+  static Share scaled(const Share& all, double ratio, bool remainder);
   /// The part of a share that is offloaded, or the one that stays.
   Share part_of(const Share& all, bool on_host) const;
   /// `pieces`: what is updated one after the other, as NVMe's buffers see it.

@@ -14,9 +14,12 @@ using plan::Phase;
 using plan::Stream;
 
 DataParallelWriter::Share DataParallelWriter::part_of(const Share& all, bool on_host) const {
-  const double ratio = offloads_optimizer() ? stage_.strategy.memory.offload.ratio : 0;
-  auto host = [&](std::int64_t n) { return static_cast<std::int64_t>(std::llround(static_cast<double>(n) * ratio)); };
-  auto part = [&](std::int64_t n) { return on_host ? host(n) : n - host(n); };
+  return scaled(all, offloads_optimizer() ? stage_.strategy.memory.offload.ratio : 0, !on_host);
+}
+
+DataParallelWriter::Share DataParallelWriter::scaled(const Share& all, double ratio, bool remainder) {
+  auto share = [&](std::int64_t n) { return static_cast<std::int64_t>(std::llround(static_cast<double>(n) * ratio)); };
+  auto part = [&](std::int64_t n) { return remainder ? n - share(n) : share(n); };
   return {.elements = part(all.elements), .stored = part(all.stored), .gradients = part(all.gradients), .states = part(all.states), .later = part(all.later), .to_disk = part(all.to_disk), .master = all.master, .sharded = all.sharded};
 }
 

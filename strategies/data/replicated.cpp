@@ -143,7 +143,7 @@ void Replicated::after_backward(std::size_t unit, int, bool first, bool last) {
     return;
   }
   // Megatron: only the first pipeline rank's first chunk is bucketed (facts: schedules.md section 5).
-  const bool first_stage = stage_.sizes.stage_before < 0 && stage_.units[unit].chunk == 0;
+  const bool first_stage = stage_.sizes.stage_before < 0 && stage_.units[unit].chunk == 0 && !stage_.strategy.data_parallel.gather_under_update;
   if (kind_ == DataParallelKind::distributed_optimizer && stage_.sizes.pipeline > 1 && !first_stage) return;
   for (const Part part : kParts)
     while (pending(part) >= bucket_) {
@@ -192,6 +192,8 @@ void Replicated::end_step() {
     update_paged(keeps_main_gradients() ? main_bytes() : stored_bytes());
   } else if (widens_partition()) {
     update_widened();
+  } else if (gathers_under_update()) {
+    update_and_gather(updated);
   } else {
     update(updated);
   }

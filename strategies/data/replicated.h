@@ -74,6 +74,7 @@ class Replicated final : public DataParallelWriter {
   bool reduces() const { return stage_.sizes.data > 1 || (stage_.sizes.expert_data > 1 && trains_experts()); }
   bool gathers() const { return stage_.sizes.shard > 1 || (stage_.sizes.expert_data > 1 && trains_experts()); }
   bool gathers_ahead() const { return overlap_gather_ && gathers() && !evaluates(); }
+  bool gathers_under_update() const { return stage_.strategy.data_parallel.gather_under_update && gathers_ahead(); }
   /// ZeRO-2 reduces from its hooks whether that overlaps or not (stage_1_and_2.py, create_reduce_and_remove_grad_hooks); others without overlap
   /// when the last backward is over.
   bool reduces_in_backward() const { return (overlap_reduce_ || kind_ == DataParallelKind::zero2) && !reduces_whole(); }
@@ -102,6 +103,7 @@ class Replicated final : public DataParallelWriter {
   std::int64_t sent_ahead(std::size_t unit) const { return std::min(expert_bytes(unit), kExpertModules * (bucket_ / reduce_bytes()) * stored_bytes()); }
   bool chains() const;
   void gather_ahead();
+  void update_and_gather(const Share& all);
   void wait_for_parameters(std::size_t unit);
   void cast_weights(const Unit& u);
   void gather(plan::BlockWriter& w, Part part, std::int64_t bytes, int sync);

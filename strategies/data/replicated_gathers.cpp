@@ -13,7 +13,7 @@ using plan::Phase;
 using plan::Stream;
 
 bool Replicated::chains() const {
-  if (kind_ != DataParallelKind::distributed_optimizer || bucket_ == INT64_MAX || stage_.sizes.sharing(Part::experts) <= 1) return false;
+  if (kind_ != DataParallelKind::distributed_optimizer || bucket_ == INT64_MAX || gathers_under_update() || stage_.sizes.sharing(Part::experts) <= 1) return false;
   for (std::size_t u = 0; u < stage_.units.size(); ++u)
     if (expert_bytes(u) > sent_ahead(u)) return true;
   return false;
@@ -24,13 +24,33 @@ void Replicated::gather_ahead() {
   chained_ = chains();
   for (std::size_t u = 0; u < stage_.units.size(); ++u) {
     const Tape& tape = *stage_.units[u].tape;
-    const std::int64_t dense = tape.travel_bytes(stored_bytes(), Part::dense), experts = !chained_ ? expert_bytes(u) : u == 0 ? sent_ahead(u) : 0;
+    const bool there = gathers_under_update() && stage_.units[u].chunk == 0;   // or on its way
+    const std::int64_t dense = there ? 0 : tape.travel_bytes(stored_bytes(), Part::dense), experts = there ? 0 : !chained_ ? expert_bytes(u) : u == 0 ? sent_ahead(u) : 0;
     const std::uint32_t event = gather_event(u);
     stage_.call("gather parameters " + std::to_string(dense) + " " + std::to_string(experts) + " " + std::to_string(event), Phase::parameter_gather, &stage_.units[u], [&](plan::BlockWriter& w) {
       for (const Part part : kParts) gather(w, part, part == Part::dense ? dense : experts, 0);
       w.record(Stream::data_gather, event, plan::Frame::unit);
     });
   }
+}
+
+/// The first chunk has an optimizer of its own, which steps first, and one bucket; its gather is under way while the other chunks are updated.
+/// Source: megatron/core/optimizer/__init__.py, get_megatron_optimizer (all_dense_model_chunks); optimizer.py, ChainedOptimizer._step.
+void Replicated::update_and_gather(const Share& all) {
+  const auto first = [](const Unit& u) { return u.chunk == 0; };
+  std::int64_t trained = 0;
+  std::array<std::int64_t, 2> bytes{};
+  for (const Unit& u : stage_.units) {
+    if (!first(u)) continue;
+    trained += u.tape->trainable_elements();
+    for (const Part part : kParts) bytes[part == Part::experts] += u.tape->travel_bytes(stored_bytes(), part);
+  }
+  const double ratio = static_cast<double>(trained) / static_cast<double>(std::max<std::int64_t>(1, stage_.trainable_elements()));
+  update(scaled(all, ratio, false), first);
+  stage_.call("gather the first chunk", Phase::parameter_gather, nullptr, [&](plan::BlockWriter& w) {
+    for (const Part part : kParts) gather(w, part, bytes[part == Part::experts], 0);
+  });
+  update(scaled(all, ratio, true), [&](const Unit& u) { return !first(u); });
 }
 
 void Replicated::wait_for_parameters(std::size_t unit) {

@@ -81,6 +81,10 @@ class TapeEmitter {
   std::vector<int> large(const std::vector<int>& weights) const;
   Duration issued(Duration whole) const;
 
+  void find_offloaded();
+  void offload_behind(int node);
+  void release_offloaded(std::size_t group);
+
   // Backward (tape_backward.cpp)
   void emit_backward();
   void backward_node(int n);
@@ -138,6 +142,9 @@ class TapeEmitter {
   std::vector<HookPoint>* hooks_ = nullptr;    // of the block at hand
   ModuleStarts modules_;                       // where hooks are
   std::vector<int> gradients_;                 // made since the last of them
+  std::vector<OffloadedGroup> offloaded_;      // by group
+  std::vector<OffloadPoint> forward_offloads_, backward_offloads_;
+  std::map<TensorId, std::size_t> leaving_;    // roots that are still on the device, and the last group that saves them
   bool reentered_ = false;                     // a reentrant checkpoint's variables are held
   plan::Category output_category_ = plan::Category::temporary;
   int backward_position_ = 1 << 30;

@@ -260,7 +260,10 @@ Tape head_tape(const LowerContext& c, bool tied_here) {
   if (!c.strategy.training.multi_token_prediction) return tape;
   TensorId x = out.hidden;
   for (std::int64_t i = 0; i < c.model.mtp_layers; ++i) {
+    const std::size_t known = tape.weights.size();
     x = prediction_layer(c, op, tape, x);
+    if (i > 0 && c.model.mtp_repeated)
+      for (std::size_t w = known; w < tape.weights.size(); ++w) tape.weights[w].parameter_elsewhere = tape.weights[w].gradient_elsewhere = true;
     const TensorId further = add_logits(head, head_op, tape, x);
     shared_weight(tape, "lm_head.weight");
     add_loss(head, head_op, tape, x, further, columns);

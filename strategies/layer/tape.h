@@ -113,6 +113,13 @@ struct Node {
   bool captured = false;              // replayed from a CUDA graph: no launches, no synchronisation of the host
 };
 
+/// Nodes whose saved tensors wait in host memory: they leave together behind node `commit`, and are back before its backward.
+struct OffloadGroup {
+  std::string module;
+  std::vector<int> nodes;
+  int commit = -1;
+};
+
 struct Tape {
   std::string name;
   std::vector<TapeTensor> tensors;
@@ -120,6 +127,7 @@ struct Tape {
   std::vector<Node> nodes;
   TensorId input = kNoTensor, output = kNoTensor;   // the residual stream; input may be kNoTensor (embedding)
   int regions = 0;
+  std::vector<OffloadGroup> offload_groups;   // in the order of their commits
   int parts = 2;               // of a layer: a mixer and an MLP; one alone takes the host half of layer_host (assumption)
   bool makes_angles = false;   // of rotary positions, in a module of its own behind the last node (transformers from 4.45, LlamaModel.rotary_emb)
 

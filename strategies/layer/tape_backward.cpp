@@ -23,7 +23,15 @@ void TapeEmitter::emit_backward() {
   for (std::size_t t = 0; t < tensors_.size(); ++t) tensors_[t].uses = 0;
   // The layer's output belongs to the layer above, which has freed it.
   if (tape_.output != kNoTensor && tensor(tape_.output).saved == 0) tensor(tape_.output).live = false;
-  for (int n = node_count() - 1; n >= 0; --n) backward_node(n);
+  const auto offloads = [&](std::size_t group) { return group < offloaded_.size() && !offloaded_[group].copied.empty(); };
+  const auto point = [&](OffloadPoint::Kind kind, std::size_t group) { backward_offloads_.push_back({kind, out_->position(), group}); };
+  for (int n = node_count() - 1; n >= 0; --n) {
+    for (std::size_t g = tape_.offload_groups.size(); g-- > 0;)
+      if (offloads(g) && tape_.offload_groups[g].commit == n) point(OffloadPoint::Kind::begins, g);
+    backward_node(n);
+    for (std::size_t g = tape_.offload_groups.size(); g-- > 0;)
+      if (offloads(g) && tape_.offload_groups[g].nodes.front() == n) point(OffloadPoint::Kind::ends, g);
+  }
   if (options_.hooks_above >= 0 && options_.output_gradient_asked && !graph_.any_active()) modules_begin_at(0, false);
   if (held && !options_.above_retains && !storages_.empty()) unref(0);
   if (reentered_)

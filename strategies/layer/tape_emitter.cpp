@@ -56,6 +56,8 @@ TapeBlocks TapeEmitter::run() {
   const bool outlives = !drop.empty();
   plan::Block drop_block = drop.take(), last_block = last.take(), keep_block = keep.take();
 
+  blocks.offloaded = std::move(offloaded_);
+  blocks.forward_offloads = std::move(forward_offloads_), blocks.backward_offloads = std::move(backward_offloads_);
   blocks.slots = next_slot_;
   for (plan::Block* b : {&forward_block, &backward_block, &weights_block, &drop_block, &last_block, &keep_block}) {
     b->slots = next_slot_;
@@ -74,7 +76,11 @@ void TapeEmitter::emit_forward() {
   for (int n = 0; n < node_count(); ++n)
     for (const auto* list : {&node(n).inputs, &node(n).holds})
       for (TensorId t : *list) ++tensor(t).uses;
-  for (int n = 0; n < node_count(); ++n) forward_node(n, graph_.region_of(n) < 0 || graph_.kept_in_region(n));
+  find_offloaded();
+  for (int n = 0; n < node_count(); ++n) {
+    forward_node(n, graph_.region_of(n) < 0 || graph_.kept_in_region(n));
+    offload_behind(n);
+  }
   modules_begin(modules_.behind_forward, true, {});
   if (keeps_first_graph()) set_attributes_aside();
   find_kept_graph();
@@ -99,6 +105,67 @@ void TapeEmitter::forward_node(int n, bool keep_outputs) {
   for (TensorId t : it.inputs) release_if_unused(t);
   for (TensorId t : it.holds) release_if_unused(t);
   for (TensorId t : it.outputs) release_if_unused(t);  // nobody reads it (a statistic)
+}
+
+/// Tensors that only nodes of groups save, and the last group of each, which is the first that backward comes to. What others save too is copied
+/// with it, and stays.
+void TapeEmitter::find_offloaded() {
+  if (tape_.offload_groups.empty() || !graph_.any_active()) return;
+  offloaded_.resize(tape_.offload_groups.size());
+  for (std::size_t g = 0; g < offloaded_.size(); ++g) offloaded_[g].module = tape_.offload_groups[g].module;
+  std::map<TensorId, int> savers;
+  std::map<TensorId, std::size_t> last;
+  for (std::size_t g = 0; g < tape_.offload_groups.size(); ++g)
+    for (const int n : tape_.offload_groups[g].nodes) {
+      if (!graph_.active(n) || graph_.region_of(n) >= 0) continue;
+      const auto saved = [&](TensorId t) {
+        if (graph_.discarded(t)) return;
+        ++savers[tape_.root(t)];
+        last[tape_.root(t)] = g;
+      };
+      for (const TensorId t : graph_.saved(n)) saved(t);
+      if (graph_.discards_output(n))
+        for (const TensorId t : node(n).inputs) saved(tape_.kept_form(t));
+    }
+  for (const auto& [root, group] : last) {
+    const std::int64_t bytes = tape_.tensors[static_cast<std::size_t>(root)].bytes;
+    if (bytes < options_.least_offloaded) continue;
+    offloaded_[group].copied.push_back({.slot = static_cast<std::uint32_t>(root), .bytes = bytes});   // its slot, once it has one
+    if (savers[root] == graph_.reasons_to_keep(root)) leaving_[root] = group;
+  }
+}
+
+/// A tensor that later nodes read goes with the first group behind them, or with the end of the layer.
+void TapeEmitter::offload_behind(int n) {
+  for (std::size_t g = 0; g < offloaded_.size(); ++g) {
+    OffloadedGroup& group = offloaded_[g];
+    if (g >= tape_.offload_groups.size() || tape_.offload_groups[g].commit != n || group.copied.empty()) continue;
+    for (OffloadedTensor& t : group.copied) {
+      const Tensor& state = tensor(static_cast<TensorId>(t.slot));
+      t.frame = state.frame, t.slot = state.slot;
+    }
+    release_offloaded(g);
+    forward_offloads_.push_back({OffloadPoint::Kind::leaves, out_->position(), g});
+  }
+  if (n + 1 < node_count() || leaving_.empty()) return;
+  offloaded_.emplace_back();
+  release_offloaded(offloaded_.size() - 1);
+  forward_offloads_.push_back({OffloadPoint::Kind::leaves, out_->position(), offloaded_.size() - 1});
+}
+
+/// What groups up to this one save and no node is still to read.
+void TapeEmitter::release_offloaded(std::size_t group) {
+  for (auto it = leaving_.begin(); it != leaving_.end();) {
+    const Tensor& state = tensor(it->first);
+    if (it->second > group || state.uses > 0 || !state.live) {
+      ++it;
+      continue;
+    }
+    const OffloadedTensor gone{state.frame, state.slot, tape_.tensors[static_cast<std::size_t>(it->first)].bytes};
+    offloaded_[group].released.push_back(gone);
+    offloaded_[it->second].fetched.push_back(gone);
+    it = leaving_.erase(it);
+  }
 }
 
 /// Runs a node's items; those that wait for the weight gradients go to `left`.

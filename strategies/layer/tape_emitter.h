@@ -7,6 +7,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "sim/plan/builder.h"
@@ -48,6 +49,7 @@ struct EmitOptions {
   int hooked_gradients = 0;           // trained parameters whose gradients have hooks (ZeRO-2)
   std::int64_t hooks_above = -1;      // modules have hooks before and after each pass (ZeRO-3): where they begin is marked, and where those with larger weights end, in elements; -1: none have
   bool output_gradient_asked = false; // without anything trainable that made it: a module's hooks on its output run (PEFT's enable_input_require_grads)
+  std::int64_t least_offloaded = 0;   // bytes of the smallest tensor that waits in host memory
   int modules_around = 0;             // the whole model, with hooks too
   std::optional<std::uint32_t> gather_again;   // collective behind a checkpoint's recomputation, of parameters that go with its end
   bool retains_ends = false;          // a checkpoint whose input and its gradient stay until the micro-batch's backward is over
@@ -64,6 +66,28 @@ struct HookPoint {
   std::vector<int> gradients;   // made since the last point; at the end of a module, or of the block
 };
 
+/// A tensor that waits for backward in host memory.
+struct OffloadedTensor {
+  plan::Frame frame = plan::Frame::own;
+  std::uint32_t slot = 0;
+  std::int64_t bytes = 0;
+};
+
+/// What the nodes of an OffloadGroup save, beside small tensors and what is made again in backward: what is copied, what nobody needs on the device
+/// from there on (of earlier groups too, whose tensors later nodes have read; a group without copies lets go of them at the end of the layer), what
+/// comes back before the group's backward.
+struct OffloadedGroup {
+  std::string module;
+  std::vector<OffloadedTensor> copied, released, fetched;
+};
+
+/// Between two nodes of a block: what a group has saved may leave; its backward begins; has ended.
+struct OffloadPoint {
+  enum class Kind : std::uint8_t { leaves, begins, ends } kind = Kind::leaves;
+  plan::Cut at;
+  std::size_t group = 0;
+};
+
 /// Blocks of one tape for one micro-batch and the frame they share. Forward is the same block of instructions in every
 /// variant. Split: `backward` makes the input gradients, `weights` the rest. Of what outlives backward: `drop_graph` lets go of
 /// it, `last_graph` makes it, as a graph of before, and `keep_graph` takes it over from the frame below; kNoFrame: nothing does.
@@ -71,6 +95,8 @@ struct TapeBlocks {
   std::uint32_t forward = 0, backward = 0, weights = 0, drop_graph = plan::kNoFrame, last_graph = plan::kNoFrame, keep_graph = plan::kNoFrame;
   std::uint32_t slots = 0;
   std::vector<HookPoint> forward_hooks, backward_hooks;   // in order
+  std::vector<OffloadedGroup> offloaded;                  // of the tape's groups
+  std::vector<OffloadPoint> forward_offloads, backward_offloads;   // in order
 };
 
 /// Precondition: nodes are in topological order and every tensor but `input` is the output or intermediate of one node.

@@ -6,6 +6,7 @@
 
 #include "strategies/layer/blocks.h"
 #include "strategies/layer/graph_capture.h"
+#include "strategies/layer/offload_groups.h"
 #include "strategies/layer/linear_layer.h"
 
 namespace rehearse::strategies {
@@ -457,6 +458,7 @@ Tape layer_tape(const LowerContext& c, const model::Layer& layer) {
   tape.output = layer_block(c, op, tape, tape.input, layer);
   apply_selective(c, tape);
   capture_graphs(c, op, layer, tape);
+  mark_offloaded(c, layer, tape);
   tape.parts = layer.one_part() ? 1 : 2;
   return tape;
 }

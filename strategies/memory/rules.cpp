@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "strategies/layer/offload_groups.h"
 #include "strategies/optimizer/optimizer.h"
 #include "strategies/rules.h"
 #include "strategies/tuning/tuning.h"
@@ -100,6 +101,25 @@ void recomputed_module_rules(const Strategy& s, Rules& rules) {
   }
 }
 
+/// Modules whose saved tensors wait in host memory. Source: megatron/core/transformer/transformer_config.py, __post_init__ (fine_grained_activation_offloading).
+void offloaded_module_rules(const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
+  const std::vector<std::string>& modules = s.memory.offload.modules;
+  if (modules.empty()) return;
+  const char *key = "memory.offload.modules", *off = "Leave the key out";
+  const auto named = [&](const std::vector<std::string>& list, const char* name) { return std::find(list.begin(), list.end(), name) != list.end(); };
+  for (const std::string& m : modules) rules.forbid(!named(offload_module_names(), m.c_str()), key, "'" + m + "' is no module whose saved tensors are offloaded", fmt::format("Use {}", fmt::join(offload_module_names(), ", ")));
+  rules.forbid(!profile.transformer_engine, key, "only Megatron offloads by modules", "Use a framework that has Transformer Engine's layers, as megatron-core, or memory.offload.activations");
+  rules.forbid(named(modules, "attn_proj") && !named(modules, "core_attn"), key, "attn_proj's input is what core_attn keeps", "Add core_attn");
+  rules.forbid(named(modules, "fused_group_mlp") && (named(modules, "expert_fc1") || named(modules, "moe_act")), key, "fused_group_mlp is expert_fc1, moe_act and more", "Leave these out");
+  rules.forbid(named(modules, "fused_group_mlp") && !s.experts.fused_mlp.value_or(profile.fused_expert_mlp), key, "the experts' MLPs are not one operation", "Set experts.fused_mlp: true, or use expert_fc1 and moe_act");
+  rules.forbid(s.memory.offload.activations != MemoryTier::device, key, "all activations are offloaded already", "Leave out memory.offload.activations");
+  rules.forbid(s.memory.recompute == Recompute::full, key, "layers that are made again keep their input alone", "Use memory.recompute: selective, or leave the key out");
+  const bool inside = named(modules, "expert_fc1") || named(modules, "moe_act") || named(modules, "fused_group_mlp");
+  rules.forbid(s.memory.recompute == Recompute::selective && named(s.memory.recompute_modules, "moe") && inside, key, "the whole expert layer is made again", "Leave moe out of memory.recompute_modules");
+  rules.forbid(s.experts.paged_stash && inside, key, "experts.paged_stash takes the same tensors", off);
+  rules.forbid(s.training.cuda_graph.value_or(false), key, "copies inside one graph of the whole step are not simulated", off);
+}
+
 /// Weights that are updated as soon as their gradients are there.
 void optimizer_in_backward_rules(const Strategy& s, const FrameworkProfile& profile, Rules& rules) {
   if (!s.memory.optimizer_in_backward) return;
@@ -188,6 +208,7 @@ void memory_rules(const model::ModelDescription& model, const Strategy& s, const
   linear_loss_rules(model, s, profile, rules);
   sequence_chunk_rules(model, s, profile, rules);
   recomputed_module_rules(s, rules);
+  offloaded_module_rules(s, profile, rules);
   optimizer_in_backward_rules(s, profile, rules);
   offload_rules(s, rules);
   optimizer_rules(s, rules);

@@ -42,10 +42,13 @@ class InterleavedRank {
     const Wait ends = overlap_ends ? Wait::at_use : Wait::at_issue;
 
     if (rank_ > 0) receive_forward(w_.batch(Wait::at_issue), {steps_[0]});
+    // Overlapping, a rank asks for its next input before it computes, unless that is the last rank's result.
+    const bool asks_ahead = overlap_ends && rank_ > 0, asks_ahead_back = overlap_ends && rank_ + 1 < shape_.stages;
     for (int k = 0; k < warm_up; ++k) {
+      if (asks_ahead) receive_forward(w_.batch(ends), input_after(k));
       w_.forward(steps_[k].chunk, steps_[k].micro_batch);
       auto& batch = w_.batch(ends).send_forward(steps_[k].chunk, steps_[k].micro_batch);
-      receive_forward(batch, input_after(k));
+      if (!asks_ahead) receive_forward(batch, input_after(k));
       if (k + 1 < warm_up || warm_up == total_) continue;
       // The first gradient is asked for together with the last warm-up message, or apart from it when
       // overlapping.
@@ -55,9 +58,10 @@ class InterleavedRank {
     for (int k = warm_up; k < total_; ++k) steady_step(k, k - warm_up);
     if (warm_up == total_) receive_backward(w_.batch(Wait::at_issue), first_gradient());
     for (int b = total_ - warm_up; b < total_; ++b) {
+      if (asks_ahead_back) receive_backward(w_.batch(ends), gradient_after(b));
       w_.backward(backward_chunk(b), steps_[b].micro_batch);
-      receive_backward(w_.batch(ends).send_backward(backward_chunk(b), steps_[b].micro_batch),
-                       gradient_after(b));
+      auto& batch = w_.batch(ends).send_backward(backward_chunk(b), steps_[b].micro_batch);
+      if (!asks_ahead_back) receive_backward(batch, gradient_after(b));
     }
   }
 

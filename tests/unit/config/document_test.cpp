@@ -94,6 +94,24 @@ TEST(Document, MergeKeysAndTagsAreRefused) {
             "a.yaml:4:6: y.b: tag tag:yaml.org,2002:int has no meaning here. Remove the tag");
 }
 
+// PyYAML, which reads the files of frameworks written in Python.
+TEST(Document, PyYamlTakesTheLastValueAndMerges) {
+  const Value root = parse_document("base: &base {a: 1, b: {c: 2}}\nother: &other {a: 7, d: 8}\ny:\n  <<: *base\n  a: 3\n  a: 4\nz:\n  <<: [*base, *other]\n  e: 9\n", "a.yaml", Dialect::pyyaml).root;
+  const Value &y = *root.find("y"), &z = *root.find("z");
+  EXPECT_EQ(y.find("a")->text(), "4");
+  EXPECT_EQ(y.find("a")->path(), "y.a");
+  EXPECT_EQ(to_string(y.find("a")->at()), "a.yaml:6:6");
+  EXPECT_EQ(y.find("b")->find("c")->text(), "2");
+  EXPECT_EQ(y.find("b")->find("c")->path(), "y.b.c");
+  EXPECT_EQ(y.entries().size(), 2u);
+  EXPECT_EQ(z.find("a")->text(), "1");   // of several maps the first
+  EXPECT_EQ(z.find("d")->text(), "8");
+  EXPECT_EQ(z.find("e")->text(), "9");
+  EXPECT_EQ(z.entries().size(), 4u);
+  EXPECT_EQ(error_of([] { parse_document("a: {<<: 1}\n", "a.yaml", Dialect::pyyaml); }), "a.yaml:1:5: a: a merge key without a map. Name a map, or a list of maps, behind <<");
+  EXPECT_EQ(parse_document("a: {'<<': 1}\n", "a.yaml", Dialect::pyyaml).root.find("a")->find("<<")->text(), "1");
+}
+
 TEST(Document, SecondDocument) {
   EXPECT_EQ(
       refusal("a: 1\n---\nb: 2\n"),

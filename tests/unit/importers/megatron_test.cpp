@@ -476,8 +476,48 @@ TEST(Megatron, InputGradientsThatAreReducedWithoutOverlap) {
 TEST(Megatron, GroupsOfMicroBatches) {
   const std::string chunks = kGpt + "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1 --microbatch-group-size-per-virtual-pipeline-stage ";
   EXPECT_EQ(fate(read(chunks + "2"), "microbatch_group_size_per_virtual_pipeline_stage"), "used");
-  EXPECT_EQ(fate(read(chunks + "4"), "microbatch_group_size_per_virtual_pipeline_stage"), "not simulated");
+  EXPECT_EQ(key(read(chunks + "4"), "pipeline.group_size"), "4");
   EXPECT_EQ(fate(read(kGpt + "--microbatch-group-size-per-virtual-pipeline-stage 4"), "microbatch_group_size_per_virtual_pipeline_stage"), "used");  // nothing interleaves
+}
+
+TEST(Megatron, MessagesUnderWarmUpAndFlush) {
+  const std::string chunks = kGpt + "--overlap-p2p-communication-warmup-flush --pipeline-model-parallel-size 2 ";
+  EXPECT_EQ(key(read(chunks + "--num-layers-per-virtual-pipeline-stage 1"), "pipeline.overlap_warmup_flush"), "true");
+  EXPECT_EQ(fate(read(chunks), "overlap_p2p_communication_warmup_flush"), "used");
+  EXPECT_EQ(key(read(chunks), "pipeline.overlap_warmup_flush"), "-");
+}
+
+TEST(Megatron, ParametersGatheredUnderTheUpdate) {
+  const Imported i = read(kGpt + "--use-distributed-optimizer --overlap-param-gather --overlap-param-gather-with-optimizer-step --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1");
+  EXPECT_EQ(key(i, "data_parallel.gather_under_update"), "true");
+  EXPECT_EQ(key(i, "data_parallel.overlap_parameter_gather"), "true");
+}
+
+TEST(Megatron, OffloadsByModules) {
+  const std::string on = kGpt + "--fine-grained-activation-offloading ";
+  const Imported i = read(on + "--offload-modules core_attn expert_fc1 --min-offloaded-tensor-size 350000000 --fine-grained-offloading-max-inflight-offloads 1 --activation-offload-fraction 1.0");
+  EXPECT_EQ(key(i, "memory.offload.modules"), "[core_attn, expert_fc1]");
+  EXPECT_EQ(key(i, "memory.offload.least_elements"), "350000000");
+  EXPECT_EQ(key(i, "memory.offload.in_flight"), "1");
+  EXPECT_EQ(fate(i, "activation_offload_fraction"), "used");
+  EXPECT_EQ(fate(read(on + "--offload-modules core_attn --activation-offload-fraction 0.5"), "activation_offload_fraction"), "not simulated");
+  EXPECT_EQ(fate(read(on + "--offload-modules gdp_qkv"), "offload_modules"), "not simulated");
+  EXPECT_TRUE(has(refused(on), "no modules are given"));
+  EXPECT_EQ(key(read(kGpt + "--offload-modules core_attn"), "memory.offload.modules"), "-");
+}
+
+TEST(Megatron, OneLayerForAllFurtherTokens) {
+  const std::string two = kGpt + "--mtp-num-layers 2 --position-embedding-type rope ";
+  EXPECT_EQ(key(read(two + "--mtp-use-repeated-layer"), "model.mtp_repeated"), "true");
+  EXPECT_EQ(key(read(two), "model.mtp_repeated"), "false");
+}
+
+// Megatron's own files have keys twice, and merge keys (tests/functional_tests, model_config.yaml).
+TEST(Megatron, YamlAsPythonReadsIt) {
+  const Imported i = import_text("BASE: &base\n  --num-layers: 4\n  --hidden-size: 64\n  --num-attention-heads: 4\n  --vocab-size: 1000\nMODEL_ARGS:\n  <<: *base\n  --seq-length: 128\n  --seq-length: 256\n  --max-position-embeddings: 256\n"
+                          "  --micro-batch-size: 1\n  --global-batch-size: 8\n", "model_config.yaml", "megatron", eight_gpus());
+  EXPECT_EQ(key(i, "model.layers"), "4");
+  EXPECT_EQ(key(i, "training.sequence_length"), "256");
 }
 
 TEST(Megatron, ADenseModelHasNoExpertsToCut) {
@@ -546,7 +586,9 @@ TEST(Megatron, HybridModelsStateTheirLayersInLetters) {
   EXPECT_EQ(key(parted, "pipeline.virtual_stages"), "2");
   EXPECT_EQ(key(parted, "pipeline.schedule"), "interleaved-1f1b");
   EXPECT_EQ(key(read(common + "--hybrid-override-pattern M-M* --num-layers 4"), "model.hybrid_pattern"), "M-M*");
-  EXPECT_TRUE(has(refused(common + "--hybrid-override-pattern M-M* --num-layers 5"), "describes 4 layers, but num_layers is 5"));
+  const Imported outvoted = read(common + "--hybrid-override-pattern M-M* --num-layers 5");
+  EXPECT_EQ(key(outvoted, "model.layers"), "4");
+  EXPECT_EQ(fate(outvoted, "num_layers"), "ignored");
   EXPECT_TRUE(has(refused(common + "--hybrid-layer-pattern 'M-|M-|M*' --pipeline-model-parallel-size 2"), "has 3 parts, which do not divide into 2 stages"));
   EXPECT_EQ(fate(read(common + "--hybrid-layer-pattern MDM- --num-layers 4"), "hybrid_layer_pattern"), "not simulated");
   // Behind slashes are further layers for multi-token prediction, which Megatron trains.

@@ -111,6 +111,11 @@ TEST(Parameters, MultiTokenPredictionIsApart) {
   const std::int64_t layer = 187'105'280 + 257 * expert + 7168 * 256 + 2 * 7168 + 1536 + 512;
   const ParameterCount count = count_parameters(v3);
   EXPECT_EQ(count.mtp, layer + 2LL * 7168 * 7168 + 3 * 7168);
+  ModelDescription several = v3;
+  several.mtp_layers = 3;
+  EXPECT_EQ(count_parameters(several).mtp, 3 * count.mtp);
+  several.mtp_repeated = true;
+  EXPECT_EQ(count_parameters(several).mtp, count.mtp);
   ModelDescription without = v3;
   without.mtp_layers = 0;
   EXPECT_EQ(count_parameters(without).total, count.total);

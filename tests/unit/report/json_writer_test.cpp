@@ -179,6 +179,8 @@ TEST(EffectiveConfig, HasEveryKeyOfTheScenarioFile) {
       small_scenario({"training.framework=deepspeed", "data_parallel.kind=zero3", "data_parallel.prefetch_bucket=1000", "data_parallel.max_live_parameters=2000", "data_parallel.max_reuse_distance=3000",
                       "data_parallel.persistence_threshold=4000", "data_parallel.sub_group=5000", "data_parallel.secondary_partition=2", "data_parallel.quantized_weights=true", "data_parallel.quantized_gradients=true", "memory.tiled_mlp=true", "memory.tiled_mlp_num_shards=4"}),
       small_scenario({"training.framework=deepspeed", "data_parallel.kind=zero2", "memory.offload.optimizer=cpu", "memory.offload.threads=4"}),
+      small_scenario({"training.framework=megatron-core", "data_parallel.kind=distributed-optimizer", "data_parallel.overlap_parameter_gather=true", "data_parallel.gather_under_update=true", "parallelism.pipeline=2", "pipeline.schedule=interleaved-1f1b",
+                      "pipeline.virtual_stages=2", "pipeline.group_size=2", "pipeline.overlap_warmup_flush=true", "memory.offload.modules=[core_attn]", "memory.offload.in_flight=1"}),
       small_scenario({"training.framework=deepspeed", "data_parallel.kind=zero3", "memory.offload={optimizer: nvme, parameters: nvme, buffers: 8, max_in_cpu: 5}"}),
       small_scenario({"training.framework=deepspeed", "data_parallel.kind=zero3", "data_parallel.memory_efficient_linear=false"}),
       small_scenario({"cluster.gpu_clock=1500 MHz", "cluster.gpu_power=300 W", "training.framework=huggingface", "data_parallel.kind=ddp", "tuning.kind=qlora", "tuning.format=gptq"}),

@@ -520,6 +520,12 @@ TEST(Experts, MultiTokenPredictionIsALayerAndAHead) {
   const double tokens = 8 * 2 * 256;
   const double extra = operations(write_plan(m, s, profile, 8)) - operations(write_plan(longer, without, profile, 8));
   EXPECT_DOUBLE_EQ(extra, 3 * 2 * tokens * (7168.0 * 129280 + 2 * 7168.0 * 7168));
+  // Run again for a second token: as many operations more, no parameters.
+  model::ModelDescription repeated = m, twice = m;
+  repeated.mtp_layers = twice.mtp_layers = 2;
+  repeated.mtp_repeated = true;
+  EXPECT_EQ(parameters_per_class(repeated, s, profile)[0], parameters_per_class(m, s, profile)[0]);
+  EXPECT_DOUBLE_EQ(operations(write_plan(repeated, s, profile, 8)), operations(write_plan(twice, s, profile, 8)));
 }
 
 // Experts that work on a projection of the stream, as Nemotron 3 Super's: only what is between the two projections narrows.

@@ -240,6 +240,26 @@ TEST(PipelineBubble, OneCommunicatorCostsMore) {
   EXPECT_GT(run_in_unit_time(program).length, 105);
 }
 
+// Messages of the warm-up and the flush cost time only where they are waited for at once.
+TEST(PipelineBubble, MessagesUnderWarmUpAndFlush) {
+  const UnitTimes times{.forward = 4, .backward_input = 4, .backward_weight = 4, .message = 1};
+  const auto length = [&](bool ends, int group) {
+    return run_in_unit_time(make("interleaved-1f1b", {.stages = 4, .micro_batches = 20, .chunks = 3, .group_size = group, .overlap_warmup_flush = ends}), times).length;
+  };
+  EXPECT_LE(length(true, 0), length(false, 0));
+  EXPECT_LT(length(true, 5), length(false, 5));        // groups larger than the pipeline leave time for them
+  EXPECT_GE(length(true, 5), (20 * 3 + 3) * 3 * 4);    // (vm + p - 1) passes each way, without messages
+  const auto order = [&](bool ends) {
+    std::string out;
+    const PipelineProgram program = make("interleaved-1f1b", {.stages = 2, .micro_batches = 2, .chunks = 2, .overlap_warmup_flush = ends});
+    for (const Action& a : program.ranks[1])
+      out += a.kind == ActionKind::recv_forward ? 'r' : a.kind == ActionKind::forward ? 'f' : a.kind == ActionKind::send_forward ? 's' : '.';
+    return out.substr(0, 6);
+  };
+  EXPECT_EQ(order(false), "rfsrfs");   // schedules.py: recv_forward, then send_forward_recv_forward
+  EXPECT_EQ(order(true), "rrfsrf");    // the next input is asked for before the pass
+}
+
 TEST(PipelineLimits, SayWhatWouldWork) {
   const auto problems = [](const char* name, PipelineShape shape) {
     return kPipelineSchedules.find(name)->problems(shape);
