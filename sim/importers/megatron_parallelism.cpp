@@ -199,17 +199,41 @@ bool read_fsdp(Importer& in) {
   const std::string strategy = in.word(kStrategy).value_or("no_shard");
   if (strategy == "no_shard") {
     in.set("data_parallel.kind", "ddp", in.has(kStrategy) ? kStrategy : by);
-  } else if (strategy == "optim_grads_params") {
-    in.set("data_parallel.kind", "megatron-fsdp", kStrategy);
-    in.use(by, std::string(kStrategy) + " says it");
-    const std::string kept = in.word(kKept).value_or("auto"), sent = in.word(kSent).value_or("auto");
-    if (kept != "auto") in.set("data_parallel.gradient_dtype", kept, kKept);
-    else in.assume("data_parallel.gradient_dtype", "bf16", "megatron_fsdp_main_grads_dtype is the parameters' unless given");
-    if (sent != "auto") in.set("data_parallel.reduce_dtype", sent, kSent);
-    else in.assume("data_parallel.reduce_dtype", kept != "auto" ? kept : "bf16", "megatron_fsdp_grad_comm_dtype is the kept gradients' unless given");
-  } else {
-    in.refuse(kStrategy, "Megatron-FSDP with the strategy " + strategy, "Use optim_grads_params or no_shard");
+    return true;
   }
+  // Without sharded gradients it reduces once per step, as the distributed optimizer does, in buckets of its own size.
+  // Source: megatron_fsdp/param_and_grad_buffer.py, BucketingPolicy.suggested_bucket_size; megatron_fsdp.py, is_delay_grad_reduce.
+  constexpr std::int64_t kBucketElements = 40'000'000;
+  const bool states_alone = strategy == "optim";
+  if (!states_alone && strategy != "optim_grads" && strategy != "optim_grads_params") {
+    in.complain(kStrategy, fmt::format("'{}' is no strategy of Megatron-FSDP", strategy), "Use no_shard, optim, optim_grads or optim_grads_params");
+    return true;
+  }
+  in.set("data_parallel.kind", states_alone ? "distributed-optimizer" : "megatron-fsdp", kStrategy);
+  in.use(by, std::string(kStrategy) + " says it");
+  const std::string kept = in.word(kKept).value_or("auto"), sent = in.word(kSent).value_or("auto"), reduced = sent != "auto" ? sent : kept != "auto" ? kept : "bf16";
+  if (kept != "auto") in.set("data_parallel.gradient_dtype", kept, kKept);
+  else in.assume("data_parallel.gradient_dtype", "bf16", "megatron_fsdp_main_grads_dtype is the parameters' unless given");
+  if (sent != "auto") in.set("data_parallel.reduce_dtype", sent, kSent);
+  else in.assume("data_parallel.reduce_dtype", reduced, "megatron_fsdp_grad_comm_dtype is the kept gradients' unless given");
+  if (states_alone) in.assume("data_parallel.bucket", fmt::format("{} B", kBucketElements * (reduced == "fp32" ? 4 : 2)), "Megatron-FSDP's buckets hold 40 million elements where layers are not sharded");
+  if (strategy == "optim_grads") in.assume("data_parallel.reshard_after_forward", "false", "optim_grads keeps parameters whole");
+  return true;
+}
+
+/// PyTorch's FSDP2 around Megatron's layers: 16-bit parameters, whose gradients are reduced in every micro-batch, in 16 bits. There is no gradient
+/// accumulation in products with it. Source: megatron/core/distributed/torch_fully_sharded_data_parallel.py; megatron/training/arguments.py.
+bool read_torch_fsdp2(Importer& in) {
+  constexpr const char *kOn = "use_torch_fsdp2", *kKeeps = "torch_fsdp2_no_reshard_after_forward";
+  if (!in.flag(kOn).value_or(false)) {
+    if (in.flag(kKeeps)) in.use(kKeeps, "no FSDP2");
+    return false;
+  }
+  in.set("data_parallel.kind", "fsdp2", kOn);
+  in.assume("data_parallel.reduce_dtype", "bf16", "FSDP2 reduces in the format of the parameters");
+  in.assume("training.fused_gradient_accumulation", "false", "Megatron refuses it with FSDP2");
+  if (const auto keeps = in.flag(kKeeps)) in.set("data_parallel.reshard_after_forward", *keeps ? "false" : "true", kKeeps);
+  if (in.has("data_parallel_sharding_strategy")) in.ignore("data_parallel_sharding_strategy", "an option of Megatron-FSDP");
   return true;
 }
 
@@ -326,11 +350,13 @@ void read_megatron_parallelism(Importer& in) {
   }
   const bool distributed = in.flag("use_distributed_optimizer").value_or(false);
   const std::string optimizer = in.word("optimizer").value_or("adam");
-  const bool muon = optimizer == "dist_muon" || (optimizer == "muon" && distributed), fsdp = !muon && read_fsdp(in);
+  const bool muon = optimizer == "dist_muon" || (optimizer == "muon" && distributed), fsdp = !muon && read_fsdp(in), torch_fsdp = !muon && !fsdp && read_torch_fsdp2(in);
   if (muon) {
     // The layer-wise optimizer (megatron/training/arguments.py; megatron/core/optimizer/layer_wise_optimizer.py).
     in.set("data_parallel.kind", "ddp", distributed ? "use_distributed_optimizer" : "optimizer", "each matrix is updated by one rank, which alone has its moment");
     in.set("profile.muon_owners", "true", distributed ? "use_distributed_optimizer" : "optimizer");
+  } else if (torch_fsdp) {
+    if (distributed) in.complain("use_distributed_optimizer", "Megatron has it without FSDP2 only", "Leave out one of the two");
   } else if (fsdp) {
     if (distributed) in.use("use_distributed_optimizer", "part of Megatron-FSDP");
   } else if (distributed) in.set("data_parallel.kind", "distributed-optimizer", "use_distributed_optimizer");

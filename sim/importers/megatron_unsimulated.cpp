@@ -49,8 +49,6 @@ constexpr Unsimulated kMegatronUnsimulated[] = {
     {"moe_extended_tp", kNone, "an old layout of experts"},
     {"gtp_*", kNone, "weights sharded and gathered by tensor-parallel ranks"},
     {"tensor_parallel_num_weight_shards", kNone, "weights sharded and gathered by tensor-parallel ranks"},
-    {"use_torch_fsdp2", kNone, "PyTorch's FSDP2 under Megatron"},
-    {"torch_fsdp2_no_reshard_after_forward", kNone, "PyTorch's FSDP2 under Megatron"},
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 // added to main gradients that live on.
 // Layers are gathered up to half a billion elements ahead of their use, and buckets under reduction are let go when they hold
 // more than a billion elements, or when the micro-batch's backward is over; of large layers, one ahead and two under reduction.
+// Where parameters are whole (optim_grads; reshard_after_forward false) they lie in one buffer, into which each step gathers them once.
 // With double buffers (FixedPoolAllocator), the layers of the most frequent size have two lasting buffers for weights and two for
 // gradients: one layer is gathered ahead, and one bucket is under reduction while the next is written.
 #include <algorithm>
@@ -55,7 +56,8 @@ class MegatronFsdp final : public ShardedWriter {
       // What products write into is allocated with them.
       if (!evaluates()) persistent("gradients under reduction", writes_into_bucket() ? bucket : 2 * bucket, Category::communication);
     }
-    persistent("parameter shards", parameter_shards(), Category::parameter);
+    if (reshard_) persistent("parameter shards", parameter_shards(), Category::parameter);
+    else persistent("parameters", stage_.parameter_bytes(stored_bytes()), Category::parameter);
     persistent("gradient shards", my_share().gradients, Category::gradient);
     keep_states(my_share());
   }
@@ -91,9 +93,14 @@ class MegatronFsdp final : public ShardedWriter {
     for (std::size_t v = unit; v > 0 && ahead < most_ahead(unit); --v) ahead += gather(v - 1);
   }
   void after_backward(std::size_t unit, int, bool, bool) override {
-    if (!stays(unit)) release(unit, Phase::backward);
+    if (!stays(unit) && reshard_) release(unit, Phase::backward);
     reduce(unit);
     if (unit == 0) free_reduced(0);
+  }
+
+  void end_evaluation() override {
+    if (reshard_) ShardedWriter::end_evaluation();
+    else std::fill(kept_.begin(), kept_.end(), false);
   }
 
   void end_step() override {
@@ -132,7 +139,7 @@ class MegatronFsdp final : public ShardedWriter {
     gathered_[index] = true;
     if (bytes == 0) return elements;
     stage_.call(key("gather", u), Phase::parameter_gather, &u, [&](plan::BlockWriter& w) {
-      if (!buffered(index)) w.alloc(extra(u, kGathered), bytes, Category::communication, Frame::unit, Stream::data_gather);
+      if (!buffered(index) && reshard_) w.alloc(extra(u, kGathered), bytes, Category::communication, Frame::unit, Stream::data_gather);
       over_groups(w, CollectiveKind::all_gather, {gathered_bytes(u, Part::dense), gathered_bytes(u, Part::experts)}, "parameter gather", Stream::data_gather, 0);
       w.record(Stream::data_gather, extra(u, kEvent), Frame::unit);
     });
