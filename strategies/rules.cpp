@@ -119,7 +119,10 @@ void document_rules(const Strategy& s, const FrameworkProfile& profile, Rules& r
   const Training& t = s.training;
   if (t.attended_length() == t.sequence_length) return;
   rules.forbid(scores_in_memory(t, profile), "training.document_length", "attention with its scores in memory computes the whole square whatever the mask", "Set training.attention: flash, or leave the key out");
-  rules.forbid(s.parallelism.degrees.context > 1, "training.document_length", "documents cut by context parallelism are not simulated", "Use parallelism.context: 1, or leave the key out");
+  const ContextKind kind = context_kind(s, profile);
+  const bool whole = kind == ContextKind::ulysses || (kind != ContextKind::all_gather && profile.transformer_engine);
+  rules.forbid(s.parallelism.degrees.context > 1 && !whole, "training.document_length", "documents are dealt out to the ranks of Transformer Engine's ring only; elsewhere blocks of the whole causal mask are computed",
+               "Use parallelism.context_kind: ulysses, or ring with Megatron, or leave the key out");
 }
 
 /// What Megatron-FSDP does not do, or is not simulated doing.

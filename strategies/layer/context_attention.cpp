@@ -25,7 +25,7 @@ constexpr int kTravelling = 10'000, kJoined = 20'000, kOutput = 30'000, kStatist
 
 class ContextAttention {
  public:
-  ContextAttention(const LowerContext& c, Operators& op, Tape& tape, AttentionShape shape) : c_(c), op_(op), tape_(tape), s_(shape), kind_(context_kind(c.strategy, c.profile)) {}
+  ContextAttention(const LowerContext& c, Operators& op, Tape& tape, AttentionShape shape) : c_(c), op_(op), tape_(tape), s_(shape), tokens_(shape.batch * shape.length), kind_(context_kind(c.strategy, c.profile)) {}
 
   TensorId run(AttentionInputs in) {
     if (c_.profile.transformer_engine)
@@ -42,13 +42,12 @@ class ContextAttention {
 
  private:
   // Bytes of this rank's tensors.
-  std::int64_t tokens() const { return s_.batch * s_.length; }
-  std::int64_t query() const { return tokens() * s_.heads * s_.head_dim * c_.element(); }
-  std::int64_t key() const { return tokens() * s_.kv_heads * s_.head_dim * c_.element(); }
-  std::int64_t value() const { return tokens() * s_.kv_heads * s_.value_dim * c_.element(); }
+  std::int64_t query() const { return tokens_ * s_.heads * s_.head_dim * c_.element(); }
+  std::int64_t key() const { return tokens_ * s_.kv_heads * s_.head_dim * c_.element(); }
+  std::int64_t value() const { return tokens_ * s_.kv_heads * s_.value_dim * c_.element(); }
   std::int64_t pair() const { return key() + value(); }
-  std::int64_t output() const { return tokens() * s_.heads * s_.value_dim * c_.element(); }
-  std::int64_t statistics() const { return tokens() * s_.heads * 4; }
+  std::int64_t output() const { return tokens_ * s_.heads * s_.value_dim * c_.element(); }
+  std::int64_t statistics() const { return tokens_ * s_.heads * 4; }
   /// The same elements in fp32.
   std::int64_t wide(std::int64_t bytes) const { return bytes / c_.element() * 4; }
 
@@ -93,10 +92,19 @@ class ContextAttention {
     return node;
   }
 
+  /// Of packed documents each is dealt out to the ranks of the ring by itself (Transformer Engine's thd format): as many short sequences.
+  void deal_out_documents(int n) {
+    const std::int64_t share = std::max<std::int64_t>(2, c_.strategy.training.attended_length() / n);
+    if (share >= s_.length) return;
+    s_.batch = (tokens_ + share - 1) / share;
+    s_.length = share;
+  }
+
   /// Blocks of scores, one per rank's keys and values. Those come round the ring, or, as PyTorch's "all-gather" rotation has
   /// it, all at once under the first block; gradients of keys and values go round in both.
   TensorId around(AttentionInputs in, int n, GroupAxis axis, bool gathers) {
     if (n == 1) return op_.attention(in.query, in.key, in.value, s_);
+    deal_out_documents(n);
     Node node = node_with_output();
     if (c_.profile.transformer_engine) {
       // What came last stays: backward goes round the other way.
@@ -276,6 +284,7 @@ class ContextAttention {
     }
     const std::int64_t bytes = output();
     s_.length *= n;
+    tokens_ *= n;
     s_.heads /= n;
     s_.kv_heads /= n;
     const TensorId out = around({there[0], in.key, in.value}, outside, GroupAxis::context_ring, false);
@@ -331,6 +340,7 @@ class ContextAttention {
   Operators& op_;
   Tape& tape_;
   AttentionShape s_;
+  std::int64_t tokens_;   // of this rank
   ContextKind kind_;
 };
 
