@@ -191,7 +191,11 @@ void delta_net_rules(const model::ModelDescription& model, const Strategy& s, co
   const model::DeltaNet& mixer = model.delta_net;
   const Degrees& d = s.parallelism.degrees;
   rules.forbid(mixer.key_heads % d.tensor != 0 || mixer.value_heads % d.tensor != 0, "parallelism.tensor", text(d.tensor) + " does not divide the " + text(mixer.key_heads) + " key heads of the delta-rule mixers", use_divisor(mixer.key_heads, 64));
-  rules.forbid(d.context > 1, "parallelism.context", "delta rules over a context group are not simulated", "Use parallelism.context: 1");
+  if (d.context > 1) {
+    const std::int64_t keys = mixer.key_heads / d.tensor;
+    rules.forbid(!profile.transformer_engine, "parallelism.context", "only Megatron's delta-rule mixers over a context group are simulated", "Use parallelism.context: 1, or a framework of Megatron's");
+    rules.forbid(keys % d.context != 0, "parallelism.context", text(d.context) + " does not divide the " + text(keys) + " key heads of a tensor rank's delta-rule mixers", use_divisor(keys, 64));
+  }
   rules.forbid(s.training.precision == Precision::fp32 || s.training.precision == Precision::tf32, "training.precision", "delta rules in fp32 are not simulated", "Use bf16");
   rules.forbid(s.memory.sequence_chunk > 0, "memory.sequence_chunk", "delta-rule mixers in chunks of the sequence are not simulated", "Leave the key out");
 }

@@ -1,6 +1,6 @@
 // A gated delta rule (Gated DeltaNet) in place of attention: input products, convolution, what the rule reads, the rule over chunks of tokens in one
-// operator, gated norm, output product.
-// Leaves out sequences over several ranks, which rules.cpp refuses.
+// operator, gated norm, output product. Of sequences over several ranks, as Megatron has them, each rank has all tokens for some of the heads between
+// the two products.
 // Source: transformers models/qwen3_next/modeling_qwen3_next.py, Qwen3NextGatedDeltaNet, on flash-linear-attention's kernels; NVIDIA/Megatron-LM at
 // d98e8a64dd megatron/core/ssm/gated_delta_net/common.py and gdn.py, which copies queries and keys to the values' heads first.
 #include "sim/model/delta_kernels.h"
@@ -13,12 +13,13 @@ using model::DeltaShape;
 using model::KernelKind;
 
 /// Temporaries of the rule's two directions.
-enum Temporary : int { kKeys, kValues, kStates, kNewValues, kLocal, kStateGradients, kOperandGradients, kKeyGradients, kConvolvedCopy };
+enum Temporary : int { kKeys, kValues, kStates, kNewValues, kLocal, kStateGradients, kOperandGradients, kKeyGradients, kConvolvedCopy, kPermuted, kLeaving, kArrived };
 
 class DeltaMixer {
  public:
   DeltaMixer(const LowerContext& c, Operators& op, Tape& tape)
-      : c_(c), op_(op), tape_(tape), mixer_(c.model.delta_net), megatron_(c.profile.transformer_engine), given_(DeltaShape::of(mixer_, c.batch, c.sequence, c.tensor, c.activation)), shape_(given_) {
+      : c_(c), op_(op), tape_(tape), mixer_(c.model.delta_net), megatron_(c.profile.transformer_engine), context_(c.strategy.parallelism.degrees.context),
+        given_(DeltaShape::of(mixer_, c.batch, c.sequence * context_, c.tensor * context_, c.activation)), shape_(given_) {
     if (megatron_) shape_.key_heads = shape_.value_heads;   // repeat_interleave
   }
 
@@ -26,7 +27,7 @@ class DeltaMixer {
     const Inputs in = projected(x);
     const TensorId convolved = convolution(in.convolved);
     const Operands rule = operands(convolved, in);
-    return op_.linear(norm(delta_rule(rule), rule.gate), "out_proj", mixer_.inner(), c_.model.hidden, false, Operators::Split::row);
+    return op_.linear(to_tokens(norm(delta_rule(rule), rule.gate)), "out_proj", mixer_.inner(), c_.model.hidden, false, Operators::Split::row);
   }
 
  private:
@@ -46,7 +47,7 @@ class DeltaMixer {
     const std::int64_t hidden = c_.model.hidden, gates = 2 * mixer_.value_heads;
     using Split = Operators::Split;
     if (megatron_) {
-      const TensorId all = op_.linear(x, "in_proj", hidden, mixer_.projected(), false, Split::column);
+      const TensorId all = to_heads(op_.linear(x, "in_proj", hidden, mixer_.projected(), false, Split::column));
       const auto parts = op_.split(all, "split projections", {rank_width(given_.convolved()), rank_width(given_.values()), gates / c_.tensor});
       return {parts[0], parts[1], parts[2]};
     }
@@ -59,6 +60,39 @@ class DeltaMixer {
     tape_.nodes.push_back({.name = "join queries, keys and values", .inputs = {both}, .outputs = {joined, gate}, .forward = {copied("join queries, keys and values", given_.convolved()), copied("copy output gate", given_.values())},
                            .backward = {copied("join projections gradients", bytes)}});
     return {joined, gate, small};
+  }
+
+  /// From some tokens of all heads to all tokens of some heads: columns are put in the order of ranks, then exchanged; chunks of the sequence, which were
+  /// dealt out to balance attention, are put in order. Source: gated_delta_net/common.py, a2a_cp_to_hp, tensor_a2a_cp2hp; tensor_parallel/mappings.py,
+  /// all_to_all_sp2hp, all_to_all_hp2sp.
+  TensorId to_heads(TensorId x) {
+    if (context_ == 1) return x;
+    const std::int64_t bytes = c_.tokens * mixer_.projected() / c_.tensor * shape_.element();
+    const TensorId y = tape_.tensor("all tokens of some heads", bytes);
+    Node node{.name = "to heads", .inputs = {x}, .outputs = {y}};
+    node.forward = {Operators::alloc(kPermuted, bytes), permuted("order columns", bytes), Operators::alloc(kLeaving, bytes), permuted("order heads", bytes), Operators::free(kPermuted),
+                    Operators::alloc(kArrived, bytes), exchange("projections", bytes), Operators::free(kLeaving), permuted("order of the sequence", bytes), Operators::free(kArrived)};
+    node.backward = {Operators::alloc(kLeaving, bytes), permuted("order for attention", bytes), {.kind = Item::Kind::release_output_gradients}, Operators::alloc(kArrived, bytes), exchange("projections back", bytes),
+                     Operators::free(kLeaving), Operators::alloc(kPermuted, bytes), permuted("order tokens", bytes), Operators::free(kArrived), {.kind = Item::Kind::produce_input_gradients},
+                     op_.kernel("order columns zeros", 0, bytes, KernelKind::memset), permuted("order columns backward", bytes), Operators::free(kPermuted)};
+    tape_.nodes.push_back(std::move(node));
+    return y;
+  }
+
+  /// And back (a2a_hp_to_cp).
+  TensorId to_tokens(TensorId x) {
+    if (context_ == 1) return x;
+    const std::int64_t bytes = shape_.values();
+    const TensorId y = tape_.tensor("some tokens of all heads", bytes);
+    const auto way = [&](const char* first, const char* name, const char* second) -> std::vector<Item> {
+      return {Operators::alloc(kLeaving, bytes), permuted(first, bytes), Operators::alloc(kArrived, bytes), exchange(name, bytes), Operators::free(kLeaving), permuted(second, bytes), Operators::free(kArrived)};
+    };
+    tape_.nodes.push_back({.name = "to tokens", .inputs = {x}, .outputs = {y}, .forward = way("order for attention", "outputs", "order heads"), .backward = way("order heads", "outputs back", "order of the sequence")});
+    return y;
+  }
+  Item permuted(const char* name, std::int64_t bytes) const { return op_.kernel(name, bytes, bytes, KernelKind::permute); }
+  Item exchange(const std::string& name, std::int64_t bytes) const {
+    return op_.collective(CollectiveKind::all_to_all, "all-to-all of " + name, bytes, plan::kAfterCompute | plan::kComputeWaits, plan::GroupAxis::context, plan::Stream::context);
   }
 
   /// With the activation in its kernel, which makes it again in backward. A part of a wider product is copied first.
@@ -84,17 +118,22 @@ class DeltaMixer {
       node.forward.insert(node.forward.begin(), copied("copy queries, keys and values", bytes));
     }
     node.forward_host = node.backward_host = c_.profile.scan_host;
+    if (context_ > 1) {   // taps of own channels, of three parts (get_parameter_local_cp)
+      const Item own = op_.kernel("taps of own channels", rank_width(given_.convolved()) * mixer_.convolution * shape_.element() / context_, rank_width(given_.convolved()) * mixer_.convolution * shape_.element() / context_);
+      node.forward.insert(node.forward.begin(), own);
+      node.backward.insert(node.backward.end(), 3, own);
+    }
     tape_.nodes.push_back(std::move(node));
     return y;
   }
 
   /// Queries and keys of unit length, values, decays (fp32) and step sizes, each a tensor of its own: a compiled function, or an operator each.
   Operands operands(TensorId convolved, const Inputs& in) {
-    Weight per_head = op_.weight("A_log and dt_bias", 2 * shape_.value_heads);
+    Weight per_head = op_.weight("A_log and dt_bias", 2 * shape_.value_heads * context_);
     per_head.matrix = false;
     const bool trained = per_head.trainable;
     const int w = tape_.weight(std::move(per_head));
-    const std::int64_t keys = 2 * shape_.keys(), lengths = c_.tokens * 2 * given_.key_heads * 4, given_keys = 2 * given_.keys(), small = shape_.decays() + shape_.steps();
+    const std::int64_t keys = 2 * shape_.keys(), lengths = given_.tokens() * 2 * given_.key_heads * 4, given_keys = 2 * given_.keys(), small = shape_.decays() + shape_.steps();
     Operands out{tape_.tensor("queries and keys", keys), tape_.tensor("values", shape_.values()), tape_.tensor("decays", shape_.decays()), tape_.tensor("step sizes", shape_.steps()), in.gate};
     const TensorId norms = tape_.tensor("lengths of queries and keys", lengths, false);
     Node node{.name = "delta operands", .inputs = {convolved, in.steps}, .outputs = {out.queries_and_keys, out.values, out.decays, out.steps}, .saved = {in.steps, out.queries_and_keys, norms}, .intermediates = {norms}};
@@ -150,7 +189,7 @@ class DeltaMixer {
 
   /// An RMSNorm over each head, times the gate's SiLU.
   TensorId norm(TensorId x, TensorId gate) {
-    const std::int64_t bytes = shape_.values(), rows = c_.tokens * shape_.value_heads;
+    const std::int64_t bytes = shape_.values(), rows = shape_.tokens() * shape_.value_heads;
     const TensorId y = tape_.tensor("gated norm", bytes), statistics = tape_.tensor("gated norm statistics", rows * 4, false);
     Weight scale = op_.weight("norm.weight", mixer_.value_dim);
     scale.matrix = false;
@@ -202,6 +241,7 @@ class DeltaMixer {
   Tape& tape_;
   const model::DeltaNet& mixer_;
   const bool megatron_;
+  const std::int64_t context_;   // ranks of the sequence
   const DeltaShape given_;   // of this rank
   DeltaShape shape_;         // as the rule has it
 };

@@ -52,6 +52,45 @@ TEST(DeltaNet, KeepsWhatMegatronsOperatorsSave) {
   EXPECT_EQ((peak(12) - peak(8)) / 4, kTokens * (stream + convolved + operands + gates + inside + norm));
 }
 
+// Over a context group each rank has all tokens for some of the heads between the two products: what it computes and keeps is as without, at as many of its
+// own tokens, but for the exchanges: of the projections and of the rule's output, each way.
+TEST(DeltaNet, OverAContextGroup) {
+  const auto plan_of = [](std::int64_t layers, int context) {
+    Strategy s = job();
+    s.training.sequence_length = kTokens * context;
+    s.parallelism.degrees.context = context;
+    return write_plan(hybrid(layers, "G"), s, load_profile("megatron-core"), 8);
+  };
+  struct Sum {
+    double flops = 0;
+    std::int64_t sent = 0;
+  };
+  const auto sum = [&](int context) {
+    const plan::Plan plan = plan_of(3, context);
+    Sum out;
+    for (const plan::Call& call : plan.classes[0].program.step)
+      for (const plan::Instruction& i : plan.blocks[call.block].timing) {
+        if (i.op == plan::Opcode::kernel && (plan.kernels[i.index].kind == model::KernelKind::delta_rule || plan.kernels[i.index].kind == model::KernelKind::gemm)) out.flops += model::flops_of(plan.kernels[i.index]).value;
+        if (i.op == plan::Opcode::collective && plan.collectives[i.index].axis == plan::GroupAxis::context) out.sent += plan.collectives[i.index].bytes.value;
+      }
+    return out;
+  };
+  const Sum alone = sum(1), four = sum(4);
+  EXPECT_DOUBLE_EQ(four.flops, alone.flops);
+  const std::int64_t projected = 2 * kKeyHeads * kDim + 2 * kValueHeads * kDim + 2 * kValueHeads, output = kValueHeads * kDim;
+  EXPECT_EQ(alone.sent, 0);
+  EXPECT_EQ(four.sent, 3 * 2 * kTokens * 2 * (projected + output));
+  const auto kept = [&](int context) {
+    const auto after = [&](std::int64_t layers) {
+      const StepBytes bytes = ByteLedger(plan_of(layers, context), 0).step();
+      EXPECT_TRUE(bytes.mistakes.empty()) << bytes.mistakes.front();
+      return bytes.after_forward;
+    };
+    return (after(8) - after(4)) / 4;
+  };
+  EXPECT_EQ(kept(4), kept(1));
+}
+
 TEST(DeltaNet, IsDividedOverTensorRanks) {
   const auto elements = [&](int tensor) { return parameters_per_class(hybrid(4, "D"), job(tensor), load_profile("megatron-core")).front(); };
   const std::int64_t norms = 4 * (2 * kHidden + kDim) + kHidden;   // of the stream and of a head's values: whole on both
@@ -75,7 +114,7 @@ TEST(DeltaNet, WhatCannotBeIsRefused) {
   EXPECT_EQ(keys(job()), "");
   EXPECT_EQ(keys(job(16)), "parallelism.tensor ");   // 8 heads of keys
   Strategy context = job();
-  context.parallelism.degrees.context = 2;
+  context.parallelism.degrees.context = 3;
   EXPECT_NE(keys(context).find("parallelism.context"), std::string::npos);
   Strategy wide = job();
   wide.training.precision = Precision::fp32;
