@@ -105,6 +105,15 @@ void apply_recomputed_modules(const std::string& note, st::Memory& memory) {
   }
 }
 
+/// Further tokens that the job learns to predict, of models whose published form has no layers for them.
+void apply_predictions(const std::string& note, Scenario& s) {
+  static const std::regex kLayers(R"(mtp[-_]num[-_]layers[ =]([0-9]{1,2})\b)");
+  std::smatch found;
+  if (!std::regex_search(note, found, kLayers)) return;
+  s.model.mtp_layers = std::stoll(found[1].str());
+  s.strategy.training.multi_token_prediction = s.model.mtp_layers > 0;
+}
+
 /// NeMo 24.x with Megatron-Core's optimizer in place of Apex's: its buckets (megatron/core/distributed: max(40 M, 1 M x data-parallel
 /// size) parameters) and fp32 copies of the parameters (core 0.9 to 0.10, optimizer/distrib_optimizer.py; no store_param_remainders).
 void apply_megatron_optimizer(st::FrameworkProfile& profile) {
@@ -156,6 +165,7 @@ void apply_stated_settings(const config::CsvRow& row, Scenario& s) {
                  s);
   apply_stages(note, s);
   apply_recomputed_modules(note, s.strategy.memory);
+  apply_predictions(note, s);
   apply_nvls(row, note, s);
   if (contains(note, "mcore_distributed_optim") && s.profile.name == "nemo-2024") apply_megatron_optimizer(s.profile);
 }

@@ -17,6 +17,7 @@ void apply_readings(const std::string& name, const RowFacts& facts, Scenario& s)
 ///   layout Et*4|(t*4|)*14tmL            Megatron-Core's text of the same (sim/model/pipeline_layout.h)
 ///   local batch 8                       samples that one run of PyTorch's schedule takes (NeMo AutoModel)
 ///   recompute_modules mla_up_proj,moe   of selective recomputation
+///   mtp-num-layers 1                    layers of multi-token prediction, trained (or mtp_num_layers)
 ///   mcore_distributed_optim             NeMo 24.x: Megatron-Core's optimizer, not Apex's
 ///   NCCL_NVLS_ENABLE=0 (or 1)           NVLink SHARP; where nothing is said it is off under NeMo's and Megatron-Bridge's recipes
 /// Call it once degrees, schedule and recomputation are chosen.
