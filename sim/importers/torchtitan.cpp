@@ -413,7 +413,9 @@ class Torchtitan {
     if (other != names.end()) return in_.refuse(by, "the optimizer " + *other, "Set training.optimizer, and " + how_to_leave_out(by));
     if (in_.has(by)) in_.set("training.optimizer", "adamw", by);
     else in_.assume("training.optimizer", "adamw", "torchtitan's default");
-    if (in_.word(kHow).value_or("") == "fused_opt_states_bf16") in_.set("training.optimizer_state_dtype", "bf16", kHow);
+    const std::string how = in_.word(kHow).value_or("");
+    if (how == "fused_opt_states_bf16") in_.set("training.optimizer_state_dtype", "bf16", kHow);
+    else if (how == "foreach") in_.set("profile.fused_optimizer", "false", kHow);
   }
 
   /// Output layer and loss a piece at a time (components/loss.py, ChunkedLossWrapper).

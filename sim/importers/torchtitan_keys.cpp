@@ -77,7 +77,7 @@ constexpr Unsimulated kUnsimulated[] = {
     {"parallelism.enable_fsdp_symm_mem", "false", "symmetric memory for FSDP"},
     {"parallelism.module_fqns_per_model_part", "[]", "stages named module by module"},
     {"quantize.linear.float8.emulate", "false", "emulated 8-bit products"},
-    {"optimizer.implementation", "fused|fused_opt_states_bf16", "an optimizer that is not fused"},
+    {"optimizer.implementation", "fused|fused_opt_states_bf16|foreach", "an optimizer that goes through its parameters one by one"},
     {"optimizer.early_step_in_backward", "false", "the optimizer step inside backward"},
     {"fault_tolerance.enable", "false", "fault-tolerant replicas"},
 };

@@ -660,7 +660,8 @@ TEST(Megatron, FullyShardedDataParallel) {
   EXPECT_EQ(key(i, "data_parallel.reduce_dtype"), "bf16");
   EXPECT_EQ(key(read(common + "--data-parallel-sharding-strategy optim_grads_params"), "data_parallel.gradient_dtype"), "bf16");
   EXPECT_EQ(key(read(common), "data_parallel.kind"), "ddp");   // no_shard
-  EXPECT_EQ(fate(read(common + "--data-parallel-sharding-strategy optim_grads"), "data_parallel_sharding_strategy"), "not simulated");
+  EXPECT_EQ(key(read(common + "--data-parallel-sharding-strategy optim_grads"), "data_parallel.reshard_after_forward"), "false");
+  EXPECT_TRUE(has(refused(common + "--data-parallel-sharding-strategy optim_params"), "no strategy of Megatron-FSDP"));
 }
 
 TEST(Megatron, InputsOfActivationsIn8Bits) {

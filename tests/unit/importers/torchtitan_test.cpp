@@ -292,7 +292,8 @@ TEST(TorchtitanJson, OptimizersOfGroupsOfParameters) {
   EXPECT_EQ(fate(adam, "optimizer.param_groups"), "used");
   EXPECT_TRUE(adam.report.not_understood.empty());
   EXPECT_EQ(fate(with(one + "DistMuon" + rest + "," + one + "AdamW" + rest), "optimizer.param_groups"), "not simulated");
-  EXPECT_EQ(fate(read_json(json_with(old, R"({"implementation": "foreach"})")), "optimizer.implementation"), "not simulated");
+  EXPECT_EQ(key(read_json(json_with(old, R"({"implementation": "foreach"})")), "profile.fused_optimizer"), "false");
+  EXPECT_EQ(fate(read_json(json_with(old, R"({"implementation": "for-loop"})")), "optimizer.implementation"), "not simulated");
 }
 
 TEST(TorchtitanJson, LossInChunks) {

@@ -34,7 +34,7 @@ std::string refused(const std::string& more, int gpus = 1) {
 std::int64_t peak(const Scenario& s) { return simulate(s, {}).classes.front().memory.peak_allocated.value; }
 
 TEST(MegatronCommand, NameWhatCannotBeSimulated) {
-  EXPECT_NE(refused(R"({"use-megatron-fsdp": true, "data-parallel-sharding-strategy": "optim"})").find("Megatron-FSDP with the strategy optim"), std::string::npos);
+  EXPECT_NE(refused(R"({"use-megatron-fsdp": true, "data-parallel-sharding-strategy": "optim_params"})").find("'optim_params' is no strategy of Megatron-FSDP"), std::string::npos);
   EXPECT_NE(refused(R"({"export-kd-cfg": "teacher.yaml"})").find("learning from another model"), std::string::npos);
   EXPECT_EQ(refused("{}"), "");
   EXPECT_THROW(command_of("[1"), ConfigError);
