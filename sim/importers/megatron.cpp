@@ -205,11 +205,23 @@ class Megatron {
 
   /// Adam's moments in 16 bits: the simulation has one format for both.
   void read_state_formats() {
-    in_.flag("use_precision_aware_optimizer");
+    read_master_format();
     const std::string first = dtype_of("exp_avg_dtype"), second = dtype_of("exp_avg_sq_dtype");
     if (first == "fp32" && second == "fp32") return;
     if (first != second || (first != "bf16" && first != "fp16")) return in_.refuse(first == "fp32" ? "exp_avg_sq_dtype" : "exp_avg_dtype", "moments in different or 8-bit formats");
     in_.set("training.optimizer_state_dtype", first, "exp_avg_dtype");
+  }
+
+  /// Transformer Engine's Adam, where it and not Megatron holds the fp32 copies, stores of them only the 16 bits that bf16 weights lack.
+  /// Source: megatron/core/optimizer/optimizer_config.py (use_precision_aware_optimizer_no_fp8_or_ds_fp8, store_param_remainders), Transformer Engine from 2.1 on.
+  void read_master_format() {
+    constexpr const char *kAware = "use_precision_aware_optimizer", *kFormat = "main_params_dtype";
+    const bool aware = in_.flag(kAware).value_or(false), eight = in_.has("fp8_format") || in_.has("fp8");
+    const std::string master = dtype_of(kFormat);
+    if (master == "fp16" && aware) return in_.set("profile.master_parameter", "fp16", kFormat);
+    if (master != "fp32") return in_.refuse(kFormat, "master parameters in " + master + (aware ? "" : " without the precision-aware optimizer"), "Use fp32, or fp16 with use_precision_aware_optimizer");
+    const bool own_copies = !aware || in_.flag("optimizer_cpu_offload").value_or(false) || (eight && in_.word("fp8_recipe").value_or("delayed") != "delayed");
+    if (!own_copies && in_.flag("bf16").value_or(false)) in_.set("profile.parameter_remainders", "true", kAware);
   }
 
   void read_layer_options() {

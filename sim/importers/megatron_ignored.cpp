@@ -290,7 +290,6 @@ constexpr Ignored kIgnored[] = {
     {"exclusive", kLaunch},
     {"output", kLaunch},
     {"NVTE_*", kFused},
-    {"use_fused_weighted_squared_relu", kFused},
     {"TORCH_NCCL_*", "settings of NCCL that the simulation chooses for itself"},
     {"PYTHON*", kLaunch},
     {"TEST_TYPE", kTest},

@@ -67,6 +67,8 @@ void read_fusions(Importer& in, const MegatronLayer& layer) {
   const char* swiglu = in.has("bias_swiglu_fusion") ? "bias_swiglu_fusion" : "no_bias_swiglu_fusion";
   const bool eager = in.has("bias_swiglu_fusion") ? !in.flag(swiglu).value_or(true) : in.flag(swiglu).value_or(false);
   if (eager && layer.gated) in.set("profile.activation", "native", swiglu);
+  constexpr const char* kWeighted = "use_fused_weighted_squared_relu";
+  if (const auto weighted = in.flag(kWeighted)) in.set("profile.weighted_squared_relu", *weighted ? "true" : "false", kWeighted);
 }
 
 std::vector<std::string> modules_of(Importer& in, const char* key) {

@@ -35,7 +35,6 @@ constexpr Unsimulated kMegatronUnsimulated[] = {
     {"optimizer_cuda_graph", kNone, "CUDA graphs of the update"},
     {"moe_paged_stash", kNone, "paged activations without Transformer Engine's operations for experts"},
     {"moe_expert_rank_capacity_factor", kNone, "buffers of experts without Transformer Engine's operations for them"},
-    {"main_params_dtype", "fp32|torch.float32", "16-bit master parameters"},
     {"fp4_param_gather", kNone, "parameters kept and gathered in 4 bits"},
     {"fp4_param", kNone, "parameters kept and gathered in 4 bits"},
     {"fp8_multi_head_attention", kNone, "attention in 8 bits"},

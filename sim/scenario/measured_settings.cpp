@@ -93,16 +93,29 @@ void apply_stages(const std::string& note, Scenario& s) {
   apply_stage_layers(note, stages, s);
 }
 
+std::vector<std::string> words_between_commas(const std::string& list) {
+  std::vector<std::string> words(1);
+  for (const char c : list) {
+    if (c == ',') words.emplace_back();
+    else if (c != ' ') words.back() += c;
+  }
+  return words;
+}
+
 void apply_recomputed_modules(const std::string& note, st::Memory& memory) {
   static const std::regex kModules(R"(recompute_modules ([a-z_]{1,40}(?:,[a-z_]{1,40}){0,15}))");
   std::smatch found;
-  if (memory.recompute != st::Recompute::selective || !std::regex_search(note, found, kModules)) return;
-  memory.recompute_modules.clear();
-  std::string word;
-  for (const char c : found[1].str() + ",") {
-    if (c != ',') word += c;
-    else memory.recompute_modules.push_back(std::exchange(word, {}));
-  }
+  if (memory.recompute != st::Recompute::selective || !std::regex_search(note, found, kModules) || found[1] == "default") return;
+  memory.recompute_modules = words_between_commas(found[1].str());
+}
+
+/// Megatron's fine-grained offloading: `offload_modules [expert_fc1, moe_act]`.
+void apply_offloaded_modules(const std::string& note, st::Memory& memory) {
+  static const std::regex kModules(R"(offload_modules \[([a-z0-9_]{1,40}(?:, ?[a-z0-9_]{1,40}){0,7})\])");
+  std::smatch found;
+  if (memory.offload.activations != st::MemoryTier::cpu || !std::regex_search(note, found, kModules)) return;
+  memory.offload.activations = st::Offload{}.activations;   // of whole layers
+  memory.offload.modules = words_between_commas(found[1].str());
 }
 
 /// Further tokens that the job learns to predict, of models whose published form has no layers for them.
@@ -165,6 +178,7 @@ void apply_stated_settings(const config::CsvRow& row, Scenario& s) {
                  s);
   apply_stages(note, s);
   apply_recomputed_modules(note, s.strategy.memory);
+  apply_offloaded_modules(note, s.strategy.memory);
   apply_predictions(note, s);
   apply_nvls(row, note, s);
   if (contains(note, "mcore_distributed_optim") && s.profile.name == "nemo-2024") apply_megatron_optimizer(s.profile);

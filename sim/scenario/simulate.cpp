@@ -276,6 +276,8 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   // The products of Blackwell's tensor cores take 8-bit operands in both orientations (cuBLAS: TN, NN and NT from compute
   // capability 10.0 on).
   profile.transposes_fp8 = capability < 100;
+  const auto& unfused = profile.native_activation_of;
+  if (std::find(unfused.begin(), unfused.end(), s.model.family) != unfused.end()) profile.gated_activation = st::Fusion::native;
   // Remainders complete bf16 weights to fp32 ones.
   const st::Precision precision = s.strategy.training.precision;
   if (profile.fp8_parameters && (precision == st::Precision::fp8 || precision == st::Precision::mxfp8)) profile.parameter_remainders = false;

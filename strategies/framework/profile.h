@@ -101,6 +101,7 @@ struct FrameworkProfile {
   bool rope_by_document = false;          // angles: packed documents are rotated one after the other, the host waiting for their lengths (Megatron-Core from 2026-06-17 to 08-17)
   Fusion activation = Fusion::native;
   std::optional<Fusion> gated_activation;   // of SwiGLU, where it is another
+  std::vector<std::string> native_activation_of;   // families of models whose SwiGLU is made of PyTorch's operators
   bool gate_offset = false;               // SwiGLU without a kernel of its own: an offset is added to the linear half, were it zero (Megatron-Core's glu_linear_offset)
   Fusion residual = Fusion::native;
   LossKind loss = LossKind::upcast;
@@ -120,6 +121,7 @@ struct FrameworkProfile {
   bool softmax_in_fp32 = false;           // unfused: scale, mask and softmax are operators of their own on an fp32 copy of the scores (Megatron's --no-masked-softmax-fusion)
   bool clamps_scores = false;             // eager attention: the maximum of the masked scores and the least number is kept, and softmax of fp16 is in fp32 (transformers' OPT until it took a common attention)
   bool memory_buffer = false;             // unfused scores, and tokens that experts gather, are written into a buffer that grows to the largest and stays (Megatron's GlobalMemoryBuffer)
+  bool weighted_squared_relu = false;     // experts' squared relu multiplies by the router's weights in its own kernel, which keeps its input alone (Megatron-Core's use_fused_weighted_squared_relu)
   bool scripted_gelu = false;             // the MLP's gelu is scripted Python without a backward of its own: a kernel per operation, six tensors are kept beside its input (Megatron-LM until 2020)
   bool masks_by_product = false;          // unfused: heads are copied out of q, k and v; scores are multiplied with the mask, and a large number is taken off elsewhere (Megatron-LM until 2020)
   bool wide_residual = false;             // fused norm and residual: the residual stream is fp32; each branch is dropped out, added to it and the sum normalised in one kernel (flash-attn's dropout_add_layer_norm, residual_in_fp32)

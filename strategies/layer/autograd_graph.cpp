@@ -59,7 +59,7 @@ void AutogradGraph::count_reasons() {
       const TensorId root = tape_.root(t);
       const int maker = producer(root);
       const bool outside = maker < 0 || region_of(maker) != region || kept_in_region(maker);
-      if (outside && !std::exchange(held_by_region[{region, root}], true)) ++reasons(root);
+      if (outside && !std::exchange(held_by_region[{region, root}], true) && !discarded(root)) ++reasons(root);
     }
     if (!kept_in_region(n) || !active(n)) continue;
     for (TensorId t : saved(n)) {

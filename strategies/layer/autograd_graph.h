@@ -36,7 +36,7 @@ class AutogradGraph {
 
   /// Reasons to keep a storage from forward to backward: nodes that read it, and regions that run again.
   int reasons_to_keep(TensorId root) const { return reasons_[static_cast<std::size_t>(root)]; }
-  /// Region and root tensor: what regions keep.
+  /// Region and root tensor: what regions read from outside. They keep it, unless it is discarded and made again for them.
   const std::vector<std::pair<int, TensorId>>& region_inputs() const { return region_inputs_; }
 
  private:

@@ -46,8 +46,14 @@ class ExpertLayer {
   bool weighs_outputs() const { return by_masks_ || c_.profile.weighs_expert_outputs; }
   /// By PyTorch's operators, around its own grouped products.
   bool weighs_eagerly() const { return weighs_outputs() && !by_masks_ && c_.profile.native_grouped && c_.profile.grouped_experts && !c_.profile.compiled && !permutes_by_operators() && !permutes_by_triton() && !loops(); }
-  /// Activation and weights are operators of their own: Megatron's fused kernels are of gated activations.
-  bool weighs_apart() const { return !weighs_outputs() && !fused_ && !by_operations_ && !c_.model.gated_mlp; }
+  /// silu(gate), times up, an operator each, of grouped experts.
+  bool gates_natively() const { return !fused_ && !loops() && c_.model.gated_mlp && is_native(c_.activation_fusion()); }
+  /// Activation and weights are operators of their own: Megatron's fused kernels are of gated activations, and of the squared relu where it is asked for.
+  bool weighs_apart() const {
+    if (weighs_outputs() || fused_ || by_operations_) return false;
+    if (c_.model.gated_mlp) return c_.profile.gate_offset && gates_natively();
+    return !c_.profile.weighted_squared_relu || c_.model.activation != model::Activation::squared_relu;
+  }
 
   TensorId shared_experts(TensorId x);
 

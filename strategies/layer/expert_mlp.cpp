@@ -73,10 +73,11 @@ TensorId ExpertLayer::activation(TensorId x, TensorId weights, std::int64_t widt
     node.saved.push_back(plain);
   }
   const std::int64_t parts = loops() ? load_.local : 1;
-  const KernelKind halves = !loops() && c_.model.gated_mlp && is_native(c_.activation_fusion()) ? KernelKind::strided : KernelKind::elementwise;  // as Operators::activation
+  const KernelKind halves = gates_natively() ? KernelKind::strided : KernelKind::elementwise;  // as Operators::activation
   // silu(gate), times up, an operator each: the product's operands are kept too.
   const bool apart = !fused_ && c_.model.gated_mlp && (loops() ? weighs_outputs() || c_.model.activation != model::Activation::silu : c_.profile.grouped_experts && is_native(c_.activation_fusion()));
   const bool clamped = apart && c_.model.clamped_activation;
+  const bool offset = apart && !clamped && !loops() && c_.profile.gate_offset;   // added to the linear half, were it zero
   const auto kept = [&](const char* name) {
     node.intermediates.push_back(tape_.tensor(name, size));
     node.saved.push_back(node.intermediates.back());
@@ -85,13 +86,15 @@ TensorId ExpertLayer::activation(TensorId x, TensorId weights, std::int64_t widt
     for (const char* name : {"experts clamped gate", "experts clamped up", "experts sigmoid", "experts gated"}) kept(name);
   } else if (apart) {
     kept("experts silu");
+    if (offset) kept("experts linear half");
   }
   for (std::int64_t i = 0; i < parts && !fused_; ++i) {
     if (clamped) {
       clamped_activation(node, size / parts);
       continue;
     }
-    node.forward.push_back(op_.kernel("experts activation", in / parts, size / parts, halves));
+    node.forward.push_back(op_.kernel("experts activation", (offset ? size : in) / parts, size / parts, halves));
+    if (offset) node.forward.push_back(op_.kernel("experts gate offset", size / parts, size / parts, halves));
     if (apart) node.forward.push_back(op_.kernel("experts gate product", 2 * size / parts, size / parts));
     node.backward.push_back(op_.kernel("experts activation backward", (in + size) / parts, in / parts, halves));
     // The slots' weights want a sum over the width: a second pass (weighted_swiglu_back, weighted_quick_geglu_back under torch.compile).

@@ -114,6 +114,8 @@ void TapeEmitter::release_saved(int n) {
 
 /// Runs a region's forward again, now keeping what its backward needs.
 void TapeEmitter::recompute_region(int region) {
+  for (const auto& [owner, t] : graph_.region_inputs())
+    if (owner == region && graph_.discarded(t)) require(t);
   region_done_[static_cast<std::size_t>(region)] = true;
   std::vector<int> members;
   for (int n = 0; n < node_count(); ++n)
@@ -210,12 +212,15 @@ void TapeEmitter::require(TensorId t) {
   items(it.forward, &it, nullptr);
   in_backward_node_ = was;
   for (TensorId input : inputs) --tensor(input).saved;
-  // It stays until the last backward node that reads it has run.
-  for (TensorId m : made)
+  // It stays until the last backward node that reads it has run, and the last region whose forward does.
+  for (TensorId m : made) {
     for (int n = 0; n <= backward_position_; ++n)
-      if (graph_.active(n))
+      if (graph_.active(n) && graph_.region_of(n) < 0)
         for (TensorId s : graph_.saved(n))
           if (tape_.root(s) == tape_.root(m)) ++tensor(m).saved;
+    for (const auto& [region, read] : graph_.region_inputs())
+      if (read == tape_.root(m) && !region_done_[static_cast<std::size_t>(region)]) ++tensor(m).saved;
+  }
   for (TensorId m : made) release_if_unused(m);
   for (TensorId input : inputs) release_if_unused(input);
 }

@@ -652,6 +652,24 @@ TEST(Megatron, ExpertsOfEveryLayerOrOfTheLast) {
   EXPECT_TRUE(has(refused(common + "--moe-layer-freq '([0]*1+[1]*5)'"), "describes 6 layers, but the model has 4"));
 }
 
+// megatron/core/optimizer/optimizer_config.py: use_precision_aware_optimizer_no_fp8_or_ds_fp8.
+TEST(Megatron, PrecisionAwareOptimizersHoldTheFp32Copies) {
+  const std::string common = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --global-batch-size 8 --vocab-size 1000 --bf16 ", aware = common + "--use-precision-aware-optimizer ";
+  const char* key_of = "profile.parameter_remainders";
+  EXPECT_EQ(key(read(aware), key_of), "true");
+  EXPECT_EQ(key(read(aware + "--fp8-format hybrid"), key_of), "true");
+  for (const std::string& own : {common, aware + "--fp8-format e4m3 --fp8-recipe mxfp8", aware + "--optimizer-cpu-offload"}) EXPECT_EQ(key(read(own), key_of), "-") << own;
+  EXPECT_EQ(key(read(aware + "--main-params-dtype fp16"), "profile.master_parameter"), "fp16");
+  EXPECT_EQ(key(read(aware + "--main-params-dtype fp16"), key_of), "-");
+  EXPECT_EQ(fate(read(common + "--main-params-dtype fp16"), "main_params_dtype"), "not simulated");
+}
+
+TEST(Megatron, WeightedSquaredRelu) {
+  const std::string common = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --global-batch-size 8 --vocab-size 1000 --squared-relu --num-experts 8 --moe-grouped-gemm ";
+  EXPECT_EQ(key(read(common + "--use-fused-weighted-squared-relu"), "profile.weighted_squared_relu"), "true");
+  EXPECT_EQ(key(read(common), "profile.weighted_squared_relu"), "-");
+}
+
 TEST(Megatron, FullyShardedDataParallel) {
   const std::string common = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --global-batch-size 8 --vocab-size 1000 --use-megatron-fsdp --use-distributed-optimizer ";
   const Imported i = read(common + "--data-parallel-sharding-strategy optim_grads_params --megatron-fsdp-main-grads-dtype fp32 --megatron-fsdp-grad-comm-dtype bf16");

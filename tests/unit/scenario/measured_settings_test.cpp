@@ -252,6 +252,20 @@ TEST(MeasuredSettings, RecomputedModulesAndTensorOverlap) {
   EXPECT_FALSE(scenario(in_words).profile.overlap_tensor);
 }
 
+TEST(MeasuredSettings, ModulesRecomputedByDefaultAndOffloaded) {
+  EXPECT_TRUE(scenario({{"recompute", "selective"}, {"note", "recompute_granularity selective (recompute_modules default: core_attn)"}}).strategy.memory.recompute_modules.empty());
+  const Scenario offloaded = scenario({{"model", "deepseek-v3"}, {"ep", "64"}, {"offload", "activation"}, {"note", "offload_modules [expert_fc1, moe_act]"}});
+  EXPECT_EQ(offloaded.strategy.memory.offload.modules, (std::vector<std::string>{"expert_fc1", "moe_act"}));
+  EXPECT_EQ(offloaded.strategy.memory.offload.activations, strategies::Offload{}.activations);
+  EXPECT_EQ(scenario({{"offload", "activation"}}).strategy.memory.offload.activations, strategies::MemoryTier::cpu);
+}
+
+// Transformer Engine's Adam holds the fp32 copies, of which bf16 weights are the other half.
+TEST(MeasuredSettings, PrecisionAwareOptimizersKeepRemainders) {
+  EXPECT_TRUE(scenario({{"note", "moments in bf16 (precision-aware optimizer)"}}).profile.parameter_remainders);
+  EXPECT_FALSE(scenario({{"note", "moments in bf16"}}).profile.parameter_remainders);
+}
+
 TEST(MeasuredSettings, NvidiasRecipesHaveNoNvlinkSharp) {
   const auto nvls = [](const Row& cells) { return scenario(cells).communication.nvls; };
   EXPECT_FALSE(nvls({}));

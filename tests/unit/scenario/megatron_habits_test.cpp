@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "hwmodels/topology/cluster.h"
+#include "sim/model/presets.h"
 #include "sim/model/shapes.h"
 #include "sim/scenario/simulate.h"
 #include "tests/unit/scenario/small_jobs.h"
@@ -114,6 +115,28 @@ TEST(DeterministicAttention, IsFlashAttentionOnBlackwell) {
   EXPECT_EQ(kept("dgx-b200", "b200-sxm", true, 0.1) - kept("dgx-b200", "b200-sxm", false, 0.1), 2 * 256 * 512 * 2);
   EXPECT_EQ(kept("dgx-h100", "h100-sxm", true, 0.1), kept("dgx-h100", "h100-sxm", false, 0.1));
   EXPECT_EQ(kept("dgx-b200", "b200-sxm", true, 0), kept("dgx-b200", "b200-sxm", false, 0));
+}
+
+// Three tensors of a SwiGLU's width are kept beside the product's operand where no kernel makes it: silu, the linear half with an offset, the product before
+// the router's weights; a squared relu by the kernel of its weights keeps one less.
+TEST(ExpertActivations, KeepWhatTheirKernelsDoNotHold) {
+  const auto kept = [](bool gated, const strategies::FrameworkProfile& profile) {
+    Scenario s = megatron_job("h100-sxm", "dgx-h100");
+    s.model = model::load_preset(gated ? "olmoe-1b-7b" : "nemotron-3-nano-30b-a3b");
+    s.model = model::with_layers(s.model, 2);
+    s.strategy.training.sequence_length = 4096;
+    s.profile = profile;
+    return peak(s);
+  };
+  strategies::FrameworkProfile fused = strategies::load_profile("megatron-core"), native = fused, weighted = fused;
+  native.gated_activation = strategies::Fusion::native;
+  weighted.weighted_squared_relu = true;
+  const std::int64_t slots = 4096 * 8, width = 1024;
+  EXPECT_NEAR(static_cast<double>(kept(true, native) - kept(true, fused)), static_cast<double>(2 * 3 * slots * width * 2), 0.02 * static_cast<double>(2 * 3 * slots * width * 2));
+  EXPECT_LT(kept(false, weighted), kept(false, fused));
+  strategies::FrameworkProfile bridge = strategies::load_profile("megatron-bridge"), all = bridge;
+  all.native_activation_of.clear();
+  EXPECT_GT(kept(true, bridge), kept(true, all));
 }
 
 }  // namespace

@@ -49,6 +49,20 @@ TEST(OddCombinations, RecomputedOperatorsBeforeAStageThatKeepsWhatItSent) {
     }
 }
 
+// A norm that is made again, of which experts on a latent, a region of their own, and shared experts read the output.
+TEST(OddCombinations, AnOutputMadeAgainForARegionToo) {
+  const auto peak = [](const std::string& model, const std::string& modules) {
+    const Result r = run(job("{preset: " + model + ", layers: 4, hybrid_pattern: MEM*}", "global_batch_size: 16, framework: megatron-core", "parallelism: {expert: 8}\nmemory: {recompute: selective, recompute_modules: [" + modules + "]}"));
+    EXPECT_GT(r.step_time, 0);
+    return r.classes.front().memory.peak_allocated.value;
+  };
+  for (const char* model : {"nemotron-3-super-120b-a12b", "nemotron-3-nano-30b-a3b"}) {
+    SCOPED_TRACE(model);
+    EXPECT_LE(peak(model, "layernorm, moe"), peak(model, "moe"));
+    EXPECT_LE(peak(model, "layernorm, moe, shared_experts"), peak(model, "moe, shared_experts"));
+  }
+}
+
 TEST(OddCombinations, DeferredHeadGradientsWhereTheGraphIsKept) {
   const auto with = [](const char* framework) {
     return job("llama-3.2-1b", std::string("global_batch_size: 16, fused_gradient_accumulation: true, framework: ") + framework, "parallelism: {pipeline: 2}\npipeline: {deferred_head_gradients: 1}");
