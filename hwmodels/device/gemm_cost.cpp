@@ -119,7 +119,9 @@ CostParts gemm_cost(const DeviceRates& gpu, const model::KernelSpec& s) {
   const double ramp = p.k_ramp_bytes / operand * (cores ? gpu.core_wait : gpu.tensor_wait);
 
   const Work work{batch, m, n, k, operand, once, written, per_flop, per_byte, ramp, launch, grouped};
-  return cores ? fastest(gpu, work, kSimtTiles, gpu.simt_tiles) : fastest(gpu, work, kGemmTiles, gpu.tiles);
+  CostParts cost = cores ? fastest(gpu, work, kSimtTiles, gpu.simt_tiles) : fastest(gpu, work, kGemmTiles, gpu.tiles);
+  cost.seconds += static_cast<double>(s.bytes_read + s.bytes_written) * per_byte;
+  return cost;
 }
 
 }  // namespace rehearse::hwmodels

@@ -48,7 +48,7 @@ enum class AttentionKernel : std::uint8_t {
 };
 
 /// Shapes and traffic of one kernel launch. Sizes are of one rank.
-///   products               batch, m, n, k; dtype = operands, output_dtype = C; accumulate: C is also read; staggered: a piece of a product, with the next piece on
+///   products               batch, m, n, k; dtype = operands, output_dtype = C; accumulate: C is also read; bytes_read, bytes_written: of copies of operands beside it; staggered: a piece of a product, with the next piece on
 ///                          another stream, whose blocks take the SMs that this one's leave
 ///   attention              batch, heads, kv_heads, query_length, key_length, head_dim, value_head_dim, causal, window; dropout: which scores are kept is drawn in the kernel
 ///   everything else        bytes_read, bytes_written (HBM traffic if nothing stays in L2), flops; strided, convolution: elements of the result; converting: of all operands and the result; scan: decays; delta_rule: chunks that wait for one another; embedding backward: additions

@@ -83,10 +83,24 @@ Item Operators::mixed(const std::string& name, std::int64_t read, std::int64_t w
                                      .flops = static_cast<double>(elements), .name = name})};
 }
 
+namespace {
+
+/// torch.compile copies operands whose rows are not a multiple of 16 bytes into longer ones (shape_padding, on by default from PyTorch 2.1 on; it times both
+/// forms and takes the faster). Source: torch/_inductor/fx_passes/pad_mm.py.
+void pad(model::KernelSpec& s) {
+  const std::int64_t multiple = 128 / bits(s.dtype), m = s.m, n = s.n, k = s.k;
+  const auto padded = [&](std::int64_t length) { return (length + multiple - 1) / multiple * multiple; };
+  s.m = padded(m), s.n = padded(n), s.k = padded(k);
+  const std::int64_t bytes = (s.k != k || s.m != m ? s.m * s.k : 0) + (s.k != k || s.n != n ? s.k * s.n : 0);
+  s.bytes_read = s.bytes_written = bytes * bits(s.dtype) / 8;
+}
+
+}  // namespace
+
 Item Operators::gemm(const std::string& name, model::GemmRole role, std::int64_t m, std::int64_t n, std::int64_t k, DType output, bool accumulate, bool staggered) const {
-  return {.kind = Item::Kind::kernel,
-          .spec = c_.builder.kernel({.kind = KernelKind::gemm, .role = role, .dtype = c_.gemm, .output_dtype = output,
-                                     .accumulate = accumulate, .staggered = staggered, .m = m, .n = n, .k = k, .name = name})};
+  model::KernelSpec spec{.kind = KernelKind::gemm, .role = role, .dtype = c_.gemm, .output_dtype = output, .accumulate = accumulate, .staggered = staggered, .m = m, .n = n, .k = k, .name = name};
+  if (c_.profile.compiled && bits(c_.gemm) == 16) pad(spec);
+  return {.kind = Item::Kind::kernel, .spec = c_.builder.kernel(spec)};
 }
 
 Item Operators::collective(CollectiveKind kind, const std::string& name, std::int64_t bytes, int sync, plan::GroupAxis axis, plan::Stream stream) const {
