@@ -92,7 +92,7 @@ void apply_selective(const LowerContext& c, Tape& tape) {
     regions += any;
   };
   const bool unfused = c.attention == "unfused", whole = c.profile.checkpoints_fused_attention;
-  region("core_attn", [&](const Node& n) { return (unfused && begins(n, {"scores", "softmax", "attention dropout", "attention values"})) || ((unfused || whole) && n.name == "attention"); });
+  region("core_attn", [&](const Node& n) { return (unfused && begins(n, {"scores", "softmax", "attention dropout", "attention values"})) || ((unfused || whole) && (n.name == "attention" || n.name == "copy value")); });
   region("mlp", [&](const Node& n) { return begins(n, {"fc1", "fc2", "gate_up", "gate_proj", "gate product", "up_proj", "down_proj", "gelu", "swiglu", "silu"}); });
   region("shared_experts", [&](const Node& n) { return begins(n, {"shared experts "}) && n.name != "shared experts add"; });
   region("moe", [&](const Node& n) { return begins(n, {"router", "latent_down", "latent_up", "permute", "dispatch", "index map", "sort by", "experts ", "combine", "unpermute"}); });
@@ -273,6 +273,14 @@ QueryKeyValue separate_projections(const LowerContext& c, Operators& op, Tape& t
   return h;
 }
 
+/// Fused attention inside a checkpoint of its own gets the values as a view of the projection, which therefore stays; it copies them itself.
+/// Source: megatron/core/transformer/attention.py, _checkpointed_attention_forward; Transformer Engine's DotProductAttention (contiguous).
+bool checkpoints_view_of_values(const LowerContext& c) {
+  const Memory& memory = c.strategy.memory;
+  const auto& modules = memory.recompute_modules.empty() ? c.profile.selective_modules : memory.recompute_modules;
+  return memory.recompute == Recompute::selective && std::find(modules.begin(), modules.end(), "core_attn") != modules.end() && c.profile.checkpoints_fused_attention && c.profile.transformer_engine && c.attention != "unfused";
+}
+
 QueryKeyValue split_and_rotated(const LowerContext& c, Operators& op, Tape& tape, TensorId qkv, bool rotates) {
   if (rotates && !rotates_parts(c)) {
     // Rotary embedding makes q, k and v tensors of their own.
@@ -281,7 +289,14 @@ QueryKeyValue split_and_rotated(const LowerContext& c, Operators& op, Tape& tape
     const std::int64_t all = bytes + (c.model.attention_gate ? query : 0);
     Node node{.name = "split and rope", .inputs = {qkv}, .outputs = {h.q, h.k, h.v}, .forward = {op.kernel("rope", all, all)}, .backward = {op.kernel("rope backward", all, all)}};
     if (c.model.attention_gate) node.outputs.push_back(h.gate = tape.tensor("gate", query));
+    const bool view = checkpoints_view_of_values(c);
+    if (view) {
+      h.v = node.outputs[2] = tape.part("value", qkv, key);
+      node.forward = {op.kernel("rope", all - key, all - key)};
+      node.separate_views = true;
+    }
     tape.nodes.push_back(std::move(node));
+    if (view) h.v = own_tensor(c, op, tape, h.v, "value", key_width(c));
     return h;
   }
   const std::int64_t q_width = query_width(c) / c.tensor, kv_width = key_width(c) / c.tensor;

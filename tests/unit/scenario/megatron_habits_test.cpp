@@ -139,5 +139,20 @@ TEST(ExpertActivations, KeepWhatTheirKernelsDoNotHold) {
   EXPECT_GT(kept(true, bridge), kept(true, all));
 }
 
+// A checkpoint around fused attention keeps queries, keys and, for the values' view, the whole projection; without it attention keeps a copy of the values and
+// its softmax's statistics (4 bytes per token and head).
+TEST(FusedAttention, InACheckpointOfItsOwnKeepsTheProjection) {
+  const auto kept = [](bool recomputed) {
+    Scenario s = megatron_job("h100-sxm", "dgx-h100");
+    s.model.vocab = 64 * 1024;   // the loss is the peak
+    s.profile.states_at_first_step = false;
+    if (recomputed) s.strategy.memory.recompute = strategies::Recompute::selective, s.strategy.memory.recompute_modules = {"core_attn"};
+    return peak(s);
+  };
+  const model::ModelDescription m = small_llama(2);
+  const std::int64_t tokens = small_job(1).training.sequence_length, queries_and_keys = tokens * (m.heads + m.kv_heads) * m.head_dim * 2;
+  EXPECT_EQ(kept(true) - kept(false), 2 * (queries_and_keys - tokens * m.heads * 4));
+}
+
 }  // namespace
 }  // namespace rehearse::scenario::megatron_habits_test
