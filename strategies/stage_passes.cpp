@@ -385,7 +385,7 @@ const std::vector<std::size_t>& StagePasses::layers_of(int chunk) {
 
 SavedOffload::Layer StagePasses::saved_layer(std::size_t layer, int chunk, int micro_batch, Pass pass) {
   const std::size_t u = layers_of(chunk)[layer];
-  return {unit_call(u, chunk, micro_batch, pass), block_of(u, chunk, micro_batch, Pass::forward), blocks_.slots(u, chunks_[chunk]), stage_.units[u].tape->input == kNoTensor ? 0 : input_bytes_};
+  return {unit_call(u, chunk, micro_batch, pass), block_of(u, chunk, micro_batch, Pass::forward), blocks_.slots(u, chunks_[chunk]), stage_.units[u].tape->input == kNoTensor ? 0 : input_bytes_, &blocks_.whole(u, micro_batch).staying};
 }
 
 void StagePasses::offload_saved(std::size_t u, int chunk, int micro_batch, Pass pass) {

@@ -121,6 +121,7 @@ const config::Fields<P>& fields() {
       config::boolean("rope_by_document", &P::rope_by_document, "rope_form angles: packed documents are rotated one after the other, the host waiting for their lengths"),
       fusion("activation", &P::activation, "GELU, SwiGLU"),
       fusion("gated_activation", &P::gated_activation, "SwiGLU, where it is another"),
+      config::boolean("offloads_marked", &P::offloads_marked, "CPU offloading of layers takes what Transformer Engine's modules and fused SwiGLU mark, not what operators keep"),
       config::text("native_activation_of", &P::native_activation_of, "families of models whose SwiGLU is made of PyTorch's operators"),
       config::boolean("gate_offset", &P::gate_offset, "SwiGLU without a kernel of its own: an offset is added to the linear half, were it zero"),
       fusion("residual", &P::residual, "bias, dropout and residual add"),

@@ -101,6 +101,7 @@ struct FrameworkProfile {
   bool rope_by_document = false;          // angles: packed documents are rotated one after the other, the host waiting for their lengths (Megatron-Core from 2026-06-17 to 08-17)
   Fusion activation = Fusion::native;
   std::optional<Fusion> gated_activation;   // of SwiGLU, where it is another
+  bool offloads_marked = false;           // CPU offloading of layers knows what Transformer Engine's modules and fused SwiGLU mark, not what operators keep
   std::vector<std::string> native_activation_of;   // families of models whose SwiGLU is made of PyTorch's operators
   bool gate_offset = false;               // SwiGLU without a kernel of its own: an offset is added to the linear half, were it zero (Megatron-Core's glu_linear_offset)
   Fusion residual = Fusion::native;

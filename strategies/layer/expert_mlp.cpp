@@ -81,7 +81,9 @@ TensorId ExpertLayer::activation(TensorId x, TensorId weights, std::int64_t widt
   const auto kept = [&](const char* name) {
     node.intermediates.push_back(tape_.tensor(name, size));
     node.saved.push_back(node.intermediates.back());
+    tape_.tensors.back().stays = c_.profile.offloads_marked;
   };
+  if (gates_natively() && c_.profile.transformer_engine) tape_.tensors[static_cast<std::size_t>(tape_.root(x))].stays = true;   // as Operators::swiglu_native
   if (clamped) {
     for (const char* name : {"experts clamped gate", "experts clamped up", "experts sigmoid", "experts gated"}) kept(name);
   } else if (apart) {

@@ -490,16 +490,19 @@ TensorId Operators::swiglu_native(TensorId gate, TensorId up, std::int64_t width
   const std::int64_t bytes = c_.tokens * width * c_.element();
   const KernelKind halves = up == kNoTensor ? KernelKind::strided : KernelKind::elementwise;
   if (up == kNoTensor) {
+    if (c_.profile.transformer_engine) tape_.tensors[static_cast<std::size_t>(tape_.root(gate))].stays = true;   // its halves are not contiguous (pytorch/cpu_offload.py, _check_if_offload)
     const std::vector<TensorId> parts = split(gate, prefix + "split gate and up", {width, width});
     gate = parts[0], up = parts[1];
   }
   const TensorId silu = tape_.tensor("silu", bytes), y = tape_.tensor("activation", bytes);
+  tape_.tensors[static_cast<std::size_t>(silu)].stays = c_.profile.offloads_marked;
   tape_.nodes.push_back({.name = prefix + "silu", .inputs = {gate}, .outputs = {silu}, .saved = {gate}, .forward = {kernel("silu", bytes, bytes, halves)},
                          .backward = {kernel("silu backward", 2 * bytes, bytes, halves)}});
   Node product{.name = prefix + "gate product", .inputs = {silu, up}, .outputs = {y}, .saved = {silu, up}, .forward = {kernel("gate product", 2 * bytes, bytes, halves)},
                .backward = {kernel("gate product backward", 2 * bytes, bytes), kernel("gate product backward", 2 * bytes, bytes, halves)}};
   if (c_.profile.gate_offset) {
     const TensorId offset = tape_.tensor("linear half", bytes, false);
+    tape_.tensors[static_cast<std::size_t>(offset)].stays = c_.profile.offloads_marked;
     product.intermediates = {offset};
     product.saved = {silu, offset};
     product.forward = {kernel("gate offset", bytes, bytes, halves), kernel("gate product", 2 * bytes, bytes)};

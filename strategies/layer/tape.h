@@ -25,6 +25,7 @@ struct TapeTensor {
   TensorId alias_of = kNoTensor;
   bool own_gradient = false;         // a view whose gradient does not share a buffer with its base's
   TensorId kept_as = kNoTensor;      // a tensor of fewer bits that waits for backward in place of this one
+  bool stays = false;                // offloading of whole layers leaves it on the device
 };
 
 /// Weights by the ranks that share them: experts live on other ranks than the rest.

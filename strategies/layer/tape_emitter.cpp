@@ -57,6 +57,8 @@ TapeBlocks TapeEmitter::run() {
   plan::Block drop_block = drop.take(), last_block = last.take(), keep_block = keep.take();
 
   blocks.offloaded = std::move(offloaded_);
+  for (std::size_t t = 0; t < tensors_.size(); ++t)
+    if (tape_.tensors[t].stays && tensors_[t].slot != kUnassigned) blocks.staying.push_back(tensors_[t].slot);
   blocks.forward_offloads = std::move(forward_offloads_), blocks.backward_offloads = std::move(backward_offloads_);
   blocks.slots = next_slot_;
   for (plan::Block* b : {&forward_block, &backward_block, &weights_block, &drop_block, &last_block, &keep_block}) {

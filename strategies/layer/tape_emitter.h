@@ -96,6 +96,7 @@ struct TapeBlocks {
   std::uint32_t slots = 0;
   std::vector<HookPoint> forward_hooks, backward_hooks;   // in order
   std::vector<OffloadedGroup> offloaded;                  // of the tape's groups
+  std::vector<std::uint32_t> staying;                     // slots of what offloading of whole layers leaves on the device
   std::vector<OffloadPoint> forward_offloads, backward_offloads;   // in order
 };
 

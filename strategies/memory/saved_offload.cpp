@@ -53,6 +53,7 @@ const std::vector<SavedOffload::Saved>& SavedOffload::saved(const Layer& layer) 
     own.erase(from);
   }
   own.erase(kOutputSlot);   // the next layer's input
+  for (const std::uint32_t slot : *layer.staying) own.erase(slot);
   for (const auto& [slot, size] : own)
     if (size >= kLeast) known->second.push_back({Frame::own, slot, size});
   if (input && layer.input_bytes >= kLeast) known->second.push_back({Frame::below, kOutputSlot, layer.input_bytes});

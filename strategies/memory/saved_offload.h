@@ -27,6 +27,7 @@ class SavedOffload {
     plan::Call call;
     std::uint32_t forward = 0, extra = 0;
     std::int64_t input_bytes = 0;
+    const std::vector<std::uint32_t>* staying = nullptr;   // slots of the forward block that are left where they are
   };
   /// `layer` of `layers` of the chunk has run forward. `of(l)` describes any of them.
   template <typename Of>

@@ -154,5 +154,23 @@ TEST(FusedAttention, InACheckpointOfItsOwnKeepsTheProjection) {
   EXPECT_EQ(kept(true) - kept(false), 2 * (queries_and_keys - tokens * m.heads * 4));
 }
 
+// Layers whose saved tensors go to the host leave there what Transformer Engine does not know of: halves of a projection, which are not contiguous, and before
+// 2.10 what operators keep (silu and the linear half).
+TEST(LayersOnTheHost, LeaveWhatTransformerEngineDoesNotKnow) {
+  const auto kept = [](strategies::Fusion activation, bool marked) {
+    Scenario s = megatron_job("h100-sxm", "dgx-h100");
+    s.model = small_llama(8);
+    s.strategy.training.sequence_length = 4096;
+    s.profile.gated_activation = activation;
+    s.profile.offloads_marked = marked;
+    s.strategy.memory.offload.activations = strategies::MemoryTier::cpu;
+    return peak(s);
+  };
+  const std::int64_t width = 4096 * small_llama(8).ffn_hidden * 2;
+  EXPECT_EQ(kept(strategies::Fusion::fused, true), kept(strategies::Fusion::fused, false));
+  EXPECT_GE(kept(strategies::Fusion::native, false) - kept(strategies::Fusion::fused, false), 6 * 2 * width);
+  EXPECT_GE(kept(strategies::Fusion::native, true) - kept(strategies::Fusion::native, false), 6 * 2 * width);
+}
+
 }  // namespace
 }  // namespace rehearse::scenario::megatron_habits_test
