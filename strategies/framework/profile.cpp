@@ -517,14 +517,22 @@ FrameworkProfile with_choices(FrameworkProfile p, const Strategy& strategy) {
   return p;
 }
 
+const std::vector<std::string>& selective_modules(const FrameworkProfile& profile, const Memory& memory) {
+  return memory.recompute_modules.empty() ? profile.selective_modules : memory.recompute_modules;
+}
+
+bool recomputes_selectively(const FrameworkProfile& profile, const Memory& memory, const char* module) {
+  const std::vector<std::string>& modules = selective_modules(profile, memory);
+  return memory.recompute == Recompute::selective && std::find(modules.begin(), modules.end(), module) != modules.end();
+}
+
 FrameworkProfile with_layer_host(FrameworkProfile p, const Strategy& strategy) {
   if (strategy.parallelism.degrees.tensor > 1) {
     p.layer_host += p.tensor_host;
     p.layer_backward_host += p.tensor_backward_host;
     p.recompute_host += p.tensor_recompute_host;
   }
-  const std::vector<std::string>& modules = strategy.memory.recompute_modules.empty() ? p.selective_modules : strategy.memory.recompute_modules;
-  if (strategy.memory.recompute == Recompute::selective && std::find(modules.begin(), modules.end(), "operators") != modules.end() && p.operator_checkpoint_host > Duration{}) {
+  if (recomputes_selectively(p, strategy.memory, "operators") && p.operator_checkpoint_host > Duration{}) {
     p.region_host = p.layer_host + p.recompute_host + p.operator_recompute_host;
     p.layer_host += p.operator_checkpoint_host;
   }

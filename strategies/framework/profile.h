@@ -412,6 +412,11 @@ model::KernelKind conversion(const FrameworkProfile& profile, std::int64_t read,
 /// data_parallel.gradient_dtype.
 FrameworkProfile with_choices(FrameworkProfile profile, const Strategy& strategy);
 
+/// The modules that `recompute: selective` makes again: the user's, or what the framework means by it.
+const std::vector<std::string>& selective_modules(const FrameworkProfile& profile, const Memory& memory);
+/// Whether that module is made again as one of them; of no module under another policy.
+bool recomputes_selectively(const FrameworkProfile& profile, const Memory& memory, const char* module);
+
 /// What a layer costs the host under that strategy's tensor parallelism and checkpoints: layer_host, layer_backward_host, recompute_host and
 /// region_host with what tensor_host, operator_checkpoint_host and their like add.
 FrameworkProfile with_layer_host(FrameworkProfile profile, const Strategy& strategy);

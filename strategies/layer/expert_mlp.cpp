@@ -75,7 +75,7 @@ TensorId ExpertLayer::activation(TensorId x, TensorId weights, std::int64_t widt
   const std::int64_t parts = loops() ? load_.local : 1;
   const KernelKind halves = gates_natively() ? KernelKind::strided : KernelKind::elementwise;  // as Operators::activation
   // silu(gate), times up, an operator each: the product's operands are kept too.
-  const bool apart = !fused_ && c_.model.gated_mlp && (loops() ? weighs_outputs() || c_.model.activation != model::Activation::silu : c_.profile.grouped_experts && is_native(c_.activation_fusion()));
+  const bool apart = gates_natively() || (!fused_ && loops() && c_.model.gated_mlp && (weighs_outputs() || c_.model.activation != model::Activation::silu));
   const bool clamped = apart && c_.model.clamped_activation;
   const bool offset = apart && !clamped && !loops() && c_.profile.gate_offset;   // added to the linear half, were it zero
   const auto kept = [&](const char* name) {

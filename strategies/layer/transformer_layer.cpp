@@ -6,8 +6,8 @@
 
 #include "strategies/layer/blocks.h"
 #include "strategies/layer/graph_capture.h"
-#include "strategies/layer/offload_groups.h"
 #include "strategies/layer/linear_layer.h"
+#include "strategies/layer/offload_groups.h"
 
 namespace rehearse::strategies {
 namespace {
@@ -28,7 +28,7 @@ void keep_nothing_made_again(Tape& tape) {
 void apply_selective(const LowerContext& c, Tape& tape) {
   const Memory& memory = c.strategy.memory;
   if (memory.recompute != Recompute::selective) return;
-  const auto& names = memory.recompute_modules.empty() ? c.profile.selective_modules : memory.recompute_modules;
+  const std::vector<std::string>& names = selective_modules(c.profile, memory);
   const std::set<std::string> modules(names.begin(), names.end());
   auto has = [&](const Node& n, std::initializer_list<const char*> words) {
     return std::any_of(words.begin(), words.end(), [&](const char* w) { return n.name.find(w) != std::string::npos; });
@@ -276,9 +276,7 @@ QueryKeyValue separate_projections(const LowerContext& c, Operators& op, Tape& t
 /// Fused attention inside a checkpoint of its own gets the values as a view of the projection, which therefore stays; it copies them itself.
 /// Source: megatron/core/transformer/attention.py, _checkpointed_attention_forward; Transformer Engine's DotProductAttention (contiguous).
 bool checkpoints_view_of_values(const LowerContext& c) {
-  const Memory& memory = c.strategy.memory;
-  const auto& modules = memory.recompute_modules.empty() ? c.profile.selective_modules : memory.recompute_modules;
-  return memory.recompute == Recompute::selective && std::find(modules.begin(), modules.end(), "core_attn") != modules.end() && c.profile.checkpoints_fused_attention && c.profile.transformer_engine && c.attention != "unfused";
+  return recomputes_selectively(c.profile, c.strategy.memory, "core_attn") && c.profile.checkpoints_fused_attention && c.profile.transformer_engine && c.attention != "unfused";
 }
 
 QueryKeyValue split_and_rotated(const LowerContext& c, Operators& op, Tape& tape, TensorId qkv, bool rotates) {
