@@ -56,8 +56,7 @@ std::string base_gpu(const CalibrateFitOptions& o, const cal::Measurements& m) {
 int fit(const CalibrateFitOptions& o) {
   const cal::Measurements m = read_all(o.files);
   const std::filesystem::path folder(o.out);
-  std::error_code ec;
-  std::filesystem::create_directories(folder, ec);
+  make_folder(o.out);
   check_writable((folder / "fit.txt").string());
   const cal::FittedMachine fitted = cal::fit_machine(m, base_gpu(o, m), o.node, folder.generic_string(), today());
   if (fitted.files.empty()) {

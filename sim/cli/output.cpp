@@ -55,6 +55,12 @@ void cannot_write(const std::string& path, int error) {
   throw ConfigError(Diagnostic{{path, 0, 0}, "", fmt::format("cannot be written ({})", std::strerror(error)), "Name a file in a folder that exists and that you may write to", ""});
 }
 
+void make_folder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) cannot_write(path, error.value());
+}
+
 namespace {
 
 /// An empty file beside `target` that nobody else writes: other threads, and processes of other machines that have the same

@@ -26,6 +26,9 @@ bool is_terminal(Channel channel);
 /// Throws EnvironmentError when the disk or what one may use of it is full, or it is broken; ConfigError for any other reason (`error`, of errno.h).
 [[noreturn]] void cannot_write(const std::string& path, int error);
 
+/// Makes the folder and those that it lies in, where they are not there yet. Throws what cannot_write does.
+void make_folder(const std::string& path);
+
 /// Writes `path` through a temporary file beside it that is renamed when it is complete: never half a file under the
 /// name. "-" and /dev/stdout mean stdout. Throws ConfigError when the file cannot be made, EnvironmentError on a full disk.
 void write_file(const std::string& path, const std::function<void(std::ostream&)>& write);

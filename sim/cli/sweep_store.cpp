@@ -70,9 +70,8 @@ std::string fingerprint_of_data() {
 }
 
 SweepStore::SweepStore(std::string folder) : folder_(std::move(folder)) {
+  make_folder(folder_);
   std::error_code error;
-  fs::create_directories(folder_, error);
-  if (error) cannot_write(folder_, error.value());
   const fs::path about = fs::path(folder_) / "about.json";
   const Json mine{{"rehearse", std::string(kVersion)}, {"data", fingerprint_of_data()}};
   if (!fs::exists(about, error)) {
@@ -107,9 +106,7 @@ std::optional<Row> SweepStore::find(const std::string& key) const {
 
 void SweepStore::keep(const std::string& key, const Row& row) const {
   const std::string path = path_of(key);
-  std::error_code error;
-  fs::create_directories(fs::path(path).parent_path(), error);
-  if (error) cannot_write(path, error.value());
+  make_folder(fs::path(path).parent_path().string());
   write_file(path, json_of(row).dump() + "\n");
 }
 

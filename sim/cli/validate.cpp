@@ -16,11 +16,10 @@ namespace {
 
 struct ValidateOptions {
   std::vector<std::string> files;
-  bool json = false, markdown = false;
+  bool json = false;
   int worst = 10, threads = 0;
   std::vector<std::string> without, by;
-  bool bands = false;
-  std::string out, row, gpu, stage;
+  std::string out, into, row, gpu, stage;
 };
 
 std::vector<std::string> mechanisms() {
@@ -61,8 +60,14 @@ int validate(const ValidateOptions& o) {
     else write_file(o.out, text);
     return kYes;
   }
+  if (!o.into.empty()) make_folder(o.into);
   const report::Accuracy accuracy = report::measure_accuracy(o.files, options);
-  const std::string text = o.bands ? report::bands_yaml(accuracy) : !o.by.empty() ? report::groups_text(report::grouped(accuracy, o.by), o.by) : o.json ? report::accuracy_json(accuracy) : o.markdown ? report::accuracy_markdown(accuracy) : report::accuracy_text(accuracy, o.worst);
+  if (!o.into.empty()) {
+    write_file(o.into + "/by_profile.md", report::profiles_markdown(accuracy));
+    write_file(o.into + "/by_source.md", report::sources_markdown(accuracy));
+    write_file(o.into + "/error_bands.yaml", report::bands_yaml(accuracy));
+  }
+  const std::string text = !o.by.empty() ? report::groups_text(report::grouped(accuracy, o.by), o.by) : o.json ? report::accuracy_json(accuracy) : report::accuracy_text(accuracy, o.worst);
   if (o.out.empty()) print(text);
   else write_file(o.out, text);
   return kYes;
@@ -74,9 +79,7 @@ Run add_validate(CLI::App& app) {
   auto o = std::make_shared<ValidateOptions>();
   app.add_option("runs", o->files, "tables of measured runs (CSV; columns: tests/accuracy/runs/README.md)")->required();
   auto* json = app.add_flag("--json", o->json, "one JSON document with every row");
-  app.add_flag("--markdown", o->markdown, "the table by source, as README shows it")->excludes(json);
   app.add_option("--by", o->by, "errors of groups of rows instead: --by framework,gpu")->delimiter(',')->check(CLI::IsMember(report::accuracy_facets()))->excludes(json);
-  app.add_flag("--bands", o->bands, "the error bands as YAML, as hwmodels/data/accuracy holds them")->excludes(json);
   app.add_option("--row", o->row, "one row instead: the scenario that it became, and the answer")->excludes(json);
   app.add_option("--stage", o->stage, "with --row: a stage of that row's simulation, as explain shows it")->needs("--row")->check(CLI::IsMember(report::stages().names()));
   app.add_option("--worst", o->worst, "how many of the worst rows to list")->capture_default_str()->check(CLI::Range(0, 1'000'000));
@@ -84,6 +87,7 @@ Run add_validate(CLI::App& app) {
   app.add_option("--threads", o->threads, "rows simulated at once; 0: all cores")->capture_default_str()->check(CLI::Range(0, 4096));
   app.add_option("--gpu", o->gpu, "GPU file for the rows on that kind of GPU, as calibrate fit writes it (gpu.yaml)")->excludes("--row");
   app.add_option("-o,--output", o->out, "write to a file instead of stdout");
+  app.add_option("--into", o->into, "write into this folder as well: errors as Markdown, by framework profile (by_profile.md) and by source (by_source.md), and error bands (error_bands.yaml)")->excludes("--row");
   std::string footer = "Mechanisms that --without switches off:\n";
   for (const executor::AblationSwitch& mechanism : executor::kAblationSwitches) footer += fmt::format("  {:<15}{}\n", mechanism.name, mechanism.what);
   app.footer(footer + "Examples:\n  rehearse validate tests/accuracy/runs/*.csv\n  rehearse validate my_runs.csv --json -o result.json\n  rehearse validate my_runs.csv --without contention --without waves");

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <limits>
 #include <map>
+#include <set>
 #include <numeric>
 
 #include "hwmodels/device/gpu.h"
@@ -138,8 +139,10 @@ SourceSummary summarise(const std::string& name, const std::vector<const RowOutc
   s.name = name;
   std::vector<double> mt, pt, mm, pm;
   std::map<std::string, std::array<std::vector<double>, 2>> kinds;   // measured, predicted
+  std::set<std::string> sources;
   for (const RowOutcome* r : rows) {
     ++s.rows;
+    sources.insert(r->source);
     s.dense += r->dense;
     s.simulated += r->simulated;
     s.dense_simulated += r->simulated && r->dense;
@@ -153,6 +156,7 @@ SourceSummary summarise(const std::string& name, const std::vector<const RowOutc
       s.fits_right += *r->measured_fits == *r->predicted_fits;
     }
   }
+  s.sources = static_cast<int>(sources.size());
   s.time = summarise(mt, pt);
   s.memory = summarise(mm, pm);
   for (const auto& [kind, values] : kinds) s.memory_by_kind[kind] = summarise(values[0], values[1]);

@@ -36,6 +36,7 @@ struct ErrorSummary {
 struct SourceSummary {
   std::string name;
   int rows = 0, dense = 0, simulated = 0, dense_simulated = 0;
+  int sources = 0;                // whose rows these are
   ErrorSummary time, memory;      // clean rows only; memory of a stated kind only
   std::map<std::string, ErrorSummary> memory_by_kind;   // allocated, reserved, device: those that rows state
   int fits_rows = 0, fits_right = 0;
@@ -77,7 +78,10 @@ std::vector<SourceSummary> grouped(const Accuracy& accuracy, const std::vector<s
 std::string accuracy_text(const Accuracy& accuracy, int worst);
 /// One line per group, and how wrong on the average each value of each facet is.
 std::string groups_text(const std::vector<SourceSummary>& groups, const std::vector<std::string>& facets);
-std::string accuracy_markdown(const Accuracy& accuracy);
+/// Markdown: a line per source, as tests/accuracy/by_source.md has them.
+std::string sources_markdown(const Accuracy& accuracy);
+/// Markdown: a line per framework profile, its memory by kind, as README shows it.
+std::string profiles_markdown(const Accuracy& accuracy);
 std::string accuracy_json(const Accuracy& accuracy);
 
 }  // namespace rehearse::report

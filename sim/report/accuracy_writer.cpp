@@ -1,4 +1,4 @@
-// The accuracy report as text, Markdown (for README) and JSON (design: the contract of `validate --json`).
+// The accuracy report as text, Markdown (README, tests/accuracy/by_source.md) and JSON (design: the contract of `validate --json`).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -125,39 +125,42 @@ std::string groups_text(const std::vector<SourceSummary>& groups, const std::vec
 
 namespace {
 
-/// Memory by framework profile and kind; profiles of whose runs nobody stated a peak are left out.
-std::string memory_markdown(const Accuracy& a) {
-  std::string out = "\n| memory by profile | allocated rows | MAPE % | bias % | reserved rows | MAPE % | bias % | device rows | MAPE % | bias % |\n";
-  out += "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n";
-  std::vector<SourceSummary> lines = grouped(a, {"profile"});
-  lines.push_back(a.sources.back());
-  for (const SourceSummary& s : lines) {
-    if (s.memory.rows == 0) continue;
-    out += "| " + s.name + " |";
-    for (const char* kind : kMemoryKinds) {
-      const ErrorSummary* e = of_kind(s, kind);
-      out += e == nullptr ? " 0 | - | - |" : fmt::format(" {} | {} | {} |", e->rows, percent(e->mape), percent(e->bias, true));
-    }
-    out += "\n";
-  }
+/// What both tables end with: errors over sources, and how well error bands hold.
+std::string closing_markdown(const Accuracy& a) {
+  const OverSources o = over_sources(a);
+  const SourceSummary& all = a.sources.back();
+  std::string out = fmt::format("\nOver the {} sources with at least 5 timed rows: step-time MAPE {} %, bias {} %. Dense rows simulated: {} of {} ({:.1f} %). Clean rows only; memory of a stated kind only.\n", o.sources, percent(o.mape),
+                                percent(o.bias, true), all.dense_simulated, all.dense, 100.0 * all.dense_simulated / std::max(1, all.dense));
+  const double time_coverage = mean_coverage(band_coverage(a)), memory_coverage = mean_coverage(memory_band_coverage(a));
+  if (!std::isnan(time_coverage)) out += fmt::format("Error bands of 80 %, made from the other sources: a source's step times lie inside {} %, its memory {} %, means over sources.\n", percent(time_coverage), percent(memory_coverage));
   return out;
 }
 
 }  // namespace
 
-std::string accuracy_markdown(const Accuracy& a) {
+std::string sources_markdown(const Accuracy& a) {
   std::string out = "| source | rows | simulated | time rows | MAPE % | bias % | P90 % | rank corr. | memory rows | MAPE % | bias % | P90 % | fits or not, right % |\n";
   out += "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n";
   for (const SourceSummary& s : a.sources)
     out += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", s.name, s.rows, s.simulated, s.time.rows, percent(s.time.mape), percent(s.time.bias, true), percent(s.time.p90), correlation(s.time),
                        s.memory.rows, percent(s.memory.mape), percent(s.memory.bias, true), percent(s.memory.p90), fits(s));
-  const OverSources o = over_sources(a);
-  const SourceSummary& all = a.sources.back();
-  out += fmt::format("\nOver the {} sources with at least 5 timed rows: step-time MAPE {} %, bias {} %. Dense rows simulated: {} of {} ({:.1f} %). Clean rows only; memory of a stated kind only.\n", o.sources, percent(o.mape),
-                     percent(o.bias, true), all.dense_simulated, all.dense, 100.0 * all.dense_simulated / std::max(1, all.dense));
-  const double time_coverage = mean_coverage(band_coverage(a)), memory_coverage = mean_coverage(memory_band_coverage(a));
-  if (!std::isnan(time_coverage)) out += fmt::format("Error bands of 80 %, made from the other sources: a source's step times lie inside {} %, its memory {} %, means over sources.\n", percent(time_coverage), percent(memory_coverage));
-  return out + memory_markdown(a);
+  return out + closing_markdown(a);
+}
+
+std::string profiles_markdown(const Accuracy& a) {
+  std::string out = "| framework profile | sources | step times | MAPE % | bias % | P90 % | allocated | MAPE % | reserved | MAPE % | device | MAPE % | fits or not, right % |\n";
+  out += "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n";
+  std::vector<SourceSummary> lines = grouped(a, {"profile"});
+  lines.push_back(a.sources.back());
+  for (const SourceSummary& s : lines) {
+    out += fmt::format("| {} | {} | {} | {} | {} | {} |", s.name, s.sources, s.time.rows, percent(s.time.mape), percent(s.time.bias, true), percent(s.time.p90));
+    for (const char* kind : kMemoryKinds) {
+      const ErrorSummary* e = of_kind(s, kind);
+      out += e == nullptr ? " 0 | - |" : fmt::format(" {} | {} |", e->rows, percent(e->mape));
+    }
+    out += fmt::format(" {} |\n", fits(s));
+  }
+  return out + closing_markdown(a);
 }
 
 std::string accuracy_json(const Accuracy& a) {

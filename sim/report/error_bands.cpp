@@ -175,7 +175,7 @@ std::string bands_yaml(const Accuracy& accuracy) {
   for (const std::string& name : architectures) levels.push_back({kAny, name});
   for (const std::string& name : profiles) levels.push_back({name, kAny});
   std::string out =
-      "# Written by scripts/accuracy (rehearse validate --bands): half widths of relative errors that 80 % of the clean rows of\n"
+      "# Written by scripts/accuracy (rehearse validate --into): half widths of relative errors that 80 % of the clean rows of\n"
       "# tests/accuracy/runs stayed within, every source weighing the same. A job's is the wider of its framework's and its\n"
       "# architecture's (sim/report/error_bands.h).\n";
   out += fmt::format("coverage: {:.3f}   # share of a source's step times inside the band made from the other sources, mean over sources\n", mean_coverage(band_coverage(accuracy)));

@@ -1,5 +1,5 @@
 // How wrong predictions are for scenarios like this one: bands that held 80 % of the clean rows of the measured runs, made
-// by `rehearse validate --bands` and read from hwmodels/data/accuracy/error_bands.yaml. Leaves out the runs (accuracy.h).
+// by `rehearse validate --into` and read from hwmodels/data/accuracy/error_bands.yaml. Leaves out the runs (accuracy.h).
 #pragma once
 
 #include <optional>
