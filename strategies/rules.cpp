@@ -327,14 +327,17 @@ void pipeline_rules(const model::ModelDescription& model, const Strategy& s, con
   if (t.global_batch_size % (t.micro_batch_size * s.parallelism.degrees.data) != 0) return;   // no whole micro-batches to schedule
   const auto program = checked_schedule(s, rules);
   if (!program) return;
-  const bool splits = std::any_of(program->ranks.begin(), program->ranks.end(), [](const auto& rank) {
-    return std::any_of(rank.begin(), rank.end(), [](const Action& a) { return a.kind == ActionKind::backward_input; });
-  });
+  const auto has = [&](ActionKind kind) {
+    return std::any_of(program->ranks.begin(), program->ranks.end(), [&](const auto& rank) { return std::any_of(rank.begin(), rank.end(), [&](const Action& a) { return a.kind == kind; }); });
+  };
+  const bool splits = has(ActionKind::backward_input);
   // Source: pytorch issue 161904; torchtitan issue 3584.
   rules.forbid(splits && profile.compiled, "pipeline.schedule", "'" + s.pipeline.schedule + "' splits backward, which fails on layers that torch.compile has compiled", "Use interleaved-1f1b, or framework torchtitan");
   rules.forbid(splits && t.phase == StepKind::evaluation, "pipeline.schedule", "an evaluation has no backward that '" + s.pipeline.schedule + "' could split", "Use 1f1b or gpipe");
   rules.forbid(splits && (s.memory.offload.activations != MemoryTier::device || s.memory.partition_activations), "pipeline.schedule",
                "'" + s.pipeline.schedule + "' needs layer inputs twice, which stored elsewhere cannot be simulated", "Use 1f1b or an interleaved schedule");
+  rules.forbid((splits || has(ActionKind::overlapped)) && s.memory.recompute == Recompute::full && s.memory.recompute_span > 1, "memory.recompute_span",
+               "one checkpoint for several layers is not simulated where '" + s.pipeline.schedule + "' splits or overlaps passes", "Use 1, or 1f1b or an interleaved schedule");
   for (const std::string& p : stage_layer_problems(model, s, profile, program->virtual_stages))
     rules.forbid(true, s.pipeline.layers_per_stage.empty() ? "parallelism.pipeline" : "pipeline.layers_per_stage", p, "");
 }

@@ -177,6 +177,7 @@ struct Memory {
   std::int64_t tiled_mlp_num_shards = 0;          // pieces; 0: none longer than the model is wide
   std::int64_t sequence_chunk = 0;                // tokens of the whole sequence that a layer takes at a time, the rest in host memory (DeepSpeed's FPDT); 0: all
   int recompute_every = 1;                        // every n-th layer when full
+  int recompute_span = 1;                         // full: so many consecutive layers of a chunk under one checkpoint (Megatron's uniform method)
   int recompute_layers = 0;                       // full: the first n layers of each chunk only (Megatron's block method); 0: all
   std::vector<std::string> recompute_modules;     // selective: core_attn, mlp, layernorm, ...; empty: the profile's habit
 };

@@ -22,11 +22,14 @@ struct Unit {
   int chunk = 0;                // of this rank
   std::uint32_t frame = 0;      // unit frame: one slot per weight (its gradient), then kUnitExtraSlots
   bool checkpoint = false;      // only its input is kept; backward runs it again
+  int span = 1;                 // units under one checkpoint: only the first one's input is kept; backward of the last runs all of them again
+  int of_span = 0;              // which of them this is
   bool input_gradient = true;   // somebody below wants a gradient
   bool in_parallel = false;     // launched by threads that take turns (torch.nn.DataParallel)
   bool retains = false;         // its ends stay until backward is over (kept_graphs.h)
   bool above_retains = false;   // those of the unit above do
   bool trainable() const { return tape->trainable_elements() > 0; }
+  bool ends_span() const { return span > 1 && of_span + 1 == span; }
   std::size_t draw_of(int micro_batch) const { return draws != nullptr && micro_batch >= 0 ? static_cast<std::size_t>(micro_batch) % draws->size() : 0; }
   const Tape& tape_of_draw(std::size_t draw) const { return draws != nullptr ? *(*draws)[draw] : *tape; }
   /// The same blocks serve both.

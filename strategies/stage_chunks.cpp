@@ -22,6 +22,7 @@ class ChunkBuilder {
     const bool whole_loss = neighbours.gathered && !out_.chunks.empty();
     in_parallel_ = stage_.strategy.data_parallel.kind == DataParallelKind::one_process && !whole_loss;
     if (held.embedding) add_end(embedding_tape(of_layer(-1), out_.tied));
+    layers_of_chunk_ = static_cast<int>(held.layers.size());
     for (std::size_t i = 0; i < held.layers.size(); ++i) add_layer(held.layers[i], i);
     if (held.head) add_end(held.loss ? head_tape(of_layer(-1), out_.tied) : output_tape(of_layer(-1), out_.tied));
     else if (held.loss) add_end(loss_tape(neighbours.gathered ? whole_batch() : of_layer(-1)));
@@ -55,7 +56,12 @@ class ChunkBuilder {
   void add_layer(int layer, std::size_t of_chunk) {
     const Memory& memory = stage_.strategy.memory;
     const bool among_first = memory.recompute_layers == 0 || of_chunk < static_cast<std::size_t>(memory.recompute_layers);
-    add_unit(tape_of(layer), layer, memory.recompute == Recompute::full && layer % memory.recompute_every == 0 && among_first);
+    const bool checkpoint = memory.recompute == Recompute::full && layer % memory.recompute_every == 0 && among_first;
+    const int begins = static_cast<int>(of_chunk) / memory.recompute_span * memory.recompute_span, span = std::min(memory.recompute_span, layers_of_chunk_ - begins);
+    add_unit(tape_of(layer), layer, checkpoint && span == 1);
+    if (!checkpoint || span == 1) return;
+    stage_.units.back().span = span;
+    stage_.units.back().of_span = static_cast<int>(of_chunk) - begins;
   }
 
   /// Layers of one kind have one tape.
@@ -98,6 +104,7 @@ class ChunkBuilder {
   StageChunks& out_;
   std::vector<std::pair<std::pair<model::Layer, std::string>, const Tape*>> kinds_;
   bool asked_ = false, wanted_below_ = false, in_parallel_ = false;
+  int layers_of_chunk_ = 0;
 };
 
 /// PyTorch's FSDP1 watches the inputs of units that train nothing, to know when their backward is over. Where a checkpoint enters

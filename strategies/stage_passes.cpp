@@ -90,10 +90,21 @@ void StagePasses::run(int chunk, int micro_batch, Pass pass) {
     for (; fetched > until; --fetched)
       if (const auto input = stored_input(fetched - 1, chunk, micro_batch, pass)) inputs_.fetch(*input);
     if (const auto input = stored_input(u, chunk, micro_batch, pass)) inputs_.use(*input);
+    if (stage_.units[u].ends_span()) make_again(u, chunk, micro_batch);
     if (saved_.active()) offload_saved(u, chunk, micro_batch, pass);
     run_unit(u, chunk, micro_batch, pass);
   }
   count(chunk, pass);
+}
+
+/// All units of a checkpoint, the last of which is `last`, run forward once more.
+void StagePasses::make_again(std::size_t last, int chunk, int micro_batch) {
+  free_sent(last, chunk, micro_batch);
+  for (std::size_t u = last + 1 - static_cast<std::size_t>(stage_.units[last].span); u <= last; ++u) {
+    plan::Call call = unit_call(u, chunk, micro_batch, Pass::backward);
+    call.block = blocks_.again(u, micro_batch);
+    stage_.append(call);
+  }
 }
 
 void StagePasses::run_unit(std::size_t u, int chunk, int micro_batch, Pass pass) {
@@ -184,7 +195,8 @@ void StagePasses::end_unit(std::size_t u, int chunk, int micro_batch, Pass pass)
   if (pass != Pass::backward && pass != Pass::weight_gradients) return;
   const bool checkpoint = stage_.units[u].checkpoint;
   if (inputs_.active() && checkpoint) inputs_.done();
-  free_sent(u, chunk, micro_batch);
+  if (stage_.units[u].ends_span()) free_output(u, chunk, micro_batch);   // as it was made again
+  else free_sent(u, chunk, micro_batch);
   release(u, chunk, micro_batch);
   graphs_.backward_of_unit_is_over(u, micro_batch);
   if (u == chunks_[chunk].first) graphs_.backward_is_over(chunk, micro_batch);
@@ -360,7 +372,11 @@ void StagePasses::release(std::size_t u, int chunk, int micro_batch) {
 void StagePasses::free_sent(std::size_t u, int chunk, int micro_batch) {
   const StageChunk& c = chunks_[chunk];
   if (!stage_.keeps_sent() || u + 1 != c.last || c.neighbours.next_chunk >= 0 || c.neighbours.next < 0) return;
-  plan::Call call{.block = stage_.block("free sent output", [](plan::BlockWriter& w) { w.free(kOutputSlot); }), .phase = Phase::backward, .micro_batch = micro_batch};
+  free_output(u, chunk, micro_batch);
+}
+
+void StagePasses::free_output(std::size_t u, int chunk, int micro_batch) {
+  plan::Call call{.block = stage_.block("free output", [](plan::BlockWriter& w) { w.free(kOutputSlot); }), .phase = Phase::backward, .micro_batch = micro_batch};
   call.frames[static_cast<std::size_t>(Frame::own)] = frame_of(u, chunk, micro_batch);
   stage_.append(call);
 }

@@ -70,7 +70,9 @@ class StagePasses {
   plan::Call unit_call(std::size_t unit, int chunk, int micro_batch, Pass pass);
   std::uint32_t frame_of(std::size_t unit, int chunk, int micro_batch);
   void release(std::size_t unit, int chunk, int micro_batch);
+  void make_again(std::size_t last, int chunk, int micro_batch);
   void free_sent(std::size_t unit, int chunk, int micro_batch);
+  void free_output(std::size_t unit, int chunk, int micro_batch);
   std::optional<StoredInput> stored_input(std::size_t unit, int chunk, int micro_batch, Pass pass);
   /// Offloads what a layer's forward keeps, and brings back what its backward reads.
   void offload_saved(std::size_t unit, int chunk, int micro_batch, Pass pass);

@@ -28,7 +28,7 @@ UnitBlocks::UnitBlocks(Stage& stage, const DataParallelWriter& data)
 std::uint32_t UnitBlocks::block_of(std::size_t unit, Pass pass, int micro_batch, bool first) {
   const std::size_t draw = stage_.units[unit].draw_of(micro_batch);
   switch (pass) {
-    case Pass::forward: return blocks(unit, {data_.gradient_mode(true), SplitBackward::none, draw}).forward;
+    case Pass::forward: return blocks(unit, {data_.gradient_mode(true), SplitBackward::none, draw, first_pass(unit)}).forward;
     case Pass::backward: return blocks(unit, {data_.gradient_mode(first), SplitBackward::none, draw}).backward;
     case Pass::input_gradients: return blocks(unit, {data_.gradient_mode(first), split(), draw}).backward;
     case Pass::weight_gradients: break;
@@ -75,6 +75,7 @@ std::uint32_t UnitBlocks::slots(std::size_t unit, const StageChunk& chunk) {
         if (in_two && !chunk.contents.splits && !may_defer(unit, chunk)) continue;
         const TapeBlocks& b = blocks(unit, {data_.gradient_mode(first), in_two ? split() : SplitBackward::none, draw});
         most = std::max(most, b.slots);
+        if (first_pass(unit) != FirstPass::recorded) most = std::max(most, blocks(unit, {data_.gradient_mode(first), SplitBackward::none, draw, first_pass(unit)}).slots);
         if (chunk.contents.overlaps && !in_two)
           for (std::uint32_t id : {b.forward, b.backward}) most = std::max(most, slots_with_cuts(stage_.builder.block(id)));
       }
@@ -90,6 +91,11 @@ bool UnitBlocks::may_defer(std::size_t unit, const StageChunk& chunk) const {
   return chunk.contents.head && unit + 1 == chunk.last && stage_.strategy.pipeline.deferred_head_gradients.has_value() && !stage_.evaluates();
 }
 
+UnitBlocks::FirstPass UnitBlocks::first_pass(std::size_t unit) const {
+  const Unit& u = stage_.units[unit];
+  return u.span == 1 || !stage_.runs_backward(unit) ? FirstPass::recorded : u.of_span == 0 ? FirstPass::keeps_input : FirstPass::keeps_nothing;
+}
+
 const TapeBlocks& UnitBlocks::blocks(std::size_t unit, const Variant& variant) {
   Variants& variants = variants_[first_alike_[unit]];
   if (variants.last != nullptr && variants.last->first == variant) return variants.last->second;
@@ -103,7 +109,8 @@ TapeBlocks UnitBlocks::emit_unit(const Unit& u, const Variant& variant) {
   const Tape& tape = u.tape_of_draw(variant.draw);
   EmitOptions options;
   options.checkpoint = u.checkpoint;
-  options.recorded = !stage_.evaluates();
+  options.recorded = !stage_.evaluates() && variant.first_pass == FirstPass::recorded;
+  options.keeps_input = variant.first_pass == FirstPass::keeps_input && tape.input != kNoTensor;
   options.gradient = variant.mode;
   options.input_gradient = u.input_gradient;
   options.gradient_element_bytes = data_.gradient_element_bytes();

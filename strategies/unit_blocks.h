@@ -18,8 +18,10 @@ class UnitBlocks {
  public:
   UnitBlocks(Stage& stage, const DataParallelWriter& data);
 
-  /// `first`: no micro-batch has made gradients of this kind in this step.
+  /// `first`: no micro-batch has made gradients of this kind in this step. Forward of a unit under a checkpoint of several leaves nothing for backward.
   std::uint32_t block_of(std::size_t unit, Pass pass, int micro_batch, bool first);
+  /// Forward of such a unit within backward.
+  std::uint32_t again(std::size_t unit, int micro_batch) { return whole(unit, micro_batch).forward; }
   /// The unit's blocks leave something behind that goes with the graph of the micro-batch: what lets go of it, and more.
   bool outlives(std::size_t unit) { return stage_.runs_backward(unit) && whole(unit, 0).drop_graph != plan::kNoFrame; }
   /// Of a backward in one piece, the step's first.
@@ -43,17 +45,21 @@ class UnitBlocks {
   bool may_defer(std::size_t unit, const StageChunk& chunk) const;
 
  private:
+  /// Of a unit under a checkpoint of several nothing is kept, but for the first one's input.
+  enum class FirstPass : std::uint8_t { recorded, keeps_input, keeps_nothing };
   /// What a unit's blocks depend on beside the unit.
   struct Variant {
     WeightGradient mode;
     SplitBackward split;
     std::size_t draw = 0;
+    FirstPass first_pass = FirstPass::recorded;
     auto operator<=>(const Variant&) const = default;
   };
   struct Variants {
     std::map<Variant, TapeBlocks> all;
     const std::pair<const Variant, TapeBlocks>* last = nullptr;   // asked for: a pass goes through many units with one variant
   };
+  FirstPass first_pass(std::size_t unit) const;
   const TapeBlocks& blocks(std::size_t unit, const Variant& variant);
   TapeBlocks emit_unit(const Unit& unit, const Variant& variant);
 

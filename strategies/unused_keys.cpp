@@ -64,6 +64,7 @@ std::vector<UnusedKey> unused_keys(const model::ModelDescription& model, const S
   const Memory& m = s.memory;
   const Offload& o = m.offload;
   unused(m.recompute_every > 1 && m.recompute != Recompute::full, "memory.recompute_every", "memory.recompute is not full");
+  unused(m.recompute_span > 1 && m.recompute != Recompute::full, "memory.recompute_span", "memory.recompute is not full");
   unused(m.recompute_layers > 0 && m.recompute != Recompute::full, "memory.recompute_layers", "memory.recompute is not full");
   unused(m.recompute_layers >= model.layer_count() && m.recompute == Recompute::full, "memory.recompute_layers", "the model has no more layers: all of them are made again");
   unused(m.tiled_mlp_num_shards > 0 && !m.tiled_mlp, "memory.tiled_mlp_num_shards", "memory.tiled_mlp is off");

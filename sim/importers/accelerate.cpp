@@ -257,7 +257,7 @@ class Accelerate {
       const bool block = in_.word(at + "recompute_method").value_or("uniform") == "block" && *granularity == "full";
       const auto layers = in_.integer(at + "recompute_num_layers", config::positive);
       if (block && layers) in_.set("memory.recompute_layers", std::to_string(*layers), at + "recompute_num_layers");
-      else if (layers.value_or(1) > 1) in_.refuse(at + "recompute_num_layers", fmt::format("one checkpoint for {} layers", *layers));
+      else if (*granularity == "full" && layers.value_or(1) > 1) in_.set("memory.recompute_span", std::to_string(*layers), at + "recompute_num_layers");
     } else if (in_.flag(at + "recompute_activations").value_or(false)) {
       in_.set("memory.recompute", "selective", at + "recompute_activations");
     }

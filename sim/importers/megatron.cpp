@@ -271,7 +271,7 @@ class Megatron {
     if (granularity == "full") {
       if (method == "block" && layers == 0) in_.set("memory.recompute", "none", layers_key, "the method block makes no layer again");
       else if (method == "block" && layers) in_.set("memory.recompute_layers", std::to_string(*layers), layers_key);
-      else if (method == "uniform" && layers.value_or(1) > 1) in_.refuse(layers_key, fmt::format("one checkpoint for {} layers", *layers));
+      else if (method == "uniform" && layers.value_or(1) > 1) in_.set("memory.recompute_span", std::to_string(*layers), layers_key);
       else if (method != "uniform" && method != "block") in_.complain(method_key, fmt::format("'{}' is no method", method), "Use uniform or block");
     }
     if (in_.flag("activation_func_fp8_input_store").value_or(false)) in_.set("memory.fp8_activation_inputs", "true", "activation_func_fp8_input_store");

@@ -275,6 +275,7 @@ Value memory_section(const st::Memory& m) {
   Section out("memory");
   out.add("recompute", word_of(m.recompute));
   out.add("recompute_every", m.recompute_every);
+  if (m.recompute_span > 1) out.add("recompute_span", m.recompute_span);
   if (m.recompute_layers > 0) out.add("recompute_layers", m.recompute_layers);
   out.put("offload", offload_section(m.offload));
   if (m.device_map.active()) {

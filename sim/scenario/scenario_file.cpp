@@ -243,6 +243,7 @@ const config::Fields<st::Memory>& memory_fields() {
       config::choice("recompute", &T::recompute, "activations that backward makes again", {{"none", st::Recompute::none, "keep all"}, {"selective", st::Recompute::selective, "the framework's cheap ones"},
                                                                                          {"full", st::Recompute::full, "whole layers"}}),
       config::integer("recompute_every", &T::recompute_every, "full: every n-th layer", positive),
+      config::integer("recompute_span", &T::recompute_span, "full: so many consecutive layers under one checkpoint, which keeps its first one's input and makes all of them again at once (Megatron's uniform method)", positive),
       config::integer("recompute_layers", &T::recompute_layers, "full: the first n layers of each stage, or of each of its chunks, only (Megatron's block method); default: all", positive),
       config::nested("offload", &T::offload, "what waits in host memory or on disks", offload_fields()),
       config::nested("device_map", &T::device_map, "frozen weights that wait in host memory and are copied to the GPU for each use (accelerate's device_map)", device_map_fields()),

@@ -21,7 +21,7 @@ TapeEmitter::TapeEmitter(const Tape& tape, const EmitOptions& options, const Fra
   for (std::size_t t = 0; t < tensors_.size(); ++t) tensors_[t].saved = graph_.reasons_to_keep(static_cast<TensorId>(t));
   for (int n = 0; n < node_count(); ++n)
     if ((graph_.region_of(n) < 0 || keeps_first_graph()) && graph_.active(n)) hold_attributes(n);
-  if (options_.retains_ends) ++tensor(tape_.input).saved;
+  if (options_.retains_ends || options_.keeps_input) ++tensor(tape_.input).saved;
 }
 
 TapeBlocks TapeEmitter::run() {

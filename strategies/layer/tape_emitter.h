@@ -52,6 +52,7 @@ struct EmitOptions {
   std::int64_t least_offloaded = 0;   // bytes of the smallest tensor that waits in host memory
   int modules_around = 0;             // the whole model, with hooks too
   std::optional<std::uint32_t> gather_again;   // collective behind a checkpoint's recomputation, of parameters that go with its end
+  bool keeps_input = false;           // of a pass that is not recorded: it is run again from its input
   bool retains_ends = false;          // a checkpoint whose input and its gradient stay until the micro-batch's backward is over
   bool above_retains = false;         // the layer above is such a one
 };

@@ -182,11 +182,18 @@ void checkpoint_rules(const model::ModelDescription& model, const Strategy& s, R
   rules.forbid(m.contiguous_checkpoints && !m.partition_activations, "memory.contiguous_checkpoints", "DeepSpeed keeps only partitioned activations in buffers", "Set memory.partition_activations: true");
   rules.forbid(m.contiguous_checkpoints && s.parallelism.degrees.pipeline > 1, "memory.contiguous_checkpoints", "the buffers are those of one micro-batch; pipeline stages have several under way", "Leave the key out");
   rules.forbid(m.recompute_layers > 0 && m.recompute_every > 1, "memory.recompute_layers", "memory.recompute_every chooses among all layers, recompute_layers takes each chunk's first", "Give one of the two");
+  const DataParallelKind kind = s.data_parallel.kind;
+  const bool spans = m.recompute == Recompute::full && m.recompute_span > 1;
+  const auto of_spans = [&](bool both, const char* what) { rules.forbid(both, "memory.recompute_span", std::string("one checkpoint for several layers is not simulated ") + what, "Use 1"); };
+  rules.forbid(spans && (m.recompute_every > 1 || m.recompute_layers > 0), "memory.recompute_span", "memory.recompute_every and recompute_layers choose single layers", "Give one of the three");
+  of_spans(spans && (is_fsdp(kind) || kind == DataParallelKind::zero3 || kind == DataParallelKind::megatron_fsdp), "where weights are gathered layer by layer");
+  of_spans(spans && (m.offload.activations != MemoryTier::device || !m.offload.modules.empty() || m.partition_activations || m.contiguous_checkpoints), "with inputs that wait elsewhere or are partitioned");
+  of_spans(spans && s.tuning.kind != TuningKind::full, "beside adapters and frozen weights");
+  of_spans(spans && s.experts.overlap_exchange, "under overlapped exchanges of tokens");
   rules.forbid(m.contiguous_checkpoints && m.recompute_layers > 0, "memory.contiguous_checkpoints", "DeepSpeed's buffers are for layers spread evenly, Megatron's block method takes each chunk's first", "Leave out memory.recompute_layers");
   rules.forbid(m.number_checkpoints > 0 && !m.contiguous_checkpoints, "memory.number_checkpoints", "there are no buffers to count", "Set memory.contiguous_checkpoints: true, or leave the key out");
   rules.forbid(m.number_checkpoints > 0 && m.number_checkpoints < recomputed, "memory.number_checkpoints", std::to_string(m.number_checkpoints) + " buffers for " + std::to_string(recomputed) + " recomputed layers", "Use " + std::to_string(recomputed));
   rules.forbid(m.synchronize_checkpoints && m.recompute != Recompute::full, "memory.synchronize_checkpoints", "there are no recomputed layers to wait for", "Set memory.recompute: full");
-  const DataParallelKind kind = s.data_parallel.kind;
   const bool pages = kind == DataParallelKind::none || kind == DataParallelKind::ddp || is_fsdp(kind);
   rules.forbid(m.paged_optimizer && !pages, "memory.paged_optimizer", "only the states that one optimizer object has are paged: of replicas, or of FSDP's shards", "Use data_parallel.kind ddp or fsdp2, or memory.offload.optimizer: cpu");
   rules.forbid(m.paged_optimizer && s.training.optimizer != Optimizer::adamw && s.training.optimizer != Optimizer::adamw_8bit && s.training.optimizer != Optimizer::lion, "memory.paged_optimizer",

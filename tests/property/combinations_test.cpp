@@ -45,7 +45,7 @@ const std::vector<Dimension>& dimensions() {
       {"context", {"none", "none", "2", "2 ring", "2 all-gather", "2 ulysses", "4 ulysses-ring"}},
       {"routing", {"balanced", "balanced", "zipf", "dirichlet", "capacity", "batches", "round-robin"}},
       {"offload", {"none", "none", "optimizer", "optimizer and parameters", "activations", "pageable", "nvme", "pieces"}},
-      {"habits", {"none", "none", "none", "lower half on the host", "budget", "paged", "buffers", "synchronised", "losses gathered", "gloo", "mpi", "documents", "tiled", "first layers", "second partition", "gathered in 8 bits", "blocking", "serial"}},
+      {"habits", {"none", "none", "none", "lower half on the host", "budget", "paged", "buffers", "synchronised", "losses gathered", "gloo", "mpi", "documents", "tiled", "first layers", "spans", "second partition", "gathered in 8 bits", "blocking", "serial"}},
   };
   return all;
 }
@@ -156,6 +156,7 @@ scenario::Scenario scenario_of(const Choice& c) {
   if (habit == "documents") job.training.document_length = 32;
   if (habit == "tiled") job.memory.tiled_mlp = true, job.training.cross_entropy = st::LossKind::tiled;
   if (habit == "first layers") job.memory.recompute = st::Recompute::full, job.memory.recompute_layers = 1;
+  if (habit == "spans") job.memory.recompute = st::Recompute::full, job.memory.recompute_span = 3;
   if (habit == "second partition") job.data_parallel.secondary_partition = 2, job.data_parallel.quantized_weights = job.data_parallel.quantized_gradients = true;
   if (habit == "gathered in 8 bits") job.data_parallel.fp8_gather = st::NarrowGather::scaled_by_weight;
   if (habit == "blocking") job.training.launch_blocking = true;

@@ -384,6 +384,7 @@ TEST(Megatron, OptionsOfLayersBecomeOptionsOfTraining) {
   EXPECT_TRUE(has(refused(dealt + "--decoder-first-pipeline-num-layers 1"), "pipeline_model_parallel_layout says what each stage holds"));
   EXPECT_EQ(key(read(common + "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"), "memory.recompute"), "full");
   EXPECT_EQ(key(read(common + "--recompute-granularity full --recompute-method block --recompute-num-layers 2"), "memory.recompute_layers"), "2");
+  EXPECT_EQ(key(read(common + "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4"), "memory.recompute_span"), "4");
   EXPECT_EQ(key(read(common + "--optimizer-cpu-offload --optimizer-offload-fraction 0.5"), "memory.offload.ratio"), "0.5");
   EXPECT_EQ(key(read(common + "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"), "training.optimizer_state_dtype"), "bf16");
   EXPECT_EQ(fate(read(common + "--use-precision-aware-optimizer --exp-avg-dtype fp8"), "exp_avg_dtype"), "not simulated");
@@ -433,7 +434,7 @@ TEST(Megatron, EarlySpellingsOfRecomputation) {
   const Imported block = read(kGpt + "--activations-checkpoint-method block --activations-checkpoint-num-layers 2");
   EXPECT_EQ(key(block, "memory.recompute_layers"), "2");
   EXPECT_TRUE(block.report.not_understood.empty());
-  EXPECT_EQ(fate(read(kGpt + "--checkpoint-activations --checkpoint-num-layers 2"), "checkpoint_num_layers"), "not simulated");
+  EXPECT_EQ(key(read(kGpt + "--checkpoint-activations --checkpoint-num-layers 2"), "memory.recompute_span"), "2");
   EXPECT_TRUE(has(refused(kGpt + "--activations-checkpoint-method some"), "activations_checkpoint_method: 'some' is no method"));
 }
 
