@@ -24,6 +24,24 @@ void keep_nothing_made_again(Tape& tape) {
   }
 }
 
+/// A checkpoint that is compiled with its layer keeps of what its policy lists only what backward, or what runs again for it, reads: not the product whose
+/// output goes into the residual stream. An eager one keeps all of it. Layers whose exchanges of tokens break the graph are left as they are.
+/// Source: tests/oracles/torch_selective_checkpoint.py.
+void keep_only_what_is_read(Tape& tape) {
+  if (std::any_of(tape.weights.begin(), tape.weights.end(), [](const Weight& w) { return w.expert; })) return;
+  std::set<TensorId> read;
+  for (const Node& n : tape.nodes)
+    for (const TensorId t : n.saved) read.insert(tape.root(t));
+  for (auto n = tape.nodes.rbegin(); n != tape.nodes.rend(); ++n) {
+    const auto is_read = [&](TensorId t) { return read.contains(tape.root(t)); };
+    const bool any = std::any_of(n->outputs.begin(), n->outputs.end(), is_read) || std::any_of(n->intermediates.begin(), n->intermediates.end(), is_read);
+    if (!any) n->cached = false;
+    if (!any || n->cached) continue;
+    for (const auto* list : {&n->inputs, &n->holds})
+      for (const TensorId t : *list) read.insert(tape.root(t));
+  }
+}
+
 /// Which nodes a selective policy recomputes, by module name (Megatron's recompute_modules; torchtitan's operator policy).
 void apply_selective(const LowerContext& c, Tape& tape) {
   const Memory& memory = c.strategy.memory;
@@ -66,6 +84,8 @@ void apply_selective(const LowerContext& c, Tape& tape) {
         return products++ % 2 == 0;
       };
       n.cached = (n.name == "attention" && !weights_only && !projections) || (keeps_exchanges && n.cached) || (product && (every_second ? listed() : !left_out));
+      // reduce_scatter_tensor is on torchtitan's lists too: the sums of row-parallel products (tests/oracles/torch_selective_checkpoint.py).
+      if (every_second && c.profile.compiled && c.tensor > 1 && c.strategy.parallelism.sequence_parallel && has(n, {"o_proj", "down_proj", "fc2"})) n.cached = true;
       n.discard_output = false;
     }
     // A part that torch.compile made by itself is one call, inductor_compiled_code, of which all outputs are kept: of FlexAttention what its
@@ -76,6 +96,7 @@ void apply_selective(const LowerContext& c, Tape& tape) {
       for (Node& n : tape.nodes)
         for (TensorId operand : attention->inputs)
           if (std::find(n.outputs.begin(), n.outputs.end(), operand) != n.outputs.end()) n.cached = true;
+    if (c.profile.compiled) keep_only_what_is_read(tape);
     tape.regions = 1;
     return;
   }

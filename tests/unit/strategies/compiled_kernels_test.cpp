@@ -97,5 +97,27 @@ TEST(CompiledKernels, CapsOfLogitsArePartOfTheLoss) {
   EXPECT_NEAR(peak() - together, 1, 0.1);
 }
 
+// torch.compile's own count of what a layer under torchtitan's policy by operators keeps: of every second product those that backward or what runs
+// again for it reads, so not the last; of tensor-parallel ranks the sums that attention ends with too.
+TEST(CompiledKernels, SelectiveCheckpointsKeepWhatTorchCompileKeeps) {
+  const nlohmann::json answers = oracle("torch_selective_checkpoint.json"), &layer = answers["layer"];
+  int rows = 0;
+  for (const auto& row : answers["compiled"]) {
+    SCOPED_TRACE(row.dump());
+    const auto after_forward = [&](std::int64_t layers) {
+      Strategy s = one_gpu_job();
+      s.training.sequence_length = layer["tokens"];
+      s.parallelism.degrees.tensor = row["tensor"];
+      s.parallelism.sequence_parallel = row["tensor"] > 1;
+      s.memory.recompute = Recompute::selective;
+      const model::ModelDescription m = llama_like(layers, layer["hidden"], layer["heads"], layer["kv_heads"], layer["inner"], 1024);
+      return ByteLedger(write_plan(m, s, load_profile("torchtitan-2025-compile"), 8), 0).step().after_forward;
+    };
+    EXPECT_EQ(after_forward(4) - after_forward(3), row["bytes"].get<std::int64_t>());
+    ++rows;
+  }
+  EXPECT_EQ(rows, 2);
+}
+
 }  // namespace
 }  // namespace rehearse::strategies::compiled_kernels_test
