@@ -5,6 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "sim/importers/batch_lines.h"
+
 namespace rehearse::importers {
 
 using config::Place;
@@ -60,18 +62,36 @@ bool does_something_else(const std::string& program) {
 
 bool is_name_character(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
 
+/// The files as a map: name -> why it was not read, empty where it was.
+Value sourced_files(const ShellText& script) {
+  std::vector<Value::Entry> entries;
+  for (const SourcedFile& f : script.sourced) {
+    const std::string name = f.name.text == "$" ? "$(...)" : f.name.text;
+    if (std::any_of(entries.begin(), entries.end(), [&](const Value::Entry& e) { return e.key == name; })) continue;
+    const Place at{script.texts[f.name.text_of], f.name.line, f.name.column};
+    entries.push_back({name, at, Value::scalar(f.problem, true, at, config::child_path(kSourced, name))});
+  }
+  const Place first = entries.front().key_place;
+  return Value::map(std::move(entries), first, kSourced);
+}
+
 constexpr std::string_view kBegin = " arguments ---", kEnd = " end of arguments ---";
 
 }  // namespace
 
 Value parse_command_line(const std::string& text, const std::string& file_name, const ShellVariables& given) {
-  const auto source = std::make_shared<const SourceText>(file_name, text);
-  const ShellText script = shell_words(text, given);
+  const ShellText script = shell_words(text, file_name, given);
   const std::vector<ShellWord>& words = script.words;
+  const auto place = [&](const ShellWord& w) { return Place{script.texts[w.text_of], w.line, w.column}; };
+  const std::shared_ptr<const SourceText>& source = script.texts.front();
   Arguments out({source, 1, 1});
+  for (const BatchOption& o : batch_options(text)) {
+    const Place at{source, o.line, o.column};
+    out.set(kBatchPrefix + o.name, at, Value::scalar(o.value, false, at, kBatchPrefix + o.name));
+  }
   const bool training = std::any_of(words.begin(), words.end(), [](const ShellWord& w) { return is_program(w) && trains(file_of(w.text)); });
   for (std::size_t i = 0; i < words.size(); ++i) {
-    const Place at{source, words[i].line, words[i].column};
+    const Place at = place(words[i]);
     const std::string file = file_of(words[i].text);
     if (is_program(words[i]) && (training ? trains(file) : does_something_else(file))) out.set(kProgram, at, Value::scalar(file, false, at, kProgram));
     if (!is_flag(words[i])) continue;
@@ -83,7 +103,7 @@ Value parse_command_line(const std::string& text, const std::string& file_name, 
     } else {
       const auto is_value = [](const ShellWord& w) { return w.same_line && !w.ends_list && !is_flag(w) && !is_short_flag(w) && !is_program(w); };
       for (; i + 1 < words.size() && is_value(words[i + 1]); ++i)
-        values.push_back(Value::scalar(words[i + 1].text, false, {source, words[i + 1].line, words[i + 1].column}, ""));
+        values.push_back(Value::scalar(words[i + 1].text, false, place(words[i + 1]), ""));
     }
     const std::string name = argument_name(flag);
     if (values.empty()) out.set(name, at, Value::scalar("true", false, at, name));
@@ -92,9 +112,10 @@ Value parse_command_line(const std::string& text, const std::string& file_name, 
   }
   for (const char* name : kEnvironment)
     if (const auto set = script.variables.find(name); set != script.variables.end()) {
-      const Place at{source, set->second.line, set->second.column};
+      const Place at = place(set->second);
       out.set(name, at, Value::scalar(set->second.text, false, at, name));
     }
+  if (!script.sourced.empty()) out.set(kSourced, place(script.sourced.front().name), sourced_files(script));
   return out.take();
 }
 

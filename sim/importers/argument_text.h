@@ -12,6 +12,12 @@ namespace rehearse::importers {
 
 inline constexpr const char* kProgram = "program";
 
+/// Before the names of a script's #SBATCH options.
+inline constexpr const char* kBatchPrefix = "sbatch_";
+
+/// The files that a script sources: a map from their names to why they were not read, "" where they were.
+inline constexpr const char* kSourced = "source";
+
 /// Variables of a job's environment that change what a step does.
 inline constexpr std::array kEnvironment{"CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "NVTE_ALLOW_NONDETERMINISTIC_ALGO", "NVTE_CUTEDSL_FUSED_GROUPED_MLP", "NVTE_FUSED_ATTN",
                                          "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_NCCL_ENABLE_TIMING"};
@@ -19,7 +25,7 @@ inline constexpr std::array kEnvironment{"CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE
 /// Every `--name value` in the text as a map: dashes become underscores, a name without a value is `true`, several values
 /// are a list, the last of several uses wins. Understands quotes, continued lines, comments, arrays, `NAME=value` with
 /// $NAME, ${NAME}, ${NAME:-default} and $((arithmetic)), `given` from outside; branches that variables rule out are left out. A training program (pretrain_gpt.py) is the
-/// value of kProgram. Variables that PyTorch or CUDA read are keys as well, by their names (kEnvironment).
+/// value of kProgram; #SBATCH lines and sourced files are keys too. Variables that PyTorch or CUDA read are keys as well, by their names (kEnvironment).
 config::Value parse_command_line(const std::string& text, const std::string& file_name, const ShellVariables& given = {});
 
 /// The lines `  name ........ value` between "--- arguments ---" and "--- end of arguments ---", whatever a launcher wrote

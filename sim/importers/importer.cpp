@@ -211,6 +211,7 @@ void Importer::settle(std::string_view key) {
 void Importer::set(const std::string& scenario_key, const std::string& value, std::string_view because_of, const std::string& note) {
   if (leaf(because_of) == nullptr) return assume(scenario_key, value, note.empty() ? fmt::format("{} is not given", because_of) : note);
   fragment_.set(scenario_key, value, place_of(because_of));
+  if (const auto own = stated(scenario_key); own && *own != value) return use(because_of, fmt::format("{}, but {} = {} of the scenario stands in its place", value, scenario_key, *own));
   use(because_of, fmt::format("{} = {}{}{}{}", scenario_key, value, note.empty() ? "" : " (", note, note.empty() ? "" : ")"));
 }
 
@@ -235,6 +236,11 @@ void Importer::use(std::string_view key, const std::string& note) {
 void Importer::ignore(std::string_view key, const std::string& why) {
   settle(key);
   report_.ignored.push_back({location_of(key), std::string(key), why});
+}
+
+void Importer::leave(std::string_view key, const std::string& why) {
+  settle(key);
+  report_.not_understood.push_back({location_of(key), std::string(key), why});
 }
 
 void Importer::refuse(std::string_view key, const std::string& what, const std::string& fix) {

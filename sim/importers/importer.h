@@ -72,6 +72,8 @@ class Importer {
   /// The key was read and needs no key of ours.
   void use(std::string_view key, const std::string& note);
   void ignore(std::string_view key, const std::string& why);
+  /// The key is one that the importer cannot follow; --strict refuses it.
+  void leave(std::string_view key, const std::string& why);
   void refuse(std::string_view key, const std::string& what, const std::string& fix = {});
   /// A mistake in the key's value; when it is absent, in the file.
   void complain(std::string_view key, const std::string& problem, const std::string& fix = {});

@@ -8,6 +8,7 @@
 #include "sim/importers/argument_text.h"
 #include "sim/importers/megatron_parts.h"
 #include "sim/importers/readers.h"
+#include "sim/importers/shell_commands.h"
 
 namespace rehearse::importers {
 namespace {
@@ -26,6 +27,7 @@ class Megatron {
     if (early != nullptr) in_.assume("training.framework", "megatron-2021", fmt::format("{} is an argument of Megatron-LM before Megatron-Core", early));
     else in_.assume("training.framework", deepspeed ? "megatron-deepspeed" : "megatron-core", "the arguments are Megatron's");
     read_program();
+    read_sourced();
     take("seq_length", "training.sequence_length", between(1, 1 << 26));
     read_batch();
     read_precision();
@@ -69,6 +71,16 @@ class Megatron {
       word.clear();
     }
     in_.use(kProgram, "trains a decoder of text");
+  }
+
+  /// What a file that cannot be read would have set is missing.
+  void read_sourced() {
+    for (const std::string& key : in_.keys_below(kSourced)) {
+      const std::string problem = in_.find(key)->text();
+      if (problem.empty()) in_.use(key, "read where it is sourced");
+      else if (prepares_shell(key)) in_.ignore(key, "prepares the shell");
+      else in_.leave(key, "sourced file not read: " + problem);
+    }
   }
 
   void read_batch() {
@@ -365,7 +377,7 @@ namespace {
 
 /// A variable that is given and changes nothing is a mistake; so are arguments that the script takes in a loop.
 void check_variables(const std::string& text, const std::string& file_name, const ShellVariables& given) {
-  const ShellText script = shell_words(text, given);
+  const ShellText script = shell_words(text, file_name, given);
   std::vector<Diagnostic> mistakes;
   const auto is_argument = [](const std::string& name) { return name[0] >= '0' && name[0] <= '9'; };
   for (const auto& [name, value] : given)

@@ -19,6 +19,7 @@ constexpr const char* kOther = "for other models or tasks";
 constexpr const char* kFused = "the framework profile states which operators are fused";
 constexpr const char* kScale = "a constant inside a kernel that runs anyway";
 constexpr const char* kLaunch = "how processes find each other";
+constexpr const char* kBatch = "what the batch system does with the job";
 constexpr const char* kPosition = "rotary positions are computed; their base and scaling change no size";
 constexpr const char* kDerived = "follows from other arguments";
 constexpr const char* kReliability = "restarts and fault tolerance";
@@ -289,6 +290,7 @@ constexpr Ignored kIgnored[] = {
     {"time", kLaunch},
     {"exclusive", kLaunch},
     {"output", kLaunch},
+    {"sbatch_*", kBatch},
     {"NVTE_*", kFused},
     {"TORCH_NCCL_*", "settings of NCCL that the simulation chooses for itself"},
     {"PYTHON*", kLaunch},

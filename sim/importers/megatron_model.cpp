@@ -285,7 +285,7 @@ class Model {
       return in_.refuse("moe_layer_freq", "experts in layers 0, N, 2N, ...", "Give the scenario a model");
     }
     const auto pattern = pattern_of(*v);
-    if (!pattern) return in_.complain("moe_layer_freq", fmt::format("'{}' is neither a number nor a list of numbers", v->text()), "Write ([0]*3+[1]*58), in quotes");
+    if (!pattern) return in_.complain("moe_layer_freq", fmt::format("'{}' is neither a number nor a list of numbers", v->text()), fmt::format("Write, in quotes, 0 for each dense layer and 1 for each with experts: ([0]*1+[1]*{}) where the first alone is dense", std::max<std::int64_t>(1, layers - 1)));
     if (static_cast<std::int64_t>(pattern->size()) != layers) return in_.complain("moe_layer_freq", fmt::format("describes {} layers, but the model has {}", pattern->size(), layers));
     std::size_t dense = 0;
     while (dense < pattern->size() && (*pattern)[dense] == 0) ++dense;

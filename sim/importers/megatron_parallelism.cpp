@@ -21,17 +21,26 @@ std::int64_t degree(Importer& in, const char* name, const char* ours) {
   return v.value_or(1);
 }
 
+/// Source: megatron/training/arguments.py, validate_args: "Number of layers should be divisible by the pipeline-model-parallel size". DeepSpeed's
+/// pipeline deals out any number, and a hybrid pattern's layers are counted otherwise.
+void refuse_unlike_stages(Importer& in, std::int64_t stages, std::int64_t chunks, std::int64_t layers, const char* list) {
+  if (list != nullptr || layers < 1 || layers % (stages * chunks) == 0 || in.has("deepspeed_config") || in.has("hybrid_layer_pattern") || in.has("hybrid_override_pattern")) return;
+  const char* key = in.has("num_layers") ? "num_layers" : in.has("encoder_num_layers") ? "encoder_num_layers" : "pipeline_model_parallel_size";
+  in.complain(key, fmt::format("{} layers do not divide over {} stages{}", layers, stages, chunks > 1 ? fmt::format(" of {} chunks", chunks) : ""), "Megatron refuses it without decoder_first_pipeline_num_layers, decoder_last_pipeline_num_layers, account_for_embedding_in_pipeline_split, account_for_loss_in_pipeline_split or pipeline_model_parallel_layout: add one, or change the stages");
+}
+
 /// Stages of unlike length: the first and the last are given, or embedding and loss count as a layer. `list`: the argument that lists all; null where none does.
 void read_uneven_stages(Importer& in, std::int64_t stages, std::int64_t chunks, std::int64_t layers, const char* list) {
   const auto first = in.integer("decoder_first_pipeline_num_layers", positive), last = in.integer("decoder_last_pipeline_num_layers", positive);
   const bool embedding = in.flag("account_for_embedding_in_pipeline_split").value_or(false), loss = in.flag("account_for_loss_in_pipeline_split").value_or(false);
-  if (!first && !last && !embedding && !loss) return;
+  if (!first && !last && !embedding && !loss) return refuse_unlike_stages(in, stages, chunks, layers, list);
   const char* by = first ? "decoder_first_pipeline_num_layers" : last ? "decoder_last_pipeline_num_layers" : embedding ? "account_for_embedding_in_pipeline_split" : "account_for_loss_in_pipeline_split";
   if (list != nullptr) return in.complain(by, std::string(list) + " says what each stage holds", std::string("Leave out ") + by);
   const std::int64_t parts = stages * chunks;
   if (parts > 4096) return in.complain(by, "there are more stages than layers can be counted for");
   std::vector<std::int64_t> split;
   if (embedding || loss) {
+    if (layers < 1) return in.complain(by, "the number of layers is not known", "Give num_layers, or the scenario a model");
     const std::int64_t all = layers + (embedding ? 1 : 0) + (loss ? 1 : 0);
     if (all % parts != 0) return in.complain(by, fmt::format("{} layers with embedding and loss do not divide into {} stages", all, parts));
     split.assign(static_cast<std::size_t>(parts), all / parts);
@@ -39,6 +48,8 @@ void read_uneven_stages(Importer& in, std::int64_t stages, std::int64_t chunks, 
     split.back() -= loss ? 1 : 0;
   } else {
     if (chunks > 1) return in.refuse(by, "a first or last stage of another length with virtual stages");
+    if (layers < 1) return in.complain(by, "the number of layers is not known, so neither is what is left for the other stages", "Give num_layers, or the scenario a model");
+    if (first.value_or(0) + last.value_or(0) > layers) return in.complain(by, fmt::format("the first and the last stage hold {} of {} layers", first.value_or(0) + last.value_or(0), layers), "Give them fewer layers");
     const std::int64_t ends = (first ? 1 : 0) + (last ? 1 : 0), rest = layers - first.value_or(0) - last.value_or(0), middle = stages - ends;
     if (middle < 0 || rest < 0 || (middle == 0 ? rest != 0 : rest % middle != 0)) return in.complain(by, fmt::format("{} layers do not divide over the {} other stages", rest, middle));
     split.assign(static_cast<std::size_t>(stages), middle > 0 ? rest / middle : 0);
@@ -134,7 +145,9 @@ std::int64_t further_layers(Importer& in) {
 }
 
 void read_stages(Importer& in, std::int64_t stages) {
-  const std::int64_t layers = in.integer("num_layers").value_or(in.integer("encoder_num_layers").value_or(0));
+  // A model of the scenario stands above the arguments' sizes.
+  const auto written = in.integer("num_layers"), encoder = in.integer("encoder_num_layers");
+  const std::int64_t layers = find_dotted(in.context().scenario, "model") != nullptr && in.context().layers ? *in.context().layers : written.value_or(encoder.value_or(in.context().layers.value_or(0)));
   const char* list = "hybrid_layer_pattern";
   std::int64_t listed = read_parted_pattern(in, stages);
   if (listed == 0) list = "pipeline_model_parallel_layout", listed = read_layout(in, stages);
@@ -168,13 +181,42 @@ void read_stages(Importer& in, std::int64_t stages) {
   if (stages > 1) read_uneven_stages(in, stages, chunks, layers, listed > 0 ? list : nullptr);
 }
 
+/// The number behind the last colon: 8, h100:8 and gpu:a100:4, as --gpus-per-node and --gres have it.
+std::optional<std::int64_t> batch_gpus(Importer& in, const char* name) {
+  const auto text = in.word(name);
+  if (!text || (std::string_view(name) == "sbatch_gres" && !text->starts_with("gpu"))) return std::nullopt;
+  const auto n = config::parse_integer(text->substr(text->rfind(':') + 1)).value;
+  return n && *n >= 1 && *n <= 72 ? n : std::nullopt;
+}
+
+/// #SBATCH lines, where no launcher's argument says it. Without a launcher each task is a process, which has one GPU.
+void read_batch_machines(Importer& in, bool nodes_known, bool gpus_known) {
+  constexpr const char *kNodes = "sbatch_nodes", *kTasks = "sbatch_ntasks_per_node", *kAllTasks = "sbatch_ntasks";
+  const auto tasks = in.has(kTasks) ? config::parse_integer(in.word(kTasks).value_or("")).value : std::nullopt, all = in.has(kAllTasks) ? config::parse_integer(in.word(kAllTasks).value_or("")).value : std::nullopt;
+  if (in.has(kNodes) && nodes_known) in.use(kNodes, "the launcher's arguments say how many take part");
+  else if (in.has(kNodes) && in.stated("cluster.nodes")) in.use(kNodes, fmt::format("{}, but cluster.nodes = {} of the scenario stands in its place", in.word(kNodes).value_or(""), *in.stated("cluster.nodes")));
+  else if (const auto nodes = in.integer(kNodes, between(1, 100000))) in.set("cluster.nodes", std::to_string(*nodes), kNodes);
+  else if (!in.has(kNodes) && !nodes_known && all && tasks && *tasks > 0 && *all >= *tasks && *all % *tasks == 0) in.set("cluster.nodes", std::to_string(*all / *tasks), kAllTasks, fmt::format("{} tasks, {} on each node", *all, *tasks));
+  for (const char* name : {kTasks, "sbatch_gpus_per_node", "sbatch_gres"}) {
+    const bool counts_tasks = name == kTasks;
+    const auto gpus = counts_tasks ? tasks : batch_gpus(in, name);
+    if (!gpus || (counts_tasks && (*gpus < 2 || *gpus > 72))) continue;
+    if (gpus_known) in.use(name, "said already how many GPUs of a node take part");
+    else in.set("cluster.gpus_per_node", std::to_string(*gpus), name, counts_tasks ? "a process each" : "");
+    gpus_known = true;
+  }
+}
+
 /// Arguments of torchrun or of DeepSpeed's launcher, or the world size of a dump on nodes as large as the scenario's.
 void read_machines(Importer& in) {
-  for (const char* name : {"nnodes", "num_nodes"})
-    if (const auto nodes = in.integer_or_stated(name, "cluster.nodes", between(1, 100000)); nodes && !in.is_open(name)) in.set("cluster.nodes", std::to_string(*nodes), name);
+  bool nodes_known = false, gpus_known = false;
+  for (const char* name : {"nnodes", "num_nodes", "nodes"})
+    if (in.is_open(name) && in.has("sbatch_nodes") && !in.stated("cluster.nodes")) in.use(name, "as many as sbatch_nodes asks for");
+    else if (const auto nodes = in.integer_or_stated(name, "cluster.nodes", between(1, 100000)); nodes && !in.is_open(name)) in.set("cluster.nodes", std::to_string(*nodes), name), nodes_known = true;
   for (const char* name : {"nproc_per_node", "num_gpus", "GPUS_PER_NODE"})
-    if (in.is_open(name) && in.context().gpus_per_node) in.use(name, fmt::format("{}, as the scenario's node has", *in.context().gpus_per_node));
-    else if (const auto per_node = in.integer(name, between(1, 72))) in.set("cluster.gpus_per_node", std::to_string(*per_node), name);
+    if (in.is_open(name) && in.context().gpus_per_node) in.use(name, fmt::format("{}, as the scenario's node has", *in.context().gpus_per_node)), gpus_known = true;
+    else if (const auto per_node = in.integer(name, between(1, 72))) in.set("cluster.gpus_per_node", std::to_string(*per_node), name), gpus_known = true;
+  read_batch_machines(in, nodes_known, gpus_known);
   const auto world = in.integer("world_size", between(1, 1 << 24));
   if (!world) return;
   if (in.stated("cluster.nodes") || in.stated("cluster.gpus_per_node")) {

@@ -1,12 +1,18 @@
 #include "sim/importers/shell_words.h"
 
-#include <charconv>
+#include <algorithm>
 #include <map>
 #include <optional>
+#include <regex>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
+#include "sim/config/document.h"
+#include "sim/importers/batch_lines.h"
+#include "sim/importers/shell_arithmetic.h"
 #include "sim/importers/shell_choices.h"
+#include "sim/importers/shell_commands.h"
 
 namespace rehearse::importers {
 namespace {
@@ -27,80 +33,172 @@ std::size_t arguments_in(std::string_view text, std::size_t from = 0) {
 
 bool is_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
 
-/// Whole numbers, + - * / and brackets, as in $((A * B)); nullopt for anything else.
-class Arithmetic {
- public:
-  explicit Arithmetic(std::string_view text) : text_(text) {}
-  std::optional<std::int64_t> value() {
-    const auto v = sum(0);
-    skip();
-    return text_.empty() ? v : std::nullopt;
-  }
-
- private:
-  void skip() {
-    while (!text_.empty() && (text_.front() == ' ' || text_.front() == '\t')) text_.remove_prefix(1);
-  }
-  bool take(char c) {
-    skip();
-    if (text_.empty() || text_.front() != c) return false;
-    text_.remove_prefix(1);
-    return true;
-  }
-  std::optional<std::int64_t> atom(int depth) {
-    skip();
-    if (depth > 32) return std::nullopt;
-    if (take('(')) {
-      const auto v = sum(depth + 1);
-      return take(')') ? v : std::nullopt;
-    }
-    std::int64_t v = 0;
-    const auto [end, error] = std::from_chars(text_.data(), text_.data() + text_.size(), v);
-    if (error != std::errc{}) return std::nullopt;
-    text_.remove_prefix(static_cast<std::size_t>(end - text_.data()));
-    return v;
-  }
-  std::optional<std::int64_t> product(int depth) {
-    auto v = atom(depth);
-    while (v) {
-      const bool times = take('*');
-      if (!times && !take('/')) break;
-      const auto w = atom(depth);
-      if (!w || (!times && *w == 0)) return std::nullopt;
-      std::int64_t out = 0;
-      if (times ? __builtin_mul_overflow(*v, *w, &out) : (*w == -1 && *v == INT64_MIN)) return std::nullopt;
-      v = times ? out : *v / *w;
-    }
-    return v;
-  }
-  std::optional<std::int64_t> sum(int depth) {
-    auto v = product(depth);
-    while (v) {
-      const bool plus = take('+');
-      if (!plus && !take('-')) break;
-      const auto w = product(depth);
-      std::int64_t out = 0;
-      if (!w || (plus ? __builtin_add_overflow(*v, *w, &out) : __builtin_sub_overflow(*v, *w, &out))) return std::nullopt;
-      v = out;
-    }
-    return v;
-  }
-  std::string_view text_;
-};
-
 class Script {
  public:
-  Script(const std::string& text, const ShellVariables& given) : text_(text), given_(given) {}
+  Script(const std::string& text, const std::string& file_name, const ShellVariables& given) : text_(text), given_(given), batch_(batch_variables(batch_options(text))) {
+    out_.texts.push_back(std::make_shared<const config::SourceText>(file_name, text));
+  }
 
   ShellText read() {
-    while (at_ < text_.size()) step();
-    finish();
+    read_text();
     no_condition();
     no_case();
     return std::move(out_);
   }
 
  private:
+  void read_text() {
+    do {
+      while (at_ < text_.size()) {
+        step();
+        follow();
+      }
+      finish();
+      follow();
+    } while (at_ < text_.size());
+  }
+  /// What the last word asks for: another file, a loop's beginning, or its next turn.
+  void follow() {
+    if (const ShellWord file = std::exchange(file_, {}); !file.text.empty()) include(file);
+    if (std::exchange(loop_begins_, false)) begin_loop();
+    if (std::exchange(loop_turns_, false)) turn_loop();
+  }
+
+  const std::string& script_name() const { return out_.texts[text_number_]->file(); }
+
+  /// `source FILE`: its words and variables stand in this script.
+  void include(const ShellWord& name) {
+    constexpr std::size_t kDeepest = 8, kMostFiles = 64;
+    const std::string &here = script_name(), &main = out_.texts.front()->file();
+    const auto path = sourced_file(name.text, here, main);
+    const auto refuse = [&](const std::string& why) { out_.sourced.push_back({name, why}); };
+    if (!path) return refuse(name.text.find_first_of("$`") != std::string::npos ? "only running the script would tell which file it is" : "it is not there");
+    if (std::find(including_.begin(), including_.end(), path->string()) != including_.end() || *path == std::filesystem::path(main).lexically_normal()) return refuse("it is being read already");
+    if (including_.size() >= kDeepest || out_.texts.size() >= kMostFiles) return refuse("too many files source others");
+    std::string content;
+    try {
+      content = config::checked_utf8(config::read_text_file(*path, config::kMaxDocumentBytes), path->string());
+    } catch (const ConfigError& e) {
+      return refuse(e.diagnostics().front().problem);
+    }
+    out_.sourced.push_back({name, ""});
+    including_.push_back(path->string());
+    const auto before = std::tuple(text_number_, at_, line_, column_, line_break_, begins_command_);
+    const std::vector<Loop> loops = std::exchange(loops_, {});
+    text_number_ = out_.texts.size();
+    out_.texts.push_back(std::make_shared<const config::SourceText>(path->string(), content));
+    const std::string outer = std::exchange(text_, std::move(content));
+    at_ = 0;
+    line_ = column_ = 1;
+    line_break_ = begins_command_ = true;
+    read_text();
+    text_ = outer;
+    std::tie(text_number_, at_, line_, column_, line_break_, begins_command_) = before;
+    loops_ = loops;
+    including_.pop_back();
+  }
+
+  /// for ((i = 0; i < N; i++)); do ... done: its words are read once for each turn, where the numbers are known.
+  struct Loop {
+    std::size_t at;
+    int line, column;
+    std::string name, condition;
+    std::int64_t step = 1;
+    int turns = 0, inner = 0;   // inner: loops inside that are open
+  };
+  void begin_loop() {
+    static const std::regex kHead(R"(\s*\(\(\s*(\w+)\s*=([^;]{1,40});([^;]{1,80});\s*(?:\+\+(\w+)|(\w+)\s*\+\+|(\w+)\s*\+=\s*(\d{1,6}))\s*\)\)\s*;?\s*do\b)");
+    std::smatch m;
+    const std::string head = text_.substr(at_, 300);
+    if (!std::regex_search(head, m, kHead, std::regex_constants::match_continuous)) return;
+    const std::string name = m[1], stepped = m[4].str() + m[5].str() + m[6].str();
+    const auto first = arithmetic_value(expand(m[2]));
+    if (!first || stepped != name) return;
+    auto with_first = variables_;
+    with_first[name] = std::to_string(*first);
+    variables_.swap(with_first);
+    const auto enters = arithmetic_value(expand(m[3]));
+    if (!enters) return variables_.swap(with_first);
+    open_variables_.erase(name);
+    for (auto left = m[0].length(); left > 0; --left) advance();
+    choices_.enter(*enters != 0);
+    line_break_ = begins_command_ = true;
+    loops_.push_back({at_, line_, column_, name, m[3], m[7].matched ? std::stoll(m[7]) : 1});
+  }
+  /// At `done`.
+  void turn_loop() {
+    constexpr int kMostTurns = 1000;
+    Loop& loop = loops_.back();
+    const auto value = arithmetic_value(variables_[loop.name]);
+    if (choices_.reads() && value) {
+      variables_[loop.name] = std::to_string(*value + loop.step);
+      const auto again = arithmetic_value(expand(loop.condition));
+      if (again.value_or(0) != 0 && ++loop.turns < kMostTurns) {
+        at_ = loop.at;
+        line_ = loop.line;
+        column_ = loop.column;
+        line_break_ = begins_command_ = true;
+        return;
+      }
+    }
+    choices_.leave();
+    loops_.pop_back();
+  }
+
+  /// NAME=( or NAME+=(, at the bracket. A list that conditions leave open has no value.
+  void begin_array(const std::string& word) {
+    const bool adds = word.ends_with("+=");
+    const std::string name = word.substr(0, word.size() - (adds ? 2 : 1));
+    if (name.empty() || !std::all_of(name.begin(), name.end(), is_name) || !choices_.reads()) return;
+    array_ = name;
+    const bool fresh = !arrays_.contains(name);
+    auto& list = arrays_[name];
+    if (!choices_.certain()) list.reset();
+    else if (!adds || fresh) list.emplace();
+  }
+  void add_to_array(const ShellWord& word) {
+    if (array_.empty() || word.text == "(") return;
+    constexpr std::size_t kMostElements = 10'000;
+    auto& list = arrays_[array_];
+    if (word.ends_list) array_.clear();
+    else if (list && (list->size() >= kMostElements || word.text.find_first_of("$`") != std::string::npos)) list.reset();
+    else if (list) list->push_back(word.text);
+  }
+
+  /// printf -v NAME FORMAT VALUE, with one %s.
+  void print_to_variable() {
+    if (said_.size() != 4 || said_[0] != "-v" || !choices_.reads()) return;
+    std::string text = said_[2];
+    const std::size_t at = text.find("%s");
+    if (at == std::string::npos || text.find('%', at + 1) != std::string::npos) return;
+    text.replace(at, 2, said_[3]);
+    assign(said_[1] + "=" + text);
+  }
+
+  /// A word of a command in $( ... ): a text with its variables, the script's own name, or an array with line breaks between.
+  std::optional<std::string> value_of(std::string word) const {
+    word = without_quotes(word);
+    if (word.starts_with("$(")) {
+      const std::size_t end = closing_bracket(word, 1);
+      if (end == std::string::npos) return std::nullopt;
+      const auto inside = printed_by(word.substr(2, end - 2), [this](const std::string& w) { return value_of(w); });
+      return inside ? std::optional(*inside + word.substr(end + 1)) : std::nullopt;
+    }
+    const bool named = !script_name().empty();
+    for (const char* mine : {"$BASH_SOURCE", "${BASH_SOURCE}", "${BASH_SOURCE[0]}", "${BASH_SOURCE:-$0}", "${BASH_SOURCE[0]:-$0}"})
+      if (word == mine) return named ? std::optional(script_name()) : std::nullopt;
+    if (word == "$0" || word == "${0}") return named ? std::optional(out_.texts.front()->file()) : std::nullopt;
+    if (word.starts_with("${") && (word.ends_with("[*]}") || word.ends_with("[@]}"))) {
+      const auto array = arrays_.find(word.substr(2, word.size() - 6));
+      if (array == arrays_.end() || !array->second) return std::nullopt;
+      std::string out;
+      for (const std::string& element : *array->second) out += (out.empty() ? "" : "\n") + element;
+      return out;
+    }
+    const std::string text = expand(word, false);
+    return text.find_first_of("$`") == std::string::npos ? std::optional(text) : std::nullopt;
+  }
+
   char peek(std::size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0'; }
   void advance() {
     const char c = text_[at_++];
@@ -146,7 +244,10 @@ class Script {
     quoted_ = reads_open_ = false;
   }
   void emit() {
-    if (says_ && !line_break_ && !begins_command_) return;
+    if (says_ && !line_break_ && !begins_command_) {
+      said_.push_back(word_);
+      return print_to_variable();
+    }
     const bool assigned = !quoted_ && !in_condition_ && in_case_ == CasePart::none && choices_.reads() && assign(word_);
     // Arguments in one text: "--flag value" in an array, or NAME="--flag value ...", whose use stands for nothing more.
     const std::size_t from = assigned ? word_.find('=') + 1 : 0;
@@ -167,10 +268,14 @@ class Script {
   }
   void push(std::string text, bool ends_list) {
     const bool command = line_break_ || begins_command_;
-    ShellWord word{std::move(text), word_line_, word_column_, !line_break_, ends_list};
+    ShellWord word{std::move(text), word_line_, word_column_, !line_break_, ends_list, text_number_};
     line_break_ = false;
     begins_command_ = ends_list;
-    if (command) says_ = !quoted_ && (word.text == "echo" || word.text == "printf");
+    if (command) {
+      says_ = !quoted_ && (word.text == "echo" || word.text == "printf");
+      said_.clear();
+    }
+    const bool names_file = std::exchange(sources_, command && !quoted_ && (word.text == "source" || word.text == ".")) && word.same_line && !ends_list;
     const bool after_semicolon = std::exchange(semicolon_, ends_list && word.text == ";");
     if (in_case_ != CasePart::none) {
       case_word(std::move(word));
@@ -185,7 +290,12 @@ class Script {
     } else {
       // In a loop over arguments the branch of the first one tells nothing of the others.
       if (command && word.text == "shift" && out_.shifts == 0 && (choices_.reads() || !cases_.empty())) out_.shifts = word.line;
-      if (choices_.reads()) out_.words.push_back(std::move(word));
+      if (choices_.reads()) {
+        if (names_file) file_ = word;
+        if (command && word.text == "for" && !quoted_ && choices_.certain()) loop_begins_ = true;
+        add_to_array(word);
+        out_.words.push_back(std::move(word));
+      }
     }
   }
   struct Case {
@@ -241,7 +351,7 @@ class Script {
   bool branch(const std::string& word) {
     if (in_condition_) {
       if (word != "then") return false;
-      const std::optional<bool> truth = truth_of(condition_);
+      const std::optional<bool> truth = in_brackets(condition_) ? truth_of_arithmetic() : truth_of(condition_);
       in_condition_ = false;
       if (elif_) choices_.otherwise(truth);
       else choices_.enter(truth);
@@ -259,8 +369,20 @@ class Script {
     else if (word == "esac" && !cases_.empty()) leave_case();
     else if (word == "else") choices_.otherwise();
     else if (word == "fi") choices_.leave();
+    else if (word == "do" && !loops_.empty()) ++loops_.back().inner;
+    else if (word == "done" && !loops_.empty()) loops_.back().inner > 0 ? void(--loops_.back().inner) : void(loop_turns_ = true);
     else return word == "then" || word == "do";
     return true;
+  }
+  /// (( ... )) as a condition, whose words hold no $ where variables stand.
+  static bool in_brackets(const std::vector<ShellWord>& words) { return words.size() > 4 && words[0].text == "(" && words[1].text == "("; }
+  std::optional<bool> truth_of_arithmetic() const {
+    std::string text;
+    for (const ShellWord& w : condition_) text += w.text;
+    while (text.ends_with(';')) text.pop_back();
+    if (!text.ends_with("))")) return std::nullopt;
+    const auto v = arithmetic_value(expand(text.substr(2, text.size() - 4)));
+    return v ? std::optional(*v != 0) : std::nullopt;
   }
   /// NAME=value, as far as it is no array.
   bool assign(const std::string& word) {
@@ -317,7 +439,9 @@ class Script {
       word_.clear();
       places_.clear();
     } else if (c == '(' || c == ')' || c == ';' || c == '|' || c == '&' || c == '<' || c == '>') {
+      const std::string before = c == '(' && open_ && !quoted_ ? word_ : std::string();
       finish();
+      if (before.ends_with('=')) begin_array(before);
       begin();
       push(std::string(1, c), true);
       open_ = false;
@@ -348,7 +472,7 @@ class Script {
     const auto it = variables_.find(name);
     if (it == variables_.end()) {
       const auto given = given_.find(name);
-      if (given == given_.end()) return otherwise;
+      if (given == given_.end()) return batch_.contains(name) ? batch_.at(name) : otherwise;
       out_.used.insert(name);
       return given->second;
     }
@@ -367,11 +491,19 @@ class Script {
       if (end != std::string::npos && end - at_ < 400) {
         const std::string inner = expand(text_.substr(at_ + 2, end - at_ - 2));
         while (at_ < end + 2) advance();
-        if (const auto v = Arithmetic(inner).value()) return std::to_string(*v);
+        if (const auto v = arithmetic_value(inner)) return std::to_string(*v);
       }
       std::string open = text_.substr(from, at_ - from);
       std::erase_if(open, [](char c) { return c == ' ' || c == '\t'; });   // one word
       return open;
+    }
+    if (peek() == '(' && peek(1) != '(') {
+      const std::size_t end = closing_bracket(text_, at_);
+      const auto printed = end == std::string::npos ? std::nullopt : printed_by(text_.substr(at_ + 1, end - at_ - 1), [this](const std::string& w) { return value_of(w); });
+      if (printed) {
+        while (at_ <= end) advance();
+        return *printed;
+      }
     }
     if (peek() == '{') {
       const std::size_t end = text_.find('}', at_);
@@ -403,8 +535,8 @@ class Script {
     return out;
   }
 
-  /// Variables in a text without places: $NAME, ${NAME}, and bare names, as arithmetic allows.
-  std::string expand(const std::string& text) const {
+  /// Variables in a text without places: $NAME, ${NAME}, and bare names, which arithmetic allows.
+  std::string expand(const std::string& text, bool with_bare_names = true) const {
     std::string out;
     for (std::size_t i = 0; i < text.size() && out.size() < kMaxWord;) {
       const bool dollar = text[i] == '$';
@@ -414,7 +546,8 @@ class Script {
       std::size_t to = from;
       while (to < text.size() && is_name(text[to])) ++to;
       const std::string name = text.substr(from, to - from);
-      if (name.empty() || (!dollar && name[0] >= '0' && name[0] <= '9')) {
+      const bool modified = brace && (to >= text.size() || text[to] != '}') && !with_bare_names;   // ${NAME%...}
+      if (name.empty() || modified || (!dollar && (!with_bare_names || (name[0] >= '0' && name[0] <= '9')))) {
         const std::size_t length = std::max<std::size_t>(1, to - i);
         out += text.substr(i, length);
         i += length;
@@ -426,7 +559,15 @@ class Script {
     return out;
   }
 
-  const std::string& text_;
+  std::string text_;                         // the script, or the file that is being sourced
+  std::size_t text_number_ = 0;              // of it in out_.texts
+  std::vector<std::string> including_;       // files around what is read
+  std::vector<Loop> loops_;                  // loops around it, in the same file
+  ShellWord file_;                           // to be sourced next
+  bool sources_ = false, loop_begins_ = false, loop_turns_ = false;
+  std::string array_;                        // whose elements are being read
+  std::map<std::string, std::optional<std::vector<std::string>>> arrays_;
+  std::vector<std::string> said_;            // words of echo or printf so far
   std::size_t at_ = 0;
   int line_ = 1, column_ = 1, word_line_ = 1, word_column_ = 1;
   std::string word_;
@@ -434,6 +575,7 @@ class Script {
   bool open_ = false, quoted_ = false, line_break_ = true;
   std::map<std::string, std::string> variables_;
   const ShellVariables& given_;
+  const ShellVariables batch_;               // what Slurm sets
   ShellChoices choices_;
   std::set<std::string> open_variables_;     // set where no condition tells whether a shell comes by, or from such a variable
   mutable bool reads_open_ = false;          // this word does
@@ -454,6 +596,6 @@ std::string without_quotes(std::string text) {
   return quoted ? text.substr(1, text.size() - 2) : text;
 }
 
-ShellText shell_words(const std::string& text, const ShellVariables& given) { return Script(text, given).read(); }
+ShellText shell_words(const std::string& text, const std::string& file_name, const ShellVariables& given) { return Script(text, file_name, given).read(); }
 
 }  // namespace rehearse::importers

@@ -48,6 +48,13 @@ inline std::string fate(const Imported& i, const std::string& name) {
   return out.empty() ? "-" : out;
 }
 
+/// What the report says of a key that was used; "" where it was not.
+inline std::string note_of(const Imported& i, const std::string& name) {
+  for (const auto& n : i.report.used)
+    if (n.key == name) return n.note;
+  return {};
+}
+
 /// Every leaf of the file stands in exactly one list of the report.
 inline void expect_complete(const Imported& i, const config::Value& v, const std::string& path = {}) {
   if (v.is_map() && !v.entries().empty()) {

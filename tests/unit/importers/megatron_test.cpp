@@ -1,4 +1,7 @@
 // Megatron-LM's arguments in each of their forms. Names and defaults: megatron/training/arguments.py of August 2026.
+#include <filesystem>
+#include <fstream>
+
 #include "sim/config/document.h"
 #include "sim/importers/argument_text.h"
 #include "sim/importers/list_expression.h"
@@ -849,6 +852,99 @@ TEST(CommandLine, ArithmeticAndDefaults) {
   EXPECT_EQ(v.find("c")->text(), "9");
   EXPECT_EQ(v.find("d")->text(), "$UNKNOWN");
   EXPECT_NE(v.find("e")->text(), "0");
+}
+
+const std::string kSmallGpt = "pretrain_gpt.py --num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 64 --bf16 --vocab-size 50257";
+
+// #SBATCH lines say how many nodes and processes take part where no launcher does; sbatch reads them up to the first command.
+TEST(Megatron, BatchLinesSayHowManyNodesTakePart) {
+  const std::string lines = "#!/bin/bash\n#SBATCH -J job --nodes=16   # 16 of them\n#SBATCH --ntasks-per-node 4\n#SBATCH --gres=gpu:a100:4\n";
+  const std::string text = lines + "srun python " + kSmallGpt + "\n#SBATCH --nodes=2\n";
+  const Imported i = import_text(text, "job.sh", "megatron", eight_gpus());
+  EXPECT_EQ(key(i, "cluster.nodes"), "16");
+  EXPECT_EQ(key(i, "cluster.gpus_per_node"), "4");
+  EXPECT_EQ(find_dotted(i.keys, "cluster.nodes")->at().line, 2);
+  expect_complete(i, parse_command_line(text, "job.sh"));
+  Context c = eight_gpus();
+  c.scenario = config::parse_document("cluster: {nodes: 2}", "s.yaml").root;
+  const Imported own = import_text(text, "job.sh", "megatron", c);
+  EXPECT_NE(note_of(own, "sbatch_nodes").find("cluster.nodes = 2 of the scenario"), std::string::npos);
+}
+
+TEST(Megatron, LaunchersArgumentsStandAboveBatchLines) {
+  const std::string lines = "#SBATCH -N16\n#SBATCH --gpus-per-node=8\n";
+  const auto nodes = [&](const std::string& launcher) { return key(import_text(lines + launcher + kSmallGpt, "job.sh", "megatron", eight_gpus()), "cluster.nodes"); };
+  EXPECT_EQ(nodes("torchrun --nnodes 2 --nproc_per_node 8 "), "2");
+  EXPECT_EQ(nodes("torchrun --nnodes $SLURM_JOB_NUM_NODES --nproc_per_node 8 "), "16");   // Slurm's own variable
+  EXPECT_EQ(nodes("torchrun --nnodes $SOMETHING --nproc_per_node 8 "), "16");
+}
+
+TEST(Megatron, BatchVariables) {
+  const config::Value v = parse_command_line("#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\nrun --a $SLURM_NNODES --b $((SLURM_NTASKS / 2)) --c ${SLURM_NTASKS_PER_NODE:-1}", "job.sh", {});
+  EXPECT_EQ(v.find("a")->text(), "4");
+  EXPECT_EQ(v.find("b")->text(), "16");
+  EXPECT_EQ(v.find("c")->text(), "8");
+  EXPECT_EQ(parse_command_line("#SBATCH --nodes=4\nrun --a $SLURM_NNODES", "job.sh", {{"SLURM_NNODES", "2"}}).find("a")->text(), "2");
+}
+
+// A script's arguments may stand in files that it sources, which are found beside it however their names are written.
+class SourcedFiles : public testing::Test {
+ protected:
+  SourcedFiles() {
+    std::filesystem::create_directories(folder_ / "models");
+    write("models/m.sh", "N=8\nMODEL_ARGS=(\n  --num-layers $N --hidden-size 1024\n)\n. ./more.sh\n");
+    write("more.sh", "--num-attention-heads 16\nsource models/m.sh\n");
+  }
+  ~SourcedFiles() override { std::filesystem::remove_all(folder_); }
+  void write(const std::string& name, const std::string& text) { std::ofstream(folder_ / name) << text; }
+  config::Value read(const std::string& line) { return parse_command_line(line + "\nrun ${MODEL_ARGS[@]} --depth $N --bf16\n", (folder_ / "job.sh").string()); }
+  std::filesystem::path folder_ = std::filesystem::path(testing::TempDir()) / "rehearse_sourced_files";
+};
+
+TEST_F(SourcedFiles, AreReadWhereTheyAreSourced) {
+  for (const char* line : {"source models/m.sh", ". ./models/m.sh", "source \"$(dirname \"$0\")/models/m.sh\"",
+                           "SCRIPT_DIR=\"$(cd -- \"$(dirname -- \"${BASH_SOURCE[0]}\")\" &>/dev/null && pwd)\"\nsource \"${SCRIPT_DIR}/models/m.sh\"", "P=$(realpath $0)\nsource $(dirname $P)/models/m.sh", ". `pwd`/models/m.sh"}) {
+    const config::Value v = read(line);
+    ASSERT_NE(v.find("num_layers"), nullptr) << line;
+    EXPECT_EQ(v.find("num_layers")->text(), "8");
+    EXPECT_EQ(v.find("depth")->text(), "8") << line;
+    EXPECT_EQ(v.find("num_attention_heads")->text(), "16") << line;
+    EXPECT_NE(v.find("bf16"), nullptr);
+    EXPECT_TRUE(v.find("num_layers")->at().file.ends_with("models/m.sh"));
+    EXPECT_EQ(v.find("num_layers")->at().line, 3);
+  }
+  EXPECT_EQ(read("source models/m.sh").find("source")->find("models/m.sh")->text(), "");   // its own cycle is cut
+}
+
+TEST_F(SourcedFiles, ThatCannotBeReadAreReported) {
+  write("job.sh", "source ~/.bashrc\nsource gone.sh\nsource $WHERE/x.sh\nsource models/m.sh\n" + kSmallGpt);
+  const Imported i = import_file(folder_ / "job.sh", "megatron", eight_gpus());
+  EXPECT_EQ(fate(i, "source.gone.sh"), "not understood");
+  EXPECT_EQ(fate(i, "source.$WHERE/x.sh"), "not understood");
+  EXPECT_EQ(fate(i, "source.~/.bashrc"), "ignored");
+  EXPECT_EQ(fate(i, "source.models/m.sh"), "used");
+  EXPECT_NE(i.report.not_understood.front().note.find("sourced file not read: it is not there"), std::string::npos);
+}
+
+// Source: THUDM/slime, scripts/models/deepseek-v3.sh.
+TEST(CommandLine, CountedLoopsFillArrays) {
+  const std::string text = "N=\"${LAYERS:-5}\"\nK=2\narr=()\nfor ((i=0; i<N; i++)); do\n  if (( i < K )); then\n    arr+=(0)\n  else\n    arr+=(1)\n  fi\ndone\n\nprintf -v FREQ \"[%s]\" \"$(IFS=', '; echo \"${arr[*]}\")\"\nrun --freq \"$FREQ\" --bf16\n";
+  EXPECT_EQ(parse_command_line(text, "job.sh").find("freq")->text(), "[0,0,1,1,1]");
+  EXPECT_EQ(parse_command_line(text, "job.sh", {{"LAYERS", "3"}}).find("freq")->text(), "[0,0,1]");
+  EXPECT_NE(parse_command_line(text, "job.sh").find("bf16"), nullptr);
+  const auto freq = [](const std::string& head, const std::string& body) { return parse_command_line("a=()\nfor " + head + "; do " + body + "; done\nF=\"[$(IFS=,; echo \"${a[*]}\")]\"\nrun --freq $F", "job.sh").find("freq")->text(); };
+  EXPECT_EQ(freq("((i = 1; i <= 6; i += 2))", "a+=($i)"), "[1,3,5]");
+  EXPECT_EQ(freq("((i=0; i<4; ++i))", "for x in p q; do echo $x; done; [ $i -eq 2 ]; a+=(7)"), "[7,7,7,7]");   // a loop inside
+  EXPECT_EQ(freq("((i=0; i<0; i++))", "a+=(1)"), "[]");
+  EXPECT_NE(freq("((i=0; i<M; i++))", "a+=(1)"), "[1,1]");   // M is nobody's
+}
+
+TEST(Megatron, LayersThatStagesDoNotDivide) {
+  const auto error = [](const std::string& more) { return error_of([&] { import_text("torchrun --nproc_per_node 8 --nnodes 1 " + kSmallGpt + more, "job.sh", "megatron", eight_gpus()); }); };
+  EXPECT_NE(error(" --pipeline-model-parallel-size 3").find("8 layers do not divide over 3 stages"), std::string::npos);
+  EXPECT_EQ(error(" --pipeline-model-parallel-size 4"), "");
+  EXPECT_EQ(error(" --pipeline-model-parallel-size 3 --decoder-first-pipeline-num-layers 2"), "");
+  EXPECT_NE(error(" --pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 22").find("hold 22 of 8 layers"), std::string::npos);
 }
 
 }  // namespace
