@@ -45,6 +45,7 @@ class Accelerate {
 
   void read_machines() {
     const auto processes = in_.integer("num_processes", between(1, 1 << 24)), machines = in_.integer("num_machines", between(1, 100000));
+    if (type_ == "NO" && in_.has("distributed_type")) return read_one_process();
     world_ = in_.context().gpus;
     if (in_.stated("cluster.nodes") || in_.stated("cluster.gpus_per_node")) {
       for (const char* key : {"num_processes", "num_machines"})
@@ -59,6 +60,17 @@ class Accelerate {
     if (each > 72) return in_.complain("num_processes", fmt::format("{} processes on one machine are more GPUs than any has", each), "num_processes counts all machines: is num_machines right?");
     in_.set("cluster.gpus_per_node", std::to_string(each), "num_processes", fmt::format("{} on {} machines", *processes, machines.value_or(1)));
     world_ = *processes;
+  }
+
+  /// Whatever num_processes says. Source: accelerate commands/launch.py, launch_command: simple_launcher, which starts the script once.
+  void read_one_process() {
+    for (const char* key : {"num_processes", "num_machines"})
+      if (in_.has(key)) in_.use(key, "distributed_type NO starts one process on one GPU");
+    in_.assume("cluster.nodes", "1", "distributed_type is NO: one process");
+    in_.assume("cluster.gpus_per_node", "1", "distributed_type is NO: one process on one GPU");
+    const auto nodes = in_.stated_integer("cluster.nodes"), gpus = in_.stated_integer("cluster.gpus_per_node");
+    if (nodes.value_or(1) != 1 || gpus.value_or(1) != 1) in_.complain("distributed_type", "NO starts one process on one GPU, but the scenario states more of them", "Use MULTI_GPU, or leave out cluster.nodes and cluster.gpus_per_node");
+    world_ = 1;
   }
 
   void read_precision() {

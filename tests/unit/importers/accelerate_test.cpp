@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "sim/config/document.h"
 #include "sim/importers/readers.h"
 #include "tests/unit/importers/helpers.h"
 
@@ -202,6 +203,19 @@ TEST(Accelerate, WhatIsNoGpuTrainingIsRefused) {
   EXPECT_TRUE(has(refused("distributed_type: NO\nmixed_precision: bf15\n"), "'bf15' is no precision"));
   EXPECT_TRUE(has(refused(kHead + "distributed_type: MULTI_GPU\n", Context{}), "the batch is in the training script"));
   EXPECT_TRUE(has(refused("distributed_type: MULTI_GPU\nnum_processes: 7\nnum_machines: 2\n"), "7 processes do not divide over 2 machines"));
+}
+
+// Source: accelerate commands/launch.py, simple_launcher, which distributed_type NO ends up in whatever num_processes says.
+TEST(Accelerate, WithoutDistributionThereIsOneProcess) {
+  Context c = eight_gpus();
+  c.scenario = config::parse_document("training: {micro_batch_size: 2}", "s.yaml").root;
+  for (const char* word : {"'NO'", "NO"}) {
+    const Imported i = import_text(std::string("compute_environment: LOCAL_MACHINE\ndistributed_type: ") + word + "\nmixed_precision: bf16\nnum_machines: 1\nnum_processes: 8\n", "a.yaml", "accelerate", c);
+    EXPECT_EQ(key(i, "cluster.nodes"), "1");
+    EXPECT_EQ(key(i, "cluster.gpus_per_node"), "1");
+    EXPECT_EQ(key(i, "training.global_batch_size"), "2");
+    EXPECT_EQ(fate(i, "num_processes"), "used");
+  }
 }
 
 }  // namespace
