@@ -365,15 +365,18 @@ class Torchtitan {
 
   void read_rest() {
     const char* compile = spelling({"compile.enable", "training.compile"});
-    const bool on = in_.flag(compile).value_or(false);
-    bool loss = true;
-    if (const config::Value* v = in_.find("compile.components")) loss = std::any_of(v->items().begin(), v->items().end(), [](const config::Value& item) { return item.text() == "loss"; });
+    // Source: models/llama3/infra/parallelize.py: compile.enable and "model" in compile.components; components/loss.py, the same with "loss".
+    const config::Value* parts = in_.find("compile.components");
+    const auto names = [&](const char* part) { return parts == nullptr || std::any_of(parts->items().begin(), parts->items().end(), [&](const config::Value& item) { return item.text() == part; }); };
+    const bool asked = in_.flag(compile).value_or(false), on = asked && names("model"), loss = names("loss");
     // Files were TOML until 2026-02 (9810191bb).
     const bool now = in_.root().find("model_spec") != nullptr;
     const std::string framework = !on ? now ? "torchtitan" : "torchtitan-2025" : !loss || std::string_view(compile) != "compile.enable" ? "torchtitan-compile-2024" : now ? "torchtitan-compile" : "torchtitan-2025-compile";
     if (compile == std::string_view("compile.enable") && in_.has("training.compile")) in_.ignore("training.compile", "an early name of compile.enable, which is given too");
-    if (in_.has(compile)) in_.set("training.framework", framework, compile);
+    if (in_.has(compile)) in_.set("training.framework", framework, compile, asked && !on ? "compile.components leaves out the model" : "");
     else in_.assume("training.framework", framework, "the file is torchtitan's; compile is off unless given");
+    if (asked && !on && loss && !now) in_.set("training.cross_entropy", "compiled", "compile.components", "the loss alone is compiled");
+    else if (asked && !on) in_.use("compile.components", loss ? "the loss alone is compiled, which is simulated as if it were not" : "nothing that is simulated is compiled");
     if (const auto stops = in_.flag("activation_checkpoint.early_stop")) {
       if (on) in_.use("activation_checkpoint.early_stop", "of what is compiled nothing runs that nobody reads");
       else in_.set("profile.early_stop_recompute", *stops ? "true" : "false", "activation_checkpoint.early_stop");

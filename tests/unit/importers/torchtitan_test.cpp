@@ -329,5 +329,16 @@ TEST(TorchtitanJson, AModelThatWasChangedIsNoLongerItsFlavor) {
   EXPECT_TRUE(has(error_of([] { read_json(json_with(R"("dim": 4096)", R"("dim": 2048)")); }), "the file's model is 2048 wide, llama-3-8b is 4096"));
 }
 
+// Source: torchtitan models/llama3/infra/parallelize.py: blocks are compiled where "model" is in compile.components.
+TEST(TorchtitanToml, ALossAloneThatIsCompiled) {
+  std::string text = kToml;
+  const std::string both = "components = [\"model\", \"loss\"]";
+  text.replace(text.find(both), both.size(), "components = [\"loss\"]");
+  const Imported i = toml(text);
+  EXPECT_EQ(key(i, "training.framework"), "torchtitan-2025");
+  EXPECT_EQ(key(i, "training.cross_entropy"), "compiled");
+  EXPECT_EQ(fate(i, "compile.components"), "used");
+}
+
 }  // namespace
 }  // namespace rehearse::importers::torchtitan_test
