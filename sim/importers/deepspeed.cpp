@@ -189,6 +189,7 @@ class DeepSpeed {
 
   void read_offload() {
     std::string section;  // whose options decide, where both are offloaded
+    const bool states_stay = in_.word("zero_optimization.offload_optimizer.device").value_or("none") == "none" && !in_.flag("zero_optimization.cpu_offload").value_or(false) && !in_.stated("memory.offload.optimizer");
     for (const std::string part : {"param", "optimizer"}) {
       const std::string here = "zero_optimization.offload_" + part, key = here + ".device";
       const std::string old = part == "optimizer" ? "zero_optimization.cpu_offload" : "zero_optimization.cpu_offload_param";
@@ -198,6 +199,10 @@ class DeepSpeed {
       if (device != "cpu" && device != "nvme") {
         in_.complain(by, fmt::format("'{}' is no place to offload to", device), "Use none, cpu or nvme");
         continue;
+      }
+      if (part == "param" && states_stay) {
+        in_.refuse(by, "weights in host memory while the optimizer's states stay on the GPU", "Add offload_optimizer, or set memory.offload.optimizer: " + device + ", or keep the weights: " + how_to_leave_out("zero_optimization.offload_param"));
+        return;
       }
       in_.set(part == "optimizer" ? "memory.offload.optimizer" : "memory.offload.parameters", device, by);
       section = here;

@@ -1,4 +1,5 @@
 // DeepSpeed's JSON. Keys, defaults and the batch rule: deepspeed.ai/docs/config-json and runtime/config.py of 0.19.5.
+#include "sim/config/document.h"
 #include "sim/importers/readers.h"
 #include "tests/unit/importers/helpers.h"
 
@@ -339,6 +340,17 @@ TEST(DeepSpeedOffload, PlacesPinningAndPipelining) {
   EXPECT_EQ(key(read(bare), "memory.offload.pinned"), "true");
   EXPECT_EQ(key(read(bare), "memory.offload.optimizer"), "cpu");
   EXPECT_TRUE(has(refused(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "gpu"}}})"), "'gpu' is no place to offload to"));
+}
+
+// DeepSpeed takes it, and keeps the optimizer's states on the GPU.
+TEST(DeepSpeed, WeightsAloneInHostMemoryAreNotSimulated) {
+  const std::string text = "{\n\"train_batch_size\": 8, \"bf16\": {\"enabled\": true},\n\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"cpu\"}}}";
+  const Imported i = read(text);
+  EXPECT_EQ(fate(i, "zero_optimization.offload_param.device"), "not simulated");
+  EXPECT_EQ(i.unsimulated.at(0).at.line, 3);
+  Context c = eight_gpus();
+  c.scenario = config::parse_document("memory: {offload: {optimizer: cpu}}", "s.yaml").root;
+  EXPECT_EQ(key(import_text(text, "ds.json", "deepspeed", c), "memory.offload.parameters"), "cpu");
 }
 
 }  // namespace
