@@ -89,7 +89,7 @@ bool stages_are_between(const Degrees& degrees, std::string_view order);
 /// Every reason why these degrees cannot be laid out on `world_size` ranks, with the nearest legal values as
 /// the fix. Keys are the scenario's ("parallelism.tensor"); the caller fills in where they stand. `order` ""
 /// means Megatron's.
-std::vector<Diagnostic> problems_of(const Degrees& degrees, int world_size, std::string_view order = {});
+std::vector<Diagnostic> problems_of(const Degrees& degrees, int world_size, std::string_view order = {}, int gpus_per_node = 0);
 
 /// The data-parallel degree that fills the world, if tensor x context x pipeline divides it.
 std::optional<int> data_degree_to_fill(const Degrees& degrees, int world_size);

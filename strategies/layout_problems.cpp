@@ -117,7 +117,7 @@ bool stages_are_between(const Degrees& d, std::string_view order) {
   return d.pipeline > 1 && before > 1 && before < d.tensor * d.context * d.data;
 }
 
-std::vector<Diagnostic> problems_of(const Degrees& d, int world_size, std::string_view order) {
+std::vector<Diagnostic> problems_of(const Degrees& d, int world_size, std::string_view order, int gpus_per_node) {
   std::vector<Diagnostic> out;
   const std::array<Factor, 6> all{{{"tensor", d.tensor},
                                    {"context", d.context},
@@ -140,7 +140,13 @@ std::vector<Diagnostic> problems_of(const Degrees& d, int world_size, std::strin
 
   const std::vector<Factor> model{{"tensor", d.tensor}, {"context", d.context}, {"pipeline", d.pipeline}};
   const int per_replica = d.tensor * d.context * d.pipeline;
-  if (world_size % per_replica != 0) {
+  if (per_replica > world_size) {
+    const Factor& largest = *std::max_element(model.begin(), model.end(), [](const Factor& a, const Factor& b) { return a.value < b.value; });
+    const std::string nodes = gpus_per_node > 0 ? fmt::format(" on {0} nodes of {1} (cluster.nodes: {0}; import: --nodes {0})", (per_replica + gpus_per_node - 1) / gpus_per_node, gpus_per_node) : "";
+    out.push_back(problem(fmt::format("parallelism.{}", largest.name),
+                          fmt::format("{} does not divide {} GPUs: one replica takes {}", product_of(model), world_size, per_replica),
+                          fmt::format("Use {} GPUs{}, or {}.", per_replica, nodes, ways_to_divide(model, world_size))));
+  } else if (world_size % per_replica != 0) {
     out.push_back(problem(key_of_degrees(model),
                           fmt::format("{} does not divide {} GPUs", product_of(model), world_size),
                           fmt::format("Use {}.", ways_to_divide(model, world_size))));

@@ -181,7 +181,7 @@ void resolve_degrees(const ParallelismSection& p, Scenario& s, const config::Pro
   s.strategy.parallelism.sequence_parallel = p.sequence_parallel;
   s.strategy.parallelism.overlap_tensor = p.overlap_tensor;
   s.strategy.parallelism.order = p.order;
-  for (Diagnostic& problem : st::problems_of(d, s.gpus(), p.order)) out.push_back(given.diagnostic(problem.key, problem.problem, problem.fix));
+  for (Diagnostic& problem : st::problems_of(d, s.gpus(), p.order, s.cluster.gpus_per_node)) out.push_back(given.diagnostic(problem.key, problem.problem, problem.fix));
 }
 
 /// What the user measured, of the groups that these degrees make.
@@ -359,7 +359,7 @@ std::vector<Diagnostic> attention_kernel_problems(const Scenario& s) {
 }  // namespace
 
 std::vector<Diagnostic> problems_of(const Scenario& s) {
-  std::vector<Diagnostic> out = st::problems_of(s.strategy.parallelism.degrees, s.gpus(), s.strategy.parallelism.order);
+  std::vector<Diagnostic> out = st::problems_of(s.strategy.parallelism.degrees, s.gpus(), s.strategy.parallelism.order, s.cluster.gpus_per_node);
   if (!s.cluster.gpu.peak.contains(product_format(s.strategy.training.precision))) {
     std::string known;
     for (const auto& [format, rate] : s.cluster.gpu.peak) known += (known.empty() ? "" : ", ") + std::string(name_of(format));

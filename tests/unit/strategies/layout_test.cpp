@@ -155,6 +155,11 @@ TEST(LayoutProblems, SayWhatDoesNotFitAndWhatWould) {
   EXPECT_EQ(problems_of({.context = 3}, 8).at(0).key, "parallelism.context");  // it alone is wrong
   EXPECT_EQ(problems[0].fix, "Use tensor 2 or 4.");
 
+  const auto larger = problems_of({.tensor = 8, .pipeline = 16}, 8, {}, 8);
+  EXPECT_EQ(larger.at(0).key, "parallelism.pipeline");
+  EXPECT_EQ(larger[0].problem, "tensor 8 x pipeline 16 does not divide 8 GPUs: one replica takes 128");
+  EXPECT_EQ(larger[0].fix, "Use 128 GPUs on 16 nodes of 8 (cluster.nodes: 16; import: --nodes 16), or pipeline 1.");
+
   const auto data = problems_of({.tensor = 2, .data = 3}, 8);
   ASSERT_EQ(data.size(), 1u);
   EXPECT_EQ(data[0].key, "parallelism.data");
