@@ -69,6 +69,13 @@ std::string coverage_text(const Accuracy& a) {
   return out;
 }
 
+std::string first_few(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 3;
+  std::string out;
+  for (std::size_t i = 0; i < std::min(kMost, names.size()); ++i) out += (i == 0 ? "" : ", ") + names[i];
+  return names.size() > kMost ? out + ", ..." : out;
+}
+
 }  // namespace
 
 std::string accuracy_text(const Accuracy& a, int worst) {
@@ -88,11 +95,11 @@ std::string accuracy_text(const Accuracy& a, int worst) {
   out += fmt::format("dense rows simulated: {} of {} ({:.1f} %)\n", all.dense_simulated, all.dense, 100.0 * all.dense_simulated / std::max(1, all.dense));
 
   const auto list = [&](const char* title, const auto& texts_of) {
-    std::map<std::string, int> counts;
+    std::map<std::string, std::vector<std::string>> rows;   // text -> names
     for (const RowOutcome& r : a.rows)
-      for (const std::string& text : texts_of(r)) ++counts[text];
-    if (!counts.empty()) out += fmt::format("\n{}:\n", title);
-    for (const auto& [text, count] : counts) out += fmt::format("{:>6}  {}\n", count, text);
+      for (const std::string& text : texts_of(r)) rows[text].push_back(r.row_id);
+    if (!rows.empty()) out += fmt::format("\n{}:\n", title);
+    for (const auto& [text, names] : rows) out += fmt::format("{:>6}  {} ({})\n", names.size(), text, first_few(names));
   };
   using Texts = std::vector<std::string>;
   list("not simulated", [](const RowOutcome& r) { return r.simulated ? Texts{} : Texts{r.reason}; });

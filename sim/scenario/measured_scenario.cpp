@@ -98,6 +98,8 @@ class RowScenario {
     profile_ = choice.name;
     if (!choice.note.empty()) s_.notes.push_back(choice.note);
     if (choice.guessed) run_.guessed_profile = choice.note;
+    if (profile_.starts_with("torchtitan-2025") && cell(row_, "framework") == "torchtitan" && !contains(note_ + source_ + cell(row_, "framework_version"), "202"))
+      run_.cell_notes.push_back(fmt::format("framework 'torchtitan' without a date is read as {}: write torchtitan 2026 into the column note where it is newer", profile_));
     gpu_ = gpu_of(row_);
     if (auto other = gpu_of_stated_memory(row_, gpu_)) {
       s_.notes.push_back(fmt::format("GPU taken as {}: the memory that its source gives is not {}'s", *other, gpu_));

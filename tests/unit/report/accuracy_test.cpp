@@ -33,6 +33,16 @@ TEST(Accuracy, KindsOfMemoryAreSummedUpApart) {
   EXPECT_NE(accuracy_text(a, 0).find("memory, reserved: 1 row, MAPE 10.0 %"), std::string::npos) << accuracy_text(a, 0);
 }
 
+// A reason is of use where it says of which rows.
+TEST(Accuracy, ReasonsNameTheirRows) {
+  Accuracy a;
+  a.sources = {{.name = "all"}};
+  for (const char* id : {"a", "b", "c", "d"}) a.rows.push_back({.row_id = id, .source = "one", .simulated = false, .reason = "no data"});
+  a.rows.push_back({.row_id = "e", .source = "one", .simulated = true, .cell_notes = {"recompute 'selctive' is no word"}});
+  EXPECT_NE(accuracy_text(a, 0).find("     4  no data (a, b, c, ...)\n"), std::string::npos);
+  EXPECT_NE(accuracy_text(a, 0).find("     1  recompute 'selctive' is no word (e)\n"), std::string::npos);
+}
+
 RowOutcome timed(double measured, double predicted) {
   RowOutcome r{.source = "one", .simulated = true};
   r.facets = {{"profile", "plain"}};
