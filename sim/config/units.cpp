@@ -119,6 +119,14 @@ Quantity read_quantity(std::string_view text, Dimension dimension) {
     const bool bits = dimension == Dimension::bytes || dimension == Dimension::rate;
     out.problem += bits ? " (B is bytes, b is bits)" : " (upper and lower case differ)";
   }
+  if (dimension == Dimension::bytes && name.size() > 1 && name.ends_with('b') && (name.size() == 2 || (name[0] >= 'A' && name[0] <= 'Z')) && !candidates.empty()) {   // of bits it would be an eighth
+    out.fix = fmt::format("Write {} for bytes, or an eighth of it, {}, for bits", number + " " + candidates[0], config::number_text(prefix.number->to_double() / 8) + " " + candidates[0]);
+    return out;
+  }
+  if (dimension == Dimension::bytes && name.empty()) {
+    out.fix = fmt::format("Write {}", joined({"GiB", "GB", "MiB", "MB"}, number + " ", " or "));
+    return out;
+  }
   out.fix = candidates.empty() ? fmt::format("Use one of {}", joined(names_of(scale), "", " or "))
                                : fmt::format("Write {}", joined(candidates, number + " ", " or "));
   return out;

@@ -227,7 +227,7 @@ TEST(Fields, TrapsOfYaml) {
 TEST(Fields, QuantitiesNeedUnitsAndSign) {
   const std::string head = "training: {sequence_length: 1}\nhost: {";
   EXPECT_EQ(mistakes(head + "bucket: 80}\n"),
-            "a.yaml:2:16: host.bucket: needs a size: '80' has no unit. Write 80 GiB or 80 GB");
+            "a.yaml:2:16: host.bucket: needs a size: '80' has no unit. Write 80 GiB, 80 GB, 80 MiB or 80 MB");
   EXPECT_EQ(words_of({.minimum = 1024, .maximum = {}}, "B"), "at least 1024 B");
   EXPECT_EQ(words_of({.minimum = 0, .maximum = 2}, "s"), "between 0 and 2 s");
   EXPECT_EQ(mistakes(head + "bucket: 0 B}\n"), "a.yaml:2:16: host.bucket: must be greater than 0, not 0 B");

@@ -59,7 +59,8 @@ TEST(Units, RatesTimesAndTheRest) {
 }
 
 TEST(Units, MissingAndMisspeltUnits) {
-  EXPECT_EQ(refusal(parse_bytes("80")), "'80' has no unit. Write 80 GiB or 80 GB");
+  EXPECT_EQ(refusal(parse_bytes("80")), "'80' has no unit. Write 80 GiB, 80 GB, 80 MiB or 80 MB");
+  EXPECT_EQ(refusal(parse_bytes("100 Mb")), "'Mb' is not a unit of size (B is bytes, b is bits). Write 100 MB for bytes, or an eighth of it, 12.5 MB, for bits");
   EXPECT_EQ(refusal(parse_bytes("80G")), "'G' is not a unit of size. Write 80 GB or 80 GiB");
   EXPECT_EQ(refusal(parse_bytes("80 Gi")), "'Gi' is not a unit of size. Write 80 GiB");
   EXPECT_EQ(refusal(parse_bytes("4 KB")),
@@ -68,7 +69,7 @@ TEST(Units, MissingAndMisspeltUnits) {
             "'K' is not a unit of size (k is 1000, Ki is 1024). Write 4 kB or 4 KiB");
   EXPECT_EQ(refusal(parse_bytes("4k")),
             "'k' is not a unit of size (k is 1000, Ki is 1024). Write 4 kB or 4 KiB");
-  EXPECT_EQ(refusal(parse_bytes("80 Gb")), "'Gb' is not a unit of size (B is bytes, b is bits). Write 80 GB");
+  EXPECT_EQ(refusal(parse_bytes("80 Gb")), "'Gb' is not a unit of size (B is bytes, b is bits). Write 80 GB for bytes, or an eighth of it, 10 GB, for bits");
   EXPECT_EQ(refusal(parse_bytes("80 gib")),
             "'gib' is not a unit of size (B is bytes, b is bits). Write 80 GiB");
   EXPECT_EQ(refusal(parse_bytes("12 bytes")), "'bytes' is not a unit of size. Write 12 B");
