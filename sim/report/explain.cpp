@@ -84,7 +84,7 @@ std::string schedule_legend(const st::PipelineProgram& program) {
 std::string explain_schedule(const Scenario& s, const Result&) {
   const scenario::Scenario timed = scenario::wants_pass_times(s) ? scenario::with_pass_times(s) : s;
   const st::PipelineProgram program = st::schedule_of(timed.strategy);
-  std::string text = fmt::format("{}: {}, {}, {}\n", program.name, counted(program.stages(), "stage"), counted(program.virtual_stages, "virtual stage"), counted(program.micro_batches, "micro-batch", "micro-batches"));
+  std::string text = fmt::format("{}: {}, {}{}\n", program.name, counted(program.stages(), "stage"), program.virtual_stages > program.stages() ? counted(program.virtual_stages, "virtual stage") + ", " : "", counted(program.micro_batches, "micro-batch", "micro-batches"));
   const st::PassTimes& times = timed.strategy.pipeline.times;
   for (std::size_t r = 0; r < times.forward.size(); ++r)
     text += fmt::format("stage {}: forward {:.3f} ms, input gradients {:.3f} ms, weight gradients {:.3f} ms\n", r, times.forward[r] * 1e-9, times.input_gradient[r] * 1e-9, times.weight_gradient[r] * 1e-9);

@@ -64,7 +64,7 @@ std::string kernels_text(const plan::Plan& plan, const executor::CostTable& cost
     sum += time(k) * counts.kernels[k];
   }
   if (table.empty()) return {};
-  return table.text(0) + fmt::format("  kernels in all: {} (alone; * outside the sizes that the parameters were measured on{})\n", picoseconds_text(sum), measured ? "; m near kernels measured on this GPU" : "");
+  return table.text(0, Table::Names::whole) + fmt::format("  kernels in all: {} (alone; * outside the sizes that the parameters were measured on{})\n", picoseconds_text(sum), measured ? "; m near kernels measured on this GPU" : "");
 }
 
 double bus_factor(CollectiveKind kind, int ranks) {

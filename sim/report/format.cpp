@@ -119,7 +119,7 @@ void Table::add(std::vector<std::string> row) {
   rows_.push_back(std::move(row));
 }
 
-std::string Table::text(std::size_t indent) const {
+std::string Table::text(std::size_t indent, Names names) const {
   const std::size_t columns = rows_[0].size();
   std::vector<std::size_t> width(columns, 0);
   for (const auto& row : rows_)
@@ -128,7 +128,7 @@ std::string Table::text(std::size_t indent) const {
   std::size_t total = indent + kGap * (columns - 1);
   for (std::size_t w : width) total += w;
   // The widest column of words gives way first.
-  while (total > kWidth) {
+  while (total > kWidth && names == Names::may_be_cut) {
     std::size_t widest = columns;
     for (std::size_t c = 0; c < columns; ++c)
       if (left_[c] && width[c] > kLeast && (widest == columns || width[c] > width[widest])) widest = c;

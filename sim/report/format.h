@@ -49,7 +49,9 @@ class Table {
   void add(std::vector<std::string> row);
   bool empty() const { return rows_.size() == 1; }
   /// Lines that end in '\n', indented. A first or middle left-aligned column is shortened when a line would pass kWidth.
-  std::string text(std::size_t indent = 2) const;
+  /// Names::whole keeps what tells rows apart: lines may be longer than the screen.
+  enum class Names { may_be_cut, whole };
+  std::string text(std::size_t indent = 2, Names names = Names::may_be_cut) const;
 
  private:
   std::vector<std::vector<std::string>> rows_;

@@ -4,7 +4,9 @@ for stage in scenario model layout schedule plan costs timeline memory; do
   expect 0 explain small.yaml --stage $stage; silent_err
   checks=$((checks + 1)); [ -s out ] || complain "explain --stage $stage prints nothing"
 done
-expect 0 explain small.yaml --stage costs; prints "TFLOPS"; prints "GB/s"; prints "all_gather"; narrow out
+expect 0 explain small.yaml --stage costs; prints "TFLOPS"; prints "GB/s"; prints "all_gather"
+checks=$((checks + 1)); ! grep -q '^  [^ ].*\.\.\. ' out || complain "a name of explain --stage costs is cut"
+expect 0 explain small.yaml --stage schedule; checks=$((checks + 1)); ! grep -q "virtual stage" out || complain "virtual stages where there are none"
 
 expect 0 compare small.yaml --set-b memory.recompute=full; prints "memory.recompute"; prints "times faster"; narrow out
 expect 0 compare small.yaml small.yaml; prints "the same"
@@ -45,6 +47,7 @@ expect 0 framework show megatron-core; prints "kernel_host"
 expect 0 framework show huggingface-mixed; prints "Keys that are not named are those of huggingface."
 printf 'row_id,framework,gpu,n_gpus,model,seq_len,global_batch,micro_batch,step_time_s,precison,mine\na,torchtitan,h100-sxm,8,llama-3-8b,8192,16,1,2.5,bf16,x\nb,nobodys,h100-sxm,8,llama-3-8b,8192,16,1,2.5,bf16,x\n' >runs.csv
 expect 0 validate runs.csv; prints "runs.csv: precison (precision?)"; prints "runs.csv: mine"; prints "1  no profile of framework 'nobodys', simulated as"
+prints "(b)"; prints "framework 'torchtitan' without a date is read as torchtitan-2025"
 checks=$((checks + 1)); ! grep -q "over 0 sources" out || complain "a mean over no sources is shown"
 expect 0 validate runs.csv --json; prints '"unread_columns"'
 expect 0 validate "$scenarios"/../tests/accuracy/runs/rocm_tables.csv; checks=$((checks + 1)); ! grep -q "not read" out || complain "a column of the contract is said not to be read"
