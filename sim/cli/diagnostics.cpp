@@ -35,13 +35,20 @@ std::size_t offset_of(const std::string& line, int column) {
   return std::string::npos;
 }
 
+/// Words of a command end at a blank, values of YAML and JSON do not: a script, or an argument or something behind one.
+bool is_command(const std::string& file, const std::string& line, std::size_t begin) {
+  return file.ends_with(".sh") || line.compare(begin, 2, "--") == 0 || (" " + line.substr(0, begin)).find(" --") != std::string::npos;
+}
+
 /// Characters of the key or value that starts at `begin`: what the mark underlines.
-std::size_t token_length(const std::string& line, std::size_t begin) {
+std::size_t token_length(const std::string& file, const std::string& line, std::size_t begin) {
   std::size_t end;
   const char quote = line[begin];
   if (quote == '"' || quote == '\'') {
     const std::size_t close = line.find(quote, begin + 1);
     end = close == std::string::npos ? line.size() : close + 1;
+  } else if (is_command(file, line, begin)) {
+    end = std::min(line.find(' ', begin), line.size());
   } else if (quote == '[' || quote == '{') {
     end = begin + 1;
   } else {
@@ -71,7 +78,7 @@ std::string excerpt(const Diagnostic& d, const Paint& paint) {
   const std::string line = printable(d.excerpt);
   std::string text = paint.frame(pad + " |") + "\n" + paint.frame(number + " |") + " " + line + "\n" + paint.frame(pad + " |");
   const std::size_t begin = d.at.column > 0 ? offset_of(line, d.at.column) : std::string::npos;
-  if (begin != std::string::npos) text += " " + std::string(static_cast<std::size_t>(d.at.column) - 1, ' ') + paint.error(std::string(token_length(line, begin), '^'));
+  if (begin != std::string::npos) text += " " + std::string(static_cast<std::size_t>(d.at.column) - 1, ' ') + paint.error(std::string(token_length(d.at.file, line, begin), '^'));
   return text + "\n";
 }
 

@@ -37,6 +37,11 @@ expect 0 import titan.toml --cluster dgx-h100 -o titan.yaml; expect 0 run titan.
 printf 'distributed_type: FSDP\nmixed_precision: bf16\nnum_machines: 1\nnum_processes: 4\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n' >fsdp.yaml
 expect 2 import fsdp.yaml --model llama-3-8b --cluster dgx-h100 --sequence-length 2048; says "the batch is in the training script"
 expect 0 import fsdp.yaml --model llama-3-8b --cluster dgx-h100 --sequence-length 2048 --set training.micro_batch_size=1 -o fsdp_job.yaml; expect 0 run fsdp_job.yaml -q
+# The mark ends with the word of a script, and degrees beyond the cluster say how many nodes they take.
+printf 'torchrun --nnodes $NODES run.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --micro-batch-size 1 --bf16\n' >open.sh
+expect 2 import open.sh --framework megatron --cluster dgx-h100; says "open.sh:1:19"; checks=$((checks + 1)); grep -q '  \^\{6\}$' err || complain "the mark is not as long as the word"
+sed 's/--bf16/--bf16 --tensor-model-parallel-size 8 --pipeline-model-parallel-size 4/' run.sh >large.sh
+expect 2 import large.sh --cluster dgx-h100; says "large.sh:1:"; says "parallelism.tensor: tensor 8 x pipeline 4 does not divide 8 GPUs: one replica takes 32"; says "--nodes 4"
 # Branches of a script: bash is the oracle of which are taken.
 cat >branches.sh <<'SH'
 SIZE=$1
