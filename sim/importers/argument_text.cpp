@@ -54,10 +54,24 @@ std::string file_of(const std::string& path) { return path.substr(path.rfind('/'
 bool trains(const std::string& program) { return program.starts_with("pretrain") || program.starts_with("train") || program.starts_with("finetune"); }
 
 /// What programs beside training are called for, as far as their names tell.
-bool does_something_else(const std::string& program) {
-  for (const char* word : {"generat", "inference", "server", "preprocess", "convert", "quantize", "export", "eval"})
+bool does_something_else(const std::string& path) {
+  const std::string program = file_of(path);
+  for (const char* word : {"generat", "inference", "server", "preprocess", "convert", "quantize", "export", "eval", "prompt"})
     if (program.find(word) != std::string::npos) return true;
-  return false;
+  // Megatron's tasks/main.py and its like evaluate, prompt and fine-tune encoders.
+  return program == "main.py" && ("/" + path).find("/tasks/") != std::string::npos;
+}
+
+/// `python -m examples.inference.offline_inference`, or torchrun ... -m: a module is a program too.
+std::string module_path(const std::vector<ShellWord>& words, std::size_t i) {
+  if (words[i].text != "-m" || i + 1 >= words.size() || !words[i + 1].same_line) return {};
+  bool starts = false;
+  for (std::size_t j = i; j > 0 && words[j].same_line && !starts; --j) starts = file_of(words[j - 1].text).starts_with("python") || file_of(words[j - 1].text) == "torchrun";
+  if (!starts) return {};
+  std::string path = words[i + 1].text;
+  if (path.starts_with("torch.") || path.starts_with("-")) return {};
+  std::replace(path.begin(), path.end(), '.', '/');
+  return path + ".py";
 }
 
 bool is_name_character(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
@@ -93,7 +107,8 @@ Value parse_command_line(const std::string& text, const std::string& file_name, 
   for (std::size_t i = 0; i < words.size(); ++i) {
     const Place at = place(words[i]);
     const std::string file = file_of(words[i].text);
-    if (is_program(words[i]) && (training ? trains(file) : does_something_else(file))) out.set(kProgram, at, Value::scalar(file, false, at, kProgram));
+    if (const std::string module = module_path(words, i); !training && does_something_else(module)) out.set(kProgram, at, Value::scalar(file_of(module), false, at, kProgram));
+    if (is_program(words[i]) && (training ? trains(file) : does_something_else(words[i].text))) out.set(kProgram, at, Value::scalar(file == "main.py" ? words[i].text : file, false, at, kProgram));
     if (!is_flag(words[i])) continue;
     std::string flag = words[i].text;
     std::vector<Value> values;

@@ -18,6 +18,9 @@ inline constexpr const char* kBatchPrefix = "sbatch_";
 /// The files that a script sources: a map from their names to why they were not read, "" where they were.
 inline constexpr const char* kSourced = "source";
 
+/// In a YAML file of Megatron-Bridge: the names of its sections, which flat arguments lose.
+inline constexpr const char* kSections = "sections";
+
 /// Variables of a job's environment that change what a step does.
 inline constexpr std::array kEnvironment{"CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "NVTE_ALLOW_NONDETERMINISTIC_ALGO", "NVTE_CUTEDSL_FUSED_GROUPED_MLP", "NVTE_FUSED_ATTN",
                                          "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_NCCL_ENABLE_TIMING"};

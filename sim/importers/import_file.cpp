@@ -112,13 +112,16 @@ std::vector<Diagnostic> by_section(const std::vector<Diagnostic>& unsimulated) {
 
 std::vector<std::string> to_lines(const Imported& imported) {
   std::vector<std::string> lines;
+  std::vector<model::ImportNote> left_out, ignored;
+  for (const model::ImportNote& n : imported.report.ignored) (n.note == kLeftOut ? left_out : ignored).push_back(n);
   const auto list = [&](const char* heading, const std::vector<model::ImportNote>& notes) {
     if (!notes.empty()) lines.push_back(fmt::format("{} ({})", heading, notes.size()));
     for (const model::ImportNote& n : notes) lines.push_back(fmt::format("  {}: {}", n.key, n.note));
   };
   list("used", imported.report.used);
   list("assumed, the file does not say", imported.report.assumed);
-  list("ignored, changes neither time nor memory of a step", imported.report.ignored);
+  list("ignored, changes neither time nor memory of a step", ignored);
+  list("left out, whatever it changes", left_out);
   list("not understood", imported.report.not_understood);
   if (!imported.unsimulated.empty()) lines.push_back(fmt::format("not simulated yet ({})", imported.unsimulated.size()));
   for (const Diagnostic& d : by_section(imported.unsimulated)) lines.push_back(fmt::format("  {}: {}", d.key, d.problem));

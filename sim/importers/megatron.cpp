@@ -22,9 +22,10 @@ class Megatron {
       : layer_(megatron_layer(arguments)), dump_(arguments.find("consumed_train_samples") != nullptr || arguments.find("world_size") != nullptr), in_(arguments, context, megatron_vocabulary(dump_)) {}
 
   Imported read() {
-    const bool deepspeed = in_.has("deepspeed_config");
-    const char* early = deepspeed ? nullptr : early_argument();
-    if (early != nullptr) in_.assume("training.framework", "megatron-2021", fmt::format("{} is an argument of Megatron-LM before Megatron-Core", early));
+    const bool deepspeed = in_.has("deepspeed_config"), bridge = in_.has(kSections);
+    const char* early = deepspeed || bridge ? nullptr : early_argument();
+    if (bridge) in_.set("training.framework", "megatron-bridge", kSections, "sections of Megatron-Bridge: " + in_.word(kSections).value_or(""));
+    else if (early != nullptr) in_.assume("training.framework", "megatron-2021", fmt::format("{} is an argument of Megatron-LM before Megatron-Core", early));
     else in_.assume("training.framework", deepspeed ? "megatron-deepspeed" : "megatron-core", "the arguments are Megatron's");
     read_program();
     read_sourced();
@@ -127,7 +128,22 @@ class Megatron {
     in_.assume("training.global_batch_size", std::to_string(bounded_product({*micro, *ranks})), fmt::format("{} samples on {} data-parallel ranks, no accumulation", *micro, *ranks));
   }
 
+  /// mixed_precision by its name. Source: NVIDIA-NeMo/Megatron-Bridge src/megatron/bridge/recipes/common.py, _pretrain_common and _sft_common;
+  /// training/mixed_precision.py.
+  void read_bridge_precision() {
+    constexpr const char *kRecipe = "mixed_precision", *kWide = "grad_reduce_in_fp32";
+    const std::string word = in_.word(kRecipe).value_or("bf16_mixed");
+    const auto says = [&](const char* part) { return word.find(part) != std::string::npos; };
+    const char* format = says("nvfp4") ? "nvfp4" : says("mxfp8") ? "mxfp8" : says("fp8") ? "fp8" : word.starts_with("bf16") ? "bf16" : word.starts_with("fp16") ? "fp16" : nullptr;
+    if (format == nullptr) return in_.complain(kRecipe, fmt::format("'{}' is no recipe that is known here", word), "Use bf16_mixed, fp16_mixed, bf16_with_fp8_current_scaling_mixed, bf16_with_mxfp8_mixed or bf16_with_nvfp4_mixed");
+    in_.set("training.precision", format, kRecipe, in_.has(kRecipe) ? "" : "Megatron-Bridge's recipes train in bf16_mixed");
+    const char* sum = in_.flag(kWide).value_or(true) ? "fp32" : "bf16";
+    in_.set("data_parallel.gradient_dtype", sum, kWide, in_.has(kWide) ? "" : "grad_reduce_in_fp32 is true in Megatron-Bridge's recipes");
+    in_.fragment().set("data_parallel.reduce_dtype", sum, in_.root().place());
+  }
+
   void read_precision() {
+    if (in_.has(kSections) && !in_.has("bf16") && !in_.has("fp16")) return read_bridge_precision();
     std::string eight = in_.word("fp8_format").value_or(in_.word("fp8").value_or(""));
     const char* first_spelling = in_.flag("fp8_hybrid").value_or(false) ? "fp8_hybrid" : in_.flag("fp8_e4m3").value_or(false) ? "fp8_e4m3" : nullptr;   // Megatron of 2023
     if (first_spelling != nullptr && eight.empty()) eight = "hybrid";
@@ -388,6 +404,19 @@ void check_variables(const std::string& text, const std::string& file_name, cons
   config::throw_if_any(std::move(mistakes));
 }
 
+/// Sections of Megatron-Bridge's ConfigContainer that Megatron-LM's own YAML lacks: train and another one. "" in other files.
+std::string bridge_sections(const config::Value& tree) {
+  std::string names;
+  int others = 0;
+  for (const config::Value::Entry& e : tree.entries()) {
+    if (!e.value.is_map()) continue;
+    for (const char* name : {"checkpoint", "logger", "ddp", "scheduler", "rng", "dataset", "validation"}) others += e.key == name ? 1 : 0;
+    names += (names.empty() ? "" : ", ") + e.key;
+  }
+  const config::Value* train = tree.find("train");
+  return train != nullptr && train->is_map() && others > 0 ? names : std::string();
+}
+
 }  // namespace
 
 config::Value parse_megatron(const std::string& text, const std::string& file_name, const ShellVariables& given) {
@@ -400,7 +429,14 @@ config::Value parse_megatron(const std::string& text, const std::string& file_na
   }
   refuse_variables(file_name, given);
   if (has_argument_dump(text)) return parse_argument_dump(text, file_name);
-  return flat_arguments(json ? parse_commented_json(text, file_name) : config::parse_document(text, file_name, config::Dialect::pyyaml).root);
+  const config::Value tree = json ? parse_commented_json(text, file_name) : config::parse_document(text, file_name, config::Dialect::pyyaml).root;
+  const config::Value flat = flat_arguments(tree);
+  const std::string sections = bridge_sections(tree);
+  if (sections.empty()) return flat;
+  std::vector<config::Value::Entry> entries = flat.entries();
+  const config::Place head = tree.entries().front().key_place;
+  entries.push_back({kSections, head, config::Value::scalar(sections, false, head, kSections)});
+  return config::Value::map(std::move(entries), flat.place(), "");
 }
 
 bool is_megatron(const config::Value& root, const std::string&) {

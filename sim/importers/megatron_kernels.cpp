@@ -46,11 +46,14 @@ void read_attention(Importer& in, const MegatronLayer& layer) {
     const char* off = in.has("masked_softmax_fusion") ? "masked_softmax_fusion" : "no_masked_softmax_fusion";
     const bool fused = in.has("masked_softmax_fusion") ? in.flag(off).value_or(true) : !in.flag(off).value_or(false);
     if (!fused && (in.flag("attention_softmax_in_fp32").value_or(false) || in.flag("apply_query_key_layer_scaling").value_or(false))) in.set("profile.softmax_in_fp32", "true", off);
+    else if (in.has(off)) in.use(off, fused ? "scale, mask and softmax are one kernel" : "scale, mask and softmax of 16 bits are simulated as one kernel all the same");
   } else if (backend.ends_with("flash") || layer.own_flash_attention) {
     in.set("profile.cudnn_attention_from", "0", layer.own_flash_attention ? "use_flash_attn" : "attention_backend", "flash-attn's kernel on every GPU");
   } else if (cudnn_off) {
     in.set("profile.cudnn_attention_from", "0", "NVTE_FUSED_ATTN", "flash-attn's kernel on every GPU");
   }
+  for (const char* key : {"masked_softmax_fusion", "no_masked_softmax_fusion"})
+    if (!layer.unfused_attention && in.has(key)) in.use(key, "attention is one kernel, which has the softmax inside");
   if (in.has("NVTE_FUSED_ATTN")) in.use("NVTE_FUSED_ATTN", cudnn_off ? "no attention of cuDNN's" : "attention of cuDNN's where it is preferred");
 }
 
@@ -67,6 +70,11 @@ void read_fusions(Importer& in, const MegatronLayer& layer) {
   const char* swiglu = in.has("bias_swiglu_fusion") ? "bias_swiglu_fusion" : "no_bias_swiglu_fusion";
   const bool eager = in.has("bias_swiglu_fusion") ? !in.flag(swiglu).value_or(true) : in.flag(swiglu).value_or(false);
   if (eager && layer.gated) in.set("profile.activation", "native", swiglu);
+  // GELU without the fused kernel: PyTorch adds the bias, then applies the function (megatron/core/transformer/mlp.py).
+  const char* gelu = in.has("bias_gelu_fusion") ? "bias_gelu_fusion" : "no_bias_gelu_fusion";
+  const bool plain = in.has("bias_gelu_fusion") ? !in.flag(gelu).value_or(true) : in.flag(gelu).value_or(false);
+  if (plain && !layer.gated && !in.flag("squared_relu").value_or(false)) in.set("profile.activation", "native", gelu);
+  else if (in.has(gelu)) in.use(gelu, plain ? "the activation is no GELU" : "the default");
   constexpr const char* kWeighted = "use_fused_weighted_squared_relu";
   if (const auto weighted = in.flag(kWeighted)) in.set("profile.weighted_squared_relu", *weighted ? "true" : "false", kWeighted);
 }

@@ -133,7 +133,7 @@ class Model {
                             "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_layer_freq", "moe_latent_size", "window_size", "window_attn_skip_freq", "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
                             "experimental_attention_variant", "linear_attention_freq", "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim",
                             "attention_output_gate", "moe_shared_expert_gate", "gated_linear_unit", "activation_func", "moe_router_num_groups", "moe_router_group_topk", "group_query_attention"})
-      if (in_.has(key)) in_.ignore(key, "the scenario states the model");
+      if (in_.has(key)) in_.use(key, "the model of the scenario stands in its place");
     return true;
   }
 

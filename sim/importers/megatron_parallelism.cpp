@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "sim/config/units.h"
+#include "sim/importers/argument_text.h"
 #include "sim/importers/hybrid_pattern.h"
 #include "sim/importers/megatron_parts.h"
 #include "sim/model/pipeline_layout.h"
@@ -390,7 +391,7 @@ void read_megatron_parallelism(Importer& in) {
     if (stages > 1) in.set("pipeline.deferred_head_gradients", std::to_string(limit.value_or(0)), limit ? "wgrad_deferral_limit" : "defer_embedding_wgrad_compute");
     else in.complain("defer_embedding_wgrad_compute", "Megatron defers them under pipeline stages only", "Leave it out, or set pipeline_model_parallel_size");
   }
-  const bool distributed = in.flag("use_distributed_optimizer").value_or(false);
+  const bool distributed = in.flag("use_distributed_optimizer").value_or(in.has(kSections));   // on in Megatron-Bridge's recipes
   const std::string optimizer = in.word("optimizer").value_or("adam");
   const bool muon = optimizer == "dist_muon" || (optimizer == "muon" && distributed), fsdp = !muon && read_fsdp(in), torch_fsdp = !muon && !fsdp && read_torch_fsdp2(in);
   if (muon) {

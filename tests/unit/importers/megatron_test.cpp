@@ -765,7 +765,7 @@ TEST(Megatron, TheScenariosModelStandsAboveTheArguments) {
   c.scenario = stated.tree({});
   const Imported i = read("--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --global-batch-size 8", c);
   EXPECT_EQ(key(i, "model.layers"), "-");
-  EXPECT_EQ(fate(i, "hidden_size"), "ignored");
+  EXPECT_EQ(fate(i, "hidden_size"), "used");
 }
 
 TEST(CommandLine, QuotesEqualsListsAndRepeats) {
@@ -945,6 +945,43 @@ TEST(Megatron, LayersThatStagesDoNotDivide) {
   EXPECT_EQ(error(" --pipeline-model-parallel-size 4"), "");
   EXPECT_EQ(error(" --pipeline-model-parallel-size 3 --decoder-first-pipeline-num-layers 2"), "");
   EXPECT_NE(error(" --pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 22").find("hold 22 of 8 layers"), std::string::npos);
+}
+
+// Programs of examples/academic_paper_scripts/msdp and examples/inference, and Megatron-DeepSpeed's evaluate_zeroshot_gpt.sh.
+TEST(Megatron, ProgramsThatAskAModelAreNoTraining) {
+  const std::string arguments = kSmallGpt.substr(kSmallGpt.find(' '));
+  for (const char* program : {"python -m torch.distributed.launch --nnodes 1 ./tasks/msdp/main.py", "torchrun tasks/main.py", "python -m examples.inference.offline_inference", "torchrun --nproc-per-node 8 \\\n  -m examples.inference.offline_inference", "python tools/prompt_model.py"}) {
+    const Imported i = read(program + arguments);
+    EXPECT_EQ(fate(i, "program"), "not simulated") << program;
+  }
+  EXPECT_EQ(fate(read("python main.py" + arguments), "program"), "-");
+}
+
+// Source of the defaults: NVIDIA-NeMo/Megatron-Bridge src/megatron/bridge/recipes/common.py, _pretrain_common.
+TEST(MegatronBridge, SectionsTellItsYaml) {
+  const std::string text = "dataset:\n  seq_length: 4096\ntrain:\n  global_batch_size: 8\n  micro_batch_size: 1\nlogger:\n  log_interval: 10\nmodel:\n  tensor_model_parallel_size: 1\n";
+  Context c = eight_gpus();
+  c.scenario = config::parse_document("model: llama-3.2-1b", "s.yaml").root;
+  const auto of = [&](const std::string& more) { return import_text(text + more, "bridge.yaml", "megatron", c); };
+  const Imported i = of("");
+  EXPECT_EQ(key(i, "training.framework"), "megatron-bridge");
+  EXPECT_EQ(key(i, "training.precision"), "bf16");
+  EXPECT_EQ(key(i, "data_parallel.kind"), "distributed-optimizer");
+  EXPECT_EQ(key(i, "data_parallel.gradient_dtype"), "fp32");
+  expect_complete(i, parse_megatron(text, "bridge.yaml"));
+  EXPECT_EQ(key(of("mixed_precision: bf16_with_mxfp8_mixed\n"), "training.precision"), "mxfp8");
+  EXPECT_EQ(key(of("ddp:\n  grad_reduce_in_fp32: false\n  use_distributed_optimizer: false\n"), "data_parallel.gradient_dtype"), "bf16");
+  EXPECT_EQ(key(of("ddp:\n  use_distributed_optimizer: false\n"), "data_parallel.kind"), "ddp");
+}
+
+TEST(Megatron, FusionsThatAreSwitchedOffAreNotIgnored) {
+  const Imported i = read(kSmallGpt + " --no-bias-gelu-fusion --no-masked-softmax-fusion");
+  EXPECT_EQ(key(i, "profile.activation"), "native");
+  EXPECT_EQ(fate(i, "no_masked_softmax_fusion"), "used");
+  Context c = eight_gpus();
+  c.scenario = config::parse_document("model: llama-2-7b", "s.yaml").root;
+  const Imported given = import_text(kSmallGpt + " --attention-dropout 0.0 --swiglu", "job.sh", "megatron", c);
+  for (const char* name : {"attention_dropout", "swiglu"}) EXPECT_EQ(fate(given, name), "used") << name;
 }
 
 }  // namespace
