@@ -237,9 +237,10 @@ class DeepSpeed {
     }
   }
 
-  /// Data-parallel ranks, when the cluster is known.
+  /// Data-parallel ranks, when the cluster is known. A degree that is none is the scenario's mistake, which its own reader tells.
   std::optional<std::int64_t> ranks() {
-    if (const auto stated = in_.stated_integer("parallelism.data")) return stated;
+    constexpr std::int64_t kMost = 1 << 20;   // batches are up to 10^12, so products stay within 64 bits
+    if (const auto stated = in_.stated_integer("parallelism.data")) return *stated >= 1 && *stated <= kMost ? stated : std::nullopt;
     if (!in_.context().gpus) return std::nullopt;
     std::int64_t others = 1;
     for (const char* axis : {"parallelism.tensor", "parallelism.pipeline", "parallelism.context"}) {
@@ -248,7 +249,7 @@ class DeepSpeed {
         const auto keys = in_.fragment().tree({});
         if (const config::Value* v = find_dotted(keys, axis)) degree = config::parse_integer(v->text()).value;
       }
-      others *= std::max<std::int64_t>(1, std::min<std::int64_t>(degree.value_or(1), 1 << 20));
+      others *= std::max<std::int64_t>(1, std::min<std::int64_t>(degree.value_or(1), kMost));
       if (others > *in_.context().gpus) return std::nullopt;
     }
     return *in_.context().gpus % others == 0 ? std::optional(*in_.context().gpus / others) : std::nullopt;

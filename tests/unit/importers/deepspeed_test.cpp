@@ -102,6 +102,18 @@ TEST(DeepSpeedBatch, ModelParallelRanksHoldNoSamplesOfTheirOwn) {
   EXPECT_EQ(key(read(R"({"train_batch_size": 64})", c), "training.micro_batch_size"), "16");
 }
 
+// What is no number of ranks is told where the scenario is read; here nothing is divided by it, and no product is beyond 64 bits.
+TEST(DeepSpeedBatch, ADegreeThatIsNoneIsNotCountedWith) {
+  for (const char* data : {"0", "-4", "9223372036854775807"}) {
+    Fragment stated;
+    stated.set("parallelism.data", data, {});
+    Context c = eight_gpus();
+    c.scenario = stated.tree({});
+    EXPECT_TRUE(has(refused(R"({"train_batch_size": 64})", c), "which is not known")) << data;
+    EXPECT_EQ(key(read(R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2})", c), "training.micro_batch_size"), "4") << data;
+  }
+}
+
 TEST(DeepSpeedBatch, TheScenarioWinsOverTheFile) {
   Fragment stated;
   stated.set("training.micro_batch_size", "2", {});
