@@ -181,7 +181,7 @@ bool simulate_memory(const Scenario& s, const SimulateOptions& options, const hw
   return waits;
 }
 
-/// What the ranks of one node keep outside their GPUs, on the node that keeps most.
+/// What the ranks of one node keep outside their GPUs, RAM and NVMe each on the node that keeps most of it.
 HostLedger fullest_node(const Scenario& s, const st::Layout& layout, const plan::Plan& plan) {
   HostLedger fullest;
   const bool by_rank = plan.classes.size() == static_cast<std::size_t>(s.gpus()) && plan.classes.size() > 1;
@@ -197,7 +197,7 @@ HostLedger fullest_node(const Scenario& s, const st::Layout& layout, const plan:
       sum.pageable += Bytes{host.pageable};
       sum.nvme += Bytes{host.nvme};
     }
-    if (sum.ram() > fullest.ram() || sum.nvme > fullest.nvme) fullest = sum;
+    fullest.cover(sum);
   }
   return fullest;
 }

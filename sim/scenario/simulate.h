@@ -2,6 +2,7 @@
 // Leaves out reading scenarios (scenario.h) and showing results (sim/report).
 #pragma once
 
+#include <algorithm>
 #include <memory>
 
 #include "sim/executor/memory.h"
@@ -28,6 +29,11 @@ struct ClassResult {
 struct HostLedger {
   Bytes pinned, pageable, nvme;
   Bytes ram() const { return pinned + pageable; }
+  /// The most of each that this one and another node have: who has most NVMe need not be who has most RAM.
+  void cover(const HostLedger& node) {
+    if (node.ram() > ram()) pinned = node.pinned, pageable = node.pageable;
+    nvme = std::max(nvme, node.nvme);
+  }
 };
 
 struct Result {
@@ -39,7 +45,7 @@ struct Result {
   double peak_flops_per_gpu = 0;           // dense peak of the precision used
   std::vector<ClassResult> classes;
   std::size_t critical_class = 0, fullest_class = 0;
-  HostLedger host;                         // of the node that keeps most
+  HostLedger host;                         // RAM of the node that keeps most there, NVMe of the one that keeps most there
   std::string deadlock;
   std::int64_t instructions = 0;
   std::vector<std::string> notes;

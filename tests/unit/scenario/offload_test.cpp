@@ -573,6 +573,19 @@ TEST(Offload, PartitionedCheckpoints) {
   EXPECT_EQ(both.classes[0].host.pinned, 8 * input / 4);
 }
 
+// One node may keep most of the RAM, another most of the NVMe: neither hides the other.
+TEST(Offload, RamAndNvmeAreEachOfTheNodeThatKeepsMost) {
+  const HostLedger ram{.pinned = 3_GiB, .pageable = 4_GiB, .nvme = 1_GiB}, disks{.pinned = 5_GiB, .pageable = 1_GiB, .nvme = 9_GiB};
+  for (const bool first : {false, true}) {
+    HostLedger fullest;
+    fullest.cover(first ? ram : disks);
+    fullest.cover(first ? disks : ram);
+    EXPECT_EQ(fullest.ram(), 7_GiB);
+    EXPECT_EQ(fullest.pinned, 3_GiB);
+    EXPECT_EQ(fullest.nvme, 9_GiB);
+  }
+}
+
 TEST(Offload, WhatCannotBeIsRefused) {
   auto refused = [](const st::Strategy& s) { return !st::problems_of(small_llama(4), s, st::load_profile("plain"), kRanks).empty(); };
   EXPECT_TRUE(refused(offloaded(DataParallelKind::ddp, false)));
