@@ -229,13 +229,13 @@ hwmodels::Gpu gpu_of(const Scenario& s) {
   auto& parameters = gpu.kernel_parameters;
   const auto fp32 = gpu.peak.find(DType::fp32), fp16 = gpu.peak.find(DType::fp16);
   if (s.profile.cublas_10 && fp32 != gpu.peak.end() && fp16 != gpu.peak.end()) {
-    parameters["gemm_unaligned_fraction"] = std::min(1.0, parameters["gemm_fp32_fraction"] * fp32->second.value / (parameters["gemm_peak_fraction"] * fp16->second.value));
+    parameters["gemm_unaligned_fraction"] = std::min(1.0, parameters.at("gemm_fp32_fraction") * fp32->second.value / (parameters.at("gemm_peak_fraction") * fp16->second.value));
     parameters["gemm_unaligned_batch_on_cores"] = 0;   // single ones and batches alike
   }
   const auto share = parameters.find("gemm_default_share");
   if ((s.profile.aiter_attention && !s.profile.untuned_products) || share == parameters.end()) return gpu;
-  parameters["gemm_peak_fraction"] *= share->second;
-  parameters["gemm_fp8_fraction"] = std::min(1.0, parameters["gemm_fp8_fraction"] / share->second);
+  parameters.at("gemm_peak_fraction") *= share->second;
+  parameters.at("gemm_fp8_fraction") = std::min(1.0, parameters.at("gemm_fp8_fraction") / share->second);
   return gpu;
 }
 
@@ -289,7 +289,7 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   // DeepSpeed flattens on the host where what is left of the GPU's memory would not hold the copy (runtime/zero/stage_1_and_2.py, flatten_on_accelerator).
   const auto parameters = st::parameters_per_class(s.model, s.strategy, s.profile);
   const std::int64_t loaded = *std::max_element(parameters.begin(), parameters.end()) * bits(profile.stored_parameter) / 8;
-  if (Bytes{2 * loaded} > s.cluster.gpu.memory - hwmodels::device_overheads(s.cluster.gpu).context) profile.flattens_on_device = false;
+  if (Bytes{2 * loaded} > s.cluster.gpu.memory - hwmodels::device_overheads(s.cluster.gpu, s.profile.lazy_modules).context) profile.flattens_on_device = false;
   const auto network = hwmodels::make_network(s.cluster, communication);
   if (profile.proxy_stall > Duration{}) profile.ring_step_wait = network->ring_step_wait();
   for (Duration* d : st::issue_times(profile))
