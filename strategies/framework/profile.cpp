@@ -469,7 +469,7 @@ FrameworkProfile with_workspaces(FrameworkProfile profile, Bytes cublas, Bytes t
 std::vector<Duration*> issue_times(FrameworkProfile& p) {
   return {&p.kernel_host, &p.backward_kernel_host, &p.collective_host, &p.layer_host, &p.layer_backward_host, &p.checkpoint_host, &p.recompute_host, &p.reentrant_host,
           &p.tensor_host, &p.tensor_backward_host, &p.tensor_recompute_host, &p.operator_checkpoint_host, &p.operator_recompute_host,
-          &p.submodule_host, &p.submodule_backward_host, &p.unit_host, &p.unit_backward_host, &p.gather_host, &p.gathered_parameter_host, &p.gathered_part_host, &p.gradient_part_host, &p.bucket_host, &p.reduction_host, &p.gradient_host, &p.adapter_host, &p.unpack_host, &p.expert_host, &p.expert_backward_host, &p.exchange_host, &p.exchange_backward_host, &p.region_host,
+          &p.submodule_host, &p.submodule_backward_host, &p.unit_host, &p.unit_backward_host, &p.gather_host, &p.gathered_parameter_host, &p.gathered_part_host, &p.gradient_part_host, &p.list_part_host, &p.bucket_host, &p.reduction_host, &p.gradient_host, &p.adapter_host, &p.unpack_host, &p.expert_host, &p.expert_backward_host, &p.exchange_host, &p.exchange_backward_host, &p.region_host,
           &p.grouped_host, &p.grouped_backward_host, &p.grouped_low_host, &p.grouped_low_backward_host, &p.triton_host, &p.scan_host, &p.scan_exchange_host, &p.scan_exchange_backward_host, &p.collection_host,
           &p.fused_operator_host, &p.fused_operator_backward_host, &p.norm_host, &p.update_host};
 }
