@@ -191,7 +191,9 @@ std::vector<DataParallelWriter::Share> Zero3::sub_groups(const Share& mine) {
   std::int64_t before = 0;
   for (const Piece& piece : pieces) {
     const auto part = [&](std::int64_t n) { return share_of(n, before + piece.elements, all) - share_of(n, before, all); };
-    out.push_back({.elements = part(mine.elements), .stored = part(mine.stored), .gradients = part(mine.gradients), .states = part(mine.states), .to_disk = piece.on_disk ? part(mine.stored) : 0, .master = mine.master});
+    Share& one = out.emplace_back(mine);   // what is not counted is as of the whole
+    for (std::int64_t Share::*count : {&Share::elements, &Share::stored, &Share::gradients, &Share::states, &Share::later}) one.*count = part(mine.*count);
+    one.to_disk = piece.on_disk ? one.stored : 0;
     before += piece.elements;
   }
   return out;
