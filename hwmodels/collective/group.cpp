@@ -3,10 +3,17 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <vector>
 
+#include <fmt/ranges.h>
+
 #include "hwmodels/topology/mesh.h"
+#include "sim/config/document.h"
+#include "sim/config/scalar_types.h"
 #include "sim/core/contract.h"
+#include "sim/core/error.h"
+#include "sim/core/suggestion.h"
 
 namespace rehearse::hwmodels {
 
@@ -123,6 +130,20 @@ double nic_efficiency_of(const ClusterDescription& cluster, int span) {
 
 }  // namespace
 
+const NetworkTiming& network_timing(const NodeDesign& node, const CollectiveParameters& parameters) {
+  const std::string& name = node.nic.network;
+  if (const auto known = parameters.networks.find(name); known != parameters.networks.end()) return known->second;
+  std::vector<std::string> names;
+  for (const auto& [network, timing] : parameters.networks) names.push_back(network);
+  const std::string problem = "there is no network '" + name + "'", fix = did_you_mean(name, names, fmt::format("Known: {}", fmt::join(names, ", ")));
+  if (config::is_file_name(node.name)) {
+    const config::Document file = config::load_document(node.name);
+    const config::Value* nic = file.root.find("nic");
+    if (const config::Value* said = nic != nullptr ? nic->find("network") : nullptr) throw ConfigError(said->diagnostic(problem, fix));
+  }
+  throw ConfigError(Diagnostic{{}, "nic.network", problem, fix, ""});
+}
+
 Group make_group(const ClusterDescription& cluster, const GroupShape& shape,
                  const CollectiveParameters& parameters) {
   EXPECTS(shape.ranks >= 1 && shape.nodes >= 1 && shape.ranks_per_node >= 1);
@@ -168,11 +189,9 @@ Group make_group(const ClusterDescription& cluster, const GroupShape& shape,
   group.nic_efficiency = nic_efficiency_of(cluster, span);
 
   auto timing = parameters.generations.find(timing_name(cluster.gpu, group.nvlink));
-  auto network = parameters.networks.find(node.nic.network);
   EXPECTS(timing != parameters.generations.end(), "no timing for this GPU generation");
   group.timing = &timing->second;
-  group.network =
-      network == parameters.networks.end() ? &parameters.networks.begin()->second : &network->second;
+  group.network = &network_timing(node, parameters);
   group.common = &parameters.common;
   group.dispatch = &parameters.expert_dispatch;
   group.registered = &parameters.registered_buffers;

@@ -44,6 +44,9 @@ struct Group {
   double switched_bandwidth() const { return network_bandwidth() * network->sharp_efficiency; }
 };
 
+/// What is known of the network that the node's cards are on. Throws ConfigError where its name is none of the parameters'.
+const NetworkTiming& network_timing(const NodeDesign& node, const CollectiveParameters& parameters);
+
 /// Precondition: shape.ranks >= 2. `nic_efficiency` etc. come from `cluster`.
 Group make_group(const ClusterDescription& cluster, const GroupShape& shape,
                  const CollectiveParameters& parameters);

@@ -1,8 +1,11 @@
 #include "hwmodels/collective/parameters.h"
 
+#include <fmt/ranges.h>
+
 #include "sim/config/document.h"
 #include "sim/config/fields.h"
 #include "sim/core/resources.h"
+#include "sim/core/suggestion.h"
 
 namespace rehearse::hwmodels {
 namespace {
@@ -120,19 +123,24 @@ const std::vector<NamedNumber<NetworkTiming>>& network_numbers() {
   return numbers;
 }
 
+template <typename Timing>
+static std::vector<std::string> names_in(const std::map<std::string, Timing>& timings) {
+  std::vector<std::string> names;
+  for (const auto& [name, timing] : timings) names.push_back(name);
+  return names;
+}
+
 CollectiveParameters load_collective_parameters(const std::string& file) {
   Document document = load_document(file);
   Diagnostics wrong;
   // What the user did not measure stays as it was.
   const CollectiveParameters& usual = collective_parameters();
-  CollectiveParameters own = read(document.root, parameter_fields(), wrong, nullptr, {.common = usual.common, .expert_dispatch = usual.expert_dispatch, .registered_buffers = usual.registered_buffers});
-  for (const auto& [name, timing] : own.generations)
+  CollectiveParameters own = read(document.root, parameter_fields(), wrong, nullptr, usual);
+  const std::vector<std::string> known = names_in(usual.generations);
+  for (const std::string& name : names_in(own.generations))
     if (!usual.generations.contains(name))
-      wrong.push_back(document.root.find("generations")->find(name)->diagnostic("there is no such generation", "Known: volta, ampere, hopper, blackwell, cdna3, cdna4, pcie"));
+      wrong.push_back(document.root.find("generations")->find(name)->diagnostic("there is no such generation", did_you_mean(name, known, fmt::format("Known: {}", fmt::join(known, ", ")))));
   throw_if_any(std::move(wrong));
-  own.generations.insert(usual.generations.begin(), usual.generations.end());
-  own.networks.insert(usual.networks.begin(), usual.networks.end());
-  own.backends.insert(usual.backends.begin(), usual.backends.end());
   own.file = file;
   return own;
 }

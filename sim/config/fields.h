@@ -303,7 +303,7 @@ Field<T> list_of(std::string name, std::vector<S> T::*member, std::string doc, c
   return Field<T>(std::move(info));
 }
 
-/// A map from names that the user chooses to structs.
+/// A map from names that the user chooses to structs. Those that the object has already stay, but for what the map says of them.
 template <typename T, typename S>
 Field<T> map_of(std::string name, std::map<std::string, S> T::*member, std::string doc,
                 const Fields<S>& fields) {
@@ -311,7 +311,6 @@ Field<T> map_of(std::string name, std::map<std::string, S> T::*member, std::stri
   info.table = fields.table();
   info.assign = [member, table = info.table](const Value& v, void* object, FieldReader& reader) {
     auto& map = static_cast<T*>(object)->*member;
-    map.clear();
     read_map(v, reader, [&](const Value::Entry& e) { read_table(e.value, *table, &map[e.key], reader); });
   };
   return Field<T>(std::move(info));

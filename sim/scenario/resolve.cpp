@@ -6,6 +6,7 @@
 
 #include <fmt/core.h>
 
+#include "hwmodels/collective/group.h"
 #include "hwmodels/collective/parameters.h"
 #include "hwmodels/device/device_rates.h"
 #include "sim/config/layers.h"
@@ -122,6 +123,7 @@ hwmodels::ClusterDescription resolve_cluster(const ClusterSection& c, const conf
   const auto load = [&] {
     hwmodels::ClusterDescription loaded = hwmodels::load_cluster(files.at("cluster.node"), static_cast<int>(c.nodes), files.at("cluster.fabric"), files.at("cluster.gpu"));
     if (config::is_file_name(c.collectives)) loaded.collectives = std::make_shared<const hwmodels::CollectiveParameters>(hwmodels::load_collective_parameters(files.at("cluster.collectives")));
+    hwmodels::network_timing(loaded.node, loaded.collectives ? *loaded.collectives : hwmodels::collective_parameters());   // a slip is told before anything runs
     return loaded;
   };
   hwmodels::ClusterDescription cluster = naming(load, [&](const std::string& file, const std::string& problem, const std::string& fix) -> std::optional<Diagnostic> {

@@ -141,6 +141,42 @@ TEST_F(OwnDataFiles, OneMeasuredKernelOfDispatchLeavesTheOthersAsTheyAre) {
   EXPECT_THROW(hwmodels::load_collective_parameters((folder / "odd.yaml").string()), ConfigError);
 }
 
+TEST_F(OwnDataFiles, OneMeasuredNumberLeavesTheOthersAsTheyAre) {
+  write("own.yaml", "generations:\n  hopper: {source: mine, launch: 12}\nnetworks:\n  efa: {source: mine, send: 44}\nbackends:\n  gloo: {source: mine, alpha: 77}\n");
+  const hwmodels::CollectiveParameters own = hwmodels::load_collective_parameters((folder / "own.yaml").string()), &usual = hwmodels::collective_parameters();
+  hwmodels::GenerationTiming hopper = usual.generations.at("hopper");
+  hopper.launch = 12;
+  for (const auto& number : hwmodels::generation_numbers()) EXPECT_EQ(own.generations.at("hopper").*number.member, hopper.*number.member) << number.name;
+  hwmodels::NetworkTiming efa = usual.networks.at("efa");
+  efa.send = 44;
+  for (const auto& number : hwmodels::network_numbers()) EXPECT_EQ(own.networks.at("efa").*number.member, efa.*number.member) << number.name;
+  EXPECT_EQ(own.networks.at("efa").ll128, efa.ll128);
+  EXPECT_EQ(own.backends.at("gloo").alpha, 77);
+  EXPECT_EQ(own.backends.at("gloo").inter, usual.backends.at("gloo").inter);
+}
+
+TEST_F(OwnDataFiles, AMisspeltGenerationOrNetworkIsBlamedOnItsLine) {
+  const auto said = [&](const std::string& cluster) -> std::string {
+    try {
+      load_scenario(scenario(cluster, "plain"));
+    } catch (const ConfigError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  write("odd.yaml", "generations:\n  hoper: {source: mine, launch: 12}\n");
+  const std::string generation = said("node: dgx-h100, collectives: odd.yaml");
+  EXPECT_NE(generation.find("odd.yaml:2:"), std::string::npos) << generation;
+  EXPECT_NE(generation.find("Did you mean hopper?"), std::string::npos) << generation;
+  write("node.yaml", changed(text_of("hwmodels/data/node/dgx-h100.yaml"), "network: infiniband", "network: infinband"));
+  const std::string network = said("node: node.yaml");
+  EXPECT_NE(network.find("node.yaml:12:"), std::string::npos) << network;
+  EXPECT_NE(network.find("there is no network 'infinband'. Did you mean infiniband?"), std::string::npos) << network;
+  // A network that the user's own file knows is one.
+  write("own.yaml", "networks:\n  infinband: {source: mine, send: 20}\n");
+  EXPECT_EQ(said("node: node.yaml, collectives: own.yaml"), "");
+}
+
 TEST_F(OwnDataFiles, NumbersAreNamedAsTheFileNamesThem) {
   const auto& hopper = hwmodels::collective_parameters().generations.at("hopper");
   double sum = 0;
