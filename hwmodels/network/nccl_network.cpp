@@ -140,8 +140,7 @@ void NcclNetwork::as_measured(CommunicationCost& cost, CollectiveKind kind, cons
     cost.duration = launch + seconds(to_seconds(modelled - launch) * stretch);
   }
   if (cost.duration == modelled) return;
-  const double rate = to_seconds(modelled) / to_seconds(cost.duration);
-  cost.use.nvlink *= rate, cost.use.nic *= rate, cost.use.hbm *= rate;
+  cost.use = cost.use.scaled(to_seconds(modelled) / to_seconds(cost.duration));
 }
 
 const Topology& NcclNetwork::topology() const {
@@ -168,7 +167,7 @@ CommunicationCost NcclNetwork::collective(CollectiveKind kind, Bytes bytes, cons
     double duration = to_seconds(cost.duration);
     if (duration > 0) cost.use.fabric = std::min(1.0, limit / std::max(limit, duration));
     if (limit > duration) {
-      cost.use.nvlink *= duration / limit, cost.use.nic *= duration / limit, cost.use.hbm *= duration / limit;
+      cost.use = cost.use.scaled(duration / limit);
       cost.duration = seconds(limit);
     }
   }

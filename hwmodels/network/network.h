@@ -30,6 +30,8 @@ std::string_view name_of(Protocol p);
 struct CommunicationUse {
   double nvlink = 0, nic = 0, fabric = 0, pcie = 0, hbm = 0;
   int sms = 0;
+  /// The same bytes at `rate` of the speed. The fabric's share is counted from the time itself.
+  CommunicationUse scaled(double rate) const { return {nvlink * rate, nic * rate, fabric, pcie * rate, hbm * rate, sms}; }
 };
 
 struct CommunicationCost {

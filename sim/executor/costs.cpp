@@ -17,8 +17,7 @@ bool other_node(const plan::RankClass& c, std::uint16_t peer) {
 hwmodels::CommunicationCost without_waits(hwmodels::CommunicationCost cost) {
   if (cost.waits <= Duration{}) return cost;
   const Duration moving = cost.duration - std::exchange(cost.waits, Duration{});
-  const double rate = to_seconds(cost.duration) / to_seconds(moving);
-  cost.use.nvlink *= rate, cost.use.nic *= rate, cost.use.hbm *= rate;
+  cost.use = cost.use.scaled(to_seconds(cost.duration) / to_seconds(moving));
   cost.duration = moving;
   return cost;
 }

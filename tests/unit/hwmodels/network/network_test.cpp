@@ -29,6 +29,27 @@ TEST(Network, OneRankCostsNothing) {
   EXPECT_EQ(network->collective(CollectiveKind::all_reduce, kBig, GroupShape{}).duration, Duration{0});
 }
 
+// Half as fast, the same bytes load every link half as much, the GPU's PCIe link too.
+TEST(Network, WhatIsSlowerLoadsItsLinksLess) {
+  const CommunicationUse use = CommunicationUse{.nvlink = 0.8, .nic = 0.6, .fabric = 0.5, .pcie = 0.4, .hbm = 0.2, .sms = 16}.scaled(0.5);
+  EXPECT_EQ(use.nvlink, 0.4);
+  EXPECT_EQ(use.nic, 0.3);
+  EXPECT_EQ(use.pcie, 0.2);
+  EXPECT_EQ(use.hbm, 0.1);
+  EXPECT_EQ(use.fabric, 0.5);
+  EXPECT_EQ(use.sms, 16);
+  const ClusterDescription cluster = load_cluster("pcie-8", 1);
+  const CommunicationCost usual = make_network(cluster)->collective(CollectiveKind::all_reduce, kBig, kNode);
+  CommunicationOptions options;
+  options.measured.emplace();
+  options.measured->world = kNode;
+  options.measured->all_reduce_node = 0.5 * bus(usual, 1.75);
+  const CommunicationCost slow = make_network(cluster, options)->collective(CollectiveKind::all_reduce, kBig, kNode);
+  EXPECT_LT(slow.use.nvlink, 0.6 * usual.use.nvlink);
+  EXPECT_GT(slow.use.pcie, 0);
+  EXPECT_EQ(slow.use.pcie, slow.use.nvlink);
+}
+
 // Published: H100 466-468 GB/s with NVLS, 8 A100 228, 8 B200 722 and 632 for its all-gather.
 TEST(Network, BusBandwidthOfOneGibibyte) {
   auto at = [](const char* node, CollectiveKind kind, double factor) {
