@@ -5,6 +5,7 @@
 #include <map>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 namespace rehearse::executor {
 namespace {
@@ -52,15 +53,15 @@ class MessagePrices {
   const hwmodels::CommunicationCost& of(const plan::MessageSpec& message, bool same_node, const GroupShape& pipeline) {
     const int together = std::max(1, pipeline.groups_per_node);
     const GroupShape communicator = message.batched && pipeline.ranks > 1 ? pipeline : hwmodels::Network::pair_of(same_node);
-    const Key key{message.bytes.value, same_node, together, communicator.ranks, communicator.nodes};
-    const auto it = known_.find(key);
-    return it != known_.end() ? it->second : known_.emplace(key, network_.point_to_point(message.bytes, same_node, together, communicator)).first->second;
+    auto& known = known_[{message.bytes.value, same_node, together}];
+    for (const auto& [shape, cost] : known)
+      if (shape == communicator) return cost;
+    return known.emplace_back(communicator, network_.point_to_point(message.bytes, same_node, together, communicator)).second;
   }
 
  private:
-  using Key = std::tuple<std::int64_t, bool, int, int, int>;
   const hwmodels::Network& network_;
-  std::map<Key, hwmodels::CommunicationCost> known_;
+  std::map<std::tuple<std::int64_t, bool, int>, std::vector<std::pair<GroupShape, hwmodels::CommunicationCost>>> known_;
 };
 
 }  // namespace

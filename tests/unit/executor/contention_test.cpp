@@ -98,6 +98,20 @@ TEST(Contention, PiecesOfAProductHaveNoLateTilesWhileAnotherFollows) {
   EXPECT_EQ(table.kernels[0].duration, table.kernels[1].duration);
 }
 
+// Stages on neighbouring GPUs and stages four GPUs apart: messages of equal size, of which those of the second go from socket to socket.
+TEST(Contention, MessagesArePricedByTheWholeShapeOfTheirCommunicator) {
+  const hwmodels::KernelModel kernels(hwmodels::load_gpu("a100-40gb-pcie"));
+  const auto network = hwmodels::make_network(hwmodels::load_cluster("pcie-8", 1), {});
+  plan::Plan plan;
+  plan.messages = {{.bytes = Bytes{64 << 20}}};
+  const GroupShape near{.ranks = 2, .nodes = 1, .ranks_per_node = 2, .groups_per_node = 4, .stride = 1}, far{.ranks = 2, .nodes = 1, .ranks_per_node = 2, .groups_per_node = 4, .stride = 4};
+  for (const GroupShape& shape : {near, far}) plan.classes.emplace_back().groups[static_cast<std::size_t>(plan::GroupAxis::pipeline)] = shape;
+  const CostTable table = price(plan, {kernels, *network});
+  EXPECT_EQ(table.messages[0][0].duration, network->point_to_point(Bytes{64 << 20}, true, 4, near).duration.count());
+  EXPECT_EQ(table.messages[1][0].duration, network->point_to_point(Bytes{64 << 20}, true, 4, far).duration.count());
+  EXPECT_NE(table.messages[0][0].duration, table.messages[1][0].duration);
+}
+
 // NVLink: A 1, B 1 -> level 1/2. NIC: B 1, C 0.5: at B's 1/2 there is room for C at rate 1.
 TEST(Contention, WhatABottleneckLeavesGoesToTheOthers) {
   const auto r = rates({collective(0, 1, 0), collective(0, 1, 1), collective(0, 0, 0.5f)});
