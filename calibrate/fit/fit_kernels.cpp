@@ -195,17 +195,6 @@ double fit_family(const std::string& name, const KernelRows& rows, std::vector<P
   return reach;
 }
 
-const char* word_of(model::AttentionKernel a) {
-  switch (a) {  // whose parameters the kernel model uses
-    case model::AttentionKernel::flash2: return "flash2";
-    case model::AttentionKernel::flash3: return "flash3";
-    case model::AttentionKernel::cudnn: return "cudnn";
-    case model::AttentionKernel::cudnn_9_13: return "cudnn_9_13";
-    case model::AttentionKernel::sdpa_math: return "sdpa_math";
-    default: return "flash1";
-  }
-}
-
 /// A machine has one cuDNN: what was measured of it holds for profiles that name an earlier or a later one.
 void copy_library(const std::map<std::string, KernelRows>& measured, Gpu& gpu) {
   const std::string earlier = "cudnn", later = "cudnn_9_13";
@@ -217,6 +206,27 @@ void copy_library(const std::map<std::string, KernelRows>& measured, Gpu& gpu) {
 
 }  // namespace
 
+std::string_view fitted_attention(model::AttentionKernel kernel) {
+  using A = model::AttentionKernel;
+  switch (kernel) {
+    case A::flash1:
+    case A::flash2:
+    case A::flash3:
+    case A::cudnn:
+    case A::cudnn_9_13:
+    case A::sdpa_math: return name_of(kernel);
+    case A::mem_efficient: return name_of(A::flash1);   // as the kernel model has it
+    case A::triton:
+    case A::cudnn_fp8:
+    case A::cudnn_mxfp8:
+    case A::aotriton:
+    case A::aotriton_assembly:
+    case A::composable:
+    case A::flex: break;
+  }
+  return "";
+}
+
 KernelFit fit_kernels(const Observations& observations, const Gpu& base, bool held_out) {
   KernelFit out;
   out.gpu = base;
@@ -225,7 +235,7 @@ KernelFit fit_kernels(const Observations& observations, const Gpu& base, bool he
   std::map<std::string, KernelRows> attentions;
   for (const KernelObservation& o : observations.kernels) {
     if (product(o.kernel)) products.push_back(&o);
-    else if (attention(o.kernel)) attentions[word_of(o.kernel.attention)].push_back(&o);
+    else if (attention(o.kernel)) attentions[std::string(fitted_attention(o.kernel.attention))].push_back(&o);
     else streams.push_back(&o);
     out.gpu.measured_kernels.push_back(point_of(o));
   }

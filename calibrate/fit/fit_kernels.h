@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "calibrate/fit/observations.h"
@@ -36,6 +37,9 @@ struct FamilyFit {
   std::vector<OperationError> errors;   // per operation, then per range of sizes
   std::vector<std::string> outliers;    // rows beyond four standard deviations
 };
+
+/// Whose parameters of the kernel model a fit to this kernel's times finds; "": it has none that are fitted.
+std::string_view fitted_attention(model::AttentionKernel kernel);
 
 struct KernelFit {
   hwmodels::Gpu gpu;  // the base with fitted parameters, measured kernels and their reach

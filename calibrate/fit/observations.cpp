@@ -6,6 +6,8 @@
 #include <map>
 #include <optional>
 
+#include "calibrate/fit/fit_kernels.h"
+
 namespace rehearse::calibrate {
 namespace {
 
@@ -50,13 +52,6 @@ KernelObservation product(const Series& s, bool grouped) {
   out.operation = fmt::format("{} {} {}", grouped ? "grouped_gemm" : "gemm", s.text("dtype"), s.text("role"));
   out.size = model::flops_of(k).value;
   return out;
-}
-
-std::optional<model::AttentionKernel> attention_named(const std::string& name) {
-  using A = model::AttentionKernel;
-  static const std::map<std::string, A> known{{"flash1", A::flash1}, {"flash2", A::flash2}, {"flash3", A::flash3}, {"cudnn", A::cudnn}, {"cudnn_9_13", A::cudnn_9_13}, {"sdpa_math", A::sdpa_math}, {"mem_efficient", A::mem_efficient}};
-  const auto at = known.find(name);
-  return at == known.end() ? std::nullopt : std::optional(at->second);
 }
 
 KernelObservation attention(const Series& s, model::AttentionKernel implementation) {
@@ -210,7 +205,9 @@ Observations observe(const Measurements& m) {
       if (grouped && s.text("implementation") == "sequence") out.unused.emplace_back(identity(s), "one product per expert, one after another: no grouped kernel");
       else out.kernels.push_back(product(s, grouped));
     } else if (s.operation == "attention_forward" || s.operation == "attention_backward") {
-      if (const auto known = attention_named(s.text("implementation"))) out.kernels.push_back(attention(s, *known));
+      const auto known = model::attention_kernel_named(s.text("implementation"));
+      if (known && !fitted_attention(*known).empty()) out.kernels.push_back(attention(s, *known));
+      else if (known) out.unused.emplace_back(identity(s), "no parameters of this kernel are fitted");
       else out.unused.emplace_back(identity(s), "no library kernel: a lower bound of what libraries reach");
     } else if (s.operation == "memory_kernel") {
       out.kernels.push_back(memory_bound(s));

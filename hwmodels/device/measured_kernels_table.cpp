@@ -1,9 +1,12 @@
 // The table of measured kernels as a CSV file: reading and writing. The numbers' use: measured_points.h.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "hwmodels/device/measured_points.h"
 #include "sim/config/csv.h"
@@ -18,15 +21,6 @@ using model::KernelKind;
 
 constexpr std::array<std::pair<std::string_view, GemmRole>, 3> kRoles{
     {{"forward", GemmRole::forward}, {"data_gradient", GemmRole::data_gradient}, {"weight_gradient", GemmRole::weight_gradient}}};
-constexpr std::array<std::pair<std::string_view, AttentionKernel>, 9> kAttention{{{"flash1", AttentionKernel::flash1},
-                                                                                   {"flash2", AttentionKernel::flash2},
-                                                                                   {"flash3", AttentionKernel::flash3},
-                                                                                   {"cudnn", AttentionKernel::cudnn},
-                                                                                   {"cudnn_9_13", AttentionKernel::cudnn_9_13},
-                                                                                   {"sdpa_math", AttentionKernel::sdpa_math},
-                                                                                   {"mem_efficient", AttentionKernel::mem_efficient},
-                                                                                   {"cudnn_fp8", AttentionKernel::cudnn_fp8},
-                                                                                   {"cudnn_mxfp8", AttentionKernel::cudnn_mxfp8}}};
 constexpr std::array<std::pair<std::string_view, ClockState>, 2> kClocks{{{"burst", ClockState::burst}, {"sustained", ClockState::sustained}}};
 
 template <typename T, std::size_t N>
@@ -74,6 +68,15 @@ class RowReader {
     problems_.push_back(row_.diagnostic(column, "unknown word '" + std::string(*text) + "'", "Known: " + known));
     return otherwise;
   }
+  AttentionKernel attention(AttentionKernel otherwise) {
+    const auto text = row_.find("attention");
+    if (!text) return otherwise;
+    if (const auto kernel = model::attention_kernel_named(*text)) return *kernel;
+    std::vector<std::string> names;
+    for (const AttentionKernel kernel : model::all_attention_kernels()) names.emplace_back(name_of(kernel));
+    problems_.push_back(row_.diagnostic("attention", "unknown word '" + std::string(*text) + "'", fmt::format("Known: {}", fmt::join(names, ", "))));
+    return otherwise;
+  }
   DType format(const char* column, DType otherwise) {
     const auto text = row_.find(column);
     if (!text) return otherwise;
@@ -97,7 +100,7 @@ MeasuredKernel read_row(const config::CsvRow& row, std::vector<Diagnostic>& prob
     if (name_of(static_cast<KernelKind>(k)) == kind) s.kind = static_cast<KernelKind>(k), known = true;
   if (!known) problems.push_back(row.diagnostic("kernel", "unknown kind of kernel '" + std::string(kind) + "'", "Write gemm, attention_forward, elementwise, …"));
   s.role = in.word("role", kRoles, GemmRole::forward);
-  s.attention = in.word("attention", kAttention, AttentionKernel::flash2);
+  s.attention = in.attention(AttentionKernel::flash2);
   s.dtype = in.format("dtype", DType::bf16);
   s.output_dtype = in.format("output_dtype", s.dtype);
   s.accumulate = in.flag("accumulate");
@@ -138,7 +141,7 @@ std::string measured_kernels_csv(const std::vector<MeasuredKernel>& points) {
   for (const MeasuredKernel& p : points) {
     const model::KernelSpec& s = p.kernel;
     const bool attention = s.kind == KernelKind::attention_forward || s.kind == KernelKind::attention_backward;
-    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", name_of(s.kind), word_of(kRoles, s.role), attention ? word_of(kAttention, s.attention) : "",
+    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", name_of(s.kind), word_of(kRoles, s.role), attention ? name_of(s.attention) : "",
                         name_of(s.dtype), name_of(s.output_dtype), s.accumulate ? "true" : "", s.causal && attention ? "true" : "", size(s.batch), size(s.m), size(s.n), size(s.k), size(s.heads),
                         size(s.kv_heads), size(s.query_length), size(s.key_length), size(s.head_dim), size(s.value_head_dim), size(s.window), size(s.bytes_read), size(s.bytes_written),
                         s.flops > 0 ? fmt::format("{}", s.flops) : "", word_of(kClocks, p.clock), fmt::format("{}", p.seconds));

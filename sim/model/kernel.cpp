@@ -1,6 +1,7 @@
 #include "sim/model/kernel.h"
 
 #include <algorithm>
+#include <array>
 
 namespace rehearse::model {
 
@@ -81,6 +82,41 @@ std::string_view name_of(KernelKind kind) {
     case KernelKind::memset: return "memset";
   }
   return "?";
+}
+
+std::string_view name_of(AttentionKernel kernel) {
+  switch (kernel) {
+    case AttentionKernel::flash1: return "flash1";
+    case AttentionKernel::flash2: return "flash2";
+    case AttentionKernel::flash3: return "flash3";
+    case AttentionKernel::cudnn: return "cudnn";
+    case AttentionKernel::cudnn_9_13: return "cudnn_9_13";
+    case AttentionKernel::sdpa_math: return "sdpa_math";
+    case AttentionKernel::mem_efficient: return "mem_efficient";
+    case AttentionKernel::triton: return "triton";
+    case AttentionKernel::cudnn_fp8: return "cudnn_fp8";
+    case AttentionKernel::cudnn_mxfp8: return "cudnn_mxfp8";
+    case AttentionKernel::aotriton: return "aotriton";
+    case AttentionKernel::aotriton_assembly: return "aotriton_assembly";
+    case AttentionKernel::composable: return "composable";
+    case AttentionKernel::flex: return "flex";
+  }
+  return "?";
+}
+
+std::span<const AttentionKernel> all_attention_kernels() {
+  static const auto all = [] {
+    std::array<AttentionKernel, static_cast<std::size_t>(AttentionKernel::flex) + 1> kernels{};   // flex is the enum's last
+    for (std::size_t i = 0; i < kernels.size(); ++i) kernels[i] = static_cast<AttentionKernel>(i);
+    return kernels;
+  }();
+  return all;
+}
+
+std::optional<AttentionKernel> attention_kernel_named(std::string_view name) {
+  for (const AttentionKernel kernel : all_attention_kernels())
+    if (name_of(kernel) == name) return kernel;
+  return std::nullopt;
 }
 
 }  // namespace rehearse::model

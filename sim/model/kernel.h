@@ -3,7 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "sim/core/dtype.h"
 #include "sim/core/units.h"
@@ -88,5 +91,9 @@ Bytes traffic_of(const KernelSpec& kernel);
 double attention_area(std::int64_t query_length, std::int64_t key_length, bool causal, std::int64_t window);
 
 std::string_view name_of(KernelKind kind);
+/// As measurements and tables of them write it. One list of all kernels of fused attention serves both ways.
+std::string_view name_of(AttentionKernel kernel);
+std::optional<AttentionKernel> attention_kernel_named(std::string_view name);
+std::span<const AttentionKernel> all_attention_kernels();
 
 }  // namespace rehearse::model

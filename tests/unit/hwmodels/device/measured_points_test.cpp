@@ -131,6 +131,20 @@ TEST_F(PointsFile, AUsersOwnGpuFileWithATableBesideItIsLoadedByPath) {
   }
 }
 
+TEST_F(PointsFile, EveryAttentionKernelHasAName) {
+  std::vector<MeasuredKernel> points;
+  for (const model::AttentionKernel kernel : model::all_attention_kernels()) {
+    EXPECT_EQ(model::attention_kernel_named(name_of(kernel)), kernel);
+    model::KernelSpec s{.kind = model::KernelKind::attention_forward, .attention = kernel};
+    s.batch = 1, s.heads = s.kv_heads = 8, s.query_length = s.key_length = 1024, s.head_dim = s.value_head_dim = 64;
+    points.push_back({s, 1e-3, ClockState::burst});
+  }
+  write("attention.csv", measured_kernels_csv(points));
+  const std::vector<MeasuredKernel> read = read_measured_kernels(folder / "attention.csv");
+  ASSERT_EQ(read.size(), points.size());
+  for (std::size_t i = 0; i < read.size(); ++i) EXPECT_EQ(read[i].kernel.attention, points[i].kernel.attention);
+}
+
 TEST_F(PointsFile, MistakesAreToldByLine) {
   write("bad.csv",
         "kernel,dtype,m,n,k,seconds\n"
