@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include "hwmodels/source_field.h"
 #include "sim/config/document.h"
 #include "sim/config/fields.h"
 #include "sim/core/resources.h"
@@ -12,16 +13,6 @@ namespace {
 using namespace config;
 
 constexpr const char* kFile = "hwmodels/data/collective/nccl.yaml";
-
-template <typename T>
-Field<T> source_field() {
-  return custom<T>("source", "where the numbers come from", "text", R"({"type":"string"})",
-                   [](const Value& value, T&, FieldReader& reader) {
-                     if (!value.is_scalar() || value.text().empty())
-                       reader.complain(value, "is no text", "Name the source");
-                   })
-      .required();
-}
 
 // The numbers of each struct, named once: for reading them and for programs that fit them.
 #define REHEARSE_GENERATION_NUMBERS(X) \

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "hwmodels/source_field.h"
 #include "sim/config/document.h"
 #include "sim/config/fields.h"
 #include "sim/core/remembered.h"
@@ -31,17 +32,6 @@ using namespace config;
 
 constexpr const char* kNodeFolder = "hwmodels/data/node";
 constexpr const char* kFabricFolder = "hwmodels/data/fabric";
-
-// Every table of a data file says where its numbers come from; the text is for readers of the file.
-template <typename T>
-Field<T> source_field() {
-  return custom<T>("source", "where the numbers of this table come from", "text", R"({"type":"string"})",
-                   [](const Value& value, T&, FieldReader& reader) {
-                     if (!value.is_scalar() || value.text().empty())
-                       reader.complain(value, "is no text", "Name the source");
-                   })
-      .required();
-}
 
 const Fields<NicDesign>& nic_fields() {
   static const Fields<NicDesign> fields{

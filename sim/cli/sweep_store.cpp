@@ -11,6 +11,7 @@
 #include "sim/cli/output.h"
 #include "sim/cli/subcommand.h"
 #include "sim/cli/version.h"
+#include "sim/core/hash.h"
 #include "sim/core/resources.h"
 #include "sim/report/effective_config.h"
 
@@ -49,13 +50,6 @@ std::optional<Row> row_in(const std::string& text) {
   }
 }
 
-// FNV-1a, as scenario hashes.
-constexpr std::uint64_t kHashOfNothing = 0xcbf29ce484222325u;
-std::uint64_t hashed(std::uint64_t hash, const std::string& text) {
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return hash;
-}
-
 }  // namespace
 
 std::string fingerprint_of_data() {
@@ -65,7 +59,7 @@ std::string fingerprint_of_data() {
       if (entry.path().extension() == ".yaml") files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   std::uint64_t hash = kHashOfNothing;
-  for (const fs::path& file : files) hash = hashed(hash, file.filename().string() + "\n" + text_of(file).value_or(""));
+  for (const fs::path& file : files) hash = hash_of_text(file.filename().string() + "\n" + text_of(file).value_or(""), hash);
   return fmt::format("{:016x}", hash);
 }
 
@@ -89,10 +83,10 @@ SweepStore::SweepStore(std::string folder) : folder_(std::move(folder)) {
 }
 
 std::string SweepStore::key_of(const scenario::Scenario& s) {
-  std::uint64_t hash = hashed(kHashOfNothing, report::hash_of(s));
+  std::uint64_t hash = hash_of_text(report::hash_of(s));
   for (const auto& [key, value] : report::flattened(report::effective_config(s))) {
     std::error_code none;
-    if (value.find('.') != std::string::npos && fs::is_regular_file(value, none)) hash = hashed(hash, text_of(value).value_or(""));
+    if (value.find('.') != std::string::npos && fs::is_regular_file(value, none)) hash = hash_of_text(text_of(value).value_or(""), hash);
   }
   return fmt::format("{:016x}", hash);
 }

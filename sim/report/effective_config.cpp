@@ -6,6 +6,7 @@
 #include "hwmodels/device/measured_points.h"
 #include "sim/config/scalar_types.h"
 #include "sim/config/units.h"
+#include "sim/core/hash.h"
 #include "sim/report/effective_model.h"
 #include "strategies/data/catalog.h"
 #include "strategies/optimizer/optimizer.h"
@@ -392,10 +393,7 @@ std::string hash_of(const scenario::Scenario& s) {
   std::string text = hardware_text(s);
   for (const auto& [key, value] : flattened(effective_config(s)))
     if (key != "title") text += key + "=" + value + "\n";
-  // FNV-1a: Fowler, Noll, Vo; offset basis and prime of the 64-bit version.
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return fmt::format("{:016x}", hash);
+  return fmt::format("{:016x}", hash_of_text(text));
 }
 
 }  // namespace rehearse::report

@@ -193,11 +193,12 @@ std::string bands_yaml(const Accuracy& accuracy) {
 }
 
 Band stored_band(const std::string& profile, const std::string& architecture) {
-  const std::filesystem::path path = resource_root() / kFile;
-  std::error_code error;
+  static const config::Document document = [] {   // asked for with every result
+    const std::filesystem::path path = resource_root() / kFile;
+    std::error_code error;
+    return std::filesystem::exists(path, error) ? config::load_document(path) : config::Document{};
+  }();
   const Band none{.basis = fmt::format("not established for {} on {}: compare with measured runs by `rehearse validate`", profile, architecture)};
-  if (!std::filesystem::exists(path, error)) return none;
-  const config::Document document = config::load_document(path);
   const config::Value* bands = document.root.find("bands");
   if (bands == nullptr) return none;
   // The file is ours, so its shape is trusted.

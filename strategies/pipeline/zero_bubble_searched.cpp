@@ -13,6 +13,12 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
+/// 1 where the job's own times are not known.
+double pass_time(const PassTimes& times, std::size_t rank, ActionKind kind) {
+  const auto& all = kind == ActionKind::forward ? times.forward : kind == ActionKind::backward_input ? times.input_gradient : times.weight_gradient;
+  return all.empty() ? 1 : all[rank];
+}
+
 /// The switches of the heuristic.
 struct Choices {
   bool late_forward;     // in warm-up a forward may start although it delays the first backward
@@ -58,11 +64,7 @@ class Search {
   int p() const { return shape_.stages; }
   int m() const { return shape_.micro_batches; }
   Stage& stage(int i) { return stages_[static_cast<std::size_t>(i)]; }
-  double duration(int i, ActionKind kind) const {
-    const PassTimes& t = shape_.times;
-    const auto& all = kind == ActionKind::forward ? t.forward : kind == ActionKind::backward_input ? t.input_gradient : t.weight_gradient;
-    return all.empty() ? 1 : all[static_cast<std::size_t>(i)];
-  }
+  double duration(int i, ActionKind kind) const { return pass_time(shape_.times, static_cast<std::size_t>(i), kind); }
 
   double forward_ready(int i) {
     const int f = stage(i).forwards;
@@ -138,11 +140,7 @@ using Orders = std::vector<std::vector<Action>>;
 /// The longest time that a rank takes from its first pass to its last when the ranks follow these orders.
 double span_of(const Orders& orders, const PipelineShape& shape) {
   const auto m = static_cast<std::size_t>(shape.micro_batches), p = orders.size();
-  const auto duration = [&](std::size_t rank, ActionKind kind) {
-    const PassTimes& t = shape.times;
-    const auto& all = kind == ActionKind::forward ? t.forward : kind == ActionKind::backward_input ? t.input_gradient : t.weight_gradient;
-    return all.empty() ? 1.0 : all[rank];
-  };
+  const auto duration = [&](std::size_t rank, ActionKind kind) { return pass_time(shape.times, rank, kind); };
   std::vector<std::vector<double>> forward_end(p, std::vector<double>(m, kNever)), input_end = forward_end;
   std::vector<std::size_t> done(p, 0);
   std::vector<double> now(p, 0), begin(p, kNever);
