@@ -13,20 +13,24 @@
 namespace rehearse {
 
 /// Calls work(i) once for each i in [0, count), in their order, on `threads` threads with the caller's among them; 0: one
-/// per core. When one throws, no further index is begun, and the first of what was thrown is thrown here after all threads
-/// have ended.
+/// per core. When one throws, no further index is begun, and what the lowest index threw is thrown here after all threads
+/// have ended: the same on any number of threads, for indices are begun in order.
 template <typename Work>
 void for_each_index(std::size_t count, int threads, const Work& work) {
   std::atomic<std::size_t> next{0};
   std::exception_ptr failed;
+  std::size_t failed_at = count;
   std::mutex guard;
   const auto run = [&] {
-    try {
-      for (std::size_t i; (i = next.fetch_add(1)) < count;) work(i);
-    } catch (...) {
-      next = count;
-      const std::lock_guard lock(guard);
-      if (!failed) failed = std::current_exception();
+    for (std::size_t i; (i = next.fetch_add(1)) < count;) {
+      try {
+        work(i);
+      } catch (...) {
+        next = count;
+        const std::lock_guard lock(guard);
+        if (i < failed_at) failed_at = i, failed = std::current_exception();
+        return;
+      }
     }
   };
   {

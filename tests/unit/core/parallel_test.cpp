@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <stdexcept>
+#include <string>
+#include <thread>
 
 namespace rehearse {
 namespace {
@@ -27,6 +31,25 @@ TEST(Parallel, WhatIsThrownOnAnyThreadComesOutAndEndsTheWork) {
     EXPECT_THROW(for_each_index(100'000, threads, work), std::runtime_error);
     EXPECT_GE(begun, 11);
     EXPECT_LE(begun, 10 + threads);   // each thread begins at most one that throws
+  }
+}
+
+// The second index throws at once, the first only when the second has: it is the first's mistake that is told.
+TEST(Parallel, OfSeveralMistakesTheLowestIndexsIsTold) {
+  for (const int threads : {1, 2}) {
+    std::atomic<bool> second{threads == 1};
+    const auto work = [&](std::size_t i) {
+      if (i == 1) second = true;
+      while (!second) std::this_thread::yield();
+      if (i == 0 && threads > 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      throw std::runtime_error(std::to_string(i));
+    };
+    try {
+      for_each_index(2, threads, work);
+      FAIL();
+    } catch (const std::runtime_error& e) {
+      EXPECT_STREQ(e.what(), "0");
+    }
   }
 }
 
