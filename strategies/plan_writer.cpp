@@ -268,7 +268,7 @@ plan::Plan write_plan(const model::ModelDescription& model, const Strategy& stra
   return plan;
 }
 
-std::vector<std::int64_t> parameters_per_class(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile) {
+std::vector<std::int64_t> parameters_per_stage(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile) {
   const PipelineProgram program = schedule_of(strategy);
   const std::vector<StageLayers> layers = stage_layers(model, strategy, profile, program.virtual_stages);
   plan::PlanBuilder builder;

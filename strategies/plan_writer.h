@@ -24,8 +24,8 @@ enum class Folding : std::uint8_t { folded, unfolded };
 /// Precondition: problems_of(...) is empty.
 plan::Plan write_plan(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile, int gpus_per_node, Folding folding = Folding::folded);
 
-/// Parameters of each rank class after tensor and pipeline splitting, for reports: index = rank class.
-std::vector<std::int64_t> parameters_per_class(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile);
+/// Parameters of each rank of a pipeline after tensor and pipeline splitting, for reports: index = place in the pipeline.
+std::vector<std::int64_t> parameters_per_stage(const model::ModelDescription& model, const Strategy& strategy, const FrameworkProfile& profile);
 
 /// What a schedule is made for.
 PipelineShape pipeline_shape(const Strategy& strategy);

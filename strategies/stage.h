@@ -73,6 +73,7 @@ class Stage {
   std::vector<Unit> units;      // all chunks, in forward order of the chunks
   plan::FrameAllocator frames;
   static constexpr std::uint32_t kPersistentSlots = 256;
+  static constexpr std::uint32_t kNamedSlots = 40;   // the last ones, which writers name by their distance from the end
   static constexpr std::uint32_t kBackwardWorkspace = kPersistentSlots - 30;   // counted from the program's first slot, as the frame is its first
   std::uint32_t persistent;     // first slot of this rank's persistent tensors
 
@@ -109,7 +110,10 @@ class Stage {
   void append(const plan::Call& c) { (in_setup ? rank_class.program.setup : rank_class.program.step).push_back(c); }
 
   /// A persistent tensor of this rank: a slot in the persistent frame.
-  std::uint32_t persistent_slot() { return persistent_used_++; }
+  std::uint32_t persistent_slot() {
+    EXPECTS(persistent_used_ < kPersistentSlots - kNamedSlots, "more persistent tensors than slots");
+    return persistent_used_++;
+  }
   bool runs_backward(std::size_t unit) const { return !evaluates() && (units[unit].input_gradient || units[unit].trainable()); }
   bool evaluates() const { return strategy.training.phase == StepKind::evaluation; }
   /// A chunk's output stays after it has been sent, until its backward.

@@ -23,6 +23,7 @@ struct FreeEntry {
   static constexpr int kBlockBits = 24;
 
   static FreeEntry of(std::int64_t size, std::uint64_t address, std::uint32_t block) {
+    EXPECTS(block >> kBlockBits == 0, "more blocks than an entry can name");
     return {static_cast<std::uint32_t>(size >> kGranuleBits), address >> kGranuleBits << kBlockBits | block};
   }
   std::uint32_t block() const { return static_cast<std::uint32_t>(place & ((1U << kBlockBits) - 1)); }

@@ -1,5 +1,5 @@
 // Quantities with a meaning: time in integer picoseconds, bytes, FLOPs and their rates.
-// Leaves out parsing and printing of units for people (sim/config/units.h, sim/core/format.h).
+// Leaves out parsing and printing of units for people (sim/config/units.h).
 #pragma once
 
 #include <chrono>

@@ -287,7 +287,7 @@ Result simulate(const Scenario& s, const SimulateOptions& options) {
   hwmodels::CommunicationOptions communication = s.communication;
   communication.connects_at_once = profile.connects_at_once;
   // DeepSpeed flattens on the host where what is left of the GPU's memory would not hold the copy (runtime/zero/stage_1_and_2.py, flatten_on_accelerator).
-  const auto parameters = st::parameters_per_class(s.model, s.strategy, s.profile);
+  const auto parameters = st::parameters_per_stage(s.model, s.strategy, s.profile);
   const std::int64_t loaded = *std::max_element(parameters.begin(), parameters.end()) * bits(profile.stored_parameter) / 8;
   if (Bytes{2 * loaded} > s.cluster.gpu.memory - hwmodels::device_overheads(s.cluster.gpu, s.profile.lazy_modules).context) profile.flattens_on_device = false;
   const auto network = hwmodels::make_network(s.cluster, communication);

@@ -371,10 +371,10 @@ void Replicated::behind_buckets(plan::BlockWriter& w) {
 }
 
 void Replicated::compute_waits_for_buckets(plan::BlockWriter& w) {
-  constexpr std::uint32_t kBucket = Stage::kPersistentSlots - 40;
+  constexpr std::uint32_t kBucketEvent = Stage::kPersistentSlots - 40;
   for (const Stream stream : {Stream::data_reduce, Stream::data_replicate, Stream::to_host}) {   // copies down are on the stream of reductions there
-    w.record(stream, kBucket);
-    w.wait(Stream::compute, kBucket);
+    w.record(stream, kBucketEvent);
+    w.wait(Stream::compute, kBucketEvent);
   }
 }
 

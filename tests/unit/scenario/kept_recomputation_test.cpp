@@ -137,7 +137,7 @@ TEST(RootUnit, IsMadeLast) {
       if (i.op == plan::Opcode::free) live -= std::exchange(slots[slot], 0);
       if (plan.blocks[call.block].name.starts_with("make unit")) peak = std::max(peak, live);
     }
-  const std::int64_t elements = st::parameters_per_class(model, s, profile)[0], root = 2 * 4096 * 512 + 512;
+  const std::int64_t elements = st::parameters_per_stage(model, s, profile)[0], root = 2 * 4096 * 512 + 512;
   EXPECT_EQ(peak, 2 * elements / 8 + 2 * 2 * root);
 }
 

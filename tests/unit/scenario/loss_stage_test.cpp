@@ -155,7 +155,7 @@ TEST(GatheredInput, IsCopiedIntoOrderWhereSamplesAreSeveral) {
 // The whole table on every rank: what it has more than its half, and nothing to sum in forward.
 TEST(WholeEmbedding, IsOnEveryTensorRank) {
   Scenario s = two_ranks(1);
-  const auto parameters = [&] { return strategies::parameters_per_class(s.model, s.strategy, s.profile)[0]; };
+  const auto parameters = [&] { return strategies::parameters_per_stage(s.model, s.strategy, s.profile)[0]; };
   const std::int64_t half = parameters();
   EXPECT_EQ(count(s, "embedding reduce"), 1);
   s.profile.whole_embedding = true;
@@ -168,7 +168,7 @@ TEST(WholeEmbedding, IsOnEveryTensorRank) {
 TEST(WholeHead, IsOnEveryTensorRankWithoutSequenceParallelism) {
   Scenario s = two_ranks(1);
   s.profile.gathers_logits = s.profile.whole_head_without_sequence = true;
-  const auto parameters = [&] { return strategies::parameters_per_class(s.model, s.strategy, s.profile)[0]; };
+  const auto parameters = [&] { return strategies::parameters_per_stage(s.model, s.strategy, s.profile)[0]; };
   const std::int64_t half = parameters();
   EXPECT_EQ(count(s, "gather logits"), 1);
   s.strategy.parallelism.sequence_parallel = false;

@@ -35,7 +35,7 @@ States states_of(DataParallelKind kind, int micro_batches = 1) {
   const StepBytes bytes = ledger.step();
   EXPECT_TRUE(bytes.mistakes.empty()) << bytes.mistakes.front();
   auto at = [&](Category c) { return bytes.before_update[static_cast<std::size_t>(c)]; };
-  return {strategies::parameters_per_class(model, s, profile)[0], at(Category::parameter), at(Category::gradient), at(Category::optimizer), at(Category::communication)};
+  return {strategies::parameters_per_stage(model, s, profile)[0], at(Category::parameter), at(Category::gradient), at(Category::optimizer), at(Category::communication)};
 }
 
 // DDP keeps all of it: 2P weights, 2P gradients, (4 + 4 + 4)P optimizer = 16P; and 2P of reduction buckets, because
@@ -93,7 +93,7 @@ TEST(ModelStates, MomentsAreMadeInTheFirstStepUnlessDeepSpeedHasThem) {
     strategies::Strategy s = small_job(kRanks, 1, 1);
     s.data_parallel.kind = kind;
     const plan::Plan plan = strategies::write_plan(model, s, profile, kRanks);
-    const std::int64_t parameters = strategies::parameters_per_class(model, s, profile)[0], share = kind == DataParallelKind::ddp ? parameters : parameters / kRanks;
+    const std::int64_t parameters = strategies::parameters_per_stage(model, s, profile)[0], share = kind == DataParallelKind::ddp ? parameters : parameters / kRanks;
     const bool deepspeed = kind == DataParallelKind::zero1 || kind == DataParallelKind::zero3;
     std::int64_t at_setup = 0, in_first_step = 0;
     const auto count = [&](const std::vector<plan::Call>& calls, bool once, std::int64_t& bytes) {
@@ -145,7 +145,7 @@ TEST(ModelStates, MegatronMovesParametersIntoOneBuffer) {
   profile.parameter_buffer = true;
   const plan::Plan plan = megatron(profile);
   const std::int64_t parameters =
-      strategies::parameters_per_class(small_llama(4), small_job(kRanks, 1, 1), profile)[0];
+      strategies::parameters_per_stage(small_llama(4), small_job(kRanks, 1, 1), profile)[0];
   const SetupBytes made = setup_of(plan, Category::parameter);
   EXPECT_EQ(made.allocated, 2 * 2 * parameters);
   EXPECT_EQ(made.live, 2 * parameters);
@@ -160,7 +160,7 @@ TEST(ModelStates, MegatronOfBefore2024ViewsItsGradientsBesideATensorOfTheirSize)
   strategies::FrameworkProfile profile = strategies::load_profile("plain");
   profile.gradient = DType::fp32;
   const std::int64_t parameters =
-      strategies::parameters_per_class(small_llama(4), small_job(kRanks, 1, 1), profile)[0];
+      strategies::parameters_per_stage(small_llama(4), small_job(kRanks, 1, 1), profile)[0];
   EXPECT_EQ(setup_of(megatron(profile), Category::temporary).largest_freed, 0);
   profile.gathers_in_gradients = true;
   const SetupBytes made = setup_of(megatron(profile), Category::temporary);
@@ -223,7 +223,7 @@ TEST(ModelStates, DeepSpeedMakesGradientBuffersInBackward) {
         const StepBytes bytes = ByteLedger(plan, 0).step();
         EXPECT_TRUE(bytes.mistakes.empty()) << bytes.mistakes.front();
         EXPECT_EQ(bytes.after_step, bytes.persistent);
-        const std::int64_t parameters = strategies::parameters_per_class(model, s, profile)[0], partition = 2 * parameters / kRanks;
+        const std::int64_t parameters = strategies::parameters_per_stage(model, s, profile)[0], partition = 2 * parameters / kRanks;
         const bool two = kind == DataParallelKind::zero2;
         EXPECT_EQ(bytes.setup[static_cast<std::size_t>(Category::gradient)], 0);
         EXPECT_EQ(bytes.setup[static_cast<std::size_t>(Category::communication)], 0);
@@ -246,7 +246,7 @@ TEST(ModelStates, EarlyZeroOneExchangesCopiesOfAllGradients) {
   s.data_parallel.kind = DataParallelKind::zero1;
   for (const auto& [name, copies, intervals] : {std::tuple{"deepspeed-2020", 4, 1}, {"deepspeed-2020", 4, 4}, {"gpt-neox", 2, 4}}) {
     const strategies::FrameworkProfile profile = strategies::with_precision(strategies::load_profile(name), s.training.precision);
-    const std::int64_t parameters = strategies::parameters_per_class(model, s, profile)[0];
+    const std::int64_t parameters = strategies::parameters_per_stage(model, s, profile)[0];
     s.data_parallel.bucket = Bytes{2 * parameters / intervals};
     const plan::Plan plan = strategies::write_plan(model, s, profile, kRanks);
     const StepBytes bytes = ByteLedger(plan, 0).step();
@@ -278,7 +278,7 @@ TEST(ModelStates, NoSyncKeepsWholeGradientsAndReducesThemOnce) {
   profile.accumulates_unsharded = true;
   const plan::Plan once = strategies::write_plan(model, s, profile, kRanks);
   EXPECT_EQ(reductions(each), 3 * reductions(once));
-  const std::int64_t parameters = strategies::parameters_per_class(model, s, profile)[0];
+  const std::int64_t parameters = strategies::parameters_per_stage(model, s, profile)[0];
   EXPECT_NEAR(static_cast<double>(peak(once) - peak(each)), 2.0 * static_cast<double>(parameters) * (1 - 1.0 / kRanks), 0.1 * 2.0 * static_cast<double>(parameters));
 }
 
@@ -289,7 +289,7 @@ TEST(ModelStates, Fsdp2WithoutSyncKeepsWholeGradientsInTheFormatOfTheReduction) 
   strategies::Strategy s = small_job(kRanks, 1, 3);
   s.data_parallel.kind = DataParallelKind::fsdp2;
   strategies::FrameworkProfile profile = strategies::load_profile("plain");
-  const std::int64_t parameters = strategies::parameters_per_class(model, s, profile)[0];
+  const std::int64_t parameters = strategies::parameters_per_stage(model, s, profile)[0];
   for (const DType reduce : {DType::fp32, DType::bf16}) {
     profile.reduce = reduce;
     const auto peak = [&](bool unsharded) {
@@ -312,7 +312,7 @@ TEST(ModelStates, Fp32AdamKeeps16BytesPerParameterToo) {
   const strategies::FrameworkProfile profile = strategies::with_precision(strategies::load_profile("plain"), s.training.precision);
   const plan::Plan plan = strategies::write_plan(model, s, profile, 1);
   const StepBytes bytes = ByteLedger(plan, 0).step();
-  const std::int64_t p = strategies::parameters_per_class(model, s, profile)[0];
+  const std::int64_t p = strategies::parameters_per_stage(model, s, profile)[0];
   EXPECT_EQ(bytes.before_update[static_cast<std::size_t>(Category::parameter)], 4 * p);
   EXPECT_EQ(bytes.before_update[static_cast<std::size_t>(Category::gradient)], 4 * p);
   EXPECT_EQ(bytes.before_update[static_cast<std::size_t>(Category::optimizer)], 8 * p);
@@ -334,7 +334,7 @@ TEST(ModelStates, MegatronFsdpShardsEverything) {
         const plan::Plan plan = strategies::write_plan(model, s, profile, kRanks);
         const StepBytes bytes = ByteLedger(plan, 0).step();
         EXPECT_TRUE(bytes.mistakes.empty()) << bytes.mistakes.front();
-        const std::int64_t p = strategies::parameters_per_class(model, s, profile)[0];
+        const std::int64_t p = strategies::parameters_per_stage(model, s, profile)[0];
         auto at = [&](Category c) { return bytes.before_update[static_cast<std::size_t>(c)]; };
         EXPECT_EQ(at(Category::parameter), 2 * p / kRanks);
         EXPECT_EQ(at(Category::gradient), (kept == DType::fp32 ? 4 : 2) * p / kRanks);

@@ -45,7 +45,7 @@ TEST(Offload, ZeroOffloadBytes) {
   st::FrameworkProfile profile = st::load_profile("plain");
   const st::Strategy s = offloaded(DataParallelKind::zero2, false);
   const plan::Plan plan = st::write_plan(model, s, profile, kRanks);
-  const std::int64_t p = st::parameters_per_class(model, s, profile)[0];
+  const std::int64_t p = st::parameters_per_stage(model, s, profile)[0];
   const auto bytes = ByteLedger(plan, 0).step();
   EXPECT_TRUE(bytes.mistakes.empty()) << bytes.mistakes.front();
   EXPECT_EQ(bytes.setup[static_cast<std::size_t>(Category::parameter)], 2 * p);
@@ -83,7 +83,7 @@ TEST(Offload, ZeroThreeKeepsNothingOnTheGpu) {
     if (zero3 && !keeps) s.data_parallel.max_reuse_distance = s.data_parallel.prefetch_bucket = 0;
     const std::int64_t norms = zero3 ? 9 * 512 : 0;
     const plan::Plan plan = st::write_plan(model, s, profile, kRanks);
-    const std::int64_t p = st::parameters_per_class(model, s, profile)[0];
+    const std::int64_t p = st::parameters_per_stage(model, s, profile)[0];
     const auto bytes = ByteLedger(plan, 0).step();
     EXPECT_TRUE(bytes.mistakes.empty()) << bytes.mistakes.front();
     for (Category c : {Category::optimizer, Category::gradient}) EXPECT_EQ(bytes.setup[static_cast<std::size_t>(c)], 0);
@@ -167,7 +167,7 @@ TEST(Offload, ZeroTwoCopiesInTurn) {
     s.strategy.data_parallel.bucket = Bytes{8 << 20};
     ASSERT_TRUE(problems_of(s).empty());
     const Result away = simulate(s, {.memory = false});
-    const std::int64_t p = st::parameters_per_class(s.model, s.strategy, s.profile)[0];
+    const std::int64_t p = st::parameters_per_stage(s.model, s.strategy, s.profile)[0];
     const bool in_turn = kind == DataParallelKind::zero2;
     for (const plan::CopySpec& copy : away.plan.copies) {
       if (copy.direction == plan::CopySpec::Direction::device_to_host) {
@@ -220,7 +220,7 @@ TEST(Offload, PinnedMemoryLiesOnOneDomain) {
 TEST(Offload, MasterCopyAndGradientArePinned) {
   Scenario s = scenario_with(offloaded(DataParallelKind::zero2, false));
   s.profile.offload_return = st::OffloadReturn::wide;
-  const std::int64_t mine = st::parameters_per_class(s.model, s.strategy, s.profile)[0] / kRanks;
+  const std::int64_t mine = st::parameters_per_stage(s.model, s.strategy, s.profile)[0] / kRanks;
   const auto pinned = [&] { return st::write_plan(s.model, s.strategy, s.profile, kRanks).host_works.at(0).pinned.value; };
   EXPECT_EQ(pinned(), 20 * mine);
   s.profile.offload_return = st::OffloadReturn::narrow;
@@ -234,7 +234,7 @@ TEST(Offload, MasterCopyAndGradientArePinned) {
 TEST(Offload, ParametersReturnUnderTheUpdate) {
   Scenario s = scenario_with(offloaded(DataParallelKind::zero2, false));
   s.model = model::make_from_shapes({.name = "wide", .layers = 4, .hidden = 16384, .heads = 128, .vocab = 4096, .ffn_hidden = 65536});
-  const std::int64_t mine = st::parameters_per_class(s.model, s.strategy, s.profile)[0] / kRanks, tile = std::int64_t{1} << 30, tiles = (mine + tile - 1) / tile;
+  const std::int64_t mine = st::parameters_per_stage(s.model, s.strategy, s.profile)[0] / kRanks, tile = std::int64_t{1} << 30, tiles = (mine + tile - 1) / tile;
   ASSERT_GT(tiles, 1);
   const auto works = [&] {
     std::int64_t moved = 0, number = 0;
@@ -256,7 +256,7 @@ TEST(Offload, CpuUpdateTakesItsShareOfDram) {
   s.profile.offload_return = st::OffloadReturn::wide;
   s.strategy.training.clip_gradients = false;
   const plan::Plan plan = st::write_plan(s.model, s.strategy, s.profile, kRanks);
-  const std::int64_t mine = st::parameters_per_class(s.model, s.strategy, s.profile)[0] / kRanks;
+  const std::int64_t mine = st::parameters_per_stage(s.model, s.strategy, s.profile)[0] / kRanks;
   ASSERT_EQ(plan.host_works.size(), 1u);
   EXPECT_EQ(plan.host_works[0].dram.value, 36 * mine);
   const double update = 36.0 * static_cast<double>(mine) / hwmodels::host_rates(s.cluster).update.value;
@@ -278,7 +278,7 @@ TEST(Offload, ThreadsBoundTheCpuUpdate) {
   EXPECT_NEAR(rate(1), 12.2e9, 1);
   EXPECT_NEAR(rate(2), 24.4e9, 1);
   for (const int enough : {0, 3, 1000}) EXPECT_NEAR(rate(enough), rates.update.value, 1);
-  const double bytes = 36.0 * static_cast<double>(st::parameters_per_class(s.model, s.strategy, s.profile)[0]) / kRanks;
+  const double bytes = 36.0 * static_cast<double>(st::parameters_per_stage(s.model, s.strategy, s.profile)[0]) / kRanks;
   const auto update = [&](std::optional<int> threads, int profile) {
     s.strategy.memory.offload.threads = threads;
     s.profile.cpu_threads = profile;
@@ -304,7 +304,7 @@ TEST(Offload, PytorchUpdatesOperatorByOperator) {
   const model::ModelDescription model = small_llama(4);
   st::FrameworkProfile profile = st::load_profile("plain");
   st::Strategy s = offloaded(DataParallelKind::fsdp2, true);
-  const std::int64_t mine = st::parameters_per_class(model, s, profile)[0] / kRanks;
+  const std::int64_t mine = st::parameters_per_stage(model, s, profile)[0] / kRanks;
   const auto per_element = [&](bool fused, bool clips) {
     profile.fused_optimizer = fused;
     s.training.clip_gradients = clips;
@@ -324,7 +324,7 @@ TEST(Offload, HostHasShardsAndWhatTheirOptimizerKeeps) {
   const model::ModelDescription model = small_llama(4);
   st::FrameworkProfile profile = st::load_profile("torchtitan");
   const st::Strategy s = offloaded(DataParallelKind::fsdp2, true);
-  const std::int64_t mine = st::parameters_per_class(model, s, profile)[0] / kRanks;
+  const std::int64_t mine = st::parameters_per_stage(model, s, profile)[0] / kRanks;
   for (const DType format : {DType::fp32, DType::bf16}) {
     profile.stored_parameter = profile.optimizer_state = format;
     const plan::HostBytes host = st::write_plan(model, s, profile, kRanks).classes[0].host;
@@ -348,7 +348,7 @@ TEST(Offload, ZeroThreeCastsOnTheCpu) {
   const st::FrameworkProfile profile = st::load_profile("plain");
   for (const bool stay : {false, true}) {
     const st::Strategy s = offloaded(DataParallelKind::zero3, stay);
-    const std::int64_t mine = st::parameters_per_class(model, s, profile)[0] / kRanks;
+    const std::int64_t mine = st::parameters_per_stage(model, s, profile)[0] / kRanks;
     const plan::Plan plan = st::write_plan(model, s, profile, kRanks);
     EXPECT_EQ(plan.host_works.at(0).dram.value, (36 + 6) * mine);
     EXPECT_EQ(plan.host_works.at(0).fresh.value, stay ? 0 : 2 * mine);

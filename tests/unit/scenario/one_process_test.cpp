@@ -21,7 +21,7 @@ st::Strategy one_process(int gpus = kGpus, int micro_batches = 1, st::Gathered g
 }
 
 plan::Plan plan_of(const st::Strategy& s, st::Folding folding = st::Folding::folded) { return st::write_plan(small_llama(4), s, st::load_profile("plain"), kGpus, folding); }
-std::int64_t parameters() { return st::parameters_per_class(small_llama(4), one_process(), st::load_profile("plain"))[0]; }
+std::int64_t parameters() { return st::parameters_per_stage(small_llama(4), one_process(), st::load_profile("plain"))[0]; }
 
 /// Sizes of the collectives of a kind and name that a class takes part in, in order.
 std::vector<std::int64_t> sizes(const plan::Plan& plan, std::size_t rank_class, CollectiveKind kind, const std::string& name) {

@@ -71,7 +71,7 @@ TEST(Optimizers, MomentsInSixteenBitsHalve) {
   st::Strategy s = small_job(1);
   st::FrameworkProfile profile = st::load_profile("plain");
   const auto bytes = [&] { return ByteLedger(st::write_plan(small_llama(4), s, profile, 8), 0).step().setup[static_cast<std::size_t>(Category::optimizer)]; };
-  const std::int64_t wide = bytes(), p = st::parameters_per_class(small_llama(4), s, profile)[0];
+  const std::int64_t wide = bytes(), p = st::parameters_per_stage(small_llama(4), s, profile)[0];
   profile.optimizer_state = DType::bf16;
   EXPECT_EQ(wide, 12 * p);
   EXPECT_EQ(bytes(), 8 * p);

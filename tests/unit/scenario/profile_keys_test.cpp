@@ -75,7 +75,7 @@ TEST(ProfileKeys, WideGradientsThatAreAskedFor) {
     return test_support::ByteLedger(st::write_plan(s.model, s.strategy, profile, 8), 0).step().setup[static_cast<std::size_t>(plan::Category::gradient)];
   };
   EXPECT_EQ(gradients(std::nullopt), 0);
-  EXPECT_EQ(gradients(DType::fp32), 4 * st::parameters_per_class(s.model, s.strategy, s.profile)[0]);
+  EXPECT_EQ(gradients(DType::fp32), 4 * st::parameters_per_stage(s.model, s.strategy, s.profile)[0]);
 }
 
 // What DeepSpeed's releases make of gradients, in bytes: ZeRO-1's buffer, 1 GB for 500,000,000 of 16 bits whatever the model has, stands through the
@@ -98,7 +98,7 @@ TEST(ProfileKeys, OfDeepSpeedsGradients) {
   s = job("megatron-deepspeed", 2);
   s.strategy.data_parallel.kind = st::DataParallelKind::zero1;
   s.strategy.data_parallel.gradient_dtype = DType::fp32;
-  const std::int64_t parameters = st::parameters_per_class(s.model, s.strategy, s.profile)[0];
+  const std::int64_t parameters = st::parameters_per_stage(s.model, s.strategy, s.profile)[0];
   const auto kernels = [](const plan::Plan& plan, const std::string& name) {
     std::int64_t bytes = 0;
     for (const plan::Call& call : plan.classes[0].program.step)

@@ -32,7 +32,7 @@ Counted count(const st::Strategy& s, const st::FrameworkProfile& profile = st::l
   const model::ModelDescription model = small_llama(4);
   const plan::Plan plan = st::write_plan(model, s, profile, kRanks);
   Counted out;
-  out.parameters = st::parameters_per_class(model, s, profile)[0];
+  out.parameters = st::parameters_per_stage(model, s, profile)[0];
   std::map<std::uint32_t, std::int64_t> live;
   std::int64_t now = 0;
   for (const plan::Call& call : plan.classes[0].program.step) {

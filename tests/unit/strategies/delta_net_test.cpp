@@ -92,7 +92,7 @@ TEST(DeltaNet, OverAContextGroup) {
 }
 
 TEST(DeltaNet, IsDividedOverTensorRanks) {
-  const auto elements = [&](int tensor) { return parameters_per_class(hybrid(4, "D"), job(tensor), load_profile("megatron-core")).front(); };
+  const auto elements = [&](int tensor) { return parameters_per_stage(hybrid(4, "D"), job(tensor), load_profile("megatron-core")).front(); };
   const std::int64_t norms = 4 * (2 * kHidden + kDim) + kHidden;   // of the stream and of a head's values: whole on both
   EXPECT_EQ(2 * (elements(2) - norms), elements(1) - norms);
 }

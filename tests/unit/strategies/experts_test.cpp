@@ -86,7 +86,7 @@ TEST(Experts, TapesHoldEveryParameterOfEveryPreset) {
     s.data_parallel.kind = DataParallelKind::none;
     s.training.global_batch_size = 1;
     if (!problems_of(m, s, profile, 8).empty()) continue;
-    EXPECT_EQ(parameters_per_class(m, s, profile)[0], model::count_parameters(m).total) << name;
+    EXPECT_EQ(parameters_per_stage(m, s, profile)[0], model::count_parameters(m).total) << name;
     mixtures += m.experts.experts > 0;
     latent += m.latent.present();
   }
@@ -99,10 +99,10 @@ TEST(Experts, ExpertRanksShareTheExperts) {
   const model::ModelDescription m = small_mixture();
   const FrameworkProfile profile = load_profile("megatron-bridge");
   const std::int64_t experts = 4 * 8 * 3 * 512 * 1024;
-  const std::int64_t whole = parameters_per_class(m, job(8, 1), profile)[0];
-  for (int ranks : {2, 4, 8}) EXPECT_EQ(parameters_per_class(m, job(8, ranks), profile)[0], whole - experts + experts / ranks);
+  const std::int64_t whole = parameters_per_stage(m, job(8, 1), profile)[0];
+  for (int ranks : {2, 4, 8}) EXPECT_EQ(parameters_per_stage(m, job(8, ranks), profile)[0], whole - experts + experts / ranks);
   // Experts cut over two tensor ranks as well, dense weights over the same two.
-  const std::int64_t cut = parameters_per_class(m, job(4, 2, 2, 2), profile)[0], uncut = parameters_per_class(m, job(4, 2, 2, 1), profile)[0];
+  const std::int64_t cut = parameters_per_stage(m, job(4, 2, 2, 2), profile)[0], uncut = parameters_per_stage(m, job(4, 2, 2, 1), profile)[0];
   EXPECT_EQ(uncut - cut, experts / 2 - experts / 4);
 }
 
@@ -360,7 +360,7 @@ TEST(Experts, ExpertGradientsHaveTheirOwnGroup) {
   const model::ModelDescription m = small_mixture();
   const FrameworkProfile profile = load_profile("megatron-bridge");
   const std::int64_t experts = 4 * 8 * 3 * 512 * 1024 / 4;
-  const std::int64_t all = parameters_per_class(m, job(8, 4), profile)[0];
+  const std::int64_t all = parameters_per_stage(m, job(8, 4), profile)[0];
   const auto traffic = traffic_of(write_plan(m, job(8, 4), profile, 8));
   const std::int64_t reduced = bits(profile.reduce) / 8;
   EXPECT_EQ(traffic.at({CollectiveKind::reduce_scatter, plan::GroupAxis::expert_data}).bytes, experts * reduced);
@@ -435,7 +435,7 @@ TEST(Experts, AdaptersAndRoutersOfMixtral) {
   s.tuning.kind = TuningKind::lora;
   s.tuning.rank = 16;
   s.tuning.targets = {"experts"};
-  EXPECT_EQ(parameters_per_class(m, s, profile)[0] - whole, std::int64_t{3} * 16 * (4096 + 14336) * 8 * 32);
+  EXPECT_EQ(parameters_per_stage(m, s, profile)[0] - whole, std::int64_t{3} * 16 * (4096 + 14336) * 8 * 32);
   s.tuning = {};
   s.tuning.kind = TuningKind::frozen;
   s.tuning.trainable = {"router"};
@@ -515,7 +515,7 @@ TEST(Experts, MultiTokenPredictionIsALayerAndAHead) {
   ASSERT_TRUE(problems_of(m, s, profile, 8).empty());
   const model::ParameterCount count = model::count_parameters(m);
   const std::int64_t routed = 256 * model::mlp_parameters(m, m.experts.ffn_hidden);
-  EXPECT_EQ(parameters_per_class(m, s, profile)[0] - parameters_per_class(m, without, profile)[0], count.mtp - routed + routed / 8);
+  EXPECT_EQ(parameters_per_stage(m, s, profile)[0] - parameters_per_stage(m, without, profile)[0], count.mtp - routed + routed / 8);
   model::ModelDescription longer = model::with_layers(m, m.layer_count() + 1);
   const double tokens = 8 * 2 * 256;
   const double extra = operations(write_plan(m, s, profile, 8)) - operations(write_plan(longer, without, profile, 8));
@@ -524,7 +524,7 @@ TEST(Experts, MultiTokenPredictionIsALayerAndAHead) {
   model::ModelDescription repeated = m, twice = m;
   repeated.mtp_layers = twice.mtp_layers = 2;
   repeated.mtp_repeated = true;
-  EXPECT_EQ(parameters_per_class(repeated, s, profile)[0], parameters_per_class(m, s, profile)[0]);
+  EXPECT_EQ(parameters_per_stage(repeated, s, profile)[0], parameters_per_stage(m, s, profile)[0]);
   EXPECT_DOUBLE_EQ(operations(write_plan(repeated, s, profile, 8)), operations(write_plan(twice, s, profile, 8)));
 }
 

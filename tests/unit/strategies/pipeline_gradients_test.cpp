@@ -74,7 +74,7 @@ TEST(ShardedUnderPipeline, ParametersAreGatheredAndGradientsReducedOncePerStep) 
   for (const char* schedule : {"1f1b", "pytorch-1f1b", "gpipe", "zb-h1"}) {
     const Strategy s = pipelined(DataParallelKind::fsdp2, schedule, 1);
     const plan::Plan plan = plan_of(s, "torchtitan");
-    const auto parameters = parameters_per_class(llama_like(8, 256, 8, 4, 512, 1000), s, load_profile("torchtitan"));
+    const auto parameters = parameters_per_stage(llama_like(8, 256, 8, 4, 512, 1000), s, load_profile("torchtitan"));
     for (std::size_t c = 0; c < 2; ++c) {
       const auto gathers = collectives(plan, c, CollectiveKind::all_gather), reductions = collectives(plan, c, CollectiveKind::reduce_scatter);
       EXPECT_EQ(gathers.size(), 5u) << schedule;       // four layers, and embedding or head
@@ -102,7 +102,7 @@ TEST(ShardedUnderPipeline, ReshardingAfterForwardGathersAgain) {
 TEST(ShardedUnderPipeline, WholeGradientsAccumulateInTheFormatOfTheReduction) {
   const Strategy s = pipelined(DataParallelKind::fsdp2, "1f1b", 1);
   const plan::Plan plan = plan_of(s, "torchtitan");
-  const auto parameters = parameters_per_class(llama_like(8, 256, 8, 4, 512, 1000), s, load_profile("torchtitan"));
+  const auto parameters = parameters_per_stage(llama_like(8, 256, 8, 4, 512, 1000), s, load_profile("torchtitan"));
   for (std::size_t c = 0; c < 2; ++c) {
     const plan::Program& program = plan.classes[c].program;
     const std::size_t reduced = collectives(plan, c, CollectiveKind::reduce_scatter).front().call;
@@ -215,7 +215,7 @@ TEST(DeepSpeedUnderPipeline, WideCopiesOfGradientsComeAndGo) {
     }
     return elements;
   };
-  EXPECT_EQ(widened(), kMicroBatches * parameters_per_class(model, s, profile())[0]);
+  EXPECT_EQ(widened(), kMicroBatches * parameters_per_stage(model, s, profile())[0]);
   s.training.precision = Precision::fp16;
   EXPECT_EQ(widened(), 0);
 }

@@ -43,7 +43,7 @@ TEST(StateSpaceLayer, KeepsLessWhereTheNormIsInsideTheOperator) {
 }
 
 TEST(StateSpaceLayer, IsDividedOverTensorRanks) {
-  const auto elements = [&](int tensor) { return parameters_per_class(hybrid(4, "M"), job(tensor), load_profile("megatron-core")).front(); };
+  const auto elements = [&](int tensor) { return parameters_per_stage(hybrid(4, "M"), job(tensor), load_profile("megatron-core")).front(); };
   // Norms of the stream are whole on both.
   EXPECT_EQ(2 * elements(2) - elements(1), 4 * kHidden + kHidden);
   const plan::Plan one = hybrid_plan(hybrid(4, "M"), job(), "megatron-core"), two = hybrid_plan(hybrid(4, "M"), job(2), "megatron-core");
@@ -94,7 +94,7 @@ TEST(StateSpaceLayer, ScansAllTokensOfSomeHeadsOverAContextGroup) {
   EXPECT_DOUBLE_EQ(scans(plan_over_ranks(4, 4)), scans(plan_over_ranks(4, 1)));
   const auto peak = [](std::int64_t layers, int context) { return ByteLedger(plan_over_ranks(layers, context), 0).step().step_peak; };
   EXPECT_EQ(peak(12, 4) - peak(8, 4), peak(12, 1) - peak(8, 1));
-  EXPECT_EQ(parameters_per_class(hybrid(4, "M"), over_ranks(4), load_profile("megatron-core")), parameters_per_class(hybrid(4, "M"), over_ranks(1), load_profile("megatron-core")));
+  EXPECT_EQ(parameters_per_stage(hybrid(4, "M"), over_ranks(4), load_profile("megatron-core")), parameters_per_stage(hybrid(4, "M"), over_ranks(1), load_profile("megatron-core")));
 }
 
 // Gate, values, maps and time steps travel one by one, the output comes back; the same in backward. Groups that are fewer than the ranks are sent several times.

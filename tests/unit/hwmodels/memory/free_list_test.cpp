@@ -23,6 +23,11 @@ TEST(FreeEntry, SortsBySizeThenAddressAndKeepsBoth) {
 }
 
 // A hint is a guess: the numbers of sizes that came, went and were numbered anew lead nowhere wrong.
+TEST(FreeEntry, HasRoomForSoManyBlocks) {
+  EXPECT_EQ(FreeEntry::of(512, 512, (1U << FreeEntry::kBlockBits) - 1).block(), (1U << FreeEntry::kBlockBits) - 1);
+  EXPECT_THROW(FreeEntry::of(512, 512, 1U << FreeEntry::kBlockBits), ContractViolation);
+}
+
 TEST(FreeList, WrongHintsCostALookUpOnly) {
   Random random{11};
   FreeList list, plain;
