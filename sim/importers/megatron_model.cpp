@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <string_view>
 #include <vector>
 
 #include "sim/config/units.h"
@@ -23,6 +24,22 @@ std::string dashed(std::string key) {
   return key;
 }
 
+/// Every argument that Model reads, beside the batch's own sequence length and the tokenizer's. Where the model is not theirs to tell, each is ignored.
+constexpr const char* kModelArguments[] = {
+    "num_layers", "encoder_num_layers", "hidden_size", "num_attention_heads", "kv_channels", "ffn_hidden_size", "num_query_groups", "group_query_attention",
+    "hybrid_layer_pattern", "hybrid_override_pattern", "mamba_state_dim", "mamba_head_dim", "mamba_num_groups", "mamba_num_heads",
+    "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by", "untie_embeddings_and_output_weights",
+    "max_position_embeddings", "position_embedding_type", "use_rotary_position_embeddings", "rotary_percent",
+    "normalization", "qk_layernorm", "qk_l2_norm", "add_bias_linear", "disable_bias_linear", "add_qkv_bias",
+    "swiglu", "squared_relu", "quick_geglu", "openai_gelu", "gated_linear_unit", "activation_func", "activation_func_clamp_value",
+    "hidden_dropout", "attention_dropout", "softmax_type", "window_size", "window_attn_skip_freq", "attention_output_gate",
+    "mtp_num_layers", "mtp_use_repeated_layer",
+    "num_experts", "num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_shared_expert_gate", "moe_layer_freq", "moe_latent_size",
+    "moe_router_num_groups", "moe_router_group_topk",
+    "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
+    "experimental_attention_variant", "linear_attention_freq", "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim",
+};
+
 class Model {
  public:
   Model(Importer& in, const MegatronLayer& layer) : in_(in), layer_(layer) {}
@@ -37,6 +54,7 @@ class Model {
     const auto heads = size({"num_attention_heads"}, "model.heads", range);
     if (!layers && !in_.has("num_layers") && !in_.has("hidden_size")) {  // the model is given with the scenario, or its absence is said there
       in_.remark("model", "the arguments name no sizes");
+      leave_all("the arguments name no sizes: the scenario's model decides", heads ? "num_attention_heads" : "");
       return;
     }
     for (const auto& [value, key] : {std::pair{layers, "num_layers"}, {hidden, "hidden_size"}, {heads, "num_attention_heads"}})
@@ -123,17 +141,17 @@ class Model {
     of("linear_conv_kernel_dim", "model.delta_net.convolution", 4);
   }
 
+  /// Says of all that the arguments state of a model why it does not count.
+  void leave_all(const char* why, std::string_view but = "") {
+    for (const std::string_view key : kModelArguments)
+      if (key != but && in_.has(key)) in_.use(key, why);
+  }
+
   /// The scenario's own model stands above the arguments' sizes, unless it restates some of them in a map.
   bool stated_elsewhere() {
     const config::Value* model = in_.context().scenario.find("model");
     if (model == nullptr || (model->is_map() && model->find("from") == nullptr && model->find("preset") == nullptr)) return false;
-    for (const char* key : {"num_layers", "encoder_num_layers", "hybrid_layer_pattern", "hybrid_override_pattern", "mamba_state_dim", "mamba_head_dim", "mamba_num_groups", "mamba_num_heads", "hidden_size", "num_attention_heads", "num_query_groups", "group_query_attention", "kv_channels", "ffn_hidden_size", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by",
-                            "max_position_embeddings", "position_embedding_type", "use_rotary_position_embeddings", "rotary_percent", "normalization", "swiglu", "squared_relu", "quick_geglu", "openai_gelu", "add_bias_linear",
-                            "disable_bias_linear", "add_qkv_bias", "qk_layernorm", "qk_l2_norm", "untie_embeddings_and_output_weights", "hidden_dropout", "attention_dropout", "mtp_num_layers", "num_experts", "num_moe_experts",
-                            "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_layer_freq", "moe_latent_size", "window_size", "window_attn_skip_freq", "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
-                            "experimental_attention_variant", "linear_attention_freq", "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim",
-                            "attention_output_gate", "moe_shared_expert_gate", "gated_linear_unit", "activation_func", "moe_router_num_groups", "moe_router_group_topk", "group_query_attention"})
-      if (in_.has(key)) in_.use(key, "the model of the scenario stands in its place");
+    leave_all("the model of the scenario stands in its place");
     return true;
   }
 

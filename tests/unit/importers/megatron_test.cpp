@@ -1,4 +1,5 @@
 // Megatron-LM's arguments in each of their forms. Names and defaults: megatron/training/arguments.py of August 2026.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -766,6 +767,25 @@ TEST(Megatron, TheScenariosModelStandsAboveTheArguments) {
   const Imported i = read("--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --global-batch-size 8", c);
   EXPECT_EQ(key(i, "model.layers"), "-");
   EXPECT_EQ(fate(i, "hidden_size"), "used");
+}
+
+// Whether the scenario states the model or the file names no sizes: what else the arguments say of it is known.
+TEST(Megatron, ArgumentsOfAModelThatIsNotTheirs) {
+  const std::string style = "--seq-length 128 --global-batch-size 8 --swiglu --hidden-dropout 0 --attention-dropout 0 --softmax-type learnable --activation-func-clamp-value 7 --mtp-num-layers 1 "
+                            "--mtp-use-repeated-layer --group-query-attention --num-query-groups 2 --normalization RMSNorm";
+  Fragment name, widths;
+  name.set("model", "llama-3-8b", {});
+  widths.set("model.layers", "2", {});
+  widths.set("model.hidden", "64", {});
+  for (const auto& [stated, sizes] : {std::pair{&name, "--num-layers 2 --hidden-size 64 --num-attention-heads 4 "}, {&name, ""}, {&widths, ""}}) {
+    Context c = eight_gpus();
+    c.scenario = stated->tree({});
+    const Imported i = read(sizes + style, c);
+    EXPECT_TRUE(i.report.not_understood.empty()) << i.report.not_understood.front().key;
+    for (const char* argument : {"swiglu", "hidden_dropout", "attention_dropout", "softmax_type", "activation_func_clamp_value", "mtp_num_layers", "mtp_use_repeated_layer", "group_query_attention", "num_query_groups", "normalization"})
+      EXPECT_EQ(fate(i, argument), "used") << argument;
+    EXPECT_EQ(std::count_if(i.report.used.begin(), i.report.used.end(), [](const model::ImportNote& n) { return n.key == "group_query_attention"; }), 1);
+  }
 }
 
 TEST(CommandLine, QuotesEqualsListsAndRepeats) {
