@@ -50,6 +50,7 @@ class Ledger {
     result_.peak_reserved = s.reserved_bytes.peak;
     result_.end_allocated = end_allocated_.value_or(s.allocated_bytes.current);
     result_.end_reserved = end_reserved_.value_or(s.reserved_bytes.current);
+    name_peak();
     std::sort(result_.live_at_peak.begin(), result_.live_at_peak.end(), [](const LiveTensor& a, const LiveTensor& b) { return a.bytes > b.bytes; });
     return std::move(result_);
   }
@@ -291,9 +292,14 @@ class Ledger {
   }
 
   void remember_peak() {
-    result_.live_at_peak.clear();
-    for (const MemorySlot& s : slots_) {
-      if (s.bytes < (std::int64_t{1} << 20)) continue;
+    at_peak_.clear();
+    for (const MemorySlot& s : slots_)
+      if (s.bytes >= std::int64_t{1} << 20) at_peak_.push_back(s);
+  }
+
+  /// Once, at the end: peaks are many.
+  void name_peak() {
+    for (const MemorySlot& s : at_peak_) {
       const plan::Block& b = plan_.blocks[s.block_of_plan];
       std::string name(plan::title_of(b));
       if (s.name < b.slot_names.size() && !b.slot_names[s.name].empty()) name += ": " + b.slot_names[s.name];
@@ -306,7 +312,7 @@ class Ledger {
   const MemoryOptions& options_;
   const bool attended_;
   hwmodels::CachingAllocator allocator_;
-  std::vector<MemorySlot> slots_;
+  std::vector<MemorySlot> slots_, at_peak_;
   std::vector<std::optional<MemoryOperations>> operations_;  // of the plan's blocks, once they are called unattended
   std::array<std::int64_t, plan::kCategories> live_{};
   std::int64_t peak_ = -1, high_ = 0;
