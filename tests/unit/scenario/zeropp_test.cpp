@@ -3,7 +3,9 @@
 // backward and M for gradients; ZeRO++ sends 0.5 M, nothing and 0.25 M.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
+#include <set>
 
 #include "sim/scenario/scenario.h"
 #include "sim/scenario/simulate.h"
@@ -36,7 +38,7 @@ st::Strategy with_all(st::Strategy s) {
 }
 st::FrameworkProfile profile() { return st::load_profile("plain"); }
 plan::Plan plan_of(const st::Strategy& s) { return st::write_plan(small_llama(4), s, profile(), kNode); }
-std::int64_t parameters() { return st::parameters_per_class(small_llama(4), job(), profile())[0]; }
+std::int64_t parameters() { return st::parameters_per_stage(small_llama(4), job(), profile())[0]; }
 
 /// Bytes that leave one node (all its ranks together) in a step, by the collective's name. Gathered, a node sends its part to
 /// each other node; reduced and exchanged, each rank of it sends the others' parts.
@@ -98,7 +100,7 @@ TEST(ZeroPlusPlus, TheSecondCopyCostsItsShare) {
     return simulate(out, {.time = false}).classes[0].memory.peak_allocated.value;
   };
   st::Strategy s = job();
-  const std::int64_t weights = st::parameters_per_class(small_llama(8), s, profile())[0] - 17 * 512;
+  const std::int64_t weights = st::parameters_per_stage(small_llama(8), s, profile())[0] - 17 * 512;
   const std::int64_t without = peak(s);
   s.data_parallel.secondary_partition = kNode;
   EXPECT_NEAR(static_cast<double>(peak(s) - without), 2.0 * static_cast<double>(weights) / kNode, 0.1 * 2.0 * static_cast<double>(weights) / kNode);
@@ -237,6 +239,26 @@ TEST(SubGroups, AreUpdatedOneAfterTheOther) {
   EXPECT_EQ(pieces, several.first);
   // 8 bytes for weights, 16 for moments, 4 for the gradient and 8 to scale it, 6 for the 16-bit copy (a piece rounds each).
   EXPECT_NEAR(static_cast<double>(moved), 42.0 * static_cast<double>(parameters()) / kRanks, 42.0 * pieces);
+}
+
+// A piece is a part of what the ranks share, as the whole is: each costs the host what its rank's own parameters cost.
+TEST(SubGroups, AreShardedAsTheWholeShareIs) {
+  st::FrameworkProfile p = profile();
+  p.update_host = std::chrono::milliseconds(1);
+  const auto host_of_an_update = [&](const st::Strategy& s) {
+    const plan::Plan plan = st::write_plan(small_llama(4), s, p, kNode);
+    std::set<std::int64_t> out;
+    for (const plan::Block& b : plan.blocks)
+      if (b.name.starts_with("optimizer step"))
+        for (const plan::Instruction& i : b.timing)
+          if (i.op == plan::Opcode::host) out.insert(i.value);
+    return out;
+  };
+  st::Strategy s = job();
+  const auto whole = host_of_an_update(s);
+  EXPECT_EQ(whole.size(), 1u);
+  s.data_parallel.sub_group = parameters() / kRanks / 4;
+  EXPECT_EQ(host_of_an_update(s), whole);
 }
 
 // Pipelined over disks, what comes in and goes out hides under the update of another piece, but the first reading and the
