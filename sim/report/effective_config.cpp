@@ -334,6 +334,22 @@ void flatten(const Value& value, const std::string& path, std::vector<std::pair<
   }
 }
 
+std::string collectives_text(const hwmodels::CollectiveParameters& p) {
+  std::string text;
+  for (const auto& [name, timing] : p.generations)
+    for (const auto& number : hwmodels::generation_numbers()) text += fmt::format("{} {} {}\n", name, number.name, timing.*number.member);
+  for (const auto& [name, timing] : p.networks) {
+    text += fmt::format("{} ll128 {}\n", name, timing.ll128);
+    for (const auto& number : hwmodels::network_numbers()) text += fmt::format("{} {} {}\n", name, number.name, timing.*number.member);
+  }
+  for (const auto& [name, b] : p.backends) text += fmt::format("{} {} {} {} {} {}\n", name, b.alpha, b.intra, b.inter, b.nic_fraction, b.copies);
+  text += fmt::format("{} {} {} {}\n", p.common.own_piece, p.common.message_efficiency, p.common.all_channels, p.common.copy_efficiency);
+  for (const auto* k : {&p.expert_dispatch.dispatch, &p.expert_dispatch.combine, &p.expert_dispatch.bulk}) text += fmt::format("{} {} {} {} {}\n", k->sms, k->launch, k->token, k->rate, k->link_efficiency);
+  const hwmodels::RegisteredBuffers& r = p.registered_buffers;
+  for (const auto* sms : {&r.nvlink, &r.both, &r.both_sharp, &r.network, &r.network_sharp}) text += fmt::format("{} {}\n", sms->gather, sms->scatter);
+  return text;
+}
+
 /// What a scenario's answer depends on beyond its own keys.
 std::string hardware_text(const scenario::Scenario& s) {
   const hwmodels::Gpu& g = s.cluster.gpu;
@@ -348,6 +364,7 @@ std::string hardware_text(const scenario::Scenario& s) {
   text += fmt::format("{} {} {} {} {} {} {} {}\n", n.gpus, name_of(n.scale_up), n.links_per_pair, n.domain, n.nvls, n.nic.count, n.nic.bandwidth.value, n.nic.network);
   text += fmt::format("{} {} {} {} {} {} {} {} {} {}\n", n.nic.efficiency, n.cpu.sockets, n.cpu.memory_bandwidth.value, n.cpu.socket_link.value, n.cpu.memory.value, n.cpu.copy_bandwidth.value,
                       n.cpu.update_bandwidth.value, n.cpu.pageable_fraction, n.nvme.read.value, n.nvme.write.value);
+  text += fmt::format("{} {} {} {} {} {}\n", static_cast<int>(n.cpu.vendor), n.cpu.cores, n.cpu.launch_time, n.nvme.capacity.value, n.nic.per_communicator, n.nic.spine_efficiency);
   if (n.cpu.numa_nodes > 0) text += fmt::format("numa {}\n", n.cpu.numa_nodes);
   if (n.cpu.core_bandwidth.value > 0) text += fmt::format("{}\n", n.cpu.core_bandwidth.value);
   text += fmt::format("{} {} {} {} {}\n", n.pcie.gpus_per_switch, n.pcie.peer_to_peer, n.pcie.efficiency, n.pcie.efficiency_across, n.pcie.all_to_all_across);
@@ -355,13 +372,8 @@ std::string hardware_text(const scenario::Scenario& s) {
   for (const hwmodels::GraphLink& l : f.graph_links) text += fmt::format("{} {} {} {}\n", l.from, l.to, l.bandwidth.value, l.latency.count());
   // Files of the user's own: their numbers, since a name does not tell them.
   if (!g.measured_kernels.empty()) text += hwmodels::measured_kernels_csv(g.measured_kernels) + fmt::format("{} {} {}\n", g.reach.gemm, g.reach.attention, g.reach.memory);
-  if (s.cluster.collectives) {
-    for (const auto& [name, timing] : s.cluster.collectives->generations)
-      for (const auto& number : hwmodels::generation_numbers()) text += fmt::format("{} {} {}\n", name, number.name, timing.*number.member);
-    for (const auto& [name, timing] : s.cluster.collectives->networks)
-      for (const auto& number : hwmodels::network_numbers()) text += fmt::format("{} {} {}\n", name, number.name, timing.*number.member);
-  }
-  text += s.profile.own_text;
+  if (s.cluster.collectives) text += collectives_text(*s.cluster.collectives);
+  text += s.profile.own_text + s.strategy.pipeline.table;
   return text;
 }
 
@@ -392,7 +404,7 @@ std::vector<std::pair<std::string, std::string>> flattened(const Value& value) {
 std::string hash_of(const scenario::Scenario& s) {
   std::string text = hardware_text(s);
   for (const auto& [key, value] : flattened(effective_config(s)))
-    if (key != "title") text += key + "=" + value + "\n";
+    if (key != "title" && key != "pipeline.table") text += key + "=" + value + "\n";
   return fmt::format("{:016x}", hash_of_text(text));
 }
 

@@ -19,7 +19,7 @@ config::Value effective_config(const scenario::Scenario& scenario);
 std::vector<std::pair<std::string, std::string>> flattened(const config::Value& config);
 
 /// 16 hexadecimal digits (FNV-1a, 64 bit) of the effective configuration without its title, of every number of the GPU,
-/// node and fabric, and of the framework profile's name. Equal scenarios have equal hashes on every machine.
+/// node and fabric, of what the user's own files say, and of the framework profile's name. Equal scenarios have equal hashes on every machine.
 std::string hash_of(const scenario::Scenario& scenario);
 
 }  // namespace rehearse::report

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "hwmodels/collective/parameters.h"
 #include "small_scenario.h"
 #include "sim/model/presets.h"
 #include "sim/report/effective_config.h"
@@ -85,6 +87,46 @@ TEST(EffectiveConfig, HashTellsScenariosApartButNotTitles) {
   EXPECT_EQ(hash, hash_of(small_scenario({"parallelism.data=8"})));  // what auto becomes anyway
   for (const char* change : {"training.sequence_length=2048", "memory.recompute=full", "cluster.nvls=false", "model.hidden=512", "cluster.gpu=h200-sxm", "training.optimizer=sgd"})
     EXPECT_NE(hash, hash_of(small_scenario({change}))) << change;
+}
+
+// What files of the user's own may say of machines, and no key of the scenario names.
+TEST(EffectiveConfig, HashTellsMachinesApart) {
+  const scenario::Scenario usual = small_scenario();
+  std::set<std::string> hashes{hash_of(usual)};
+  const auto differs = [&](const char* what, const auto& change) {
+    scenario::Scenario s = usual;
+    change(s);
+    EXPECT_TRUE(hashes.insert(hash_of(s)).second) << what;
+  };
+  using S = scenario::Scenario&;
+  differs("launch_time", [](S s) { s.cluster.node.cpu.launch_time = 1.5; });
+  differs("cores", [](S s) { s.cluster.node.cpu.cores += 1; });
+  differs("vendor", [](S s) { s.cluster.node.cpu.vendor = hwmodels::CpuVendor::arm; });
+  differs("per_communicator", [](S s) { s.cluster.node.nic.per_communicator = 3; });
+  differs("spine_efficiency", [](S s) { s.cluster.node.nic.spine_efficiency = 0.7; });
+  differs("capacity", [](S s) { s.cluster.node.nvme.capacity = Bytes{12345}; });
+  differs("table", [](S s) { s.strategy.pipeline.table = "F0 B0"; });
+  const auto collectives = [&](const char* what, const auto& change) {
+    differs(what, [&](S s) {
+      auto own = std::make_shared<hwmodels::CollectiveParameters>(hwmodels::collective_parameters());
+      change(*own);
+      s.cluster.collectives = own;
+    });
+  };
+  using P = hwmodels::CollectiveParameters&;
+  collectives("a file", [](P) {});
+  collectives("generations", [](P p) { p.generations.at("hopper").launch += 1; });
+  collectives("networks", [](P p) { p.networks.at("efa").send += 1; });
+  collectives("ll128", [](P p) { p.networks.at("efa").ll128 = !p.networks.at("efa").ll128; });
+  collectives("common", [](P p) { p.common.own_piece += 1; });
+  collectives("expert_dispatch", [](P p) { p.expert_dispatch.bulk.rate += 1; });
+  collectives("registered_buffers", [](P p) { p.registered_buffers.network_sharp.scatter += 1; });
+  collectives("backends", [](P p) { p.backends.at("gloo").copies += 1; });
+  // A table of passes counts by what it says, wherever it lies.
+  scenario::Scenario here = usual, there = usual;
+  here.strategy.pipeline.table = there.strategy.pipeline.table = "F0 B0";
+  here.strategy.pipeline.table_file = "here.csv", there.strategy.pipeline.table_file = "there.csv";
+  EXPECT_EQ(hash_of(here), hash_of(there));
 }
 
 TEST(EffectiveConfig, ReadsBackToTheSameScenario) {
