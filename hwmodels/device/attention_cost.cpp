@@ -76,11 +76,11 @@ std::int64_t computed_width(AttentionKernel kernel, std::int64_t width) {
 
 /// What drawing one random number takes one SM, in FLOPs of this kernel's products. A kernel of both is bound by issuing instructions in either
 /// (Ma et al. 2024, arXiv 2410.07531: fusing hides little of it).
-double random_flops(const DeviceRates& gpu, const model::KernelSpec& s, double fraction) {
-  const bool cudnn = s.attention == AttentionKernel::cudnn || s.attention == AttentionKernel::cudnn_9_13 || s.attention == AttentionKernel::cudnn_fp8 || s.attention == AttentionKernel::cudnn_mxfp8;
-  const double per_clock = cudnn ? gpu.p.cudnn_random_per_clock : s.attention == AttentionKernel::flash2 ? gpu.p.flash2_random_per_clock : 0;
+double random_flops(const DeviceRates& gpu, const model::KernelSpec& s, AttentionKernel runs, double fraction) {
+  const bool cudnn = runs == AttentionKernel::cudnn || runs == AttentionKernel::cudnn_9_13 || runs == AttentionKernel::cudnn_fp8 || runs == AttentionKernel::cudnn_mxfp8;
+  const double per_clock = cudnn ? gpu.p.cudnn_random_per_clock : runs == AttentionKernel::flash2 ? gpu.p.flash2_random_per_clock : 0;
   if (!s.dropout || per_clock <= 0) return 0;
-  return fraction * gpu.peak[static_cast<std::size_t>(s.dtype)] / (gpu.sms * gpu.boost_clock * per_clock);
+  return fraction * peak_of(gpu, s) / (gpu.sms * gpu.boost_clock * per_clock);
 }
 
 CostParts math_cost(const DeviceRates& gpu, const model::KernelSpec& s, double scores) {
@@ -121,7 +121,7 @@ CostParts attention_cost(const DeviceRates& gpu, const model::KernelSpec& s, boo
   if (backward && s.head_dim > 128 && !narrow) fraction *= p.wide_head_backward_fraction;
   const double products = 2.0 * static_cast<double>(computed_width(runs, s.head_dim) + computed_width(runs, s.value_head_dim)) * (backward ? kBackwardFlops : 1);
   const double per_score = products + (backward && a.backward_softmax_flops > 0 ? a.backward_softmax_flops : a.softmax_flops);
-  const double random = random_flops(gpu, s, fraction), half_masked = s.causal ? kTile / 2 : 0;  // of the diagonal's tile
+  const double random = random_flops(gpu, s, runs, fraction), half_masked = s.causal ? kTile / 2 : 0;  // of the diagonal's tile
   const double power = fraction * products / (per_score + random) / p.gemm_peak_fraction * (narrow ? p.gemm_8bit_power : 1);
   const double sm_rate = peak_of(gpu, s) * clock_at_power(gpu.attention_clock, power, gpu.highest_clock) * fraction / gpu.sms;
   const double ramp = a.key_ramp + a.causal_waste * ((s.causal ? 1 : 0) + (s.window > 0 ? 1 : 0));

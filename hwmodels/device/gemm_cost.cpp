@@ -120,7 +120,10 @@ CostParts gemm_cost(const DeviceRates& gpu, const model::KernelSpec& s) {
 
   const Work work{batch, m, n, k, operand, once, written, per_flop, per_byte, ramp, launch, grouped};
   CostParts cost = cores ? fastest(gpu, work, kSimtTiles, gpu.simt_tiles) : fastest(gpu, work, kGemmTiles, gpu.tiles);
-  cost.seconds += static_cast<double>(s.bytes_read + s.bytes_written) * per_byte;
+  const auto copied = static_cast<double>(s.bytes_read + s.bytes_written);
+  cost.seconds += copied * per_byte;
+  cost.memory_seconds += copied * per_byte;
+  cost.hbm_bytes += copied;
   return cost;
 }
 

@@ -280,5 +280,18 @@ TEST(GemmCost, GroupsCostMoreThanOneProductOfTheirSum) {
   }
 }
 
+// Copies of padded operands go before the product: what they move is time and traffic alike.
+TEST(GemmCost, CopiesOfOperandsAreTraffic) {
+  DeviceRates gpu = plain_gpu();
+  gpu.hbm = 1e12;
+  model::KernelSpec s = gemm(512, 512, 512);
+  const CostParts product = gemm_cost(gpu, s);
+  s.bytes_read = 3'000'000, s.bytes_written = 1'000'000;
+  const CostParts padded = gemm_cost(gpu, s);
+  EXPECT_DOUBLE_EQ(padded.hbm_bytes - product.hbm_bytes, 4e6);
+  EXPECT_NEAR(padded.seconds - product.seconds, 4e6 / (1e12 * gpu.p.gemm_hbm_fraction), 1e-12);
+  EXPECT_NEAR(padded.memory_seconds - product.memory_seconds, padded.seconds - product.seconds, 1e-12);
+}
+
 }  // namespace
 }  // namespace rehearse::hwmodels::gemm_cost_test
