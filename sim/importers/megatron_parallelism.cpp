@@ -25,7 +25,7 @@ std::int64_t degree(Importer& in, const char* name, const char* ours) {
 /// Source: megatron/training/arguments.py, validate_args: "Number of layers should be divisible by the pipeline-model-parallel size". DeepSpeed's
 /// pipeline deals out any number, and a hybrid pattern's layers are counted otherwise.
 void refuse_unlike_stages(Importer& in, std::int64_t stages, std::int64_t chunks, std::int64_t layers, const char* list) {
-  if (list != nullptr || layers < 1 || layers % (stages * chunks) == 0 || in.has("deepspeed_config") || in.has("hybrid_layer_pattern") || in.has("hybrid_override_pattern")) return;
+  if (list != nullptr || layers < 1 || layers % (stages * chunks) == 0 || in.has("deepspeed_config") || find_dotted(in.context().scenario, "pipeline.layers_per_stage") != nullptr || in.has("hybrid_layer_pattern") || in.has("hybrid_override_pattern")) return;
   const char* key = in.has("num_layers") ? "num_layers" : in.has("encoder_num_layers") ? "encoder_num_layers" : "pipeline_model_parallel_size";
   in.complain(key, fmt::format("{} layers do not divide over {} stages{}", layers, stages, chunks > 1 ? fmt::format(" of {} chunks", chunks) : ""), "Megatron refuses it without decoder_first_pipeline_num_layers, decoder_last_pipeline_num_layers, account_for_embedding_in_pipeline_split, account_for_loss_in_pipeline_split or pipeline_model_parallel_layout: add one, or change the stages");
 }

@@ -68,7 +68,8 @@ class Script {
 
   /// `source FILE`: its words and variables stand in this script.
   void include(const ShellWord& name) {
-    constexpr std::size_t kDeepest = 8, kMostFiles = 64;
+    constexpr std::size_t kDeepest = 8, kMostFiles = 64, kMostNames = 1000;
+    if (out_.sourced.size() >= kMostNames) return;
     const std::string &here = script_name(), &main = out_.texts.front()->file();
     const auto path = sourced_file(name.text, here, main);
     const auto refuse = [&](const std::string& why) { out_.sourced.push_back({name, why}); };
@@ -104,7 +105,7 @@ class Script {
     int line, column;
     std::string name, condition;
     std::int64_t step = 1;
-    int turns = 0, inner = 0;   // inner: loops inside that are open
+    int inner = 0;   // loops inside that are open
   };
   void begin_loop() {
     static const std::regex kHead(R"(\s*\(\(\s*(\w+)\s*=([^;]{1,40});([^;]{1,80});\s*(?:\+\+(\w+)|(\w+)\s*\+\+|(\w+)\s*\+=\s*(\d{1,6}))\s*\)\)\s*;?\s*do\b)");
@@ -127,13 +128,14 @@ class Script {
   }
   /// At `done`.
   void turn_loop() {
-    constexpr int kMostTurns = 1000;
+    constexpr std::size_t kMostReread = 1 << 20;   // characters, of all loops together
     Loop& loop = loops_.back();
     const auto value = arithmetic_value(variables_[loop.name]);
     if (choices_.reads() && value) {
       variables_[loop.name] = std::to_string(*value + loop.step);
       const auto again = arithmetic_value(expand(loop.condition));
-      if (again.value_or(0) != 0 && ++loop.turns < kMostTurns) {
+      reread_ += at_ - loop.at + 1;
+      if (again.value_or(0) != 0 && reread_ < kMostReread) {
         at_ = loop.at;
         line_ = loop.line;
         column_ = loop.column;
@@ -563,6 +565,7 @@ class Script {
   std::size_t text_number_ = 0;              // of it in out_.texts
   std::vector<std::string> including_;       // files around what is read
   std::vector<Loop> loops_;                  // loops around it, in the same file
+  std::size_t reread_ = 0;
   ShellWord file_;                           // to be sourced next
   bool sources_ = false, loop_begins_ = false, loop_turns_ = false;
   std::string array_;                        // whose elements are being read
