@@ -133,7 +133,9 @@ TEST(Explain, EveryStageSaysSomething) {
     for (const auto& stage : stages().entries()) {
       const std::string text = stage.value.write(scenario, simulate(scenario, stage.value.needs));
       EXPECT_GT(text.size(), 60u) << stage.name;
-      if (stage.name != "schedule" && stage.name != "scenario") expect_narrow(text, stage.name);
+      const bool whole_names = stage.name == "costs";   // rows that are cut look alike
+      if (stage.name != "schedule" && stage.name != "scenario" && !whole_names) expect_narrow(text, stage.name);
+      if (whole_names) EXPECT_EQ(text.find("..."), std::string::npos) << text;
     }
   }
 }
@@ -155,7 +157,8 @@ TEST(Explain, CostsShowCopiesAndTheCpusWork) {
   EXPECT_NE(text.find("(while all 2 GPUs of a PCIe switch copy)"), std::string::npos) << text;
   for (std::size_t at = 0, end = 0; at < text.size(); at = end + 1) {
     end = std::min(text.find('\n', at), text.size());
-    EXPECT_LE(end - at, static_cast<std::size_t>(kWidth)) << text.substr(at, end - at);
+    const std::string line = text.substr(at, end - at);
+    if (line.find("PCIe") != std::string::npos || line.find("NVMe") != std::string::npos || line.find("CPU") != std::string::npos) EXPECT_LE(line.size(), static_cast<std::size_t>(kWidth)) << line;   // tables of kernels are as wide as their names
   }
   const std::string without = explain_costs(small_scenario(), simulated(small_scenario()));
   EXPECT_EQ(without.find("CPU work"), std::string::npos);
