@@ -87,12 +87,15 @@ Band band_of(const Side& time, const Side& memory) {
 
 constexpr const char* kAny = "any";
 
-/// Rows of a profile, of an architecture ("any": of all), or all rows.
-struct Level {
-  std::string profile, architecture;
+/// Whose libraries run on it: a framework's mistakes on one maker's GPUs say little of the other's.
+const char* maker_of(const std::string& architecture) { return architecture.starts_with("cdna") ? "AMD" : "NVIDIA"; }
 
-  std::string name() const { return profile != kAny ? profile + " on any GPU" : architecture != kAny ? "any framework on " + architecture : "all runs"; }
-  bool holds(const RowOutcome& r) const { return (profile == kAny || r.profile == profile) && (architecture == kAny || r.architecture == architecture); }
+/// Rows of a profile on a maker's GPUs, of an architecture, or all rows ("any").
+struct Level {
+  std::string profile, architecture;   // of a profile: a maker
+
+  std::string name() const { return profile != kAny ? profile + " on " + architecture + " GPUs" : architecture != kAny ? "any framework on " + architecture : "all runs"; }
+  bool holds(const RowOutcome& r) const { return profile != kAny ? r.profile == profile && maker_of(r.architecture) == architecture : architecture == kAny || r.architecture == architecture; }
 };
 
 Side side_of(const std::vector<const RowOutcome*>& rows, const Error& error, const Level& level) {
@@ -100,7 +103,7 @@ Side side_of(const std::vector<const RowOutcome*>& rows, const Error& error, con
 }
 
 Side nearest(const std::vector<const RowOutcome*>& rows, const Error& error, const std::string& profile, const std::string& architecture) {
-  return wider(side_of(rows, error, {profile, kAny}), side_of(rows, error, {kAny, architecture}), side_of(rows, error, {kAny, kAny}));
+  return wider(side_of(rows, error, {profile, maker_of(architecture)}), side_of(rows, error, {kAny, architecture}), side_of(rows, error, {kAny, kAny}));
 }
 
 std::vector<Coverage> coverage_of(const Accuracy& accuracy, const Error& error, std::optional<double> Band::*width) {
@@ -167,17 +170,18 @@ double mean_coverage(const std::vector<Coverage>& coverage) {
 std::string bands_yaml(const Accuracy& accuracy) {
   std::vector<const RowOutcome*> rows;
   std::vector<Level> levels{{kAny, kAny}};
-  std::set<std::string> profiles, architectures;
+  std::set<std::string> architectures;
+  std::set<std::pair<std::string, std::string>> profiles;
   for (const RowOutcome& r : accuracy.rows) {
     rows.push_back(&r);
-    if (r.simulated) profiles.insert(r.profile), architectures.insert(r.architecture);
+    if (r.simulated) profiles.emplace(r.profile, maker_of(r.architecture)), architectures.insert(r.architecture);
   }
   for (const std::string& name : architectures) levels.push_back({kAny, name});
-  for (const std::string& name : profiles) levels.push_back({name, kAny});
+  for (const auto& [name, maker] : profiles) levels.push_back({name, maker});
   std::string out =
       "# Written by scripts/accuracy (rehearse validate --into): half widths of relative errors that 80 % of the clean rows of\n"
-      "# tests/accuracy/runs stayed within, every source weighing the same. A job's is the wider of its framework's and its\n"
-      "# architecture's (sim/report/error_bands.h).\n";
+      "# tests/accuracy/runs stayed within, every source weighing the same. A job's is the wider of its framework's, on GPUs of the\n"
+      "# same maker, and its architecture's (sim/report/error_bands.h).\n";
   out += fmt::format("coverage: {:.3f}   # share of a source's step times inside the band made from the other sources, mean over sources\n", mean_coverage(band_coverage(accuracy)));
   out += fmt::format("memory_coverage: {:.3f}   # the same of memory\n", mean_coverage(memory_band_coverage(accuracy)));
   out += "bands:\n";
@@ -210,7 +214,7 @@ Band stored_band(const std::string& profile, const std::string& architecture) {
     }
     return Side{};
   };
-  const auto nearest_of = [&](const char* key) { return wider(side({profile, kAny}, key), side({kAny, architecture}, key), side({kAny, kAny}, key)); };
+  const auto nearest_of = [&](const char* key) { return wider(side({profile, maker_of(architecture)}, key), side({kAny, architecture}, key), side({kAny, kAny}, key)); };
   return band_of(nearest_of("step_time"), nearest_of("peak_memory"));
 }
 

@@ -17,7 +17,7 @@ struct Band {
 };
 
 /// The band of 80 % of `rows` as seen by a job with this framework profile on this GPU architecture: the wider of what rows with the same
-/// profile and rows on the same architecture stayed within, each of two sources or more; else what all did. Every source weighs the
+/// profile on GPUs of the same maker and rows on the same architecture stayed within, each of two sources or more; else what all did. Every source weighs the
 /// same, because its rows share their mistakes.
 Band band_for(const std::vector<const RowOutcome*>& rows, const std::string& profile, const std::string& architecture);
 
@@ -41,7 +41,7 @@ struct StatedCoverage {
 };
 StatedCoverage stated_coverage(const Accuracy& accuracy);
 
-/// The data file: an entry per profile, one per architecture, and one for strangers.
+/// The data file: an entry per profile and maker, one per architecture, and one for strangers.
 std::string bands_yaml(const Accuracy& accuracy);
 
 /// As band_for, from the data file; its basis says "not established" where there is no such file.

@@ -47,9 +47,14 @@ TEST(ErrorBand, IsTheWiderOfTheFrameworksAndTheArchitectures) {
   EXPECT_NEAR(*band_for(rows, "megatron-core", "hopper").step_time, 0.16, 1e-9);
   EXPECT_NE(band_for(rows, "megatron-core", "hopper").basis.find("20 rows of 2 sources (any framework on hopper)"), std::string::npos);
   EXPECT_NEAR(*band_for(rows, "megatron-core", "ampere").step_time, 0.08, 1e-9);
-  EXPECT_NE(band_for(rows, "megatron-core", "volta").basis.find("megatron-core on any GPU"), std::string::npos);
+  EXPECT_NE(band_for(rows, "megatron-core", "volta").basis.find("megatron-core on NVIDIA GPUs"), std::string::npos);
   EXPECT_NE(band_for(rows, "deepspeed", "volta").basis.find("all runs"), std::string::npos);   // one source of it agrees with nobody
   EXPECT_FALSE(band_for({}, "deepspeed", "volta").step_time);
+
+  // AMD's libraries are others: what is wrong there says nothing of NVIDIA's GPUs, and the other way.
+  for (const char* name : {"five", "six"}) add_source(a, name, "megatron-core", "cdna4", 10, 5);
+  EXPECT_NEAR(*band_for(pointers(a), "megatron-core", "ampere").step_time, 0.08, 1e-9);
+  EXPECT_NEAR(*band_for(pointers(a), "megatron-core", "cdna3").step_time, 0.40, 1e-9);
 }
 
 // The third source is ten times as wrong as the other two: none of its rows beyond 8 % lies in their band.

@@ -232,6 +232,7 @@ TEST(EffectiveConfig, HasEveryKeyOfTheScenarioFile) {
       small_scenario({"training.framework=megatron-core", "data_parallel.kind=megatron-fsdp", "data_parallel.double_buffer=true", "data_parallel.registered_buffers=true"}),
       small_scenario({"memory.offload.activations=cpu", "memory.offload.activation_layers=1"}),
       small_scenario({"model=mixtral-8x7b", "training.framework=megatron-core", "data_parallel.kind=ddp", "experts.fused_router=true", "experts.fused_permute=true", "experts.fused_mlp=true", "experts.rank_capacity_factor=1.5", "experts.dispatch_sms=24"}),
+      small_scenario({"data_parallel.kind=ddp", "memory.recompute=full", "memory.recompute_span=2"}),
       small_scenario({"memory.recompute=full", "memory.recompute_layers=1", "training.document_length=64", "training.documents_per_sample=5.5", "training.collection_interval=5", "training.launch_blocking=true", "training.serial_collectives=true", "memory.expandable_segments=true", "training.cross_entropy=chunked-linear", "training.loss_chunks=4"}),
       small_scenario({"cluster.nodes=2", "cluster.nics=4", "cluster.nic_bandwidth=100 Gb/s", "profile.kernel_host=1 us",
                       "cluster.measured_bandwidth={all_reduce: 100 GB/s, all_gather: 101 GB/s, reduce_scatter: 102 GB/s, all_reduce_node: 300 GB/s, all_gather_node: 301 GB/s, reduce_scatter_node: 302 GB/s}"}),
