@@ -83,17 +83,23 @@ class Near {
       }
   }
 
+  /// The framework has this kind of data parallelism, as far as its profile says.
+  bool has(const std::string& kind) const {
+    const std::vector<std::string>& listed = s_.profile.data_parallel_kinds;
+    return listed.empty() || std::find(listed.begin(), listed.end(), kind) != listed.end();
+  }
+
   /// Megatron's optimizers come with its layers, which add gradients into whole buffers; DeepSpeed's and PyTorch's shards come
   /// with the other frameworks. Replicas whose gradients are summed are everybody's, and one process for all GPUs is nobody's choice.
-  bool offered(st::DataParallelKind kind) const {
-    if (kind == st::DataParallelKind::none || kind == st::DataParallelKind::one_process || kind == job_.data_parallel.kind) return false;
+  bool offered(const std::string& name, st::DataParallelKind kind) const {
+    if (kind == st::DataParallelKind::none || kind == st::DataParallelKind::one_process || kind == job_.data_parallel.kind || !has(name)) return false;
     const bool megatron = kind == st::DataParallelKind::distributed_optimizer || kind == st::DataParallelKind::megatron_fsdp;
     return kind == st::DataParallelKind::ddp || megatron == s_.profile.fused_gradient_accumulation;
   }
 
   void data_parallel() {
     for (const auto& entry : st::data_parallel_kinds().entries())
-      if (offered(entry.value)) add(entry.name, {fmt::format("data_parallel.kind={}", entry.name)});
+      if (offered(entry.name, entry.value)) add(entry.name, {fmt::format("data_parallel.kind={}", entry.name)});
   }
 
   /// Hybrid sharding: those who share states fill one node, or eight; the others are replicas of them. Rings over thousands of ranks
@@ -209,7 +215,12 @@ class Near {
     std::vector<std::string> out;
     const bool able = parameters.empty() ? !st::keeps_whole_states(kind) : st::shards_parameters(kind);
     if (!able && s_.profile.fused_gradient_accumulation) out.emplace_back("data_parallel.kind=distributed-optimizer");
-    else if (!able) out.emplace_back(parameters.empty() ? "data_parallel.kind=zero2" : "data_parallel.kind=zero3");
+    else if (!able)
+      for (const char* other : {parameters.empty() ? "zero2" : "zero3", "fsdp2", "fsdp1"})
+        if (has(other)) {
+          out.push_back(std::string("data_parallel.kind=") + other);
+          break;
+        }
     if (!states.empty()) out.push_back("memory.offload.optimizer=" + states);
     if (!parameters.empty()) out.push_back("memory.offload.parameters=" + parameters);
     return out;

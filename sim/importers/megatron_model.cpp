@@ -24,7 +24,7 @@ std::string dashed(std::string key) {
   return key;
 }
 
-/// Every argument that Model reads, beside the batch's own sequence length and the tokenizer's. Where the model is not theirs to tell, each is ignored.
+/// Every argument that Model reads, beside the batch's own sequence length and the tokenizer's. Where the model is not theirs to tell, none counts.
 constexpr const char* kModelArguments[] = {
     "num_layers", "encoder_num_layers", "hidden_size", "num_attention_heads", "kv_channels", "ffn_hidden_size", "num_query_groups", "group_query_attention",
     "hybrid_layer_pattern", "hybrid_override_pattern", "mamba_state_dim", "mamba_head_dim", "mamba_num_groups", "mamba_num_heads",

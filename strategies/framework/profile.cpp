@@ -376,6 +376,7 @@ const config::Fields<P>& fields() {
       config::bytes("misc_device", &P::misc_device, "other device bytes outside the allocator", config::non_negative),
       config::integer("vocab_multiple", &P::vocab_multiple, "vocabulary rows are padded to a multiple", config::positive),
       config::boolean("vocab_times_tensor", &P::vocab_times_tensor, "the multiple grows with the tensor degree"),
+      config::text("data_parallel_kinds", &P::data_parallel_kinds, "kinds of data parallelism that the framework has: advise offers no others"),
       config::text("selective_modules", &P::selective_modules, "what `recompute: selective` recomputes"),
       config::choice("default_recompute", &P::default_recompute, "recomputation of its published configurations", {{"none", Recompute::none, ""}, {"selective", Recompute::selective, ""}, {"full", Recompute::full, ""}}),
   };

@@ -361,6 +361,7 @@ struct FrameworkProfile {
 
   int vocab_multiple = 1;                 // padding multiple, times tensor degree when vocab_times_tensor
   bool vocab_times_tensor = false;
+  std::vector<std::string> data_parallel_kinds;  // that the framework has, by their names; empty: not stated
   std::vector<std::string> selective_modules;  // what `recompute: selective` means here
   Recompute default_recompute = Recompute::none;  // of its published configurations
 };

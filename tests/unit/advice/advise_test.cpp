@@ -107,7 +107,7 @@ TEST(Advice, ALargerGlobalBatchIsSaid) {
   }
 }
 
-// Megatron's optimizers are no advice for DeepSpeed's users, nor ZeRO for Megatron's.
+// Megatron's optimizers are no advice for DeepSpeed's users, nor ZeRO for Megatron's and torchtitan's.
 TEST(Advice, StaysWithinWhatTheFrameworkHas) {
   const auto offered = [&](const std::string& framework) {
     std::string names;
@@ -115,15 +115,18 @@ TEST(Advice, StaysWithinWhatTheFrameworkHas) {
     for (const Change& change : changes_near(start.read())) names += change.name + "|";
     return names;
   };
-  const std::string deepspeed = offered("deepspeed"), megatron = offered("megatron-core");
+  const std::string deepspeed = offered("deepspeed"), megatron = offered("megatron-core"), titan = offered("torchtitan");
   for (const char* name : {"|distributed-optimizer|", "|megatron-fsdp|"}) {
     EXPECT_EQ(deepspeed.find(name), std::string::npos) << deepspeed;
     EXPECT_NE(megatron.find(name), std::string::npos) << megatron;
   }
-  for (const char* name : {"|zero1|", "|zero2|", "|zero3|", "|fsdp2|"}) {
+  for (const char* name : {"|zero1|", "|zero2|", "|zero3|"}) {
     EXPECT_NE(deepspeed.find(name), std::string::npos) << deepspeed;
     EXPECT_EQ(megatron.find(name), std::string::npos) << megatron;
+    EXPECT_EQ(titan.find(name), std::string::npos) << titan;
   }
+  EXPECT_NE(titan.find("|fsdp2|"), std::string::npos) << titan;
+  for (const std::string& others : {deepspeed, megatron}) EXPECT_EQ(others.find("|fsdp2|"), std::string::npos) << others;
 }
 
 // Where experts lie and who carries their tokens is looked at, each by its own key, and within what the framework has: DeepEP is

@@ -135,7 +135,7 @@ TEST(Explain, EveryStageSaysSomething) {
       EXPECT_GT(text.size(), 60u) << stage.name;
       const bool whole_names = stage.name == "costs";   // rows that are cut look alike
       if (stage.name != "schedule" && stage.name != "scenario" && !whole_names) expect_narrow(text, stage.name);
-      if (whole_names) EXPECT_EQ(text.find("..."), std::string::npos) << text;
+      if (whole_names) { EXPECT_EQ(text.find("..."), std::string::npos) << text; }
     }
   }
 }
@@ -158,7 +158,7 @@ TEST(Explain, CostsShowCopiesAndTheCpusWork) {
   for (std::size_t at = 0, end = 0; at < text.size(); at = end + 1) {
     end = std::min(text.find('\n', at), text.size());
     const std::string line = text.substr(at, end - at);
-    if (line.find("PCIe") != std::string::npos || line.find("NVMe") != std::string::npos || line.find("CPU") != std::string::npos) EXPECT_LE(line.size(), static_cast<std::size_t>(kWidth)) << line;   // tables of kernels are as wide as their names
+    if (line.find("PCIe") != std::string::npos || line.find("NVMe") != std::string::npos || line.find("CPU") != std::string::npos) { EXPECT_LE(line.size(), static_cast<std::size_t>(kWidth)) << line; }   // tables of kernels are as wide as their names
   }
   const std::string without = explain_costs(small_scenario(), simulated(small_scenario()));
   EXPECT_EQ(without.find("CPU work"), std::string::npos);
