@@ -26,7 +26,7 @@ const Catalog<Stage>& stages() {
       {"layout", "how ranks are laid on nodes, and every process group", {explain_layout, nothing}},
       {"schedule", "the pipeline schedule, drawn", {explain_schedule, nothing}},
       {"plan", "the virtual CUDA program of each rank class", {explain_plan, nothing}},
-      {"costs", "every distinct kernel, collective, copy and CPU work with its cost", {explain_costs, nothing}},
+      {"costs", "every distinct kernel, collective, copy and CPU work with its cost; the host thread by block", {explain_costs, nothing}},
       {"timeline", "what each stream did when", {explain_timeline, time}},
       {"memory", "memory over the step, and what is live at the peak", {explain_memory, memory}},
   }};

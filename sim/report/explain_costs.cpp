@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <utility>
 
 #include "hwmodels/collective/closed_forms.h"
 #include "sim/report/costs.h"
@@ -152,6 +154,39 @@ std::string host_works_text(const plan::Plan& plan, const executor::CostTable& c
   return "\n" + table.text(0) + fmt::format("  CPU work in all: {} with all of the node's ranks at it{}\n", picoseconds_text(sum), disks);
 }
 
+/// What the host thread does in a step, by the blocks that it goes through: launching work, and Python and autograd around it.
+std::string host_thread_text(const plan::Plan& plan, std::size_t rank_class) {
+  struct Work {
+    std::int64_t calls = 0, launches = 0, launching = 0, around = 0;
+    std::int64_t total() const { return launching + around; }
+  };
+  std::map<std::string, Work> by_block;
+  for (const plan::Call& call : plan.classes[rank_class].program.step) {
+    if (call.first_step_only) continue;
+    const plan::Block& block = plan.blocks[call.block];
+    Work& w = by_block[std::string(plan::title_of(block))];
+    ++w.calls;
+    for (const plan::Instruction& i : block.timing) {
+      if (i.op == plan::Opcode::host) w.around += i.value;
+      else if (i.op < plan::Opcode::host) ++w.launches, w.launching += i.value;
+    }
+  }
+  std::vector<std::pair<std::string, Work>> order;
+  Work sum;
+  for (const auto& [name, w] : by_block) {
+    if (w.total() == 0) continue;
+    order.emplace_back(name, w);
+    sum.launching += w.launching, sum.around += w.around;
+  }
+  if (order.empty()) return {};
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second.total() > b.second.total(); });
+  Table table({"Host thread", "launches", "launching", "around them", "count", "each", "total"});
+  for (const auto& [name, w] : order)
+    table.add({"  " + name, std::to_string(w.launches / w.calls), picoseconds_text(w.launching / w.calls), picoseconds_text(w.around / w.calls), std::to_string(w.calls), picoseconds_text(w.total() / w.calls), picoseconds_text(w.total())});
+  return "\n" + table.text(0, Table::Names::whole) +
+         fmt::format("  host thread in all: {}, of which launches {} (hidden while the GPU has work; explain\n  --stage timeline shows where not; sources: the framework profile)\n", picoseconds_text(sum.total()), picoseconds_text(sum.launching));
+}
+
 }  // namespace
 
 std::string explain_costs(const Scenario& s, const Result& r) {
@@ -161,7 +196,7 @@ std::string explain_costs(const Scenario& s, const Result& r) {
   for (const std::size_t c : shown) {
     const Counts counts = counts_of(r.plan, c);
     text += fmt::format("{}{} ({}; each piece of work alone on the machine)\n", text.empty() ? "" : "\n", r.plan.classes[c].name, r.plan.classes[c].ranks == 1 ? "one step" : fmt::format("one step of one of {} GPUs", r.plan.classes[c].ranks));
-    text += kernels_text(r.plan, costs, counts, c) + collectives_text(r.plan, costs, counts, c) + messages_text(r.plan, costs, counts, c) + copies_text(s, r.plan, costs, counts) + host_works_text(r.plan, costs, counts);
+    text += kernels_text(r.plan, costs, counts, c) + collectives_text(r.plan, costs, counts, c) + messages_text(r.plan, costs, counts, c) + copies_text(s, r.plan, costs, counts) + host_works_text(r.plan, costs, counts) + host_thread_text(r.plan, c);
   }
   if (shown.size() < r.classes.size()) text += fmt::format("\n{} more rank classes are left out\n", r.classes.size() - shown.size());
   return text;

@@ -205,7 +205,7 @@ class Sharded final : public ShardedWriter {
     std::int64_t units = 1;
     if (wraps_adapters())
       for (const Weight& weight : u.tape->weights) units += weight.adapter ? 1 : 0;
-    stage_.call("hooks of " + std::to_string(units) + " units " + std::to_string(each.count()), phase, nullptr, [&](plan::BlockWriter& w) { w.host(units * each); });
+    stage_.call("hooks of units " + std::to_string(units) + " " + std::to_string(each.count()), phase, nullptr, [&](plan::BlockWriter& w) { w.host(units * each); });
   }
 
   void gather(std::size_t index) {

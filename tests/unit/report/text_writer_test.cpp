@@ -164,6 +164,19 @@ TEST(Explain, CostsShowCopiesAndTheCpusWork) {
   EXPECT_EQ(without.find("CPU work"), std::string::npos);
 }
 
+// Two micro-batches of two layers, each with 4 ms of Python around its forward and 6 around its backward: 16 and 24 ms; launches cost nothing here.
+TEST(Explain, CostsShowTheHostThread) {
+  const auto s = small_scenario({"data_parallel.kind=ddp", "model.layers=2", "training.global_batch_size=16", "training.micro_batch_size=1",
+                                 "profile={layer_host: 4 ms, layer_backward_host: 6 ms, kernel_host: 0 us, backward_kernel_host: 0 us}"});
+  const std::string text = explain_costs(s, simulated(s));
+  const auto row = [&](const std::string& block) {
+    const std::size_t at = text.find("\n  " + block + " ", text.find("Host thread"));
+    return at == text.npos ? text : text.substr(at + 1, text.find('\n', at + 1) - at - 1);
+  };
+  EXPECT_NE(row("layer forward").find("4.000 ms      4  4.000 ms  16.00 ms"), std::string::npos) << row("layer forward");
+  EXPECT_NE(row("layer backward").find("6.000 ms      4  6.000 ms  24.00 ms"), std::string::npos) << row("layer backward");
+}
+
 TEST(Comparison, NamesWhatChangedAndWhoIsFaster) {
   const auto a = small_scenario(), b = small_scenario({"memory.recompute=full"});
   const auto ra = simulated(a), rb = simulated(b);
