@@ -1,6 +1,6 @@
 #include "sim/importers/list_expression.h"
 
-#include <charconv>
+#include "sim/importers/expression_text.h"
 
 namespace rehearse::importers {
 namespace {
@@ -13,52 +13,31 @@ class Expression {
 
   std::optional<Numbers> value() {
     const auto all = sum(0);
-    skip();
-    return text_.empty() ? all : std::nullopt;
+    return text_.over() ? all : std::nullopt;
   }
 
  private:
   static constexpr std::size_t kMost = 100'000;
   static constexpr int kDeepest = 32;
 
-  void skip() {
-    while (!text_.empty() && (text_.front() == ' ' || text_.front() == '\t')) text_.remove_prefix(1);
-  }
-
-  bool take(char c) {
-    skip();
-    if (text_.empty() || text_.front() != c) return false;
-    text_.remove_prefix(1);
-    return true;
-  }
-
-  std::optional<std::int64_t> number() {
-    skip();
-    std::int64_t n = 0;
-    const auto [end, error] = std::from_chars(text_.data(), text_.data() + text_.size(), n);
-    if (error != std::errc{}) return std::nullopt;
-    text_.remove_prefix(static_cast<std::size_t>(end - text_.data()));
-    return n;
-  }
-
   std::optional<Numbers> list() {
     Numbers all;
-    if (take(']')) return all;
+    if (text_.take("]")) return all;
     do {
-      const auto n = number();
+      const auto n = text_.number();
       if (!n || all.size() >= kMost) return std::nullopt;
       all.push_back(*n);
-    } while (take(','));
-    return take(']') ? std::optional(all) : std::nullopt;
+    } while (text_.take(","));
+    return text_.take("]") ? std::optional(all) : std::nullopt;
   }
 
   std::optional<Numbers> product(int depth) {
     std::optional<Numbers> all;
     if (depth > kDeepest) return std::nullopt;
-    if (take('[')) all = list();
-    else if (take('(') && (all = sum(depth + 1)) && !take(')')) all.reset();
-    while (all && take('*')) {
-      const auto times = number();
+    if (text_.take("[")) all = list();
+    else if (text_.take("(") && (all = sum(depth + 1)) && !text_.take(")")) all.reset();
+    while (all && text_.take("*")) {
+      const auto times = text_.number();
       if (!times || *times < 0 || (!all->empty() && static_cast<std::size_t>(*times) > kMost / all->size())) return std::nullopt;
       Numbers repeated;
       for (std::int64_t i = 0; i < *times && !all->empty(); ++i) repeated.insert(repeated.end(), all->begin(), all->end());
@@ -69,7 +48,7 @@ class Expression {
 
   std::optional<Numbers> sum(int depth) {
     auto all = product(depth);
-    while (all && take('+')) {
+    while (all && text_.take("+")) {
       const auto more = product(depth);
       if (!more || all->size() + more->size() > kMost) return std::nullopt;
       all->insert(all->end(), more->begin(), more->end());
@@ -77,7 +56,7 @@ class Expression {
     return all;
   }
 
-  std::string_view text_;
+  ExpressionText text_;
 };
 
 }  // namespace

@@ -131,8 +131,8 @@ class Script {
     constexpr std::size_t kMostReread = 1 << 20;   // characters, of all loops together
     Loop& loop = loops_.back();
     const auto value = arithmetic_value(variables_[loop.name]);
-    if (choices_.reads() && value) {
-      variables_[loop.name] = std::to_string(*value + loop.step);
+    if (std::int64_t next = 0; choices_.reads() && value && !__builtin_add_overflow(*value, loop.step, &next)) {
+      variables_[loop.name] = std::to_string(next);
       const auto again = arithmetic_value(expand(loop.condition));
       reread_ += at_ - loop.at + 1;
       if (again.value_or(0) != 0 && reread_ < kMostReread) {
