@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "sim/executor/costs.h"
+#include "sim/scenario/machine_profile.h"
 #include "sim/scenario/simulate.h"
 #include "strategies/pipeline/catalog.h"
 #include "strategies/plan_writer.h"
@@ -70,10 +71,10 @@ Scenario with_pass_times(const Scenario& given) {
   trial.pipeline.schedule = "zb-h1";
   trial.experts.routing = {};  // one time per stage: that of ranks with the mean load
   trial.training.global_batch_size = trial.training.micro_batch_size * trial.parallelism.degrees.data * trial.parallelism.degrees.pipeline;
-  const plan::Plan plan = st::write_plan(s.model, trial, s.profile, s.cluster.gpus_per_node);
-  const auto network = hwmodels::make_network(s.cluster, s.communication);
+  const plan::Plan plan = st::write_plan(s.model, trial, profile_on_machine(s), s.cluster.gpus_per_node);
+  const auto network = network_of(s);
   const hwmodels::KernelModel kernels(gpu_of(s));
-  const executor::CostTable costs = executor::price(plan, {kernels, *network});
+  const executor::CostTable costs = executor::price(plan, {kernels, *network, hwmodels::host_rates(s.cluster), s.profile.collective_sm_factor});
   st::PassTimes& times = s.strategy.pipeline.times;
   for (std::size_t c = 0; c < plan.classes.size(); ++c) {
     times.forward.push_back(time_of(plan, costs, c, plan::Phase::forward));
