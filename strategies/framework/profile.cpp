@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <functional>
 
+#include <fmt/ranges.h>
+
 #include "sim/config/document.h"
 #include "sim/config/fields.h"
 #include "sim/config/layers.h"
@@ -11,6 +13,7 @@
 #include "sim/core/remembered.h"
 #include "sim/core/resources.h"
 #include "sim/core/suggestion.h"
+#include "strategies/data/catalog.h"
 #include "strategies/framework/names.h"
 
 namespace rehearse::strategies {
@@ -413,6 +416,15 @@ config::Value layered(const std::filesystem::path& file, int depth) {
   return config::merged(below, config::Value::map(std::move(own), document.root.place(), document.root.path()));
 }
 
+/// Names in a list that a catalog knows better than the field: no kind of data parallelism is misspelt.
+void check_kinds(const FrameworkProfile& profile, const config::Value& keys, config::Diagnostics& problems) {
+  const config::Value* list = keys.find("data_parallel_kinds");
+  if (list == nullptr) return;
+  const std::vector<std::string> names = data_parallel_kinds().names();
+  for (const std::string& kind : profile.data_parallel_kinds)
+    if (data_parallel_kinds().find(kind) == nullptr) problems.push_back(list->diagnostic("there is no kind of data parallelism '" + kind + "'", did_you_mean(kind, names, fmt::format("Known: {}", fmt::join(names, ", ")))));
+}
+
 FrameworkProfile read_profile(const std::string& name) {
   const bool own = config::is_file_name(name);
   const std::filesystem::path path = own ? std::filesystem::path(name) : file_of_profile(name, [](std::string problem, std::string fix) {
@@ -421,6 +433,7 @@ FrameworkProfile read_profile(const std::string& name) {
   config::Diagnostics problems;
   const config::Value root = layered(path, 0);
   FrameworkProfile profile = config::read(root, fields(), problems);
+  check_kinds(profile, root, problems);
   config::throw_if_any(std::move(problems));
   if (own) profile.own_text = config::to_yaml(root);
   profile.name = name;
@@ -438,6 +451,7 @@ FrameworkProfile load_profile(const std::string& name) {
 FrameworkProfile with_keys(FrameworkProfile profile, const config::Value& keys) {
   config::Diagnostics problems;
   config::amend(profile, keys, fields(), problems);
+  check_kinds(profile, keys, problems);
   config::throw_if_any(std::move(problems));
   return profile;
 }

@@ -219,5 +219,18 @@ TEST(ProfileKeys, OfDeterminism) {
   expect_change(s, "deterministic_attention", "false", "true");
 }
 
+// A kind that nobody has would never be offered: it is a slip.
+TEST(ProfileKeys, NamesOnlyKindsOfDataParallelismThatThereAre) {
+  const auto keys = [](const std::string& kinds) { return config::parse_document("{data_parallel_kinds: [" + kinds + "]}", "keys").root; };
+  EXPECT_EQ(st::with_keys(st::load_profile("torchtitan"), keys("fsdp2, zero3")).data_parallel_kinds.size(), 2u);
+  try {
+    st::with_keys(st::load_profile("torchtitan"), keys("fsdp2, zero33"));
+    FAIL();
+  } catch (const ConfigError& e) {
+    EXPECT_NE(e.diagnostics().front().problem.find("'zero33'"), std::string::npos);
+    EXPECT_NE(e.diagnostics().front().fix.find("zero3"), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace rehearse::scenario::profile_keys_test
